@@ -4,7 +4,7 @@
 # configure.sh.
 
 .DEFAULT_GOAL := help
-include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk
+include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk release/release.mk
 
 .PHONY: help
 help:
@@ -26,7 +26,7 @@ help:
 	@echo 'make torture     kills of processes and crashes of the machine; a part of make campaigns'
 	@echo 'make corruption  damaged files of each format; a part of make campaigns'
 	@echo 'make load        tables under load for ten minutes; SECONDS=28800 for eight hours'
-	@echo 'make faults      calls and allocations that fail; a part of make campaigns'
+	@echo 'make faults      calls and allocations that fail, one processor, clocks that jump; a part of make campaigns'
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make docs        the site, from docs/ and docstrings, into build/docs'
@@ -48,6 +48,8 @@ help:
 	@echo 'make cuda-benchmark  how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
 	@echo 'make cuda-library  the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
 	@echo 'make library     the op library alone, into tf_embed/'
+	@echo 'make wheels      a wheel for each TensorFlow from 2.16 to 2.21, in dist/, each tried'
+	@echo 'make release-check  what a release demands: a clean tree, the changelog, tests, wheels'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
 
 .PHONY: demo

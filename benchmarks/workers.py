@@ -15,6 +15,8 @@ For each number of workers it starts so many processes and prints an object of J
     bytes_over_need          the same, over the bytes of the distinct ids that others own: a key and
                              a row for a lookup, a key and a gradient for a step
     bytes_without_distinct   what that need would be if equal ids were sent as often as they come
+    bag_bytes_per_step       bytes_per_step of a lookup that sums the rows of bags of 32 ids
+    bag_rows_bytes_per_step  the same if the rows are looked up, and summed where the batch is
     one_table_ms, 26_tables_ms, tables_ratio
                              a step of `fit` with so many tables, of 16 ids each
 
@@ -37,6 +39,7 @@ import time
 from collections.abc import Callable
 
 KEY_BYTES = 8
+BAG = 32  # ids
 
 
 def loopback_bytes() -> int:
@@ -99,6 +102,36 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
 
         strategy.run(replica)
 
+    def step_of_bags(combiner: str | None) -> Callable[[], object]:
+        with strategy.scope():
+            layer = tf_embed.layers.DynamicEmbedding(
+                dim, combiner=combiner, name=f"bags_{combiner}", init_size=1 << 18
+            )
+            layer.build()
+            optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(0.01))
+            optimizer.build(layer.trainable_variables)
+        bags = tf.reshape(ids[: batch // BAG * BAG], [-1, BAG])
+
+        def replica() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(bags, training=True))
+            gradients = tape.gradient(loss, layer.trainable_variables)
+            optimizer.apply(gradients, layer.trainable_variables)
+
+        return tf.function(lambda: strategy.run(replica))
+
+    def bytes_of(call: Callable[[], object]) -> float:
+        """What all workers send in a call, after three that do not count."""
+        for _ in range(3):
+            call()
+        barrier()
+        begin = loopback_bytes()
+        barrier()
+        for _ in range(steps):
+            call()
+        barrier()
+        return (loopback_bytes() - begin) / steps
+
     figures: dict[str, float] = {"workers": several, "batch": batch, "dim": dim}
     parts = worker_parts.Parts(strategy, drawn, dim).times(steps)
     figures["exchange_ms"] = sum(parts.get(name, 0.0) for name in worker_parts.EXCHANGES)
@@ -108,14 +141,10 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
     figures["whole_ms"] = parts[worker_parts.WHOLE]
     figures["lookup_ms"] = milliseconds(lookup, steps)
     figures["step_ms"] = milliseconds(step, steps)
-    barrier()
-    begin = loopback_bytes()
-    barrier()
-    for _ in range(steps):
-        step()
-    barrier()
-    sent = (loopback_bytes() - begin) / steps
+    sent = bytes_of(step)
     figures["bytes_per_step"] = round(sent)
+    figures["bag_bytes_per_step"] = round(bytes_of(step_of_bags("sum")))
+    figures["bag_rows_bytes_per_step"] = round(bytes_of(step_of_bags(None)))
     if several > 1:
         per_id = 2 * KEY_BYTES + 2 * dim * 4
         shard = tf_embed.exchange.routing.owners_of(

@@ -62,11 +62,21 @@ load: library $(VENV)/.ready
 corruption: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/corruption.py --count=1000
 
-# Calls of the file system and allocations that fail.
+CONTRACT := $(addprefix //tests/cc/,core/table/... disk/... memory/... tiered/...)
+
+# Calls of the file system and allocations that fail; the contract of tables on one processor, and
+# under a clock that jumps by up to three years every 64 reads.
 .PHONY: faults
 faults: configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/core/table:allocation_failure_test //tests/cc/disk:disk_store_faults_test
+	$(BAZEL) test --run_under="taskset -c 0" --local_test_jobs=1 $(CONTRACT)
+	@mkdir -p build
+	$(or $(CXX),g++) -std=c++17 -O2 -shared -fPIC -o build/jumping_clock.so \
+	    tests/campaigns/jumping_clock.cc -ldl
+	$(BAZEL) test --run_under="env LD_PRELOAD=$(CURDIR)/build/jumping_clock.so \
+	    JUMPING_CLOCK_SECONDS=100000000" $(CONTRACT)
 	$(VENV)/bin/python tests/campaigns/file_faults.py
+	$(VENV)/bin/python tests/campaigns/surroundings.py
 
 # Tables on 1, 2, 3 and 4 workers of this machine, on real data; DATA=folder has u.data of MovieLens.
 .PHONY: parity-workers

@@ -44,6 +44,15 @@ class Config:
             return value.get_config()
         return value.value if isinstance(value, enum.Enum) else value
 
+    def __repr__(self) -> str:
+        """The call that makes an equal one; arguments with their default values are left out."""
+        given = [
+            f"{field.name}={_literal(getattr(self, field.name))}"
+            for field in dataclasses.fields(self)
+            if field.repr and not _is_default(getattr(self, field.name), field.default)
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
     def _take_enum(self, name: str, kind: type[enum.Enum]) -> None:
         object.__setattr__(self, name, as_enum(getattr(self, name), name, kind))
 
@@ -69,7 +78,7 @@ class Config:
             )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class KerasConfig(Config):
     """Settings of which some take objects of several classes, or functions.
 
@@ -85,6 +94,16 @@ class KerasConfig(Config):
     @staticmethod
     def _saved(value: Any) -> Any:
         return keras.saving.serialize_keras_object(value)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _literal(value: Any) -> str:
+    """A value as Python code has it; a long int with a mark at each thousand."""
+    is_long = isinstance(value, int) and not isinstance(value, enum.Enum) and abs(value) >= 10_000
+    return f"{value:_}" if is_long else repr(value)
 
 
 def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:

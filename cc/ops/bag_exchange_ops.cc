@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cc/core/pooling/bags.h"
+#include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -30,6 +31,72 @@ absl::Status CheckBatch(InferenceContext* c, int first) {
 }
 
 }  // namespace
+
+REGISTER_OP("TfEmbedSplitPooled")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("bags: num_bags * bags_dtype")
+    .Output("asked: key_dtype")
+    .Output("places: int32")
+    .Output("place_positions: int32")
+    .Output("place_bags: int64")
+    .Output("bag_keys: key_dtype")
+    .Output("key_positions: int32")
+    .Output("lengths: int32")
+    .Output("sum_bags: int64")
+    .Output("counts: int32")
+    .Attr(kKeyDtype)
+    .Attr("num_bags: int >= 0 = 0")
+    .Attr("bags_dtype: {int64, int32} = DT_INT64")
+    .Attr("padding: list(int) = []")
+    .Attr("padding_text: list(string) = []")
+    .Attr("num_workers: int >= 1")
+    .Attr("rank: int >= 0")
+    .Attr("owner_rule: {'hash', 'remainder'} = 'hash'")
+    .Attr("ask_by: {'less', 'bags', 'keys'} = 'less'")
+    .Attr("row_bytes: int >= 1")
+    .Attr("sum_bytes: int >= 1")
+    .Attr("weight_bytes: int >= 0 = 0")
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
+      int64_t num_workers;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_workers", &num_workers));
+      const ShapeHandle places = c->Vector(c->UnknownDim());
+      const ShapeHandle keys = c->Vector(c->UnknownDim());
+      const ShapeHandle sums = c->Vector(c->UnknownDim());
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      for (const int output : {1, 2, 3}) c->set_output(output, places);
+      for (const int output : {4, 5}) c->set_output(output, keys);
+      for (const int output : {6, 7}) c->set_output(output, sums);
+      c->set_output(8, c->Matrix(3, num_workers));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Takes the keys of a pooled lookup apart by the workers that own them.
+
+There are two ways to ask, and the op takes the one that sends less. By keys: each distinct key is
+asked for, and its row comes back. By bags: what an owner has of the keys of a bag is a bag for it,
+and the sum of its rows comes back. The outputs of the other way are empty. Padding is left out.
+
+keys, bags, padding, padding_text: As in TfEmbedFindPooled.
+owners: The worker of each key, flattened, the same for equal keys; [0]: by the rule.
+asked: By keys, the distinct keys, worker by worker.
+places: By keys, of each key that is no padding, bag by bag, where it is among them.
+place_positions: Where that key is in the flattened keys.
+place_bags: The bag of that key.
+bag_keys: By bags, all keys, worker by worker, and bag by bag.
+key_positions: Where each of them is in the flattened keys.
+lengths: By bags, how many keys of a bag a worker gets, for each sum.
+sum_bags: The bag of each sum.
+counts: [3, num_workers]; how much of `asked`, `bag_keys` and `lengths` each worker gets.
+rank: This worker, to which nothing needs to be sent.
+owner_rule: As in TfEmbedRouteKeys.
+ask_by: bags, keys: in this way; less: as above.
+row_bytes: What a row takes on the wire.
+sum_bytes: What a sum takes, or a gradient.
+weight_bytes: What the weight of a key takes that is asked for in a bag; its gradient takes as much.
+)doc");
 
 REGISTER_OP("TfEmbedSplitBags")
     .Input("indices: int64")

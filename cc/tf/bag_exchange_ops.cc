@@ -68,14 +68,17 @@ class SplitBagsOp final : public TableBatchOp {
     }
     BagBatch batch{read.keys(), read.offsets(), static_cast<size_t>(read.num_bags()), {}, {}};
     for (const Piece& piece : read.pieces()) batch.runs.push_back(RunOf(piece));
-    for (const int64_t dim : dims_) batch.dims.push_back(static_cast<size_t>(dim));
+    std::vector<AskCost> costs;
+    for (const int64_t dim : dims_) {
+      batch.dims.push_back(static_cast<size_t>(dim));
+      costs.push_back(AskCost::OfBags(batch.dims.back(), static_cast<size_t>(bytes_)));
+    }
     const bool has_owners = owners->NumElements() != 0;
     const BagOwners rules{static_cast<size_t>(num_workers_), static_cast<size_t>(rank_),
                           has_owners ? owners->flat<int32_t>().data() : nullptr, rule_};
     BagSplit split;
-    TF_RETURN_IF_ERROR(ToTensorFlow(split.Build(ThreadPoolOf(context), batch, rules,
-                                                read.is_weighted() ? AskBy::kKeys : ask_by_,
-                                                static_cast<size_t>(bytes_))));
+    TF_RETURN_IF_ERROR(ToTensorFlow(split.Build(
+        ThreadPoolOf(context), batch, rules, read.is_weighted() ? AskBy::kKeys : ask_by_, costs)));
     std::vector<int32_t> counts;
     const std::vector<int64_t> tables(static_cast<size_t>(num_workers_),
                                       static_cast<int64_t>(dims_.size()));

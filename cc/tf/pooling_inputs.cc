@@ -11,13 +11,17 @@ namespace tf = ::tensorflow;
 absl::Status PoolingAttributes::Read(tf::OpKernelConstruction* construction) {
   std::string name;
   TF_RETURN_IF_ERROR(construction->GetAttr("combiner", &name));
-  TF_RETURN_IF_ERROR(construction->GetAttr("padding", &padding));
-  TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_string));
   has_bags = name != "none";
   if (has_bags && !FindByName(kCombinerNames, name, &combiner)) {
     return InvalidArgumentError("`combiner` must be one of ", QuotedNames(kCombinerNames),
                                 ". Received: ", name, ".");
   }
+  return ReadPadding(construction);
+}
+
+absl::Status PoolingAttributes::ReadPadding(tf::OpKernelConstruction* construction) {
+  TF_RETURN_IF_ERROR(construction->GetAttr("padding", &padding));
+  TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_string));
   const size_t keys = padding.size() + padding_string.size();
   if (keys <= 1) return absl::OkStatus();
   return InvalidArgumentError("`padding` must be at most one key. Received: ", keys, " keys.");

@@ -29,6 +29,8 @@ struct PoolingAttributes {
   std::vector<std::string> padding_string;  // of string keys, in place of it
 
   absl::Status Read(tensorflow::OpKernelConstruction* construction);
+  // Reads `padding` alone, of an op that has no combiner.
+  absl::Status ReadPadding(tensorflow::OpKernelConstruction* construction);
 
   // If padding is a string, the caller makes the keys that are this string StringKeys::kNoKey.
   const int64_t* padding_key() const {

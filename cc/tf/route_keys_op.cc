@@ -9,6 +9,7 @@
 #include "cc/core/exchange/key_route.h"
 #include "cc/tf/exchange_op.h"
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/owned_keys.h"
 #include "cc/tf/pooling_inputs.h"
 
 namespace tf_embed {
@@ -19,72 +20,40 @@ namespace tf = ::tensorflow;
 // The keys of one table.
 class TableRoute {
  public:
-  TableRoute()
-      : widened_(HostAllocator()), owners_of_strings_(HostAllocator()), route_(HostAllocator()) {}
+  TableRoute() : route_(HostAllocator()) {}
 
   // `keys` and `owners` outlive this.
   absl::Status Build(const ExecContext& exec, const tf::Tensor& keys, const tf::Tensor& owners,
                      OwnerRule rule, int64_t num_workers) {
-    keys_ = &keys;
-    const size_t size = static_cast<size_t>(keys.NumElements());
-    TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
-    if (owners.NumElements() != 0 && owners.NumElements() != keys.NumElements()) {
-      return InvalidArgumentError("`owners` must have one worker for each key. Received: ",
-                                  owners.NumElements(), " for ", size, " keys.");
-    }
-    if (is_string() && rule == OwnerRule::kRemainder && owners.NumElements() == 0) {
-      return InvalidArgumentError("`owner_rules` must be hash for keys that are strings.");
-    }
-    const int64_t* wide;
-    const int32_t* chosen = owners.NumElements() == 0 ? nullptr : owners.flat<int32_t>().data();
-    if (is_string()) {
-      TF_RETURN_IF_ERROR(NumberStrings(exec, static_cast<size_t>(num_workers), &chosen));
-      wide = widened_.data();
-    } else {
-      TF_RETURN_IF_ERROR(WidenedKeys(keys, &widened_, &wide));
-    }
-    const bool is_unsigned = keys.dtype() == tf::DT_UINT64 || keys.dtype() == tf::DT_UINT32;
-    return ToTensorFlow(route_.Build(exec, wide, size, chosen, rule, is_unsigned,
-                                     static_cast<size_t>(num_workers)));
+    TF_RETURN_IF_ERROR(keys_.Read(exec, keys, owners, rule, "owner_rules", num_workers));
+    return ToTensorFlow(route_.Build(exec, keys_.wide(), keys_.size(), keys_.owners(), rule,
+                                     keys_.is_unsigned(), static_cast<size_t>(num_workers)));
   }
 
   int64_t size() const { return static_cast<int64_t>(route_.size()); }
   const int32_t* counts() const { return route_.counts(); }
 
   absl::Status GiveKeys(tf::OpKernelContext* context, int output) const {
-    tf::Tensor* routed;
-    TF_RETURN_IF_ERROR(context->allocate_output(output, {size()}, &routed));
-    if (keys_->dtype() == tf::DT_INT64 || keys_->dtype() == tf::DT_UINT64) {
-      route_.WriteKeys(static_cast<int64_t*>(routed->data()));
-      return absl::OkStatus();
-    }
     Buffer<int64_t> wide(HostAllocator());
     TF_RETURN_IF_ERROR(ToTensorFlow(wide.Resize(route_.size())));
     route_.WriteKeys(wide.data());
-    if (is_string()) {
-      const tf::tstring* const from = keys_->flat<tf::tstring>().data();
-      tf::tstring* const to = routed->flat<tf::tstring>().data();
-      for (size_t i = 0; i < route_.size(); ++i) to[i] = from[wide[i]];
-    } else {
-      NarrowKeys(wide.data(), route_.size(), 0, routed);
-    }
-    return absl::OkStatus();
+    return keys_.Give(context, output, wide.data(), route_.size());
   }
 
   absl::Status GivePlaces(tf::OpKernelContext* context, const ExecContext& exec, int output) const {
     tf::Tensor* places;
-    TF_RETURN_IF_ERROR(context->allocate_output(output, keys_->shape(), &places));
+    TF_RETURN_IF_ERROR(context->allocate_output(output, keys_.tensor().shape(), &places));
     route_.WritePlaces(exec, places->flat<int32_t>().data());
     return absl::OkStatus();
   }
 
   absl::Status GiveSums(tf::OpKernelContext* context, const ExecContext& exec,
                         const tf::Tensor& gradients, int output) {
-    if (keys_->dims() != 1 || gradients.dims() != 2 ||
-        gradients.dim_size(0) != keys_->dim_size(0)) {
+    if (keys_.tensor().dims() != 1 || gradients.dims() != 2 ||
+        gradients.dim_size(0) != keys_.tensor().dim_size(0)) {
       return InvalidArgumentError("`gradients` must have one row for each of `keys`, a vector. ",
                                   "Received: shape ", gradients.shape().DebugString(),
-                                  " for keys of shape ", keys_->shape().DebugString(), ".");
+                                  " for keys of shape ", keys_.tensor().shape().DebugString(), ".");
     }
     tf::TensorShape shape;
     TF_RETURN_IF_ERROR(AddAxis(size(), &shape));
@@ -105,27 +74,7 @@ class TableRoute {
   }
 
  private:
-  bool is_string() const { return keys_->dtype() == tf::DT_STRING; }
-
-  // Gives equal strings the same number, and each string its owner.
-  absl::Status NumberStrings(const ExecContext& exec, size_t num_workers, const int32_t** owners) {
-    const StringBatch strings = StringsOf(*keys_);
-    TF_RETURN_IF_ERROR(ToTensorFlow(widened_.Resize(strings.size)));
-    TF_RETURN_IF_ERROR(
-        ToTensorFlow(NumberDistinctStrings(exec, strings, HostAllocator(), widened_.data())));
-    if (*owners != nullptr) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(ToTensorFlow(owners_of_strings_.Resize(strings.size)));
-    for (size_t i = 0; i < strings.size; ++i) {
-      owners_of_strings_[i] =
-          static_cast<int32_t>(OwnerByHash(HashString(strings[i], 0), num_workers));
-    }
-    *owners = owners_of_strings_.data();
-    return absl::OkStatus();
-  }
-
-  const tf::Tensor* keys_ = nullptr;
-  Buffer<int64_t> widened_;
-  Buffer<int32_t> owners_of_strings_;
+  OwnedKeys keys_;
   KeyRoute route_;
 };
 

@@ -111,9 +111,16 @@ LAYER_CALLS: dict[str, Call] = {
         {
             **OF_LAYER,
             "dim": k.POSITIVE_INT,
+            "output_dim": k.POSITIVE_INT.optional(),  # refused beside `dim`
             "combiner": k.COMBINER.optional(),
             "init_size": k.NOT_NEGATIVE,
         },
+        _use_layer,
+    ),
+    "layers.DynamicEmbedding [output_dim]": Call(
+        lambda: te.layers.DynamicEmbedding,
+        lambda: {"output_dim": 2, "name": "hostile_layer"},
+        {"output_dim": k.POSITIVE_INT},
         _use_layer,
     ),
     "layers.DynamicEmbedding()": Call(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library for LD_PRELOAD that sets the time of day of one program: tests/campaigns/surroundings.py
-// builds it and moves the clock. Clocks that can't be set on a real machine go on as they are.
+// A library for LD_PRELOAD that sets the time of day of one program:
+// tests/campaigns/surroundings.py builds it and moves the clock. Clocks that can't be set on a real
+// machine go on as they are.
 //
 // With JUMPING_CLOCK_SECONDS the clock jumps by itself, for programs that can't be told: every 64
 // reads, to a time that is drawn from so many seconds before and after the true one.

@@ -15,9 +15,10 @@ then the lookups alone. After each round nothing goes on, and it is a finding
 - if the statistics (rows, hits, misses, insertions, evictions, refusals) are not those of the
   campaign's own counts;
 - if memory is not flat. Resident memory is read after each round, once free memory is given back.
-  The first quarter of the rounds is warm-up. Of the others, the most of the last third may be 16
+  The first quarter of the rounds is warm-up. Of the others, the most of the last third may be 32
   MiB above the most of the first third; 64 MiB if a kind has less than a minute, all of which is
-  warm-up;
+  warm-up. Resident memory also grows with free memory in many pieces, so bytes that are allocated
+  are judged by themselves: these may be 16 MiB more;
 - if the process ends, or says nothing for `--stall` seconds.
 
 Latencies are those of a lookup of 128 keys, measured in the graph, so without Python's lock.
@@ -39,6 +40,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # more arenas keep what threads have freed
@@ -53,9 +55,10 @@ READERS = 2
 ROUND_SECONDS = 20.0  # at most
 LEAST_ROUNDS, LEAST_SHORT_ROUNDS = 12, 6
 WARM_UP = 1 / 4  # of the rounds
-MORE_BYTES, MORE_BYTES_AT_FIRST = 16 << 20, 64 << 20
+MORE_BYTES, MORE_BYTES_AT_FIRST = 32 << 20, 64 << 20
+MORE_IN_USE = 16 << 20
 LONG_SECONDS = 60.0
-LEAKED_BYTES = 1 << 18  # a write, if a leak is planted
+LEAKED_BYTES = 48 << 20  # a round, if a leak is planted
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
@@ -106,6 +109,21 @@ def together(works: Sequence[Callable[[], None]], seconds: float) -> None:
         raise errors[0]
 
 
+class _Allocated(ctypes.Structure):
+    """What mallinfo2 of the C library gives."""
+
+    _names = ("arena", "pieces", "small", "maps", "mapped", "most", "small_free", "in_use", "free")
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in (*_names, "at_the_end")]
+
+
+def in_use() -> int:
+    """Bytes that this process has allocated; free memory that it keeps is not in them."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Allocated
+    allocated = mallinfo()
+    return int(allocated.in_use + allocated.mapped)
+
+
 def memory() -> int:
     """Bytes that this process holds."""
     gc.collect()
@@ -142,12 +160,10 @@ def load(
     table = load_tables.LoadedTable(load_tables.KINDS[name], folder, seed)
     draws = [load_tables.Draw([seed, 10 + i], table.begin) for i in range(READERS)]
     beside, alone = Latencies(), Latencies()
-    kept: list[bytes] = []
+    kept: list[np.ndarray] = []
 
     def write(writer: int) -> None:
         table.write(writer)
-        if plant == "leak":
-            kept.append(os.urandom(LEAKED_BYTES))
         if plant == "row" and writer == 0:
             table.plant_row()
 
@@ -168,6 +184,7 @@ def load(
     others = [lambda writer=writer: write(writer) for writer in range(len(load_tables.WRITERS))]
     others += [at_intervals(table.evict, 0.05), at_intervals(table.snapshot, min(1.0, each / 4))]
     points: list[tuple[float, int]] = []
+    allocated: list[tuple[float, int]] = []
     lookups: collections.Counter[str] = collections.Counter()
     spent: collections.Counter[str] = collections.Counter()
     table.read(draws[0])  # which traces
@@ -182,8 +199,11 @@ def load(
             spent[part] += time.monotonic() - begin
         if plant == "count":
             table.variable.lookup([number])
+        if plant == "leak":
+            kept.append(np.ones(LEAKED_BYTES, np.int8))
         table.check_quiet()
         points.append((time.monotonic(), memory()))
+        allocated.append((time.monotonic(), in_use()))
         report("round", number=number)
     said = ("written", "removed", "evicted", "refused", "snapshots")
     found = {what: table.counts[what] for what in said}
@@ -192,6 +212,10 @@ def load(
         for percentile, share in PERCENTILES.items():
             found[f"{percentile} of lookups, us, {part}"] = round(latencies.microseconds(share))
     slope, wrong = flatness(points, MORE_BYTES if is_long else MORE_BYTES_AT_FIRST)
+    slope_in_use, more_wrong = flatness(allocated, MORE_IN_USE)
+    wrong = wrong or more_wrong
+    found["allocated, MiB"] = allocated[-1][1] >> 20
+    found["allocated, MiB an hour"] = round(slope_in_use / 2**20)
     found["rows"] = int(table.variable.size())
     found["memory, MiB"] = points[-1][1] >> 20
     found["memory at most, MiB"] = max(size for _, size in points) >> 20

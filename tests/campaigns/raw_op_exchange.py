@@ -176,6 +176,27 @@ class ExchangeCalls(SnapshotCalls):
         joined, size = self._joined(draw)
         return {**joined, "gradient": numbers_of(draw, "float32", (int(size),))}
 
+    def right_split_pooled(self, draw: random.Random) -> Arguments:
+        table = self._some(draw, kinds=FLOATING)
+        batch, _ = self._bags(draw, table)
+        keys, workers = batch["keys"], draw.randint(1, 4)
+        # Equal keys must have one owner.
+        owners = draw_one(draw, ([], [workers - 1] * int(tf.size(keys))))
+        rules = ("hash",) if table.key_dtype == "string" else ("hash", "remainder")
+        return {
+            "keys": keys,
+            "bags": batch["bags"],
+            "owners": tf.constant(owners, tf.int32),
+            **self._padding(draw, table),
+            "num_workers": workers,
+            "rank": draw.randrange(workers),
+            "owner_rule": draw_one(draw, rules),
+            "ask_by": draw_one(draw, ("less", "bags", "keys")),
+            "row_bytes": draw_one(draw, (2, 64)),
+            "sum_bytes": draw_one(draw, (4, 64)),
+            "weight_bytes": draw_one(draw, (0, 4)),
+        }
+
     # In a process without other workers a watch watches nothing.
 
     def right_start_watch(self, draw: random.Random) -> Arguments:

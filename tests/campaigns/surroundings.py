@@ -73,6 +73,7 @@ def on_one_processor(
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    report("begun")
     if plant == "waits":
         wait_for_each_other()
     load.load(name, seconds, folder, "", seed, report)

@@ -2,23 +2,52 @@
 """Steps of a Keras model whose tables share the exchanges between workers.
 
 Each table by itself takes five collectives a step: three for its lookups, two for its gradients.
-Here all tables of a functional model take five together. The ids that its layers look up are
-functions of its inputs, so they are known before the step. A loop of one's own gives the ids of
-several layers at once.
+Here all tables of a functional model take five together, and one more if bags are pooled where the
+rows are. The ids that its layers look up are functions of its inputs, so they are known when the
+model is called. A loop of one's own gives the ids of several layers at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.table import joint_lookups
-from tf_embed.table.worker_table import WorkerTable, look_up
+from tf_embed.table.worker_lookups import look_up
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.validation import flag, items_of, shown
 from tf_embed.variable.anchor import joint_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A step of a functional model.
+
+    Attributes:
+        model: The model.
+        layers: Its layers with sharded tables, each with the number of tensors that it is given.
+        ids_model: A model of these tensors.
+        training: Whether layers are called as in training.
+    """
+
+    model: keras.Model
+    layers: list[tuple[LayerWithTables, int]]
+    ids_model: keras.Model
+    training: bool
+
+
+class _OfThread(threading.local):
+    step: _Step | None = None
+
+
+_of_thread = _OfThread()
 
 
 def joint_step(
@@ -27,27 +56,50 @@ def joint_step(
     """A step whose tables look up together, and are trained together.
 
     Args:
-        model: The model. If it is not functional, each of its tables looks up by itself.
+        model: The model, whose calls are within `joint_call`. If it is not functional, each of its
+            tables looks up by itself.
         step: The step, a function of a batch.
         training: Whether layers are called as in training.
     """
     ids_of_layers = _ids_of_layers(model)
 
     def joint(data: Any) -> Any:
-        answers: list[joint_lookups.Answer] = []
-        if ids_of_layers is not None:
-            layers, ids_model = ids_of_layers
-            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-            ids = keras.tree.flatten(ids_model(inputs))
-            with joint_lookups.recorded() as lookups:
-                for layer, count in layers:
-                    layer.call_as_in_model(ids[:count], training)
-                    ids = ids[count:]
-            answers = look_up(lookups)
-        with joint_lookups.answered(answers), joint_steps():
-            return step(data)
+        before = _of_thread.step
+        _of_thread.step = ids_of_layers and _Step(model, *ids_of_layers, training)
+        try:
+            with joint_steps():
+                return step(data)
+        finally:
+            _of_thread.step = before
 
     return joint
+
+
+@contextlib.contextmanager
+def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Looks the tables of a model up together for the call in the block, if a joint step makes it.
+
+    Lookups are within the call, not before the step, so that a tape sees them.
+
+    Args:
+        model: The model.
+        args, kwargs: What it is called with.
+    """
+    step = _of_thread.step
+    if step is None or step.model is not model:
+        yield
+        return
+    inputs = args[0] if args else kwargs["inputs"]
+    training = kwargs.get("training")
+    if training is None:
+        training = step.training
+    ids = keras.tree.flatten(step.ids_model(inputs, training=training))
+    with joint_lookups.recorded() as lookups:
+        for layer, count in step.layers:
+            layer.call_as_in_model(ids[:count], training)
+            ids = ids[count:]
+    with joint_lookups.answered(look_up(lookups)):
+        yield
 
 
 def look_up_together(
@@ -106,6 +158,8 @@ def _ids_of_layers(
     Each layer comes with the number of tensors of the model among its arguments.
 
     A layer that is called several times, or whose ids come from within another model, is left out.
+    So is one with weights of ids that depend on variables: a state, such as the seed of a Dropout,
+    may change in the model of what layers are called on.
     """
     layers, ids = [], []
     inputs = getattr(model, "inputs", None)  # of functional and sequential models
@@ -114,8 +168,10 @@ def _ids_of_layers(
             continue
         try:
             of_layer = keras.tree.flatten(layer.input)
-            keras.Model(inputs, of_layer)
+            has_variables = bool(keras.Model(inputs, of_layer).variables)
         except (AttributeError, ValueError):
+            continue
+        if has_variables and any(tf.as_dtype(one.dtype).is_floating for one in of_layer):
             continue
         layers.append((layer, len(of_layer)))
         ids += of_layer

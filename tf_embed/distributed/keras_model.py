@@ -28,7 +28,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.distributed.joint_steps import joint_step
+from tf_embed.distributed.joint_steps import joint_call, joint_step
 from tf_embed.exchange import strategies, timeouts
 
 _SUMS = {"sum", "none", None}
@@ -129,7 +129,19 @@ class _SameStart(keras.callbacks.Callback):
 
 
 class MultiWorker:
-    """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`."""
+    """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`.
+
+    Example:
+        >>> import keras, tf_embed
+        >>> class Ratings(tf_embed.distributed.MultiWorker, keras.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.items = tf_embed.layers.DynamicEmbedding(4, optimizer="adagrad")
+        ...     def call(self, ids):
+        ...         return self.items(ids)
+        >>> Ratings().timeout_seconds > 0
+        True
+    """
 
     timeout_seconds = timeouts.DEFAULT_SECONDS
 
@@ -165,6 +177,11 @@ class MultiWorker:
         """As `keras.Model.export`. All workers must call it; only the chief's files stay."""
         with self._own_path(filepath) as path:
             super().export(path, *args, **kwargs)  # type: ignore[misc]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model, as Keras does. In a step its tables look up together."""
+        with joint_call(self, args, kwargs):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     # --- What Keras calls -------------------------------------------------------------------------
 
@@ -506,13 +523,18 @@ class Model(MultiWorker, keras.Model):
     *   A functional model looks all its tables up together, so that they share the exchanges
         between workers.
 
+    Raises:
+        TypeError: If a subclass passes `inputs` and `outputs` to this class.
+
     Example:
-    >>> inputs = keras.Input([4])
-    >>> model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(inputs))
-    >>> model.compile("sgd", "mse")
-    >>> data = tf.data.Dataset.from_tensor_slices((tf.zeros([8, 4]), tf.zeros([8, 1]))).batch(4)
-    >>> model.fit(data, verbose=0).history
-    {'loss': [0.0]}
+        >>> import keras, tensorflow as tf, tf_embed
+        >>> inputs = keras.Input([4])
+        >>> model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(inputs))
+        >>> model.compile("sgd", "mse")
+        >>> zeros = (tf.zeros([8, 4]), tf.zeros([8, 1]))
+        >>> data = tf.data.Dataset.from_tensor_slices(zeros).batch(4)
+        >>> model.fit(data, verbose=0).history
+        {'loss': [0.0]}
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:

@@ -197,10 +197,34 @@ class Received:
     Attributes:
         parts: The parts, those of worker 0 first.
         plan: What the workers agreed on, for the reply.
+        gathered: What they told each other, for `plan_of`.
     """
 
     parts: list[tf.Tensor]
     plan: Plan
+    gathered: tf.Tensor
+
+
+def plan_of(
+    channel: Channel, gathered: tf.Tensor, num_tables: int, reply_parts: Sequence[PartType]
+) -> Plan:
+    """The plan of a reply, from what the workers told each other.
+
+    Args:
+        channel: That of the keys.
+        gathered: Of each worker its counts, [tables, workers], and the words of its messages,
+            [workers]; flattened.
+        num_tables: Number of tables.
+        reply_parts: What comes back.
+    """
+    with tf.device(channel.workers.device):
+        return exchange_ops.plan_exchange(
+            gathered,
+            num_workers=channel.workers.count,
+            num_tables=num_tables,
+            rank=channel.workers.rank,
+            reply_parts=reply_parts,
+        )
 
 
 def to_owners(
@@ -229,17 +253,11 @@ def to_owners(
         if workers.places is not None:
             by_place = tf.reshape(gathered, [workers.count, -1])
             gathered = tf.reshape(tf.gather(by_place, workers.places), [-1])
-        plan = exchange_ops.plan_exchange(
-            gathered,
-            num_workers=workers.count,
-            num_tables=num_tables,
-            rank=workers.rank,
-            reply_parts=reply_parts,
-        )
+        plan = plan_of(channel, gathered, num_tables, reply_parts)
         messages = exchange_ops.pack_messages(sent, plan.capacity)
         got = channel.all_to_all(messages, _MESSAGES + plan.number)
         received = exchange_ops.unpack_messages(got, plan.received, _types(parts), sent)
-        return Received(received, plan)
+        return Received(received, plan, gathered)
 
 
 def reply(

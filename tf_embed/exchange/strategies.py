@@ -27,8 +27,19 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     That is the task "chief", or the worker 0 if there is none. It is the only process if the
     strategy is no multi-worker one.
 
+    Args:
+        strategy: A tf.distribute.Strategy.
+
+    Returns:
+        Whether it is, a bool.
+
     Raises:
         TypeError: If it is no strategy.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> tf_embed.distributed.is_chief(tf.distribute.get_strategy())
+        True
     """
     if not isinstance(strategy, tf.distribute.Strategy):
         raise TypeError(

@@ -11,6 +11,7 @@ tf.function puts them in the order of its code.
 from __future__ import annotations
 
 import contextlib
+import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -48,6 +49,17 @@ class Channel:
             self._order = tf.raw_ops.VarHandleOp(
                 dtype=tf.int32, shape=[], shared_name=f"tf_embed/channel_{number}"
             )
+
+    def with_gradients(self) -> Channel:
+        """This channel, so that gradients of what the current graph has can exchange in it too.
+
+        The gradient of a loop finds only resources that are inputs of the loop.
+        """
+        if tf.executing_eagerly():
+            return self
+        channel = copy.copy(self)
+        channel._order = tf.identity(self._order).op.inputs[0]  # as the graph captures it
+        return channel
 
     def all_gather(self, vector: tf.Tensor, key: int | tf.Tensor = 0) -> tf.Tensor:
         """The vectors of all workers, one behind the other.

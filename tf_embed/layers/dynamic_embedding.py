@@ -47,7 +47,7 @@ class DynamicEmbedding(TableLayer):
     keras.layers.RNN cell), but not in keras.remat; see `tf_embed.embedding_lookup`.
 
     Args:
-        dim: Number of weights in a row, at least 1.
+        dim: Number of weights in a row, an int from 1. Required, unless `output_dim` is given.
         key_dtype: "int64", "int32", "uint64", "uint32" or "string". Ids of another integer dtype
             are cast; one that does not fit is an error. Strings are any bytes, and different ones
             never share a row.
@@ -84,12 +84,15 @@ class DynamicEmbedding(TableLayer):
             how many bytes of each. Default: None, one memory without a bound.
         distribution: How the table is spread over the workers of a
             tf.distribute.MultiWorkerMirroredStrategy; see `tf_embed.Variable`.
+        output_dim: The name that keras.layers.Embedding has for `dim`; give one of the two.
+            Default: None, `dim` is given.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, or an optimizer that can't train tables.
+        ValueError: An argument out of range, an optimizer that can't train tables, or both or
+            none of `dim` and `output_dim`.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -99,11 +102,13 @@ class DynamicEmbedding(TableLayer):
         >>> pooled = tf_embed.layers.DynamicEmbedding(2, initializer="ones", combiner="sum")
         >>> pooled(tf.ragged.constant([[1, 2, 3], []], dtype=tf.int64)).numpy().tolist()
         [[3.0, 3.0], [0.0, 0.0]]
+        >>> tf_embed.layers.DynamicEmbedding(output_dim=8, name="items")
+        <DynamicEmbedding name='items', dim=8, key_dtype=int64, value_dtype=float32, not built>
     """
 
     def __init__(
         self,
-        dim: int,
+        dim: int | None = None,
         key_dtype: Any = "int64",
         value_dtype: Any = "float32",
         initializer: Any = "uniform",
@@ -121,11 +126,12 @@ class DynamicEmbedding(TableLayer):
         policy: TablePolicy | dict[str, Any] | None = None,
         storage: Storage | dict[str, Any] | None = None,
         distribution: WorkerSharding | dict[str, Any] | str | None = None,
+        output_dim: int | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            dim,
+            _one_dim(dim, output_dim),
             key_dtype,
             value_dtype,
             initializer,
@@ -145,6 +151,11 @@ class DynamicEmbedding(TableLayer):
             **kwargs,
         )
         self.combiner = validation.one_of(combiner, validation.COMBINERS, "combiner", or_none=True)
+
+    @property
+    def output_dim(self) -> int:
+        """Number of weights in a row, by the name of keras.layers.Embedding."""
+        return self.dim
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks ids up.
@@ -197,3 +208,20 @@ class DynamicEmbedding(TableLayer):
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
         return {**super().get_config(), "combiner": self.combiner}
+
+
+def _one_dim(dim: int | None, output_dim: int | None) -> int:
+    """The number of weights in a row, which has two names.
+
+    Raises:
+        TypeError: The one that is given is not an int.
+        ValueError: Both are given, or none is; or it is out of range.
+    """
+    if (dim is None) == (output_dim is None):
+        raise ValueError(
+            "`dim` must be given, or `output_dim` in its place, and not both. Received: "
+            f"dim={validation.shown(dim)}, output_dim={validation.shown(output_dim)}"
+        )
+    if output_dim is not None:
+        return validation.positive_int(output_dim, "output_dim", most=validation.MAX_DIM)
+    return validation.positive_int(dim, "dim", most=validation.MAX_DIM)

@@ -32,6 +32,7 @@ from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
+from tf_embed.variable.table_text import kind_text, settings_text, size_texts
 from tf_embed.variable.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with
@@ -351,6 +352,30 @@ class TableLayer(LayerWithTables):
             "storage": serialized(self.storage),
             "distribution": serialized(self.distribution),
         }
+
+    def __repr__(self) -> str:
+        known = vars(self)  # a `repr` must not fail in an `__init__` that does
+        if "_loads" not in known:
+            return f"<{type(self).__name__}, not made>"
+        texts = [f"name={validation.shown(self.name)}"]
+        if known.get("combiner") is not None:
+            texts.append(f"combiner={self.combiner!r}")
+        if self._variable is not None:
+            table = self._variable.table
+            texts += [*kind_text(table), *size_texts([table]), *settings_text(table)]
+        else:
+            texts += [
+                f"dim={self.dim}",
+                f"key_dtype={self.key_dtype}",
+                f"value_dtype={self.value_dtype}",
+            ]
+            given = {"policy": self.policy, "storage": self.storage}
+            texts += [f"{name}={one!r}" for name, one in given.items() if one is not None]
+            if self.optimizer is not None:
+                texts.append(f"optimizer={type(self.optimizer).__name__}")
+        if not self.built:
+            texts.append("not built")
+        return f"<{type(self).__name__} {', '.join(texts)}>"
 
     # What a `call` is made of.
 

@@ -36,6 +36,7 @@ from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.creation import check_one_process
 from tf_embed.variable.memory_report import MemoryReport
+from tf_embed.variable.table_text import settings_text, size_texts
 from tf_embed.variable.variable import Variable
 
 KEY_TYPES = (tf.int32, tf.uint32, tf.int64, tf.uint64)
@@ -246,6 +247,27 @@ class TableGroup(LayerWithTables):
             A report to print for each of `row_tables`; on workers, of the rows of this one.
         """
         return [variable.memory_report() for variable in self.row_tables]
+
+    def __repr__(self) -> str:
+        if "_loads" not in vars(self):  # a `repr` must not fail in an `__init__` that does
+            return f"<{type(self).__name__}, not made>"
+        texts = [
+            f"name={validation.shown(self.name)}",
+            f"tables={self.num_tables}",
+            f"embedding_dim={self._arguments.embedding_dim}",
+            f"key_type={self.key_type}",
+            f"dtype={self.variable_dtype}",
+        ]
+        if self._lookup is None:
+            own = self._parts[0].optimizer
+            texts += [] if own is None else [f"optimizer={type(own).__name__}"]
+        else:
+            tables = [part.variable.table for part in self._parts]
+            texts += [f"device={tables[0].options.device}", *size_texts(tables)]
+            texts += settings_text(tables[0])
+        if not self.built:
+            texts.append("not built")
+        return f"<{type(self).__name__} {', '.join(texts)}>"
 
     # Lookups.
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags of many tables, looked up at the workers that own their keys.
+"""Bags that are looked up at the workers that own their keys.
 
-`split_bags` takes the bags of a batch apart by owner. Owners pool what they get, and `join_bags`
-adds up what they send back; see cc/ops/bag_exchange_ops.cc.
+Those of many tables: `split_bags` takes the bags of a batch apart by owner. Owners pool what they
+get, and `join_bags` adds up what they send back. Those of one table, of any kind: `split_pooled`.
+See cc/ops/bag_exchange_ops.cc.
 """
 
 from __future__ import annotations
@@ -13,10 +14,88 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops import table_ops
 
 _raw = _library.load()
 
 tf.no_gradient("TfEmbedSplitBags")
+tf.no_gradient("TfEmbedSplitPooled")
+
+
+class SplitPooled(NamedTuple):
+    """The keys of a pooled lookup, worker by worker.
+
+    A lookup asks in one of two ways. By keys, it gets the row of each distinct key, and has
+    `places`. By bags, it gets a sum for what a worker has of the keys of a bag, and has
+    `bag_keys`. What belongs to the other way is empty.
+
+    Attributes:
+        asked: The distinct keys [u].
+        places: Where each key that is no padding is among them, int32 [p].
+        place_positions: Where these keys are in the flattened batch, int32 [p].
+        place_bags: The bag of each, int64 [p].
+        bag_keys: All keys, bag by bag for each worker, [k].
+        key_positions: Where these are in the flattened batch, int32 [k].
+        lengths: How many of them each sum has, int32 [s].
+        sum_bags: The bag of each sum, int64 [s].
+        counts: How much of `asked`, `bag_keys` and `lengths` each worker gets, int32 [3, workers].
+    """
+
+    asked: tf.Tensor
+    places: tf.Tensor
+    place_positions: tf.Tensor
+    place_bags: tf.Tensor
+    bag_keys: tf.Tensor
+    key_positions: tf.Tensor
+    lengths: tf.Tensor
+    sum_bags: tf.Tensor
+    counts: tf.Tensor
+
+
+def split_pooled(
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    bags: table_ops.Bags,
+    *,
+    padding: table_ops.Padding | None,
+    num_workers: int,
+    rank: int,
+    owner_rule: str,
+    row_bytes: int,
+    sum_bytes: int,
+    weight_bytes: int = 0,
+    ask_by: str = "less",
+) -> SplitPooled:
+    """Takes the keys of a pooled lookup apart by the workers that own them.
+
+    Args:
+        keys: Any shape.
+        owners: The worker of each key, flattened, int32; [0]: by the rule.
+        bags: As in `table_ops.find_pooled`.
+        padding: As in `table_ops.find_pooled`.
+        num_workers: Number of workers.
+        rank: The number of this one.
+        owner_rule: "hash" or "remainder".
+        row_bytes: Bytes of a row on the wire.
+        sum_bytes: Bytes of a sum, or a gradient.
+        weight_bytes: Bytes of a weight; 0: there are none.
+        ask_by: "keys", "bags", or what sends "less".
+    """
+    return SplitPooled(
+        *_raw.tf_embed_split_pooled(
+            keys=keys,
+            owners=owners,
+            bags=list(bags),
+            **table_ops.padding_arguments(padding),
+            num_workers=num_workers,
+            rank=rank,
+            owner_rule=owner_rule,
+            ask_by=ask_by,
+            row_bytes=row_bytes,
+            sum_bytes=sum_bytes,
+            weight_bytes=weight_bytes,
+        )
+    )
 
 
 class Bags(NamedTuple):

@@ -122,7 +122,7 @@ class Pooling:
         flat = tf.reshape(keys, [-1])
         if self.padding is None:
             return self.pool(keys, rows_of(flat), self.weights)
-        places = tf.where(tf.logical_not(self._is_padding(flat)))
+        places = tf.where(tf.logical_not(self.is_padding(flat)))
         rows = tf.scatter_nd(
             places, rows_of(tf.gather_nd(flat, places)), [tf.size(flat, tf.int64), dim]
         )
@@ -130,18 +130,51 @@ class Pooling:
 
     def pool(self, keys: tf.Tensor, rows: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
         """Pools rows [number of keys, dim] by ops of TensorFlow, each of which has a gradient."""
+        factors = self._factors(keys, rows.dtype, weights)
+        shape, numbers = self._bags_of(keys)
+        if weights is not None or self.padding is not None:
+            rows = factors[:, tf.newaxis] * rows
+        total = tf.math.unsorted_segment_sum(rows, numbers, tf.reduce_prod(shape))
+        return self._divided(total, shape, numbers, factors)
+
+    def of_sums(self, keys: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+        """The pooled rows, from the sums of what each bag has, row times weight.
+
+        Args:
+            keys: The keys.
+            total: [number of bags, dim].
+        """
+        shape, numbers = self._bags_of(keys)
+        return self._divided(total, shape, numbers, self._factors(keys, total.dtype, self.weights))
+
+    def shape_of(self, keys: tf.Tensor) -> tf.Tensor:
+        """The shape of the bags, int64."""
+        return self._bags_of(keys)[0]
+
+    def is_padding(self, keys: tf.Tensor) -> tf.Tensor:
+        """Which keys [n] count for nothing. REQUIRES: there is padding."""
+        padding = self.padding
+        if keys.dtype == tf.uint64:
+            assert isinstance(padding, int)
+            keys, padding = tf.bitcast(keys, tf.int64), stock_ops.as_int64(padding)
+        return tf.equal(keys, tf.constant(padding, keys.dtype))
+
+    def _factors(self, keys: tf.Tensor, dtype: tf.DType, weights: tf.Tensor | None) -> tf.Tensor:
+        """What each key counts, [number of keys]."""
         flat = tf.reshape(keys, [-1])
         if weights is None:
-            factors = tf.ones(tf.shape(flat), rows.dtype)
+            factors = tf.ones(tf.shape(flat), dtype)
         else:
             factors = tf.reshape(weights, [-1])
         if self.padding is not None:
-            factors = tf.where(self._is_padding(flat), tf.zeros([], rows.dtype), factors)
-        shape, numbers = self._bags_of(keys)
+            factors = tf.where(self.is_padding(flat), tf.zeros([], dtype), factors)
+        return factors
+
+    def _divided(
+        self, total: tf.Tensor, shape: tf.Tensor, numbers: tf.Tensor, factors: tf.Tensor
+    ) -> tf.Tensor:
+        """Sums over their divisors, in the shape of the bags."""
         count = tf.reduce_prod(shape)
-        if weights is not None or self.padding is not None:
-            rows = factors[:, tf.newaxis] * rows
-        total = tf.math.unsorted_segment_sum(rows, numbers, count)
         if self.combiner == "mean":
             divisor = tf.math.unsorted_segment_sum(factors, numbers, count)
         elif self.combiner == "sqrtn":
@@ -153,12 +186,10 @@ class Pooling:
             divisor = None
         if divisor is not None:
             total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
-        return tf.reshape(total, tf.concat([shape, tf.shape(rows, tf.int64)[1:]], 0))
-
-    def _is_padding(self, keys: tf.Tensor) -> tf.Tensor:
-        """Which keys [n] count for nothing."""
-        signed = tf.bitcast(keys, tf.int64) if keys.dtype == tf.uint64 else keys
-        return tf.equal(signed, tf.constant(self.padding, signed.dtype))
+        pooled = tf.reshape(total, tf.concat([shape, tf.shape(total, tf.int64)[1:]], 0))
+        if shape.shape[0] is not None and total.shape.rank == 2:  # a reshape may forget both
+            pooled.set_shape([None] * shape.shape[0] + [total.shape[1]])
+        return pooled
 
     def _bags_of(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The shape of the bags, and the bag of each key, both int64."""

@@ -22,6 +22,11 @@ class CheckedBounds(NamedTuple):
     num_events: tf.Tensor
 
 
+def as_int64(padding: int) -> int:
+    """The number of int64 that has the bits of one of uint64."""
+    return padding - 2**64 if padding >= 2**63 else padding
+
+
 def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
     """The bag of each key, int64 [n].
 
@@ -33,7 +38,9 @@ def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
     splits = tf.cast(splits, tf.int64)
     ends = splits[1:-1, tf.newaxis]  # where the next bag begins
     steps = tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), splits[-1:] + 1)
-    return tf.cumsum(steps)[:-1]
+    numbers = tf.cumsum(steps)[:-1]
+    numbers.set_shape([None])  # which TensorFlow can't tell from a computed size
+    return numbers
 
 
 def places_of(starts: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -237,7 +237,7 @@ def find_pooled(
         pooled_dtype=compute_dtype(value_dtype),
         dim=dim,
         combiner=combiner,
-        **_padding(padding),
+        **padding_arguments(padding),
         training=training,
     )
 
@@ -277,7 +277,7 @@ def sum_by_key(
             tables=tables,
             sum_dtype=sum_dtype,
             combiner=combiner,
-            **_padding(padding),
+            **padding_arguments(padding),
         )
 
 
@@ -306,11 +306,11 @@ def _where(handle: tf.Tensor | None) -> Iterator[list[tf.Tensor]]:
             yield []
 
 
-def _padding(padding: Padding | None) -> dict[str, Any]:
-    """As the ops take it."""
+def padding_arguments(padding: Padding | None) -> dict[str, Any]:
+    """Padding as the ops take it."""
     if isinstance(padding, (str, bytes)):
         return {"padding": [], "padding_text": [padding]}
-    return {"padding": [] if padding is None else [padding], "padding_text": []}
+    return {"padding": [] if padding is None else [stock_ops.as_int64(padding)], "padding_text": []}
 
 
 def compute_dtype(value_dtype: tf.DType) -> tf.DType:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
+from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, step_variable
 from tf_embed.optimizers.step_arguments import (
     check_loss,
@@ -259,7 +260,14 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             step_variable(self._rule_optimizer).assign_add(1)
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
-        """As `apply`, from pairs. Gives `iterations`."""
+        """Updates variables and tables by pairs of a gradient and a variable; see `apply`.
+
+        Args:
+            grads_and_vars: The pairs, a list or another iterable.
+
+        Returns:
+            `iterations`.
+        """
         pairs = pairs_in(grads_and_vars, "grads_and_vars")
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
@@ -311,8 +319,23 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 loss = self.scale_loss(loss)
         return self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
+    def __repr__(self) -> str:
+        known = vars(self)  # it may be half made
+        texts = [f"keras_optimizer={type(known.get('_inner_optimizer')).__name__}"]
+        if (split := known.get("_split")) is not None:
+            tables = len(self._tables.anchors)  # with those that have joined since
+            texts += [f"tables={tables}", f"dense variables={len(split.dense)}"]
+        return optimizer_text(self, texts)
+
     def scale_loss(self, loss: Any) -> Any:
-        """The loss as the inner optimizer scales it, for the gradients to be taken of."""
+        """Scales the loss as the inner optimizer does, for the gradients to be taken of.
+
+        Args:
+            loss: The loss, a scalar.
+
+        Returns:
+            The scaled loss.
+        """
         return self.inner_optimizer.scale_loss(loss)
 
     def _clip_together(
@@ -476,6 +499,10 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Keeps variables and tables from weight decay; as in Keras.
 
+        Args:
+            var_list: A list of variables and anchors. Default: None, no list.
+            var_names: A list of parts of names. Default: None, no list.
+
         Raises:
             ValueError: The optimizer is built, and its tables would not hear of it.
         """
@@ -487,7 +514,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self._rule_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        """What Keras calls when training ends: averages take the place of weights, if so asked."""
+        """Puts averages in the place of weights, with `use_ema`. Keras calls it after training.
+
+        Args:
+            var_list: The variables and anchors of the model.
+        """
         self.inner_optimizer.finalize_variable_values(_split(var_list).dense)
         for anchor in _split(var_list).anchors:
             trainer = self._trainer_of_table(anchor.table)

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.configs import as_learning_rate, as_number
 from tf_embed.optimizers import rules
+from tf_embed.optimizers.optimizer_text import optimizer_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +188,9 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         if self._numbers and name in self.adjustable:
             return self._numbers[self.adjustable.index(name)].value
         return self.decay if name == "weight_decay" else getattr(self, name)
+
+    def __repr__(self) -> str:
+        return optimizer_text(self, numbers={"weight_decay": vars(self).get("decay")})
 
     def _take(self, name: str, value: float) -> None:
         setattr(self, "decay" if name == "weight_decay" else name, value)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.configs import as_learning_rate, as_number
+from tf_embed.optimizers.optimizer_text import optimizer_text
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -116,3 +117,6 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
             "initial_accumulator_value": self.initial_accumulator_value,
             "epsilon": self.epsilon,
         }
+
+    def __repr__(self) -> str:
+        return optimizer_text(self)

@@ -14,10 +14,10 @@ from absl import logging
 
 from tf_embed import validation
 from tf_embed.exchange.joint_calls import OneProcess
-from tf_embed.ops import snapshot_ops
 from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.publication import Publication, WeightsFile
 from tf_embed.serving.with_block import WithBlock
+from tf_embed.snapshots import moments
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.snapshots.writing import Writer
@@ -134,7 +134,7 @@ class Publisher(WithBlock):
             folder = self._folder(version)
             self._commit(version, since, info, tables, dense_weights.write(folder, weights, values))
             if last is not None:
-                _drop(tables, last[1])
+                moments.drop(tables, last[1])
             self._last = (version, info)
             self._changes = 0 if since is None else self._changes + 1
             if self._changes >= self._whole_every:
@@ -242,7 +242,7 @@ class Publisher(WithBlock):
         """Writes all rows for followers that start later. They need the next changes, too."""
         writer = self._begin_since(version, tables, None)
         info = writer.write()
-        _drop(tables, info)
+        moments.drop(tables, info)
         self._commit(version, None, info, tables, None)
         self._changes = 0
 
@@ -271,15 +271,6 @@ class Publisher(WithBlock):
             write()
         except BaseException as error:
             self._error = error
-
-
-def _drop(tables: Sequence[Table], info: SnapshotInfo) -> None:
-    """Says that nothing more will be published since a moment. Tables know of 64 at most."""
-    for table, saved in zip(tables, info.tables, strict=True):
-        for part in table.parts:
-            if table.options.tracks_changes:
-                with tf.device(part.options.device):
-                    snapshot_ops.drop_snapshot(part.resource_handle, saved.save)
 
 
 def _check_places(tables: Sequence[Table]) -> None:

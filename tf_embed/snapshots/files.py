@@ -40,7 +40,7 @@ def folder_name(name: Any, argument: str) -> str:
 
 def dependents(path: str, name: str) -> list[str]:
     """The snapshots in a folder that have the changes since one; those that can be read."""
-    return [info.name for info in _readable(path) if info.since == name]
+    return [info.name for info in readable(path) if info.since == name]
 
 
 def next_time(path: str) -> float:
@@ -49,11 +49,11 @@ def next_time(path: str) -> float:
     If the system's clock was set back, the newest snapshot would be taken for an old one otherwise,
     and removed as such.
     """
-    times = [info.time for info in _readable(path) if math.isfinite(info.time)]
+    times = [info.time for info in readable(path) if math.isfinite(info.time)]
     return max(time.time(), math.nextafter(max(times, default=0.0), math.inf))
 
 
-def _readable(path: str) -> Iterator[SnapshotInfo]:
+def readable(path: str) -> Iterator[SnapshotInfo]:
     """The snapshots in a folder that can be read.
 
     A damaged one can't be loaded anyway, and must not stand in the way of new ones.

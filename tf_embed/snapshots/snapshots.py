@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +13,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess, agree
 from tf_embed.ops import snapshot_ops
-from tf_embed.snapshots import files, manifest
+from tf_embed.snapshots import files, manifest, moments
 from tf_embed.snapshots.loading import Part, check_chain, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
@@ -294,7 +295,8 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         agree(calls, lambda: files.folder_name(name, "name"), "snapshot to remove")
-        calls.run(lambda: self._remove(name) if calls.rank == 0 else None)
+        with self._dropping(calls, lambda: [name]):
+            calls.run(lambda: self._remove(name) if calls.rank == 0 else None)
 
     def _remove(self, name: str) -> None:
         folder = self._present(name, "name")
@@ -326,8 +328,22 @@ class Snapshots:
         leaving: list[str] = []
         agree(calls, lambda: validation.positive_int(last, "last"), "`last`")
         calls.run(lambda: leaving.extend(self._older_than(last)))
-        calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
+        with self._dropping(calls, lambda: leaving):
+            calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
         return leaving
+
+    @contextlib.contextmanager
+    def _dropping(self, calls: JointCalls, names: Callable[[], Sequence[str]]) -> Iterator[None]:
+        """Snapshots leave meanwhile; afterwards tables need not know of their moments."""
+        found: list[SnapshotInfo] = []
+        calls.run(
+            lambda: found.extend(info for info in files.readable(self.path) if info.name in names())
+        )
+        yield
+        tables = tables_in(self._sources)
+        for info in found:
+            if len(info.tables) == len(tables):
+                moments.drop(tables, info)
 
     def _older_than(self, last: int) -> Sequence[str]:
         """The snapshots that the newest ones do not need, those that need others first."""

@@ -44,6 +44,10 @@ def Init(global_batch_size: int) -> None:  # noqa: N802 - SOK's name
     Raises:
         TypeError: If it is not an int.
         ValueError: If it is not positive, or not a multiple of the number of replicas.
+
+    Example:
+        >>> from tf_embed import sok
+        >>> sok.Init(global_batch_size=1024)
     """
     size = validation.positive_int(global_batch_size, "global_batch_size")
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -117,6 +121,14 @@ def filter_variables(variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
     Raises:
         TypeError: If `variables` is not a list or a tuple of variables.
+
+    Example:
+        >>> import keras, tf_embed
+        >>> from tf_embed import sok
+        >>> table, bias = tf_embed.Variable(dim=1), keras.Variable([0.0])
+        >>> tables, others = sok.filter_variables([bias, table])
+        >>> tables[0] is table, others[0] is bias
+        (True, True)
     """
     variables = validation.items_of(variables, "variables")
     for var in variables:
@@ -143,6 +155,15 @@ def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
     Raises:
         TypeError: If `var` is not a table.
+
+    Example:
+        >>> import tf_embed
+        >>> from tf_embed import sok
+        >>> v = tf_embed.Variable(dim=1)
+        >>> sok.assign(v, [5], [[0.5]])
+        >>> keys, rows = sok.export(v)
+        >>> keys.numpy().tolist(), rows.numpy().tolist()
+        ([5], [[0.5]])
     """
     exported = table_of(var, "var").export(with_slots=False, with_policy=False)
     return exported.keys, exported.values
@@ -162,6 +183,14 @@ def assign(var: Any, indices: Any, values: Any) -> tf.Operation | None:
     Raises:
         TypeError: If `var` is not a table, or a dtype is not that of the table.
         ValueError: If the shapes do not go together.
+
+    Example:
+        >>> import tf_embed
+        >>> from tf_embed import sok
+        >>> v = tf_embed.Variable(dim=1)
+        >>> sok.assign(v, [5, 6], [[0.5], [1.5]])
+        >>> v.lookup([6]).numpy().tolist()
+        [[1.5]]
     """
     table = table_of(var, "var")
     arguments = RowArguments(table.options)

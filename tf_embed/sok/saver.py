@@ -28,6 +28,18 @@ def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
         TypeError: If an argument has a wrong type.
         ValueError: If two tables have the same name.
         tf.errors.OpError: If the files can't be written.
+
+    Example:
+        >>> import tempfile, tf_embed
+        >>> from tf_embed import sok
+        >>> folder = tempfile.mkdtemp()
+        >>> v = tf_embed.Variable(dim=1, name="items")
+        >>> sok.assign(v, [5], [[0.5]])
+        >>> sok.dump(folder, v)
+        >>> v.clear()
+        >>> sok.load(folder, v)
+        >>> v.lookup([5]).numpy().tolist()
+        [[0.5]]
     """
     _check_optimizer(optimizer)
     for table in _tables_of(dump_vars, "dump_vars"):
@@ -55,6 +67,18 @@ def load(path: Any, load_vars: Any, optimizer: Any = None) -> None:
         ValueError: If two tables have the same name, or the optimizer is not built.
         tf.errors.NotFoundError: If the folder has no whole save of a table.
         tf.errors.DataLossError: If a file is damaged.
+
+    Example:
+        >>> import tempfile, tf_embed
+        >>> from tf_embed import sok
+        >>> folder = tempfile.mkdtemp()
+        >>> v = tf_embed.Variable(dim=1, name="items")
+        >>> sok.assign(v, [5], [[0.5]])
+        >>> sok.dump(folder, v)
+        >>> v.clear()
+        >>> sok.load(folder, v)
+        >>> v.lookup([5]).numpy().tolist()
+        [[0.5]]
     """
     _check_optimizer(optimizer)
     if optimizer is not None and not optimizer.built:

@@ -66,8 +66,6 @@ class StockTable(tf.Module):
     ) -> tf.Tensor:
         """See `substitutes.StandIn`."""
         options = self._options
-        if isinstance(padding, int) and padding >= 2**63:
-            padding -= 2**64  # as bits
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:
             return tf.cast(self.find(some, defaults)[0], compute_dtype(options.value_dtype))

@@ -106,7 +106,12 @@ class FileSystemSaver(KerasConfig):
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class CuckooHashTableConfig(KerasConfig):
-    """Nothing: a table of no bound has no settings besides those of `Variable`."""
+    """Nothing: a table of no bound has no settings besides those of `Variable`.
+
+    Example:
+        >>> import tf_embed
+        >>> tf_embed.tfra.CuckooHashTableCreator(tf_embed.tfra.CuckooHashTableConfig()).policy
+    """
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
@@ -212,6 +217,11 @@ class KVCreator(KerasConfig):
 
     Raises:
         TypeError: An argument of a wrong type.
+
+    Example:
+        >>> import tf_embed
+        >>> issubclass(tf_embed.tfra.HkvHashTableCreator, tf_embed.tfra.KVCreator)
+        True
     """
 
     config: Any = None
@@ -261,6 +271,13 @@ class CuckooHashTableCreator(KVCreator):
 
     Raises:
         TypeError: An argument of a wrong type.
+
+    Example:
+        >>> import tf_embed
+        >>> creator = tf_embed.tfra.CuckooHashTableCreator()
+        >>> v = tf_embed.Variable(dim=2, kv_creator=creator)
+        >>> v.kv_creator is creator
+        True
     """
 
     @classmethod
@@ -280,6 +297,14 @@ class HkvHashTableCreator(KVCreator):
 
     Raises:
         TypeError: An argument of a wrong type.
+
+    Example:
+        >>> import tf_embed
+        >>> config = tf_embed.tfra.HkvHashTableConfig(max_capacity=1000)
+        >>> creator = tf_embed.tfra.HkvHashTableCreator(config)
+        >>> creator.policy
+        TablePolicy(max_rows=1000)
+        >>> v = tf_embed.Variable(dim=2, kv_creator=creator)
     """
 
     @classmethod

@@ -32,7 +32,7 @@ _MAX_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CounterAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, counted exactly.
 
@@ -75,7 +75,7 @@ class CounterAdmission(KerasConfig):
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class BloomAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, or, rarely, in an earlier one.
 
@@ -94,6 +94,14 @@ class BloomAdmission(KerasConfig):
     Raises:
         TypeError: An argument of a wrong type.
         ValueError: An argument is out of range.
+
+    Example:
+        >>> import tf_embed
+        >>> admission = tf_embed.BloomAdmission(3, error_rate=0.01)
+        >>> v = tf_embed.Variable(dim=2, policy=tf_embed.TablePolicy(admission=admission))
+        >>> v.upsert([7], [[1.0, 2.0]])  # needs no admission
+        >>> int(v.size())
+        1
 
     Reference:
         Fan, Cao, Almeida and Broder, "Summary cache: a scalable wide-area web cache sharing
@@ -126,7 +134,7 @@ class BloomAdmission(KerasConfig):
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TablePolicy(KerasConfig):
     """By which rows come and leave.
 
@@ -267,6 +275,9 @@ class TablePolicy(KerasConfig):
         Args:
             keys: The keys of a write.
             name: Name of the variable, for messages.
+
+        Returns:
+            A list of the scores, int64, or an empty list.
 
         Raises:
             TypeError: It gives no integers.

@@ -27,7 +27,7 @@ def _is_name(text: str) -> bool:
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class RedisServer(Config):
     """A Redis server or cluster that has the rows of a table, for `Storage(redis=...)`.
 
@@ -145,6 +145,9 @@ class RedisServer(Config):
 
         Args:
             table: Name of the variable.
+
+        Returns:
+            The settings, as the op reads them.
 
         Raises:
             ValueError: If there is no variable of the name `password_env`, or the name of the

@@ -171,6 +171,9 @@ class TimestampRestrictPolicy(_OrderPolicy):
     the last one is kept beside each row, in milliseconds, and the number of its step, which decides
     between rows of the same millisecond.
 
+    Args:
+        var: The variable, which makes the policy of its `restrict_policy`.
+
     Example:
         >>> import tf_embed
         >>> v = tf_embed.Variable(dim=1, restrict_policy=tf_embed.TimestampRestrictPolicy)
@@ -194,6 +197,9 @@ class FrequencyRestrictPolicy(_OrderPolicy):
 
     Uses are those of `TimestampRestrictPolicy`; a key that is used several times in a step counts
     once. A row that was removed and comes back starts at 1.
+
+    Args:
+        var: The variable, which makes the policy of its `restrict_policy`.
 
     Example:
         >>> import tf_embed

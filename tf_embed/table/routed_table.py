@@ -58,8 +58,6 @@ class RoutedTable(Table):
     ) -> tf.Tensor:
         """See `Table`. Rows of distinct keys come here and are pooled here."""
         wide = table_ops.compute_dtype(self.options.value_dtype)
-        if isinstance(padding, int) and padding >= 2**63:
-            padding -= 2**64  # as bits
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:
             return tf.cast(self.rows(some, defaults, token, training=training), wide)

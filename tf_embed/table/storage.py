@@ -17,7 +17,7 @@ _NO_BOUND = -1  # as the op that makes a table takes None
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Storage(Config):
     """The tiers of a table: GPU memory, host memory and disk, with a bound in bytes for each.
 

@@ -204,8 +204,6 @@ class Table(tf.saved_model.experimental.TrackableResource):
         owners = self._owners(keys)
         if defaults is None:
             defaults = self._initial_rows(keys, owners, padding)
-        if isinstance(padding, int) and padding >= 2**63:
-            padding -= 2**64  # the op takes its bits
         return table_ops.find_pooled(
             self.resource_handle,
             keys,

@@ -25,14 +25,16 @@ from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Channel, Workers
 from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.exchange_ops import Part, PartType, Sent
+from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import admission_counts, joint_lookups
-from tf_embed.table.joint_lookups import Answer, Lookup
+from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
+from tf_embed.table.worker_lookups import checked_pooled, look_up
 from tf_embed.table.worker_shares import agreed, share_of
 
 
@@ -135,6 +137,7 @@ class WorkerTable(RoutedTable):
             (answer,) = look_up([Lookup(self, keys, training)])
         else:
             noted = answer.lookup.keys
+        assert isinstance(answer, Answer)  # lookups come in the order in which they were noted
         with tf.device("/CPU:0"):
             return exchange_ops.routed_rows(
                 keys,
@@ -145,6 +148,44 @@ class WorkerTable(RoutedTable):
                 noted=noted,
                 label=self.options.name,
             )
+
+    def find_pooled(
+        self,
+        keys: tf.Tensor,
+        bags: table_ops.Bags,
+        weights: tf.Tensor | None = None,
+        *,
+        combiner: str,
+        padding: table_ops.Padding | None = None,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """See `Table`. Rows are pooled where they are, if that sends less."""
+        # Sums of many rows may be more than float16 holds, where each row is not.
+        if defaults is not None or self._sharding.wire_dtype == "float16":
+            return super().find_pooled(
+                keys,
+                bags,
+                weights,
+                combiner=combiner,
+                padding=padding,
+                defaults=defaults,
+                token=token,
+                training=training,
+            )
+        pooling = Pooling(bags, weights, combiner, padding)
+        if joint_lookups.is_recording():
+            joint_lookups.record(Lookup(self, keys, training, pooling, token))
+            shape = tf.concat([pooling.shape_of(keys), [self.options.dim]], 0)
+            return tf.zeros(shape, table_ops.compute_dtype(self.options.value_dtype))
+        answer = joint_lookups.answer_for(self)
+        if answer is None:
+            (answer,) = look_up([Lookup(self, keys, training, pooling, token)])
+            assert isinstance(answer, PooledAnswer)
+            return answer.pooled
+        assert isinstance(answer, PooledAnswer)  # as above
+        return checked_pooled(answer, keys)
 
     def wire_type_of(self, dtype: tf.DType) -> str:
         """How rows, or gradients, of a dtype travel."""
@@ -389,34 +430,6 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
                 f"the library. Received: worker 0 makes {kinds[0]}, worker {rank} makes {kind}"
             )
     return int(seeds[0])
-
-
-def look_up(lookups: Sequence[Lookup]) -> list[Answer]:
-    """Looks up in sharded tables, with one exchange of keys and one of rows for all of them."""
-    answers: list[Answer] = []
-    for first in range(0, len(lookups), routing.MAX_TABLES):
-        some = lookups[first : first + routing.MAX_TABLES]
-        routed = routing.route_tables(
-            [one.keys for one in some],
-            some[0].table.workers.count,
-            [(one.table.sharding, one.table.options.name) for one in some],
-        )
-        types = []
-        for number, one in enumerate(some):
-            options = one.table.options
-            wire = one.table.wire_type_of(options.value_dtype)
-            types.append(PartType(number, options.value_dtype, options.dim, wire))
-        sent = [Part(number, keys) for number, keys in enumerate(routed.keys)]
-        channel = some[0].table.reads
-        got = routing.to_owners(channel, routed.counts, sent, types)
-        parts = []
-        for one, part, keys in zip(some, types, got.parts, strict=True):
-            rows, _ = Table.find(one.table, keys, training=one.training)
-            parts.append(Part(part.table, rows, part.wire_type))
-        back = routing.reply(channel, got.plan, parts, routed.counts)
-        found = zip(some, routed.keys, routed.places, back, strict=True)
-        answers += [Answer(*one) for one in found]
-    return answers
 
 
 def _name_of(rule: Any) -> str | None:

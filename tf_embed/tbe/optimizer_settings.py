@@ -90,6 +90,12 @@ class TailIdThreshold(Config):
 
     Raises:
         TypeError: An argument is of another type.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> threshold = tbe.TailIdThreshold(val=0.5, is_ratio=True)
+        >>> tbe.CounterBasedRegularizationDefinition(tail_id_threshold=threshold).needs_max_counter
+        True
     """
 
     val: float = 0
@@ -125,6 +131,16 @@ class CounterBasedRegularizationDefinition(Config):
     Raises:
         TypeError: An argument is of another type.
         ValueError: An argument is out of range.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> layer = tbe.TableBatchedEmbeddingBags(
+        ...     [(8, 2)],
+        ...     optimizer="EXACT_ROWWISE_ADAGRAD",
+        ...     weight_decay=0.01,
+        ...     weight_decay_mode="COUNTER",
+        ...     counter_based_regularization=tbe.CounterBasedRegularizationDefinition(
+        ...         counter_weight_decay_mode="L2", counter_halflife=1000))
     """
 
     counter_weight_decay_mode: CounterWeightDecayMode = CounterWeightDecayMode.NONE
@@ -178,6 +194,14 @@ class CowClipDefinition(Config):
         TypeError: An argument is of another type.
         ValueError: An argument is out of range.
 
+    Example:
+        >>> from tf_embed import tbe
+        >>> layer = tbe.TableBatchedEmbeddingBags(
+        ...     [(8, 2)],
+        ...     optimizer="EXACT_ROWWISE_ADAGRAD",
+        ...     weight_decay_mode="COWCLIP",
+        ...     cowclip_regularization=tbe.CowClipDefinition(lower_bound=1e-4))
+
     Reference:
         Zheng et al., CowClip: Reducing CTR Prediction Model Training Time from 12 Hours to 10
         Minutes on 1 GPU, 2022.
@@ -213,6 +237,15 @@ class GlobalWeightDecayDefinition(Config):
     Raises:
         TypeError: An argument is of another type.
         ValueError: An argument is out of range.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> layer = tbe.TableBatchedEmbeddingBags(
+        ...     [(8, 2)],
+        ...     optimizer="EXACT_ROWWISE_ADAGRAD",
+        ...     weight_decay=0.01,
+        ...     weight_decay_mode="DECOUPLE_GLOBAL",
+        ...     global_weight_decay=tbe.GlobalWeightDecayDefinition(start_iter=100))
     """
 
     start_iter: int = 0
@@ -239,6 +272,13 @@ class EnsembleModeDefinition(Config):
     Raises:
         TypeError: An argument is of another type.
         ValueError: An argument is out of range.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> layer = tbe.TableBatchedEmbeddingBags(
+        ...     [(8, 2)],
+        ...     optimizer="ENSEMBLE_ROWWISE_ADAGRAD",
+        ...     ensemble_mode=tbe.EnsembleModeDefinition(step_ema=10, step_swap=100))
     """
 
     step_ema: float = 10000
@@ -268,6 +308,13 @@ class EmainplaceModeDefinition(Config):
     Raises:
         TypeError: An argument is of another type.
         ValueError: An argument is out of range.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> layer = tbe.TableBatchedEmbeddingBags(
+        ...     [(8, 4)],
+        ...     optimizer="EMAINPLACE_ROWWISE_ADAGRAD",
+        ...     emainplace_mode=tbe.EmainplaceModeDefinition(step_ema=5))
     """
 
     step_ema: float = 10

@@ -37,6 +37,12 @@ def quantize(rows: Any) -> tf.Tensor:
     Raises:
         TypeError: If the rows are not floating.
         ValueError: If they have no axis, or no weight on it.
+
+    Example:
+        >>> from tf_embed.tbe import quantized_rows
+        >>> rows = quantized_rows.quantize([[0.0, 0.5, 1.0]])
+        >>> rows.shape, rows.dtype.name
+        (TensorShape([1, 11]), 'int8')
     """
     rows = validation.as_tensor(rows, "rows", "quantized_rows")
     if not rows.dtype.is_floating:
@@ -69,6 +75,12 @@ def dequantize(rows: Any) -> tf.Tensor:
     Raises:
         TypeError: If the rows are not int8.
         ValueError: If they have no axis, or one of less than 9.
+
+    Example:
+        >>> from tf_embed.tbe import quantized_rows
+        >>> rows = quantized_rows.quantize([[0.0, 255.0, 51.0]])
+        >>> quantized_rows.dequantize(rows).numpy().tolist()
+        [[0.0, 255.0, 51.0]]
     """
     rows = validation.as_tensor(rows, "rows", "quantized_rows")
     if rows.dtype != tf.int8:

@@ -63,6 +63,7 @@ from tf_embed.tbe.types import (
 from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.creation import check_one_process
+from tf_embed.variable.table_text import size_texts
 from tf_embed.variable.variable import Variable
 
 # Attributes that can't be assigned once a layer is made.
@@ -441,6 +442,25 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             for table, (count, _) in zip(self.tables, self.embedding_specs, strict=True)
         ]
         return sum(n * dim for n, (_, dim) in zip(rows, self.embedding_specs, strict=True))
+
+    def __repr__(self) -> str:
+        if not vars(self).get("_is_made", False):  # in an `__init__` that fails
+            return f"<{type(self).__name__}, not made>"
+        tables = [variable.table for variable in self.tables]
+        dims = sorted({spec.dim for spec in self._specs})
+        texts = [
+            f"name={validation.shown(self.name)}",
+            f"tables={len(tables)}",
+            f"features={len(self.feature_table_map)}",
+            f"dims={dims[0] if len(dims) == 1 else f'{dims[0]} to {dims[-1]}'}",
+            f"weights_precision={self.weights_precision.name}",
+            f"pooling_mode={self.pooling_mode.name}",
+            f"device={tables[0].options.device}",
+            *size_texts(tables),
+        ]
+        if self._optimizer is not None:
+            texts.append(f"optimizer={type(self._optimizer).__name__}")
+        return f"<{type(self).__name__} {', '.join(texts)}>"
 
     def _make_tables(self) -> None:
         check_one_process(f"The table-batched layer {self.name!r}")

@@ -144,6 +144,11 @@ class RecordCacheMetrics(Config):
 
     Raises:
         TypeError: An argument is no bool.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> metrics = tbe.RecordCacheMetrics(record_cache_miss_counter=True)
+        >>> layer = tbe.TableBatchedEmbeddingBags([(8, 2)], record_cache_metrics=metrics)
     """
 
     record_cache_miss_counter: bool = False
@@ -163,6 +168,11 @@ class TBEStatsReporterConfig(Config):
 
     Raises:
         TypeError: It is no int.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> tbe.TBEStatsReporterConfig(interval=100).interval
+        100
     """
 
     interval: int = -1
@@ -183,6 +193,11 @@ class MultiPassPrefetchConfig(Config):
     Raises:
         TypeError: An argument is no int.
         ValueError: An argument is out of range.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> tbe.MultiPassPrefetchConfig(num_passes=4).num_passes
+        4
     """
 
     num_passes: int = 12
@@ -205,6 +220,12 @@ class UserEnabledConfigDefinition(Config):
 
     Raises:
         TypeError: It is no bool.
+
+    Example:
+        >>> from tf_embed import tbe
+        >>> by_row = tbe.UserEnabledConfigDefinition(use_rowwise_bias_correction=True)
+        >>> layer = tbe.TableBatchedEmbeddingBags(
+        ...     [(8, 2)], optimizer="ADAM", extra_optimizer_config=by_row)
     """
 
     use_rowwise_bias_correction: bool = False

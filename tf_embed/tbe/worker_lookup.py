@@ -92,10 +92,10 @@ class WorkerLookup:
     def _values(self, split: Split, training: bool) -> tf.Tensor:
         """What the owners have pooled for this worker."""
         wire = self._sharding.wire_dtype or SAME
-        counts = split.counts
+        counts, channel = split.counts, self._channel.with_gradients()
         sent = [Part(_KEYS, split.keys), Part(_BAGS, split.lengths), Part(_TABLES, split.bags)]
         types = [PartType(_VALUES, tf.float32, wire_type=wire)]
-        got = routing.to_owners(self._channel, counts, sent, types)
+        got = routing.to_owners(channel, counts, sent, types)
         keys, lengths, bags = got.parts
         pooled = self._pooled(keys, lengths, bags, training)
 
@@ -105,11 +105,11 @@ class WorkerLookup:
 
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 part = Part(_VALUES, upstream, wire)
-                (of_values,) = routing.gradients_of_reply(self._channel, got.plan, [part], counts)
+                (of_values,) = routing.gradients_of_reply(channel, got.plan, [part], counts)
                 return of_values
 
             part = Part(_VALUES, values, wire)
-            (of_this,) = routing.reply(self._channel, got.plan, [part], counts)
+            (of_this,) = routing.reply(channel, got.plan, [part], counts)
             return of_this, gradient
 
         return replied(pooled)

@@ -13,13 +13,43 @@ __all__ = ["dynamic_partition", "dynamic_stitch"]
 def dynamic_partition(
     data: Any, partitions: Any, num_partitions: int, name: str | None = None
 ) -> list[tf.Tensor]:
-    """tf.dynamic_partition."""
+    """Calls tf.dynamic_partition.
+
+    Args:
+        data: A tensor.
+        partitions: The number of the part of each piece of `data`, int32, from 0.
+        num_partitions: How many parts there are, an int.
+        name: Name of the operation.
+
+    Returns:
+        A list of `num_partitions` tensors.
+
+    Example:
+        >>> from tf_embed.tfra import data_flow
+        >>> [part.numpy().tolist() for part in data_flow.dynamic_partition([5, 6, 7], [0, 1, 0], 2)]
+        [[5, 7], [6]]
+    """
     return tf.dynamic_partition(data, partitions, num_partitions, name)
 
 
 def dynamic_stitch(
     indices: Any, data: Any, use_fast: bool = True, name: str | None = None
 ) -> tf.Tensor:
-    """tf.dynamic_stitch. `use_fast` is accepted for the sake of old code."""
+    """Calls tf.dynamic_stitch.
+
+    Args:
+        indices: A list of int32 tensors, where the pieces of each of `data` go.
+        data: A list of tensors.
+        use_fast: Ignored; accepted for TFRA compatibility.
+        name: Name of the operation.
+
+    Returns:
+        The pieces, in one tensor.
+
+    Example:
+        >>> from tf_embed.tfra import data_flow
+        >>> data_flow.dynamic_stitch([[0, 2], [1]], [[5, 7], [6]]).numpy().tolist()
+        [5, 6, 7]
+    """
     del use_fast
     return tf.dynamic_stitch(indices, data, name)

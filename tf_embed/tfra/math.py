@@ -13,19 +13,68 @@ __all__ = ["sparse_fill_empty_rows", "sparse_reshape", "sparse_segment_sum"]
 def sparse_segment_sum(
     data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
 ) -> tf.Tensor:
-    """tf.sparse.segment_sum, with TFRA's order of arguments."""
+    """Calls tf.sparse.segment_sum, whose arguments are in another order.
+
+    Args:
+        data: A tensor of numbers, [rows, ...].
+        indices: Which rows to sum, int32 or int64 [n].
+        segment_ids: The number of the sum of each, int32 or int64 [n], ascending.
+        name: Name of the operation.
+        num_segments: How many sums there are. Default: one more than the last of `segment_ids`.
+
+    Returns:
+        The sums, [num_segments, ...].
+
+    Example:
+        >>> from tf_embed.tfra import math
+        >>> math.sparse_segment_sum([[1.0], [2.0], [4.0]], [0, 2, 1], [0, 0, 1]).numpy().tolist()
+        [[5.0], [2.0]]
+    """
     return tf.sparse.segment_sum(data, indices, segment_ids, num_segments, name)
 
 
 def sparse_fill_empty_rows(
     sp_input: tf.SparseTensor, default_value: Any, name: str | None = None
 ) -> tuple[tf.SparseTensor, tf.Tensor]:
-    """tf.sparse.fill_empty_rows."""
+    """Calls tf.sparse.fill_empty_rows.
+
+    Args:
+        sp_input: A tf.SparseTensor of two axes.
+        default_value: The value that a row without values gets.
+        name: Name of the operation.
+
+    Returns:
+        A tf.SparseTensor, and which rows had no value, bool [rows].
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from tf_embed.tfra import math
+        >>> values = tf.SparseTensor([[1, 0]], [5], [2, 1])
+        >>> filled, were_empty = math.sparse_fill_empty_rows(values, 9)
+        >>> filled.values.numpy().tolist(), were_empty.numpy().tolist()
+        ([9, 5], [True, False])
+    """
     return tf.sparse.fill_empty_rows(sp_input, default_value, name)
 
 
 def sparse_reshape(
     sp_input: tf.SparseTensor, shape: Any, name: str | None = None
 ) -> tf.SparseTensor:
-    """tf.sparse.reshape."""
+    """Calls tf.sparse.reshape.
+
+    Args:
+        sp_input: A tf.SparseTensor.
+        shape: The new shape, int64 [axes]; one size may be -1.
+        name: Name of the operation.
+
+    Returns:
+        A tf.SparseTensor of the same values.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from tf_embed.tfra import math
+        >>> values = tf.SparseTensor([[1, 0]], [5], [2, 2])
+        >>> math.sparse_reshape(values, [4]).indices.numpy().tolist()
+        [[2]]
+    """
     return tf.sparse.reshape(sp_input, shape, name)

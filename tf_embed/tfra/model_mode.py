@@ -17,6 +17,11 @@ class ModelMode:
         TRAIN: "train".
         INFERENCE: "inference".
         CURRENT_SETTING: One of the two.
+
+    Example:
+        >>> import tf_embed
+        >>> tf_embed.tfra.ModelMode.TRAIN
+        'train'
     """
 
     TRAIN = "train"
@@ -25,15 +30,39 @@ class ModelMode:
 
 
 def enable_train_mode() -> None:
-    """Sets the mode to "train", which has no effect."""
+    """Sets the mode to "train", which has no effect.
+
+    Example:
+        >>> import tf_embed
+        >>> tf_embed.tfra.enable_train_mode()
+        >>> tf_embed.tfra.get_model_mode()
+        'train'
+    """
     ModelMode.CURRENT_SETTING = ModelMode.TRAIN
 
 
 def enable_inference_mode() -> None:
-    """Sets the mode to "inference", which has no effect: an exported graph serves as it is."""
+    """Sets the mode to "inference", which has no effect: an exported graph serves as it is.
+
+    Example:
+        >>> import tf_embed
+        >>> tf_embed.tfra.enable_inference_mode()
+        >>> tf_embed.tfra.get_model_mode()
+        'inference'
+        >>> tf_embed.tfra.enable_train_mode()
+    """
     ModelMode.CURRENT_SETTING = ModelMode.INFERENCE
 
 
 def get_model_mode() -> str:
-    """The mode, "train" or "inference"."""
+    """The mode, "train" or "inference".
+
+    Returns:
+        The mode, a str.
+
+    Example:
+        >>> import tf_embed
+        >>> tf_embed.tfra.get_model_mode()
+        'train'
+    """
     return ModelMode.CURRENT_SETTING

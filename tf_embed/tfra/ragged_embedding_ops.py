@@ -23,7 +23,26 @@ def embedding_lookup_sparse(
     name: str | None = "embedding_lookup_sparse",
     combiner: str = "mean",
 ) -> tf.Tensor:
-    """`tf_embed.embedding_lookup_sparse`."""
+    """Looks up the rows of ragged ids and pools them; `tf_embed.embedding_lookup_sparse`.
+
+    Args:
+        params: A `tf_embed.Variable`.
+        sp_ids: Integers or strings, [bags, (ids)].
+        sp_weights: None, or the weight of each id, floating, [bags, (ids)].
+        name: Name of the operation.
+        combiner: "sum", "mean" or "sqrtn".
+
+    Returns:
+        [bags, dim].
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> from tf_embed.tfra import ragged_embedding_ops as ops
+        >>> v = tf_embed.Variable(dim=1, initializer=2.0)
+        >>> ids = tf.ragged.constant([[5, 6], []], dtype=tf.int64)
+        >>> ops.embedding_lookup_sparse(v, ids, combiner="sum").numpy().tolist()
+        [[4.0], [0.0]]
+    """
     return sparse_lookup.embedding_lookup_sparse(
         params, sp_ids, sp_weights, name=name, combiner=combiner
     )
@@ -37,7 +56,27 @@ def safe_embedding_lookup_sparse(
     default_id: int | str | None = None,
     name: str | None = None,
 ) -> Any:
-    """`tf_embed.safe_embedding_lookup_sparse`."""
+    """Looks up ragged ids of which some are not valid; `tf_embed.safe_embedding_lookup_sparse`.
+
+    Args:
+        embedding_weights: A `tf_embed.Variable`.
+        sparse_ids: Integers or strings, [bags, (ids)].
+        sparse_weights: None, or the weight of each id, floating, [bags, (ids)].
+        combiner: "sum", "mean" or "sqrtn".
+        default_id: None, or the id that a bag without ids has.
+        name: Name of the operation.
+
+    Returns:
+        [bags, dim].
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> from tf_embed.tfra import ragged_embedding_ops as ops
+        >>> v = tf_embed.Variable(dim=1, initializer=2.0)
+        >>> ids = tf.ragged.constant([[5, 6], []], dtype=tf.int64)
+        >>> ops.safe_embedding_lookup_sparse(v, ids, combiner="sum", default_id=7).numpy().tolist()
+        [[4.0], [2.0]]
+    """
     return sparse_lookup.safe_embedding_lookup_sparse(
         embedding_weights,
         sparse_ids,

@@ -39,6 +39,13 @@ def embedding_lookup(
 
     Raises:
         TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
+
+    Example:
+        >>> import tf_embed
+        >>> from tf_embed.tfra import shadow_ops
+        >>> v = tf_embed.Variable(dim=1, initializer=2.0)
+        >>> shadow_ops.embedding_lookup(shadow_ops.ShadowVariable(v), [5, 6]).numpy().tolist()
+        [[2.0], [2.0]]
     """
     del partition_strategy, validate_indices
     name = "shadow_embedding_lookup" if name is None else name
@@ -68,6 +75,14 @@ def embedding_lookup_unique(
     Raises:
         TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
         ValueError: `embedding_size` is not the variable's dim.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> from tf_embed.tfra import shadow_ops
+        >>> v = tf_embed.Variable(dim=1, initializer=2.0)
+        >>> ids = tf.ragged.constant([[5, 6], [5]], dtype=tf.int64)
+        >>> shadow_ops.embedding_lookup_unique(shadow_ops.ShadowVariable(v), ids, 1).to_list()
+        [[[2.0], [2.0]], [[2.0]]]
     """
     max_norm, options = _max_norm(shadow), shadow.table.options
     if validation.positive_int(embedding_size, "embedding_size") != options.dim:

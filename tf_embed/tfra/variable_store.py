@@ -118,6 +118,14 @@ def forget_variable(name: str) -> None:
 
     Raises:
         TypeError: `name` is no str.
+
+    Example:
+        >>> import tf_embed
+        >>> v = tf_embed.tfra.get_variable("items", dim=4)
+        >>> tf_embed.tfra.forget_variable("items")
+        >>> tf_embed.tfra.get_variable("items", dim=8).dim
+        8
+        >>> tf_embed.tfra.forget_variable("items")
     """
     if not isinstance(name, str):
         raise TypeError(f"`name` must be a str. Received: name={validation.shown(name)}")

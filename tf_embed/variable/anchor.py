@@ -247,7 +247,13 @@ class Anchor(keras.Variable):
         keras_weights.set_weights(rows, self._table)
 
     def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """The keys [n] and row gradients [n, dim] of a gradient; none where the table is frozen.
+        """Gives the keys and the rows of a gradient; none if the table is frozen.
+
+        Args:
+            gradient: A tf.IndexedSlices, whose indices are keys.
+
+        Returns:
+            The keys [n] and the gradients [n, dim].
 
         Raises:
             TypeError: Its keys are of another kind than the table's, or it has no floats.
@@ -317,7 +323,11 @@ class Anchor(keras.Variable):
         return tf.convert_to_tensor(self._is_trained)
 
     def unless_frozen(self, step: Callable[[], None]) -> None:
-        """Runs a step of an optimizer, or nothing at all where the table is frozen."""
+        """Runs a step of an optimizer, or nothing at all if the table is frozen.
+
+        Args:
+            step: A function without arguments.
+        """
         run_if(self._is_trained, step)
 
     # There is nothing in it, but in a SavedModel it is a variable like any other. While Keras

@@ -116,7 +116,14 @@ def embedding_lookup_unique(
     ids: the table brings the gradients of equal ones together itself. Where what follows can go on
     with distinct rows, `unique_rows` saves the most.
 
-    Args, returns and raises as `embedding_lookup`.
+    Args:
+        params: As in `embedding_lookup`, and so are all others.
+
+    Returns:
+        As `embedding_lookup`.
+
+    Raises:
+        TypeError, ValueError: As `embedding_lookup`.
 
     Example:
         >>> import tf_embed

@@ -30,6 +30,7 @@ from tf_embed.variable.memory_report import MemoryReport, memory_report
 from tf_embed.variable.row_arguments import RowArguments
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, DIRPATH_VARIABLE, RowFiles
 from tf_embed.variable.row_statistics import RowStatistics
+from tf_embed.variable.table_text import kind_text, settings_text, size_texts
 from tf_embed.variable.table_training import TableTraining
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
@@ -525,7 +526,14 @@ class Variable(tf.Module):
         return self._training.anchor_of_lookup(name)
 
     def get_eager_trainable_by_name(self, name: str) -> Anchor | None:
-        """`get_trainable_by_name`."""
+        """Gives what `get_trainable_by_name` gives, under TFRA's other name.
+
+        Args:
+            name: As in `get_trainable_by_name`.
+
+        Returns:
+            As `get_trainable_by_name`.
+        """
         return self.get_trainable_by_name(name)
 
     def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
@@ -1036,10 +1044,9 @@ class Variable(tf.Module):
         return children
 
     def __repr__(self) -> str:
-        return (
-            f"<tf_embed.Variable name={validation.shown(self.name)}, dim={self.dim}, key_dtype="
-            f"{self.key_dtype.name}, value_dtype={self.value_dtype.name}, shards={self.shard_num}>"
-        )
+        table = self._table
+        texts = [*kind_text(table), *size_texts([table]), *settings_text(table)]
+        return f"<tf_embed.Variable name={validation.shown(self.name)}, {', '.join(texts)}>"
 
     def _arguments_of_methods(self) -> RowArguments:
         """Checks the keys and rows that methods take; a subclass may have other checks."""

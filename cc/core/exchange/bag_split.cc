@@ -24,7 +24,9 @@ std::vector<int64_t> BeginsOf(const std::vector<int64_t>& counts) {
 
 // What is sent of one table, worker by worker.
 struct BagSplit::OfTable {
+  AskBy asked_by;
   std::vector<int64_t> keys;
+  std::vector<int64_t> positions;  // of the keys, by bags
   std::vector<int32_t> lengths;
   std::vector<int64_t> keys_to;  // of each worker
   std::vector<int64_t> bags_to;
@@ -32,19 +34,26 @@ struct BagSplit::OfTable {
   std::vector<int32_t> counts;  // sources of each bag, in the order of the runs
 };
 
+AskCost AskCost::OfBags(size_t dim, size_t bytes_of_number) {
+  const uint64_t bag = kLengthBytes + 2 * dim * bytes_of_number;
+  return {kKeyBytes + bag, kKeyBytes, bag};
+}
+
 Status BagSplit::Build(const ExecContext& context, const BagBatch& batch, const BagOwners& owners,
-                       AskBy ask_by, size_t bytes_of_number) {
+                       AskBy ask_by, const std::vector<AskCost>& costs) {
   std::vector<OfTable> parts(batch.dims.size());
+  asked_by_.clear();
   for (size_t table = 0; table < parts.size(); ++table) {
     TF_EMBED_RETURN_IF_ERROR(
-        BuildTable(context, batch, owners, ask_by, bytes_of_number, table, &parts[table]));
+        BuildTable(context, batch, owners, ask_by, costs[table], table, &parts[table]));
+    asked_by_.push_back(parts[table].asked_by);
   }
   Assemble(batch, owners.num_workers, parts);
   return Status();
 }
 
 Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
-                            const BagOwners& owners, AskBy ask_by, size_t bytes_of_number,
+                            const BagOwners& owners, AskBy ask_by, const AskCost& cost,
                             size_t table, OfTable* part) {
   const size_t num_workers = owners.num_workers;
   // The keys of the table, and the bag of each, counted over its runs.
@@ -71,7 +80,7 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
   KeyRoute route(HostAllocator());
   TF_EMBED_RETURN_IF_ERROR(route.Build(context, keys.data(), size,
                                        owners.owners == nullptr ? nullptr : chosen.data(),
-                                       owners.rule, false, num_workers));
+                                       owners.rule, owners.unsigned_keys, num_workers));
   // Distinct keys are worker by worker, so a key's place tells its owner.
   std::vector<int32_t> places(size);
   route.WritePlaces(context, places.data());
@@ -101,18 +110,17 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
     }
   }
   if (ask_by == AskBy::kLess) {
-    // A row travels back, and its gradient forth.
-    const uint64_t bag_bytes = kLengthBytes + 2 * batch.dims[table] * bytes_of_number;
     uint64_t by_bags = 0, by_keys = 0;
     for (size_t worker = 0; worker < num_workers; ++worker) {
       if (worker == owners.rank) continue;
-      by_bags += static_cast<uint64_t>(part->keys_to[worker]) * kKeyBytes +
-                 static_cast<uint64_t>(part->bags_to[worker]) * bag_bytes;
-      by_keys += static_cast<uint64_t>(route.counts()[worker]) * (kKeyBytes + bag_bytes);
+      by_bags += static_cast<uint64_t>(part->keys_to[worker]) * cost.key_in_bag +
+                 static_cast<uint64_t>(part->bags_to[worker]) * cost.bag;
+      by_keys += static_cast<uint64_t>(route.counts()[worker]) * cost.key;
     }
     ask_by = by_bags < by_keys ? AskBy::kBags : AskBy::kKeys;
   }
 
+  part->asked_by = ask_by;
   if (ask_by == AskBy::kKeys) {
     part->keys.resize(route.size());
     route.WriteKeys(part->keys.data());
@@ -130,6 +138,7 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
   std::vector<int64_t> next_key = BeginsOf(part->keys_to);
   std::vector<int64_t> next_bag = BeginsOf(part->bags_to);
   part->keys.resize(size);
+  part->positions.resize(size);
   part->lengths.resize(static_cast<size_t>(next_bag.back()));
   part->rows.reserve(part->lengths.size());
   std::vector<size_t> last_bag(num_workers, 0);
@@ -137,7 +146,9 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
   for (size_t bag = 0; bag < sizes.size(); ++bag) {
     for (const size_t end = at + sizes[bag]; at < end; ++at) {
       const size_t owner = owner_of(at);
-      part->keys[static_cast<size_t>(next_key[owner]++)] = keys[at];
+      const size_t place = static_cast<size_t>(next_key[owner]++);
+      part->keys[place] = keys[at];
+      part->positions[place] = static_cast<int64_t>(at);
       if (last_bag[owner] != bag + 1) {
         last_bag[owner] = bag + 1;
         part->rows.push_back(next_bag[owner]++);
@@ -157,6 +168,7 @@ void BagSplit::Assemble(const BagBatch& batch, size_t num_workers,
   values_from_.assign(num_workers, 0);
   bags_.clear();
   keys_.clear();
+  positions_.clear();
   lengths_.clear();
   // Where the values of a table's bags to a worker begin, less those of its bags to others before.
   std::vector<std::vector<int64_t>> begins(num_tables), first_bags(num_tables);
@@ -169,6 +181,10 @@ void BagSplit::Assemble(const BagBatch& batch, size_t num_workers,
       const auto keys = part.keys.begin() + at_key[table];
       const auto lengths = part.lengths.begin() + at_bag[table];
       keys_.insert(keys_.end(), keys, keys + num_keys);
+      if (part.asked_by == AskBy::kBags) {
+        const auto positions = part.positions.begin() + at_key[table];
+        positions_.insert(positions_.end(), positions, positions + num_keys);
+      }
       lengths_.insert(lengths_.end(), lengths, lengths + num_bags);
       bags_.push_back(static_cast<int32_t>(num_bags));
       begins[table].push_back(values);

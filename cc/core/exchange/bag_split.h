@@ -41,21 +41,38 @@ struct BagOwners {
   size_t rank;            // this worker, to which nothing needs to be sent
   const int32_t* owners;  // of each key; null: by the rule
   OwnerRule rule;
+  bool unsigned_keys = false;
 };
 
 // How the bags of each table are asked for.
 enum class AskBy : uint8_t { kLess, kBags, kKeys };
 
+// Bytes on the wire, both ways and with gradients, that a table takes.
+struct AskCost {
+  uint64_t key;         // by keys, of a distinct key
+  uint64_t key_in_bag;  // by bags, of a key
+  uint64_t bag;         // by bags, of a bag
+
+  // A row travels back for each bag, and its gradient forth, and distinct keys are bags too.
+  static AskCost OfBags(size_t dim, size_t bytes_of_number);
+};
+
 // Results are the same for any number of threads.
 class BagSplit {
  public:
-  // `bytes_of_number`: what a number of a row takes on the wire. Fails if an owner is out of range,
-  // or equal keys of a table have different owners. May throw std::bad_alloc.
+  // `costs`: of each table. Fails if an owner is out of range, or equal keys of a table have
+  // different owners. May throw std::bad_alloc.
   Status Build(const ExecContext& context, const BagBatch& batch, const BagOwners& owners,
-               AskBy ask_by, size_t bytes_of_number);
+               AskBy ask_by, const std::vector<AskCost>& costs);
+
+  // How each table is asked: by bags or by keys.
+  const std::vector<AskBy>& asked_by() const { return asked_by_; }
 
   // What is sent, worker by worker, and to each worker table by table.
   const std::vector<int64_t>& keys() const { return keys_; }
+  // Of each key that is sent in a bag, its place among the keys of its table, which stand run by
+  // run.
+  const std::vector<int64_t>& positions() const { return positions_; }
   // Number of keys of each bag that is sent.
   const std::vector<int32_t>& lengths() const { return lengths_; }
   // Number of bags [workers, tables].
@@ -75,10 +92,12 @@ class BagSplit {
   struct OfTable;
 
   Status BuildTable(const ExecContext& context, const BagBatch& batch, const BagOwners& owners,
-                    AskBy ask_by, size_t bytes_of_number, size_t table, OfTable* part);
+                    AskBy ask_by, const AskCost& cost, size_t table, OfTable* part);
   void Assemble(const BagBatch& batch, size_t num_workers, const std::vector<OfTable>& parts);
 
+  std::vector<AskBy> asked_by_;
   std::vector<int64_t> keys_;
+  std::vector<int64_t> positions_;
   std::vector<int32_t> lengths_;
   std::vector<int32_t> bags_;
   std::vector<int64_t> keys_to_;

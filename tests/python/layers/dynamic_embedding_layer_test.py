@@ -27,7 +27,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             {name: parameters[name].default for name in names},
             {
-                "dim": inspect.Parameter.empty,
+                "dim": None,
                 "key_dtype": "int64",
                 "value_dtype": "float32",
                 "initializer": "uniform",
@@ -44,6 +44,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "policy": None,
                 "storage": None,
                 "distribution": None,
+                "output_dim": None,
                 "name": None,
             },
         )
@@ -52,7 +53,35 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         call = inspect.signature(DynamicEmbedding.call).parameters
         self.assertEqual(list(call), ["self", "ids", "weights", "training"])
 
+    def test_output_dim_is_another_name_of_dim(self):
+        layer = DynamicEmbedding(output_dim=3, initializer="ones")
+        self.assertEqual((layer.dim, layer.output_dim), (3, 3))
+        self.assertAllEqual(layer(tf.constant([1, 2])), np.ones([2, 3]))
+        config = layer.get_config()
+        self.assertEqual(config["dim"], 3)
+        self.assertNotIn("output_dim", config)
+
+    def test_a_config_may_have_either_name(self):
+        config = DynamicEmbedding(dim=3, name="items").get_config()
+        by_other_name = {**config, "output_dim": config["dim"]}
+        del by_other_name["dim"]
+        self.assertEqual(DynamicEmbedding.from_config(config).get_config(), config)
+        self.assertEqual(DynamicEmbedding.from_config(by_other_name).get_config(), config)
+
     @parameterized.parameters(
+        ({}, "dim=None, output_dim=None"),
+        ({"dim": 2, "output_dim": 3}, "dim=2, output_dim=3"),
+        ({"dim": 2, "output_dim": 2}, "dim=2, output_dim=2"),
+        ({"dim": 0, "output_dim": 2}, "dim=0, output_dim=2"),
+    )
+    def test_one_of_the_two_names_must_be_given(self, arguments, received):
+        with self.assertRaisesRegex(ValueError, f"`dim` .* `output_dim` .*Received: {received}"):
+            DynamicEmbedding(**arguments)
+
+    @parameterized.parameters(
+        ({"output_dim": 0}, ValueError, "`output_dim` must be at least 1"),
+        ({"output_dim": 2.0}, TypeError, "`output_dim` must be an int"),
+        ({"output_dim": 2**40}, ValueError, "`output_dim` must be at most"),
         ({"dim": 0}, ValueError, "`dim` must be at least 1"),
         ({"dim": "x"}, TypeError, "`dim` must be an int"),
         ({"dim": 1, "key_dtype": "float32"}, TypeError, "`key_dtype` must be one of"),

@@ -252,6 +252,26 @@ class ChangesTest(SnapshotsTestCase):
         self.assertEqual(snapshots.latest(), "first")
         self.assertEqual(snapshots.keep(1), ["third", "an old clock", "second"])
 
+    @parameterized.parameters("remove", "keep")
+    def test_a_table_remembers_nothing_for_a_snapshot_that_was_removed(self, how):
+        layer = layer_of()
+        snapshots = Snapshots(self.path, layer)
+        train(layer, range(10))
+        for name in ("one", "two"):
+            snapshots.save(name)
+        saves = [info.tables[0].save for info in snapshots.list_snapshots()]
+        one, two = (save - 2**64 if save >= 2**63 else save for save in saves)
+        if how == "remove":
+            snapshots.remove("one")
+        else:
+            snapshots.keep(1)
+        handle = layer.variable.table.resource_handle
+        with self.assertRaisesRegex(
+            tf.errors.FailedPreconditionError, "does not know what changed"
+        ):
+            snapshot_ops.begin_snapshot([handle], [one])
+        snapshot_ops.begin_snapshot([handle], [two])
+
     def test_a_chain_whose_beginning_is_gone_is_an_error(self):
         layer = layer_of()
         train(layer, range(10))

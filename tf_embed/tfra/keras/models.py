@@ -110,6 +110,16 @@ def load_model(
     Raises:
         TypeError: `filepath` is no path.
         ValueError: The folder has no Keras model.
+
+    Example:
+        >>> import keras, os, tempfile, tf_embed
+        >>> model = keras.Sequential([keras.Input((2,), dtype="int64"),
+        ...     tf_embed.tfra.keras.layers.SquashedEmbedding(2, initializer="ones")])
+        >>> path = os.path.join(tempfile.mkdtemp(), "model.keras")
+        >>> tf_embed.tfra.keras.models.save_model(model, path)
+        >>> loaded = tf_embed.tfra.keras.models.load_model(path)
+        >>> loaded(tf.constant([[7, 8]])).numpy().tolist()
+        [[2.0, 2.0]]
     """
     path = validation.path_of(filepath, "filepath")
     if tf.io.gfile.isdir(path) and not tf.io.gfile.exists(os.path.join(path, "config.json")):

@@ -30,6 +30,11 @@ struct Batch {
   }
 
   BagBatch view() const { return {keys.data(), offsets.data(), offsets.size() - 1, runs, dims}; }
+  std::vector<AskCost> costs() const {
+    std::vector<AskCost> of_tables;
+    for (const size_t dim : dims) of_tables.push_back(AskCost::OfBags(dim, sizeof(float)));
+    return of_tables;
+  }
 };
 
 float WeightOf(size_t table, int64_t key, size_t column) {
@@ -91,7 +96,7 @@ BagJoin JoinOf(const BagSplit& split, const Batch& batch, const float* weights, 
 
 Status Split(const Batch& batch, AskBy ask_by, size_t rank, BagSplit* split) {
   const BagOwners owners{kWorkers, rank, nullptr, OwnerRule::kHash};
-  return split->Build(ExecContext::Serial(), batch.view(), owners, ask_by, sizeof(float));
+  return split->Build(ExecContext::Serial(), batch.view(), owners, ask_by, batch.costs());
 }
 
 TEST(BagSplit, PoolsWhatOneTableWould) {
@@ -187,12 +192,34 @@ TEST(BagSplit, GradientsAreTheAdjoints) {
   }
 }
 
+TEST(BagSplit, TellsWhereEachKeyInABagComesFrom) {
+  Batch batch(50);
+  batch.runs = {{0, 0, 120}};  // so that the keys of the table are those of the batch
+  batch.dims = {3};
+  BagSplit split;
+  ASSERT_TRUE(Split(batch, AskBy::kKeys, 1, &split).ok());
+  EXPECT_EQ(std::vector<AskBy>{AskBy::kKeys}, split.asked_by());
+  EXPECT_TRUE(split.positions().empty());
+  ASSERT_TRUE(Split(batch, AskBy::kBags, 1, &split).ok());
+  EXPECT_EQ(std::vector<AskBy>{AskBy::kBags}, split.asked_by());
+  ASSERT_EQ(split.keys().size(), split.positions().size());
+  std::vector<bool> seen(batch.keys.size());
+  for (size_t i = 0; i < split.keys().size(); ++i) {
+    const size_t position = static_cast<size_t>(split.positions()[i]);
+    ASSERT_LT(position, batch.keys.size());
+    EXPECT_EQ(batch.keys[position], split.keys()[i]);
+    EXPECT_FALSE(seen[position]);
+    seen[position] = true;
+  }
+}
+
 TEST(BagSplit, RefusesAnOwnerThatIsNone) {
   const Batch batch(50);
   const std::vector<int32_t> chosen(batch.keys.size(), 3);
   const BagOwners owners{kWorkers, 0, chosen.data(), OwnerRule::kHash};
   BagSplit split;
-  EXPECT_FALSE(split.Build(ExecContext::Serial(), batch.view(), owners, AskBy::kLess, 4).ok());
+  EXPECT_FALSE(
+      split.Build(ExecContext::Serial(), batch.view(), owners, AskBy::kLess, batch.costs()).ok());
 }
 
 }  // namespace

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the `repr` of a variable and of a layer says of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from tf_embed.table.server_table import ServerTable
+from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
+from tf_embed.variable.memory_report import memory_report, size_text
+
+# Tiers whose bytes are not of this process's memory.
+_OUTSIDE = ("disk", "redis")
+
+
+def kind_text(table: Table) -> list[str]:
+    """The dim, the dtypes and where the table is, a text each."""
+    options = table.options
+    texts = [
+        f"dim={options.dim}",
+        f"key_dtype={options.key_dtype.name}",
+        f"value_dtype={options.value_dtype.name}",
+        f"device={options.device}",
+    ]
+    if options.num_shards > 1:
+        texts.append(f"shards={options.num_shards}")
+    if isinstance(table, WorkerTable):
+        texts.append(f"sharded over {table.workers.count} workers")
+    elif isinstance(table, ServerTable):
+        texts.append(f"on {len(table.parts)} servers")
+    return texts
+
+
+def settings_text(table: Table) -> list[str]:
+    """The policy, the storage and the optimizer of a table, a text for each that it has."""
+    options = table.options
+    texts = [] if options.policy is None else [f"policy={options.policy!r}"]
+    if options.storage is not None:
+        texts.append(f"storage={options.storage!r}")
+    names = {type(trainer.optimizer).__name__ for trainer in list(table.trainers)}
+    if names:
+        texts.append(f"optimizer={' and '.join(sorted(names))}")
+    elif isinstance(table.rule, str):  # restored, and not trained since
+        texts.append(f"optimizer={table.rule}")
+    return texts
+
+
+def size_texts(tables: Iterable[Table]) -> list[str]:
+    """The rows of tables and the bytes that they take; nothing in a graph.
+
+    It asks no other process, because a `repr` must neither wait nor be a call that all workers
+    make: of tables on a server it says nothing, and of a sharded one the rows of this worker.
+    """
+    tables = list(tables)
+    if not tf.executing_eagerly() or any(_is_elsewhere(table) for table in tables):
+        return []
+    rows, memory, disk, is_part = 0, 0, 0, False
+    for table in tables:
+        try:
+            report = memory_report(table)
+        except tf.errors.OpError:  # the table is gone, or its device is lost
+            return ["rows=unknown"]
+        rows += report.rows
+        memory += report.index_bytes + report.slack_bytes
+        for tier in report.tiers:
+            if tier.name in _OUTSIDE:
+                disk += tier.bytes
+            else:
+                memory += tier.bytes
+        is_part |= isinstance(table, WorkerTable)
+    texts = [f"rows={rows:,}{' on this worker' if is_part else ''}", f"memory={size_text(memory)}"]
+    return [*texts, f"disk={size_text(disk)}"] if disk else texts
+
+
+def _is_elsewhere(table: Table) -> bool:
+    return isinstance(table, ServerTable) or table.options.redis is not None
