@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bags in device memory: which keys of a batch make each, and what counts in it.
+// Bags in device memory: which keys of a batch make each, with their weights.
 #ifndef TF_EMBED_CC_DEVICE_BAGS_VIEW_H_
 #define TF_EMBED_CC_DEVICE_BAGS_VIEW_H_
 
@@ -42,8 +42,8 @@ struct BagsView {
     return weights == nullptr ? Compute{1} : static_cast<const Compute*>(weights)[position];
   }
 
-  // DivisorOf (bags.h) of the bag at places [begin, end), but for sums, which are not divided. Adds
-  // the number of its keys that are padding.
+  // DivisorOf (bags.h) of the bag at places [begin, end), except for sums, which are not divided.
+  // Adds the number of its keys that are padding.
   template <typename Compute>
   TF_EMBED_DEVICE Compute Divisor(size_t begin, size_t end, uint64_t* num_padding) const {
     const bool weighted = weights != nullptr && combiner != Combiner::kMeanOfCount;

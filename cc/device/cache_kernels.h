@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cache in device memory does for the table over it (table_cache.h). As row_kernels.h; the
-// keys of a batch may come twice.
+// The kernels of a cache in device memory, for the table over it (table_cache.h). As row_kernels.h;
+// the keys of a batch may come twice.
 #ifndef TF_EMBED_CC_DEVICE_CACHE_KERNELS_H_
 #define TF_EMBED_CC_DEVICE_CACHE_KERNELS_H_
 
@@ -86,7 +86,7 @@ struct NoteUsesKernel {
   }
 };
 
-// Where ranks are put that a launch finds. Those that find no room are only counted.
+// The output array for the ranks that a launch finds. Ranks beyond its room are only counted.
 struct FoundRanks {
   Rank* ranks = nullptr;
   uint64_t room = 0;
@@ -178,7 +178,7 @@ struct CommitAddedKernel {
   }
 };
 
-// For each key: where it is, or IndexView::kNoPlace.
+// For each key: its place, or IndexView::kNoPlace.
 struct FindPlacesKernel {
   IndexView index;
   const int64_t* keys;

@@ -26,7 +26,7 @@ class Arrays {
   const T* In(const T* host, size_t bytes) {
     return static_cast<const T*>(Copy(const_cast<T*>(host), bytes, false));
   }
-  // What the verb leaves alone stays as it is.
+  // Values that the verb does not write stay as they are.
   template <typename T>
   T* Out(T* host, size_t bytes) {
     return static_cast<T*>(Copy(host, bytes, true));
@@ -259,7 +259,7 @@ class CopyingTable final : public Table,
     Found* const to = arrays.Out(found, places * sizeof(Found));
     return arrays.Finish([&] { return table_->cache()->NoteUses(context, keys, to); });
   }
-  // What these take and give is on the host.
+  // The inputs and outputs of these are on the host.
   Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
                      RankList* ranks) const override {
     return table_->cache()->CollectAges(context, one_in, least_age, ranks);

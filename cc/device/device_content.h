@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a DeviceTable: an index, slabs of rows, and what new rows begin as. Whoever calls
-// has the order of the table: nobody else writes, and where something is freed nobody else reads.
+// The memory of a DeviceTable: an index, slabs of rows, and the initial values of new rows.
+// REQUIRES: the caller has the order of the table: no other writes, and if memory is freed, no
+// other reads.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_CONTENT_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_CONTENT_H_
 
@@ -71,7 +72,7 @@ class DeviceArray {
 template <class Device>
 class DeviceContent {
  public:
-  // What would take more bytes than the options allow is not tried.
+  // Allocations beyond the bytes that the options allow are not tried.
   DeviceContent(const Device& device, const DeviceOptions& options, const RowLayout& layout,
                 RowInitializer initializer)
       : initializer(std::move(initializer)),
@@ -111,7 +112,7 @@ class DeviceContent {
   uint64_t index_bytes() const { return index_.num_buckets() * sizeof(DeviceBucket); }
   const RowSlabs& slabs() const { return slabs_.view(); }
   uint32_t num_slabs() const { return slabs_.count(); }
-  // What all rows take, wherever they are, and the numbers of those that are free.
+  // The bytes of all rows, wherever they are, and of the numbers of free rows.
   uint64_t row_bytes() const { return slabs_.device_bytes() + host_bytes() + number_bytes_; }
   // Of these, on the host.
   uint64_t host_bytes() const { return slabs_.host_bytes(); }
@@ -146,7 +147,7 @@ class DeviceContent {
 
   // Whether the bound on bytes allows no more room.
   bool full() const { return full_; }
-  // Whether bytes on the device are bounded by more than what it has.
+  // Whether bytes on the device are bounded by more than its memory.
   bool has_bound() const {
     return options_.max_bytes != UINT64_MAX || options_.max_row_bytes != UINT64_MAX;
   }

@@ -9,7 +9,7 @@
 // legal. One 8-byte word holds all of a bucket's and is compared at once. A tile with a lane for
 // each entry reads all of the line at the same time, a smaller one of the entries only those whose
 // digest agrees, 1.03 on average. The highest byte counts the keys that found their bucket full and
-// went on (255 stays); where it is 0 a search ends. It is counted down again as they leave, so that
+// went on (255 stays); if it is 0, a search ends. It is counted down again as they leave, so that
 // keys that come and go do not make searches longer and longer, and no lane keeps the mark of a key
 // that is gone.
 //
@@ -17,11 +17,11 @@
 // is that of an export.
 //
 // A row's number stands beside the key, and not only the place of the lane, for two reasons: an
-// index is full to three quarters at most, and rows are what a device's memory is spent on; and
-// when an index is made anew, rows stay where they are, so growth takes no second copy of them.
+// index is full to three quarters at most, and rows take most of a device's memory; and when an
+// index is rebuilt, rows stay where they are, so growth takes no second copy of them.
 //
 // Launches: in one, either all look keys up, or all put new keys in, or all take keys out, no key
-// twice. So nobody meets an entry that is half written, and no lock is taken.
+// twice. So no tile meets an entry that is half written, and no lock is taken.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_INDEX_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_INDEX_H_
 
@@ -57,7 +57,7 @@ struct alignas(64) DeviceBucket {
 };
 static_assert(sizeof(DeviceBucket) == 128, "a line of a GPU");
 
-// What kernels know of an index. Copied into each launch.
+// The kernels' view of an index. Copied into each launch.
 struct IndexView {
   DeviceBucket* buckets = nullptr;
   uint32_t bits = 0;  // there are 2^bits buckets, at least 2; or none where `buckets` is null
@@ -86,7 +86,7 @@ struct IndexView {
     return DeviceBucket::Digest(header, place % DeviceBucket::kLanes) != 0;
   }
 
-  // Where a key is, or kNoPlace. All lanes call and get the same.
+  // The place of a key, or kNoPlace. All lanes call and get the same.
   template <class Tile>
   TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash) const {
     uint32_t row;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The distinct keys of a batch in the memory of a device, and the sums of their gradients: KeySums,
-// with the same numbers and the same bits, where the host can't read the keys.
+// with the same numbers and the same bits, for keys that the host can't read.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_KEY_SUMS_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_KEY_SUMS_H_
 

@@ -67,8 +67,8 @@ struct WriteNumbersKernel {
   }
 };
 
-// For each bag: writes down where the gradient of each of its keys begins and what it is multiplied
-// with, as Gradients has it.
+// For each bag: writes the offset and the factor of the gradient of each of its keys, in the form
+// of Gradients.
 template <typename Compute>
 struct SpreadPooledGradientsKernel {
   BagsView bags;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the rows of a table in device memory lie. A row holds all that belongs to a key:
+// The layout of rows in device memory. A row holds all that belongs to a key:
 //
 //     | weights | pad to 8 | slots | pad to 8 | statistics: 64-bit words | mark | pad to 16 |
 //     0                    slot_offset        statistics_offset                    stride
@@ -95,7 +95,7 @@ struct RowSlabs {
   }
 };
 
-// What memory is copied by, whatever is in it.
+// The unit of copies of memory of any type.
 template <typename T>
 struct __attribute__((may_alias)) Unit {
   T value;
@@ -126,9 +126,9 @@ TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes,
   }
 }
 
-// A row that is copied to many places, of memory like `to`. Where it is short each lane holds its
-// part in registers; else it is read for each place, as a copy may be to where it came from for all
-// that the compiler knows.
+// A row that is copied to many places, of memory like `to`. If it is short, each lane holds its
+// part in registers. Otherwise it is read for each place, because the compiler can't know that a
+// copy does not overwrite its source.
 template <class Tile>
 class HeldRow {
  public:
@@ -181,7 +181,7 @@ struct TableCounts {
   }
 };
 
-// What has happened to a table since it was made.
+// Counts of the events of a table since it was made.
 struct TableTallies {
   static constexpr size_t kMissCounters = 64;  // by hash, or all would wait for one
   struct Counter {                             // a line of a GPU each, for the same reason
@@ -229,7 +229,7 @@ struct DeviceMark {
   }
 };
 
-// What kernels know of a table. Copied into each launch.
+// The kernels' view of a table. Copied into each launch.
 struct TableView {
   explicit TableView(const DeviceRowLayout& layout) : layout(layout) {}
 
@@ -280,8 +280,7 @@ struct DeviceStatistics {
   TF_EMBED_DEVICE uint64_t* Word(Statistic statistic) const {
     return set.Has(statistic) ? words + set.IndexOf(statistic) : nullptr;
   }
-  // Most uses of a row in a step find there what they would write: a load is cheaper than an
-  // atomic.
+  // Most uses of a row in a step find the value there already: a load is cheaper than an atomic.
   TF_EMBED_DEVICE void Set(Statistic statistic, uint64_t value) const {
     uint64_t* const word = Word(statistic);
     if (word != nullptr && Tile::Load(word) != value) Tile::Exchange(word, value);

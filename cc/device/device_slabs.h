@@ -17,13 +17,13 @@ namespace tf_embed {
 template <class Device>
 class DeviceSlabs {
  public:
-  // What else counts for the bounds.
+  // Other memory that counts for the bounds.
   struct Beside {
     uint64_t device_bytes = 0;
     uint64_t host_bytes = 0;
   };
 
-  // What Add came to.
+  // The result of Add.
   enum class Added { kYes, kOutOfBounds, kNoMemory };
 
   DeviceSlabs(const Device& device, const DeviceOptions& options)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Spreads a batch in the memory of a device over the shards that a variable has there: ShardSplit,
-// by the same rule and in the same order, where the host can't read the keys.
+// by the same rule and in the same order, for keys that the host can't read.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_SPLIT_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_SPLIT_H_
 

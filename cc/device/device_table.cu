@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceTable on an NVIDIA GPU: what EmulatedDevice is on the host. The only file that nvcc
-// compiles; `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's in
-// their last bits; no fast math.
+// DeviceTable on an NVIDIA GPU: the counterpart of EmulatedDevice on the host. The only file that
+// nvcc compiles; `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's
+// in their last bits; no fast math.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -103,9 +103,9 @@ __global__ void WriteGroups(const int64_t* keys, const uint32_t* members, const 
   groups[g] = DeviceGroup{keys[begin], members + begin, end - begin};
 }
 
-// What batches take their scratch memory from. A pool that holds more than its threshold, used or
-// not, gives what is idle back whenever somebody waits for a stream; in one with the rows of a
-// large table each batch would have its arrays mapped anew. Null where the driver has no pools.
+// The pool of the scratch memory of batches. A pool that holds more than its threshold, used or
+// not, frees its idle memory at each wait for a stream; in a pool with the rows of a large table,
+// the arrays of each batch would be mapped again. Null if the driver has no pools.
 cudaMemPool_t ScratchPool(int device) {
   constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
   static std::mutex mutex;
@@ -127,8 +127,8 @@ cudaMemPool_t ScratchPool(int device) {
   return entry->second;
 }
 
-// Makes a GPU the thread's current one while it lives, and then the one that was it before. What
-// takes a stream needs it too: no stream is the default one of the current GPU.
+// Makes a GPU the thread's current one while it lives, and then the one that was it before. Calls
+// with a stream need it too: no stream is the default one of the current GPU.
 class OnGpu {
  public:
   explicit OnGpu(int device) : device_(device) {
@@ -146,7 +146,7 @@ class OnGpu {
   int before_ = 0;
 };
 
-// What is told so is no more the thread's last error, which others would take for theirs.
+// Clears the thread's last error, which other callers would take for theirs.
 Status StatusOf(cudaError_t error, int device) {
   if (error == cudaSuccess) return Status();
   (void)cudaGetLastError();
@@ -154,7 +154,7 @@ Status StatusOf(cudaError_t error, int device) {
                              " failed: " + cudaGetErrorString(error) + ".");
 }
 
-// A null tells that there was no memory. What else may have failed before stays the thread's last
+// Null means that there was no memory. An earlier failure of another kind stays the thread's last
 // error, for Check to find.
 template <typename Allocate>
 void* MemoryOrNull(const Allocate& allocate) {
@@ -220,7 +220,7 @@ class CudaDevice {
   // queued, heard when they have arrived. One at a time is under way.
   class AsyncReadback {
    public:
-    // Takes what it needs here: to take pinned memory may wait for the device.
+    // Allocates its memory here, because taking pinned memory may wait for the device.
     explicit AsyncReadback(const CudaDevice& device) : device_(device.device_) {
       const OnGpu current(device_);
       bytes_ = MemoryOrNull(
@@ -238,7 +238,7 @@ class CudaDevice {
       if (bytes_ != nullptr) cudaFreeHost(bytes_);
     }
 
-    // False, and nothing is sent, where something is under way or it can't be sent.
+    // False, and nothing is sent, if a copy is under way or can't be started.
     bool Send(const CudaDevice&, const ExecContext& context, const void* from, size_t bytes) {
       if (bytes_ == nullptr || sent_ == nullptr || (is_under_way_ && Arrived() == nullptr)) {
         return false;
@@ -369,7 +369,7 @@ class CudaDevice {
     constexpr unsigned kFlags = cudaHostAllocMapped | cudaHostAllocPortable;
     return MemoryOrNull([&](void** memory) { return cudaHostAlloc(memory, bytes, kFlags); });
   }
-  // What this stream was told to wait for, all other uses of the memory, is over then.
+  // By then all other uses of the memory are over, because this stream was told to wait for them.
   void FreePinned(const ExecContext& context, void* memory, size_t) const {
     const OnGpu current(device_);
     cudaStreamSynchronize(StreamOf(context));
@@ -452,8 +452,8 @@ class CudaDevice {
   cudaMemPool_t scratch_;
 };
 
-// For what the host copies to and fro. Not from the pool that tables take their memory from: what a
-// kernel does to one, compute-sanitizer sees in the other.
+// For the host's copies in both directions. Not from the pool of the tables, so that
+// compute-sanitizer tells accesses to the two apart.
 class GpuMemory final : public DeviceMemory {
  public:
   explicit GpuMemory(int device) : device_(device) {}

@@ -19,26 +19,26 @@ namespace tf_embed {
 
 struct DeviceOptions {
   int device = 0;  // the GPU's number
-  // What index and rows may take of the device's memory. A table that would need more refuses new
-  // keys and counts them (TableStats::refused); one whose policy bounds its rows
-  // (RowPolicy::max_rows; SIZE_MAX where bytes alone decide) takes as many as there are places for
-  // as its bound.
+  // The most bytes of the device's memory that index and rows may take. A table that would need
+  // more refuses new keys and counts them (TableStats::refused); one whose policy bounds its rows
+  // (RowPolicy::max_rows; SIZE_MAX if bytes alone decide) takes as many as there are places for as
+  // its bound.
   uint64_t max_bytes = UINT64_MAX;
-  // What rows alone may take of it. Those for which bounds or device leave no memory go to pinned
-  // memory of the host, up to `max_host_bytes`, which the device reads and writes over the bus: for
-  // tables larger than the card. A row stays where it came. The index, and all that is counted, are
-  // always on the device, 30 to 60 bytes for each row of both memories, for which a table with rows
-  // on the host leaves memory by this bound.
+  // The most bytes that rows alone may take of it. Rows for which bounds or device leave no memory
+  // go to pinned memory of the host, up to `max_host_bytes`, which the device reads and writes over
+  // the bus: for tables larger than the card. A row stays where it came. The index, and all
+  // counters, are always on the device, 30 to 60 bytes for each row of both memories, for which a
+  // table with rows on the host leaves memory by this bound.
   uint64_t max_row_bytes = UINT64_MAX;
   uint64_t max_host_bytes = 0;
 };
 
-// Who leaves a bounded table is decided by eviction set: of 2^EvictionSetBits(bound) that there
-// are, a key's is given by as many of the highest bits of its hash. A new key that finds the table
-// full takes the place of the lowest row of its eviction set that is not used in the present step;
-// where there is none, it is refused. An eviction set of a full table has at least so many rows in
-// the mean, so the row that leaves is the lowest of 128 to 255, or of all where the bound is lower
-// than 256. On the host it is the lowest of all.
+// Evictions from a bounded table are decided by eviction set: there are 2^EvictionSetBits(bound),
+// and the highest bits of a key's hash select its set. A new key that finds the table full takes
+// the place of the lowest row of its eviction set that is not used in the present step; if there is
+// none, it is refused. An eviction set of a full table has at least so many rows on average, so the
+// row that leaves is the lowest of 128 to 255, or of all if the bound is lower than 256. On the
+// host it is the lowest of all.
 inline constexpr uint64_t kMinEvictionSetRows = 128;
 inline uint32_t EvictionSetBits(uint64_t bound) {
   uint32_t bits = 0;
@@ -85,8 +85,8 @@ class DeviceTable : public Table {
                            const Rule& rule) = 0;
 };
 
-// How many GPUs of this machine tables can be on: none where this build has no GPU support, nor
-// where the driver is older than the CUDA that it has it from.
+// How many GPUs of this machine tables can be on: none if this build has no GPU support, or if the
+// driver is older than the CUDA of the build.
 int NumGpus();
 
 // Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU.
@@ -96,8 +96,8 @@ Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Table>* table);
 
 // The same table with the host for a device, whose memory is the allocator of the options and whose
-// threads are the caller's. For tests, and to find out what a table on a GPU would do. `pinned`
-// stands for what memory of the host the device can reach; null: it is the same allocator.
+// threads are the caller's. For tests, and to predict the behaviour of a table on a GPU. `pinned`
+// stands for the host memory that the device can reach; null: it is the same allocator.
 Status NewEmulatedDeviceTable(const TableOptions& options, const DeviceOptions& device,
                               std::unique_ptr<Table>* table, Allocator* pinned = nullptr);
 

@@ -47,7 +47,7 @@ static_assert(TF_EMBED_FTRL == int(te::RuleKind::kFtrl), "");
 static_assert(TF_EMBED_SMART_DECAY_ADAM == int(te::RuleKind::kSmartDecayAdam), "");
 static_assert(sizeof(bool) == sizeof(uint8_t), "flags are bytes");
 
-thread_local std::string last_error;  // NOLINT: what tf_embed_last_error is about
+thread_local std::string last_error;  // NOLINT: the message of tf_embed_last_error
 
 int Tell(te::StatusCode code, const char* message) {
   try {
@@ -58,7 +58,8 @@ int Tell(te::StatusCode code, const char* message) {
   return static_cast<int>(code);
 }
 
-// Runs what returns a Status, and keeps its message, and exceptions, from the caller.
+// Runs a function that returns a Status. Stores its message, and lets no exception through to the
+// caller.
 template <typename Run>
 int Guarded(const Run& run) {
   try {

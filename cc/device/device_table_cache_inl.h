@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a DeviceTable is to a table over several tiers. The end of device_table_inl.h includes it.
+// DeviceTable as the cache of a table over several tiers. The end of device_table_inl.h includes
+// it.
 //
 // Keys, flags and marks of a batch are in device memory, as those of every verb; rows that come up,
-// keys that are dropped and what a plan reads are on the host, where the lower tier is.
+// keys that are dropped and the data that a plan reads are on the host, where the lower tier is.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_CACHE_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_CACHE_INL_H_
 
@@ -15,7 +16,7 @@
 
 namespace tf_embed {
 
-// What verbs need that can't fail. It is taken when the table is made.
+// Scratch memory of the verbs that can't fail. It is allocated when the table is made.
 template <class Device>
 struct DeviceTableImpl<Device>::CacheScratch {
   static constexpr size_t kDropped = 4096;
@@ -62,10 +63,10 @@ class DeviceTableImpl<Device>::Planned final : public PlannedRows {
   Status LookUp() const;
 
   DeviceTableImpl* const table_;
-  uint64_t next_bucket_ = 0;  // where the search for expired rows goes on
+  uint64_t next_bucket_ = 0;  // the search for expired rows continues here
   mutable int64_t ahead_[kMost];
   mutable size_t num_ahead_ = 0;
-  // What was looked up last, and when.
+  // The last lookup, and its time.
   mutable int64_t keys_[kMost];
   mutable bool exists_[kMost];
   mutable uint64_t statistics_[kMost * StatisticSet::kMax];

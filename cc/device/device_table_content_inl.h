@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a DeviceTable does to its content as a whole. The end of device_table_inl.h includes it.
+// The verbs of DeviceTable on its whole content. The end of device_table_inl.h includes it.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_
 
@@ -152,7 +152,7 @@ template <class Device>
 Status DeviceTableImpl<Device>::Clear(const ExecContext& context) {
   const Writing writing(this, context);
   content_->Clear(context);
-  // Whoever clears a table may have no memory left; then it grows later.
+  // A caller that clears a table may be out of memory; then the table grows later.
   if (options_.init_size > 0) (void)content_->MakeRoom(context, options_.init_size);
   return device_.Check(context);
 }
@@ -162,7 +162,7 @@ Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;
   const PauseLocks pausing(locks_, context);
   {
-    // Readers go on: nobody changes what is copied.
+    // Readers go on: the source of the copy does not change.
     const Reading reading(this, context);
     TF_EMBED_RETURN_IF_ERROR(NewContent(context, &content));
     const uint64_t rows = content_->Rows(context);

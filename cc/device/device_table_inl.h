@@ -6,10 +6,11 @@
 // batch, and the row of each distinct key is changed by one tile (row_kernels.h). No kernel takes a
 // lock on a row.
 //
-// What keeps verbs apart is their order, not locks in device memory: finds run together, a write
-// runs alone. On the host the two locks below see to that. On a GPU, where a verb returns when its
-// launches are queued, they keep the queueing apart, and Device::Order makes the streams wait for
-// one another on the device. A kernel fills the device, so two writes at once would gain nothing.
+// Verbs are kept apart by their order, not by locks in device memory: finds run together, a write
+// runs alone. On the host the two locks below ensure that. On a GPU, on which a verb returns when
+// its launches are queued, they keep the queueing apart, and Device::Order makes the streams wait
+// for one another on the device. A kernel fills the device, so two writes at once would gain
+// nothing.
 //
 // The host does not wait for the device on the way of a batch. It must know that there is room
 // before it launches a write, and goes by a number that is never too low: the rows as the device
@@ -20,11 +21,10 @@
 // Admission counts on the host, and a sink of evicted rows is there: the writes of a table that has
 // either do wait.
 //
-// Where the bound on bytes allows no more, new keys stay away and are counted, or, where the policy
-// bounds rows, others leave for them (policy_kernels.h), and the device is not asked at all. Where
-// the device has no memory, the verb fails before it has changed a row; only expired ones may have
-// left. Nothing is ever written beyond the room: the kernel itself compares a new row's number with
-// it.
+// If the bound on bytes allows no more rows, new keys are refused and counted, or, if the policy
+// bounds rows, evict others (policy_kernels.h), and the device is not asked at all. If the device
+// has no memory, the verb fails before it has changed a row; only expired ones may have left.
+// Nothing is ever written beyond the room: the kernel itself compares a new row's number with it.
 //
 // Locks: those of TableLocks. A verb that changes anything is alone in both locks. The verbs of a
 // cache are called under the locks of the table over it, which let writes go together, and some
@@ -157,7 +157,8 @@ class DeviceTableImpl final : public DeviceTable,
   static constexpr uint64_t kAhead = 8;
   static constexpr int kPatience = 4;
   static constexpr uint64_t kSmallAhead = 1 << 16;  // rows
-  // What the sums of one launch of an apply take, if that is for as many keys as fill a device.
+  // The scratch bytes for the sums of one launch of an apply, if its keys are enough to fill a
+  // device.
   static constexpr size_t kScratchBytes = size_t{32} << 20;
   static constexpr size_t kMinTogether = size_t{1} << 14;
   // A table that loses one row in so many is worth a copy.
@@ -220,7 +221,7 @@ class DeviceTableImpl final : public DeviceTable,
 
     GroupsView view;
     typename Device::Groups sorted;
-    // Or, where they are said to be distinct, what ClaimKernel has.
+    // Or, if they are said to be distinct, the arrays of ClaimKernel.
     Array<uint64_t> claims;
     Array<DeviceGroup> claimed;
     Array<uint32_t> members;
@@ -249,7 +250,7 @@ class DeviceTableImpl final : public DeviceTable,
   }
   // The lock that every verb takes, one that writes alone.
   FairSharedMutex& inside() const { return options_.is_cache ? gate_ : locks_.content; }
-  // What a plan read of them may be different now.
+  // The statistics that a plan has read may be different now.
   void ForgetStatistics() const { versions_.fetch_add(1, std::memory_order_relaxed); }
   Status NewContent(const ExecContext& context, std::unique_ptr<Content>* content) const;
   TableView View() const {
@@ -268,7 +269,7 @@ class DeviceTableImpl final : public DeviceTable,
                   const Verb& verb) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
   PoolView ViewOf(const ExecContext& context, const PooledFind& find, const BagsView& bags) const;
-  // The row that all keys have at first, on the host, where it is not random.
+  // The row that all keys have at first, on the host, if it is not random.
   void FillInitialRow(const RowInitializer& initializer) const;
   // Makes `slots` the slots of a new row, on the host.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
@@ -283,8 +284,8 @@ class DeviceTableImpl final : public DeviceTable,
   Expiry ExpiryAt(const ExecContext& context) const {
     return Expiry{options_.policy.ttl_milliseconds, context.now.milliseconds};
   }
-  // Sees to it that `keys` more find room, as far as the bounds go; where they do not for sure,
-  // asks the device how many of them are new: `wanted` is there. `*all` says whether all surely do.
+  // Makes room for `keys` more, as far as the bounds go. If the room may not suffice, asks the
+  // device how many of them are new: `wanted` is there. `*all` says whether all surely do.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
   // The end of a verb of so many keys that changed the number of rows: asks for it where the next
   // ones may have no room before long, as far as the host knows.
@@ -298,14 +299,14 @@ class DeviceTableImpl final : public DeviceTable,
     return {context,        device_,  options_.policy, options_.allocator,
             content_.get(), tallies_, &held_back_};
   }
-  // Runs a verb of row_kernels.h on the distinct keys of a batch. For whoever writes.
+  // Runs a verb of row_kernels.h on the distinct keys of a batch. REQUIRES: the locks of a writer.
   template <class Verb>
   Status Write(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
                const WriteOptions& write, size_t key_cost, const Verb& verb);
   template <typename T, typename G>
   Status ApplyAs(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
                  const Gradients& gradients, const Rule& rule);
-  // For whoever writes.
+  // REQUIRES: the locks of a writer.
   Status ChangeRule(const ExecContext& context, const RuleSlots& rule);
 
   TableOptions options_;
@@ -314,7 +315,7 @@ class DeviceTableImpl final : public DeviceTable,
   const TableLocks locks_{TableLocks::Writes::kAlone};
   mutable typename Device::Order order_{device_};
   std::unique_ptr<Content> content_;
-  int fruitless_waits_ = 0;           // for whoever writes
+  int fruitless_waits_ = 0;           // for writers
   TableTallies* tallies_ = nullptr;   // in device memory
   mutable Buffer<char> initial_row_;  // on the host, under the lock
   // Of a cache.
@@ -322,13 +323,13 @@ class DeviceTableImpl final : public DeviceTable,
   struct CacheScratch;
   mutable FairSharedMutex gate_{LockRank::kStripe, locks_.number};
   std::atomic<uint8_t> tick_{0};
-  mutable std::atomic<int64_t> known_rows_{kUnknown};  // changed by who writes
+  mutable std::atomic<int64_t> known_rows_{kUnknown};  // changed by writers
   mutable std::atomic<uint64_t> versions_{0};          // of statistics
   CacheScratch* scratch_ = nullptr;                    // in device memory
   std::unique_ptr<Planned> planned_;
   mutable std::atomic<uint64_t> keys_looked_up_{0};
-  std::atomic<uint64_t> evicted_{0};  // but for those that left for others
-  std::atomic<uint64_t> expired_{0};  // but for those that writes took out
+  std::atomic<uint64_t> evicted_{0};  // without those that left for others
+  std::atomic<uint64_t> expired_{0};  // without those that writes took out
   std::atomic<uint64_t> held_back_{0};
 };
 
@@ -431,7 +432,7 @@ Status DeviceTableImpl<Device>::Contains(const ExecContext& context, const KeyBa
 template <class Device>
 Status DeviceTableImpl<Device>::Group(const ExecContext& context, const KeyBatch& batch,
                                       Grouped* groups) const {
-  // A plan counts the keys that will come, so it takes nobody's word for that.
+  // A plan counts the keys that will come, so it does not trust the hint.
   if (!batch.distinct || batch.size == 0 || options_.policy.plans_writes()) {
     TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups->sorted));
     groups->view = groups->sorted.view();

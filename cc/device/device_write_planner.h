@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans a write of a DeviceTable whose policy bounds, admits or expires rows, and takes rows out of
-// it: what WritePlanner is on the host, with the decisions made by kernels (policy_kernels.h).
+// it: the counterpart of WritePlanner on the host, with the decisions made by kernels
+// (policy_kernels.h).
 //
 // For one verb, which is alone in the table:
 //   1. Survey looks the distinct keys up, notes uses, takes expired rows out, asks the admission,
@@ -276,7 +277,7 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
                                      NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
                                      context_.now.step, victims.data(), coming});
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, coming, size + 1));
-  // But for the sink, nothing can fail any more.
+  // Except the sink, nothing can fail any more.
   return Evict(victims.data(), size, &tallies_->evicted);
 }
 

@@ -4,14 +4,14 @@
 // tests and the sanitizers check, every line of a DeviceTable but those of device_table.cu.
 //
 // A device gives a DeviceTable
-//     Tile                        what works on a key; see tile.h
+//     Tile                        the lanes that work on a key; see tile.h
 //     Order                       the verbs of one table among streams: reads together, writes
 //                                 alone
 //     Groups, NewGroups, Group    the distinct keys of a batch, and where they stand
-//     AsyncReadback               what the host learns of the device's memory without a wait; this
+//     AsyncReadback               a copy from the device's memory to the host without a wait; this
 //                                 one's copies by CopyLater
 //     Allocate, Free, Fill, CopyIn, CopyOut
-//     AllocateLasting             what Free frees as well, for the table itself: Allocate is for a
+//     AllocateLasting             also freed by Free, for the table itself: Allocate is for a
 //                                 verb
 //     AllocatePinned, FreePinned  memory of the host that kernels reach as they do the device's;
 //                                 the latter waits
@@ -19,7 +19,7 @@
 //     RunningSum                  of numbers before each, in place
 //     Sort                        pairs by the lowest `bits` of their keys; equal ones stay in
 //                                 order
-//     Check                       the first failure of what was launched
+//     Check                       the first failure of a launch
 // all on the stream of the caller's context, and in its order, of which CopyOut waits; and
 //     Wait                        until all that was launched on any stream is done
 #ifndef TF_EMBED_CC_DEVICE_EMULATED_DEVICE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in for device_table.cu where it was not compiled.
+// Stubs for device_table.cu in builds without CUDA.
 #include "cc/device/copying_table.h"
 #include "cc/device/device_key_sums.h"
 #include "cc/device/device_split.h"

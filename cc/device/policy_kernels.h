@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // How rows come to a bounded table and leave it, as row_kernels.h.
 //
-// Who leaves is decided by eviction set: the keys whose hashes begin with the same bits, 128 to
-// 255 of a full table, or all of a smaller one. A new key that finds the table full takes the place
-// of the lowest row of its eviction set that is not used in the present step. So no pass over the
+// Evictions are decided by eviction set: the keys whose hashes begin with the same bits, 128 to 255
+// of a full table, or all of a smaller one. A new key that finds the table full takes the place of
+// the lowest row of its eviction set that is not used in the present step. So no pass over the
 // table is ever needed, and a tile that has an eviction set to itself decides without a lock, the
-// same in every order of tiles. HierarchicalKV does likewise, with 128 places.
+// same in every order of tiles. HierarchicalKV does the same, with 128 places.
 //
-// A planned write: SurveyKernel looks each distinct key up, notes the uses and marks who wants to
-// come; expired rows are taken out; candidates are sorted by eviction set, in the order of the
-// batch or of their scores; ChooseVictimsKernel says who leaves for them, and EraseRowsKernel does
-// it. Then it goes as any other.
+// A planned write: SurveyKernel looks each distinct key up, notes the uses and marks the keys that
+// want to come; expired rows are taken out; candidates are sorted by eviction set, in the order of
+// the batch or of their scores; ChooseVictimsKernel chooses the rows that leave for them, and
+// EraseRowsKernel removes those. Then it goes as any other.
 #ifndef TF_EMBED_CC_DEVICE_POLICY_KERNELS_H_
 #define TF_EMBED_CC_DEVICE_POLICY_KERNELS_H_
 
@@ -23,8 +23,8 @@
 
 namespace tf_embed {
 
-// What ProbeKernel does, with the policy's part: present rows are used, and expired ones are taken
-// for absent, with their places in `expired` [batch size, all kNoPlace].
+// ProbeKernel with the policy's part: present rows are used, and expired ones are taken for absent,
+// with their places in `expired` [batch size, all kNoPlace].
 struct SurveyKernel {
   TableView table;
   BatchView batch;
@@ -98,7 +98,7 @@ struct CopyLeavingKernel {
   }
 };
 
-// Goes over buckets to take rows out, or, where a sink must learn of them before, to find their
+// Goes over buckets to take rows out, or, if a sink must learn of them before, to find their
 // places. For each bucket of [first, end).
 struct Finder {
   uint64_t first = 0;
@@ -122,8 +122,8 @@ struct Finder {
   }
 };
 
-// Finds expired rows, in the buckets that are searched for the sake of `wanted` new keys, from
-// where the last such pass ended. No more are launched than there are buckets.
+// Finds expired rows, in the buckets that are searched for the sake of `wanted` new keys, from the
+// end of the last such pass. No more are launched than there are buckets.
 struct SweepKernel : Finder {
   SweepKernel(const TableView& table, const Expiry& expiry, const uint32_t* wanted)
       : table(table), expiry(expiry), wanted(wanted) {}
@@ -143,7 +143,7 @@ struct SweepKernel : Finder {
   }
 };
 
-// Finds what ranks below the limit.
+// Finds the rows that rank below the limit.
 struct EvictBelowKernel : Finder {
   EvictBelowKernel(const TableView& table, EvictionOrder order, const Rank& limit, bool no_limit)
       : table(table), order(order), limit(limit), no_limit(no_limit) {}
@@ -161,7 +161,7 @@ struct EvictBelowKernel : Finder {
   }
 };
 
-// For each group: where it wants to come, the bits of its score at its first member.
+// For each group that wants to come: the bits of its score at its first member.
 struct ScoreKernel {
   BatchView batch;
   GroupsView groups;

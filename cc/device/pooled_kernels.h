@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bags in device memory: finds that pool rows as they find them, those of many tables in one launch
-// with a tile for each bag; and what the gradients of pooled rows are to the keys of the bags. Sums
-// are taken in the order of a bag's keys, as cc/core/pooling/pooled_find.h has it.
+// with a tile for each bag; and the gradients of the keys of the bags, from those of pooled rows.
+// Sums are taken in the order of a bag's keys, as cc/core/pooling/pooled_find.h has it.
 #ifndef TF_EMBED_CC_DEVICE_POOLED_KERNELS_H_
 #define TF_EMBED_CC_DEVICE_POOLED_KERNELS_H_
 
@@ -35,8 +35,8 @@ TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint
   return batches[first];
 }
 
-// One of the tables that the keys of a batch are spread over: what a find needs of it. Many of them
-// go with a launch, so of the slabs it has no more than there are.
+// One of the tables that the keys of a batch are spread over: the part that a find needs. Many of
+// them go with a launch, so it has no more slabs than there are.
 struct ShardView {
   ShardView(const TableView& table, const DefaultsView& defaults)
       : index(table.index),
@@ -220,8 +220,8 @@ struct BagGradientsView {
   uint64_t first_key;
 };
 
-// For each bag of all batches: writes down where the gradient of each of its keys begins and what
-// it is multiplied with, as Gradients has it.
+// For each bag of all batches: writes the offset and the factor of the gradient of each of its
+// keys, in the form of Gradients.
 struct SpreadGradientsKernel {
   const BagGradientsView* batches;
   size_t count;   // at least 1
@@ -250,7 +250,7 @@ struct SpreadGradientsKernel {
   }
 
  private:
-  // Splits in device memory are nobody's to check before; no wrong one reaches beyond the keys.
+  // Splits in device memory can't be checked before; this keeps wrong ones within the keys.
   static TF_EMBED_DEVICE size_t Within(const BagGradients& of, int64_t key) {
     if (key < 0) return 0;
     return static_cast<uint64_t>(key) < of.num_keys ? static_cast<size_t>(key) : of.num_keys;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host knows of the number of rows of a table on a device, without asking it: a number
-// that they can't exceed. For who writes.
+// An upper bound of the number of rows of a table on a device, which the host knows without asking
+// it. REQUIRES: the locks of a writer.
 #ifndef TF_EMBED_CC_DEVICE_ROW_COUNT_BOUND_H_
 #define TF_EMBED_CC_DEVICE_ROW_COUNT_BOUND_H_
 
@@ -27,14 +27,14 @@ class RowCountBound {
     most_ = most;
   }
 
-  // Has the device tell their number when it comes there, behind the writes so far; what arrived
-  // before is taken into account first.
+  // Has the device tell their number when it comes there, behind the writes so far; an answer that
+  // arrived before is taken into account first.
   void RequestUpdate(const Device& device, const ExecContext& context, const TableCounts* counts) {
     Poll();
     if (readback_.Send(device, context, counts, sizeof(*counts))) requested_at_ = reserved_;
   }
 
-  // Takes into account what has arrived; false if that is nothing new.
+  // Takes an answer that has arrived into account; false if there is none.
   bool Poll() {
     const void* const arrived = readback_.Arrived();
     if (arrived == nullptr) return false;

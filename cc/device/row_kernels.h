@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table in device memory does to rows, key by key: a kernel a verb. Each is called for all
-// i of a launch, in any order, many at once, by all lanes of a tile. tile.h has the rules.
+// The verbs of a table in device memory on rows, key by key: a kernel a verb. Each is called for
+// all i of a launch, in any order, many at once, by all lanes of a tile. tile.h has the rules.
 //
 // A verb that writes goes in three steps: ProbeKernel looks each distinct key up and marks the
 // absent ones; a running sum over the marks, in the order of the batch, numbers them; WriteKernel
 // changes the rows that are there and makes the new ones, of an optimizer behind SumKernel
-// (rule_kernels.h). The number decides who finds room, so a
-// full table refuses the same keys whatever the order in which tiles come.
+// (rule_kernels.h). The number decides which keys find room, so a full table refuses the same keys
+// whatever the order in which tiles come.
 #ifndef TF_EMBED_CC_DEVICE_ROW_KERNELS_H_
 #define TF_EMBED_CC_DEVICE_ROW_KERNELS_H_
 
@@ -76,7 +76,7 @@ struct DefaultsView {
   DataType type;
   size_t dim;
   size_t bytes;
-  // The table's initializer. Where it is not random, all initial rows are `row`.
+  // The table's initializer. If it is not random, all initial rows are `row`.
   InitializerKind initializer;
   double a;
   double b;
@@ -95,8 +95,8 @@ struct DefaultsView {
     }
   }
 
-  // The same row, of values T, without memory for it: calls use(value_of), where value_of(j) gives
-  // that of column j.
+  // The same row, of values T, without memory for it: calls use(value_of), with value_of(j) the
+  // value of column j.
   template <typename T, typename Use>
   TF_EMBED_DEVICE void UseRow(int64_t key, size_t position, const Use& use) const {
     const char* from = kind == DefaultRows::Kind::kInitializer ? row : rows;
@@ -229,8 +229,8 @@ inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
 }
 
 // For each group: its row, or kNoRow; and 1 in `marks` [batch size + 1, zeros] at the first member
-// of each key that is absent, and wanted: where `exists` is given, those of which one place says
-// that the key is absent; if absent keys are left to the caller, none.
+// of each key that is absent, and wanted: if `exists` is given, those of which one place says that
+// the key is absent; if absent keys are left to the caller, none.
 struct ProbeKernel {
   IndexView index;
   BatchView batch;
@@ -517,7 +517,7 @@ struct AccumVerb {
   }
 };
 
-// For each group: where its key is, or IndexView::kNoPlace.
+// For each group: the place of its key, or IndexView::kNoPlace.
 struct PlaceKernel {
   IndexView index;
   GroupsView groups;

@@ -53,10 +53,10 @@ TF_EMBED_DEVICE void BeginAverage(const Tile& tile, size_t dim, const T* weights
   if (!begun) ForEachLane(tile, dim, [&](size_t j) { average[j] = weights[j]; });
 }
 
-// One step of a rule on one row; rule_unit.h says in which order. A lane's columns of `gradient`
-// and `weights` are nobody else's. `kTogether` of them are loaded before the first is stored:
-// column by column, each load waits for the store before it, which may be to the same place for all
-// that the compiler knows.
+// One step of a rule on one row; rule_unit.h says in which order. No other lane uses a lane's
+// columns of `gradient` and `weights`. `kTogether` of them are loaded before the first is stored.
+// Column by column, each load would wait for the store before it, because the compiler can't know
+// that the two differ.
 template <class R, size_t kTogether = 1, typename T, class Tile>
 TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& constants, size_t dim,
                              const T* gradient, T* weights, T* slots) {
@@ -360,7 +360,7 @@ struct ApplyVerb {
 };
 
 // For each of `blocks` blocks of columns of each group, before WriteKernel: the sum of its
-// gradients, where one is not all of it.
+// gradients, if it has more than one.
 template <class Verb>
 struct SumKernel {
   GroupsView groups;
@@ -377,7 +377,7 @@ struct SumKernel {
   }
 };
 
-// For each place of the index: what the rule does between steps; see TablePass.
+// For each place of the index: the rule's change between steps; see TablePass.
 template <typename T>
 struct PassKernel {
   using Compute = typename Number<T>::Compute;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a verb copies to a device beside its arrays: some small arrays, laid out one behind the
-// other in words on the host, so that one copy takes them all. The place of each in device memory
-// is known before.
+// The staging buffer of a verb: some small arrays, laid out one behind the other in words on the
+// host, so that one copy takes them all. The place of each in device memory is known before.
 #ifndef TF_EMBED_CC_DEVICE_STAGING_BUFFER_H_
 #define TF_EMBED_CC_DEVICE_STAGING_BUFFER_H_
 
@@ -34,7 +33,7 @@ class StagingBuffer {
     TF_EMBED_RETURN_IF_ERROR(own_.Resize(words));
     return array_.Make(words);
   }
-  // Puts `count` values behind the others; where they will be in device memory.
+  // Puts `count` values behind the others; returns their place in device memory.
   template <typename T>
   const T* Put(const T* values, size_t count) {
     const T* const there = Next<T>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table in device memory does to all of its rows, and to the statistics of some. As in
+// The kernels of a table in device memory on all of its rows, and on the statistics of some. As in
 // row_kernels.h; those "for each place" run over the places of an index.
 #ifndef TF_EMBED_CC_DEVICE_TABLE_KERNELS_H_
 #define TF_EMBED_CC_DEVICE_TABLE_KERNELS_H_
@@ -81,7 +81,7 @@ struct HashRange {
   }
 };
 
-// Where whole rows go to, one behind the other.
+// The output arrays for whole rows, one behind the other.
 struct WholeRowsView {
   int64_t* keys = nullptr;
   char* weights = nullptr;

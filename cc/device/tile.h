@@ -5,7 +5,7 @@
 //
 //     kLanes             how many, a divisor of kSquareSums
 //     lane()             which of them this is
-//     Sync()             what all lanes wrote before it, all see after it
+//     Sync()             writes of all lanes before it are visible to all after it
 //     From(x, lane)      the x of that lane; all lanes call
 //     Down(x, distance)  the x of the lane so far above; of the last ones, anything
 //     Highest(x)         the largest x of a uint32
@@ -13,8 +13,8 @@
 // and, of any memory that kernels of one launch share, relaxed atomics: Load, Add, Max, Exchange,
 // CompareExchange of uint64_t. A launch sees all that the launches before it wrote.
 //
-// A loop over the columns of a row gives column j to lane j % kLanes, everywhere: what a lane wrote
-// in one loop it may read in the next without a Sync.
+// A loop over the columns of a row gives column j to lane j % kLanes, everywhere: a lane may read
+// its own writes of one loop in the next without a Sync.
 #ifndef TF_EMBED_CC_DEVICE_TILE_H_
 #define TF_EMBED_CC_DEVICE_TILE_H_
 
@@ -23,7 +23,7 @@
 
 #include "cc/core/base/platform.h"
 
-// What kernels are made of: for the one device that a file is compiled for.
+// The building blocks of kernels, for the one device that a file is compiled for.
 #if defined(__CUDACC__)
 #define TF_EMBED_DEVICE __device__ inline
 #define TF_EMBED_UNROLL _Pragma("unroll")  // or arrays of a lane would be in memory
@@ -56,7 +56,7 @@ struct HostAtomics {
     while (before < x && !CompareExchange(to, &before, x)) {
     }
   }
-  // Where it fails, `expected` becomes what is there.
+  // If it fails, `expected` becomes the present value.
   static bool CompareExchange(uint64_t* to, uint64_t* expected, uint64_t x) {
     return __atomic_compare_exchange_n(to, expected, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }

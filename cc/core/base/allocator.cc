@@ -20,8 +20,8 @@ size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-// Maps `bytes` (a multiple of a page), aligned to a huge page: maps one huge page more, then gives
-// back what lies before and after. What is left beyond the last whole huge page takes small ones.
+// Maps `bytes` (a multiple of a page), aligned to a huge page: maps one huge page more, then unmaps
+// the parts before and after. The remainder beyond the last whole huge page uses small pages.
 void* MapAligned(size_t bytes) {
   void* const mapped =
       mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the engine's memory comes from: rows, index and scratch. A seam for tests that make
-// allocations fail, and for memory of other kinds later. Thread-safe.
+// The allocator of the engine's memory: rows, index and scratch. An interface, so that tests can
+// make allocations fail and other kinds of memory can be added. Thread-safe.
 #ifndef TF_EMBED_CC_CORE_BASE_ALLOCATOR_H_
 #define TF_EMBED_CC_CORE_BASE_ALLOCATOR_H_
 
@@ -44,7 +44,7 @@ class Buffer {
     if (data_ != nullptr) allocator_->Deallocate(data_, size_ * sizeof(T));
   }
 
-  // Makes room for at least `size` values. What the buffer held is lost.
+  // Makes room for at least `size` values. The contents of the buffer are lost.
   Status Resize(size_t size) {
     if (size <= size_) return Status();
     Buffer larger(allocator_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps were applied to a table, so that a step which comes twice is applied once. Who sends
-// steps numbers them, and sends one again if he does not know whether it arrived.
+// Which steps were applied to a table, so that a step received twice is applied once. The sender
+// numbers its steps, and resends a step if it does not know whether that arrived.
 //
 // Any thread may call any method.
 #ifndef TF_EMBED_CC_CORE_BASE_APPLIED_STEPS_H_

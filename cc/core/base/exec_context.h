@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller gives to each verb: the threads that it may run on (the core makes none), the
-// moment it runs at, and whether it is a part of training.
+// The context that a caller passes to each verb: the threads that it may run on (the core makes
+// none), the moment it runs at, and whether it is a part of training.
 #ifndef TF_EMBED_CC_CORE_BASE_EXEC_CONTEXT_H_
 #define TF_EMBED_CC_CORE_BASE_EXEC_CONTEXT_H_
 
@@ -14,8 +14,8 @@
 namespace tf_embed {
 
 // A moment has two names: the number of the caller's step, which is the same whenever the same
-// steps are run, and the time of day, in milliseconds since 1970. Its epoch is what the caller
-// makes of it, such as a number of steps.
+// steps are run, and the time of day, in milliseconds since 1970. The caller defines its epoch,
+// such as a number of steps.
 struct Moment {
   uint64_t step = 0;
   uint64_t milliseconds = 0;
@@ -23,13 +23,13 @@ struct Moment {
 };
 inline constexpr uint64_t kMaxEpoch = INT32_MAX;
 
-// What the caller of a verb holds of the table (HeldTables in table_locks.h), so that the verb does
-// not take it.
+// The locks of the table that the caller of a verb holds already (HeldTables in table_locks.h), so
+// that the verb does not take them.
 enum class Held : uint8_t {
   kNothing,
   kContent,  // nothing is replaced or rearranged: for verbs that read
-  kWriting,  // the same, and what a verb that writes takes: for these
-  kPaused,   // nobody else writes: for verbs that keep others from writing
+  kWriting,  // the same, and the locks that a verb that writes takes: for these
+  kPaused,   // no one else writes: for verbs that keep others from writing
 };
 
 // How a caller runs work on its threads; see ExecContext::parallel_for.
@@ -82,28 +82,27 @@ struct ExecContext {
   ParallelFor parallel_for;
 
   // Of a device: the stream that the caller's arrays are ready on, and on which the verb's results
-  // will be; null: the device's default one. What has no stream takes no notice.
+  // will be; null: the device's default one. Tables without streams ignore it.
   void* stream = nullptr;
 
   // By these two a table keeps its statistics; see row_policy.h.
   Moment now;
   bool training = false;
 
-  // All rows of a write come, whatever the table's policy says of new ones. The caller keeps the
-  // bound: rows come back from where they were saved, or a table over this one has planned who
-  // comes.
+  // A write inserts all of its rows, whatever the table's policy says of new ones. The caller keeps
+  // the bound: saved rows are restored, or a table over this one has planned which rows to insert.
   bool restoring = false;
 
-  // Rows, defaults, slots and gradients of a batch are in the memory of a device, and all else of
-  // it on the host. For a table over several tiers whose first one is on that device, and who
-  // copies for that one.
+  // Rows, defaults, slots and gradients of a batch are in the memory of a device, and the rest of
+  // the batch is on the host. For a table over several tiers whose first tier is on that device,
+  // and which copies the rest there itself.
   bool rows_on_device = false;
 
-  // What the caller holds of the table.
+  // The locks of the table that the caller holds.
   Held held = Held::kNothing;
 
   // Everything in the calling thread. Locks are checked as with a pool, so that a test without
-  // threads finds what one with threads would.
+  // threads finds the same errors as one with threads.
   static ExecContext Serial() {
     ExecContext context;
     context.parallel_for = ParallelFor::Serial(/*waits=*/true);

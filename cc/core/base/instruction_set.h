@@ -9,7 +9,7 @@
 
 namespace tf_embed {
 
-// Each contains the ones before. kPlain is what the compiler takes for granted: SSE2 on x86-64.
+// Each contains the ones before. kPlain is the compiler's baseline: SSE2 on x86-64.
 enum class InstructionSet : uint8_t { kPlain, kAvx2, kAvx512 };
 
 // The best one that this machine has.

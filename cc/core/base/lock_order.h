@@ -28,10 +28,10 @@ enum class LockRank : uint8_t {
   kStrings,    // the dictionaries of a variable
   kShards,     // writing to several tables of a variable, by the number of the variable
   kWriters,    // TableLocks::writers, by the number of the table
-  kContent,    // TableLocks::content, likewise
-  kPolicy,     // TableLocks::policy, likewise
+  kContent,    // TableLocks::content, also shared
+  kPolicy,     // TableLocks::policy, also shared
   kTier,       // rows on their way up from one tier to the next
-  kCounts,     // what an admission policy counts
+  kCounts,     // the counts of an admission policy
   kHostTier,   // rows on their way between a store in host memory and the one below it
   kSweep,      // the search for rows that leave a store in host memory
   kRowLog,     // the end of a store's log of rows, for those that append
@@ -43,7 +43,7 @@ enum class LockRank : uint8_t {
   kLog,        // evicted rows
   kBucket,     // a bucket's word
   kChanges,    // rows and keys that a snapshot will have
-  kUnordered,  // not checked: whoever has such a lock says why no circle comes of it
+  kUnordered,  // not checked: the owner of such a lock says why it causes no cycle
 };
 
 #if defined(TF_EMBED_CHECK_LOCKS)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of the values of an enumeration: what ops and Python call them.
+// Names of the values of an enumeration, as ops and Python use them.
 #ifndef TF_EMBED_CC_CORE_BASE_NAMES_H_
 #define TF_EMBED_CC_CORE_BASE_NAMES_H_
 

@@ -96,7 +96,7 @@ TF_EMBED_INLINE V LoadPack(const T* from) {
 }
 
 // Calls body(i, V()) for i from 0 to n in steps of the widest packs that fit, at most kMaxBytes
-// wide; V is T itself for what is left.
+// wide; V is T itself for the remainder.
 template <size_t kMaxBytes, typename T, typename Body>
 TF_EMBED_INLINE void ForEachPack(size_t n, const Body& body) {
   size_t i = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A number that nobody outside of the process knows.
+// A number that is not known outside of the process.
 #ifndef TF_EMBED_CC_CORE_BASE_PROCESS_SALT_H_
 #define TF_EMBED_CC_CORE_BASE_PROCESS_SALT_H_
 
@@ -10,8 +10,8 @@
 
 namespace tf_embed {
 
-// Differs from process to process, so that nobody can choose keys that meet in one chain. No result
-// depends on it.
+// Differs from process to process, so that an attacker cannot choose keys that collide in one
+// chain. No result depends on it.
 inline uint64_t ProcessSalt() {
   static const uint64_t salt =
       Mix64(static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) ^

@@ -39,7 +39,7 @@ class Status {
     return Status(StatusCode::kAborted, std::move(message));
   }
 
-  // `describe` returns the message. Where even that finds no memory the code alone is kept.
+  // `describe` returns the message. If even the message finds no memory, only the code is kept.
   template <typename Describe>
   static Status ResourceExhausted(const Describe& describe) {
     Status status(StatusCode::kResourceExhausted, std::string());

@@ -18,15 +18,15 @@ struct KeyRun {
   uint32_t count;  // 0 where there is no key
 };
 
-// Finds equal keys. What it needs for that is kept from one part to the next.
+// Finds equal keys. Its scratch memory is kept from one part to the next.
 class DistinctKeys {
  public:
   explicit DistinctKeys(Allocator* allocator)
       : keys_(allocator), ends_(allocator), numbers_(allocator), buckets_(allocator) {}
 
   // Writes the positions of `range` to `positions` [range.size()], key by key, each key's in the
-  // order of the batch. `runs` [range.size()] becomes, where a key first comes, the run of its
-  // positions, counted from `begin`, and an empty one where the key came before.
+  // order of the batch. `runs` [range.size()] gets the run of a key's positions, counted from
+  // `begin`, at the first record of the key, and an empty run at each later one.
   Status Find(const KeyRange& range, uint32_t begin, uint32_t* positions, KeyRun* runs);
 
  private:

@@ -18,15 +18,15 @@ struct KeyBatch {
   const int64_t* keys = nullptr;
   size_t size = 0;
   const uint32_t* positions = nullptr;
-  // By place, the scores of the rows that a verb writes, of equal keys the last one's. Where a row
-  // comes with a score and scores decide who leaves, only rows of no higher score leave for it.
-  // Null: rows keep theirs, and new ones begin at 0.
+  // By place, the scores of the rows that a verb writes; of equal keys, the last one's counts. If
+  // scores decide which rows are evicted, a new row with a score evicts only rows of no higher
+  // score. Null: rows keep theirs, and new ones begin at 0.
   const int64_t* scores = nullptr;
   // By place. If it is given, a verb that writes inserts nothing: it sets the places of the keys
   // that it has no row for, and leaves the others as they are.
   bool* absent = nullptr;
-  // Says that no key comes twice, which spares a write the search for equal ones. Where one does
-  // all the same, each of its places is dealt with by itself, in any order.
+  // Says that no key comes twice, so that a write need not search for equal keys. If one does all
+  // the same, each of its places is handled separately, in any order.
   bool distinct = false;
 
   TF_EMBED_INLINE size_t Position(size_t i) const {
@@ -42,10 +42,10 @@ Status CheckBatchSize(size_t size);
 struct Gradients {
   const void* values = nullptr;
   DataType type = DataType::kFloat;
-  // By place, where in `values` its gradient begins. Several may begin where one does, as those of
-  // the keys of a bag do. Null: one lies behind the other.
+  // By place, the offset of its gradient in `values`. Several places may share one, as the keys of
+  // a bag do. Null: gradients are contiguous.
   const size_t* begins = nullptr;
-  // By place, what its gradient is multiplied with, of the compute type. Null: 1.
+  // By place, the factor of its gradient, of the compute type. Null: 1.
   const void* factors = nullptr;
 };
 

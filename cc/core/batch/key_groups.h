@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The distinct keys of a batch, each with the places where it stands, in the order in which they
-// first come. Verbs that write go through a batch in this order: what comes beside its keys (rows,
-// gradients) is then read nearly in the order of memory, and a key is dealt with once, by one
-// thread, with all of its places in order. So the outcome is the same for any number of threads.
+// first come. Verbs that write go through a batch in this order: its rows and gradients are then
+// read nearly in the order of memory, and a key is handled once, by one thread, with all of its
+// places in order. So the outcome is the same for any number of threads.
 //
-// Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. Who then goes
-// through the batch meets the records of each part in their order. Where a batch says that its keys
-// are distinct, each key is a group by itself, and no part is made.
+// Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. A scan of the
+// batch then visits the records of each part in their order. If a batch says that its keys are
+// distinct, each key is a group by itself, and no part is made.
 #ifndef TF_EMBED_CC_CORE_BATCH_KEY_GROUPS_H_
 #define TF_EMBED_CC_CORE_BATCH_KEY_GROUPS_H_
 
@@ -70,14 +70,14 @@ class KeyGroups {
         if (records[i] == KeyPartition::Walk::kSkipped) continue;
         some_[size] = groups_->GroupOf(keys[i], records[i]);
         __builtin_prefetch(some_[size].positions);
-        // No branch: whether a key comes first here is nobody's guess.
+        // No branch: whether a key comes first here cannot be predicted.
         size += some_[size].count != 0 ? 1 : 0;
       }
       size_ = size;
       next_ += count;
     }
 
-    // Next, where keys are distinct.
+    // Next, if keys are distinct.
     bool NextKeys() {
       const KeyBatch& batch = groups_->batch_;
       size_ = 0;
@@ -97,7 +97,7 @@ class KeyGroups {
     size_t end_;
     size_t size_ = 0;
     KeyGroup some_[kMax];
-    uint32_t own_positions_[kMax];  // where keys are distinct
+    uint32_t own_positions_[kMax];  // if keys are distinct
   };
 
   explicit KeyGroups(Allocator* allocator)
@@ -123,8 +123,8 @@ class KeyGroups {
     return failure.Take();
   }
 
-  // The parts, and their records: where a key first comes in its part, its group; else one without
-  // positions. There are none where keys are distinct.
+  // The parts, and their records: at the first record of a key in its part, its group; otherwise a
+  // group without positions. There are none if keys are distinct.
   const KeyPartition& partition() const { return partition_; }
   KeyGroup GroupAt(size_t record) const { return GroupOf(partition_.record(record).key, record); }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits a batch of keys by the high bits of their hashes. Equal keys, and all keys of one stripe
 // of a table, meet in one part, in the order of the batch. So each part can find its equal keys
-// alone, many parts at once, and what is found is the same for any number of threads.
+// alone, many parts at once, and the result is the same for any number of threads.
 #ifndef TF_EMBED_CC_CORE_BATCH_KEY_PARTITION_H_
 #define TF_EMBED_CC_CORE_BATCH_KEY_PARTITION_H_
 

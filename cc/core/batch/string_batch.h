@@ -47,7 +47,7 @@ inline uint64_t HashString(std::string_view string, uint64_t seed) {
   return Mix64(state ^ block);
 }
 
-// Gives each string of a batch the number of the first one that equals it: where that stands.
+// Gives each string of a batch the position of the first string that equals it.
 Status NumberDistinctStrings(const ExecContext& context, const StringBatch& strings,
                              Allocator* allocator, int64_t* numbers);
 

@@ -52,7 +52,7 @@ class KeyRoute {
   void WriteKeys(int64_t* routed) const;
   // Writes where each key of the batch is among the distinct ones.
   void WritePlaces(const ExecContext& context, int32_t* places) const;
-  // Writes the sums [size(), dim] of what equal keys have; see KeySums::WriteSums.
+  // Writes the sums [size(), dim] of the gradients of equal keys; see KeySums::WriteSums.
   Status WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
                    void* sums);
 
@@ -60,7 +60,7 @@ class KeyRoute {
   size_t batch_size_ = 0;
   KeySums sums_;
   Buffer<int64_t> distinct_;  // in the order in which they first come
-  Buffer<int32_t> places_;    // where each of those goes
+  Buffer<int32_t> places_;    // the place that each of those goes to
   Buffer<int32_t> counts_;
 };
 

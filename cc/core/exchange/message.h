@@ -3,8 +3,7 @@
 // which parts follow each other. A part is some keys, or rows, of one table.
 //
 // Bytes. A part begins at a word. Fixed-size rows lie side by side. A part of strings has the
-// length of each, in a word, and then their bytes, side by side. What is left of the row is not
-// read.
+// length of each, in a word, and then their bytes, side by side. The rest of the row is not read.
 #ifndef TF_EMBED_CC_CORE_EXCHANGE_MESSAGE_H_
 #define TF_EMBED_CC_CORE_EXCHANGE_MESSAGE_H_
 

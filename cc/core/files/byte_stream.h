@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where files are written to and read from. The core knows no file system: kernels put
-// TensorFlow's behind these, tests put memory.
+// Interfaces to write and read files. The core knows no file system: kernels implement these by
+// TensorFlow's file system, tests by memory.
 #ifndef TF_EMBED_CC_CORE_FILES_BYTE_STREAM_H_
 #define TF_EMBED_CC_CORE_FILES_BYTE_STREAM_H_
 

@@ -45,7 +45,7 @@ struct Footer {
   uint32_t crc;
 };
 static_assert(sizeof(FileStart) == 24 && sizeof(BlockStart) == 16 && sizeof(Footer) == 24);
-// What a block has besides its payload.
+// The bytes of a block around its payload.
 constexpr size_t kBlockFrame = sizeof(BlockStart) + sizeof(uint32_t);
 
 uint32_t FormatOf(const RowFileHeader& header) {
@@ -108,7 +108,7 @@ size_t LeastRowBytes(const RowFileHeader& header) {
          header.slot_bytes() + header.statistics_bytes();
 }
 
-// What so many rows take in the payload of a block, if none of it is a string.
+// The bytes of so many rows in the payload of a block, if none of it is a string.
 size_t PayloadBytes(const RowFileHeader& header, size_t rows) {
   return rows * sizeof(int64_t) + RoundUp(rows * header.weight_bytes()) +
          RoundUp(rows * header.slot_bytes()) + rows * header.statistics_bytes();

@@ -8,8 +8,8 @@
 //     footer  | 'e' : 4 | blocks : 4 | rows : 8 | CRC-32C of all checksums above : 4 | CRC-32C : 4
 //     |
 //
-// The body is numbers of 64 bits: types, shard, statistics, TableMeta, and what the table's policy
-// keeps besides. A payload has sections, each filled up with zeros to a multiple of 8 bytes:
+// The body is numbers of 64 bits: types, shard, statistics, TableMeta, and the state of the table's
+// policy. A payload has sections, each padded with zeros to a multiple of 8 bytes:
 //
 //     | keys : 8 each | weights | slots | statistics : 8 each |
 //
@@ -24,8 +24,8 @@
 //
 //     filler  | 'f' : 4 | 0 : 4 | bytes of the payload : 8 | zeros | CRC-32C : 4 |
 //
-// A file of changes has the format 3. Besides blocks of rows it has blocks of keys that left, in
-// the same shape with 'l' for a tag, whose payload is keys alone. Its keys are no strings.
+// A file of changes has the format 3. In addition to blocks of rows it has blocks of keys that
+// left, in the same layout with the tag 'l', whose payload is keys alone. Its keys are no strings.
 //
 // A file with links has the format 4, or 5 if it is one of changes. Some of its rows lie in other
 // files, which the manifest of the save names and which are padded. Blocks with 's' for a tag, of
@@ -91,7 +91,7 @@ struct RowFileHeader {
   uint64_t save = 0;  // a number that all files of a save have
   StatisticSet statistics;
   TableMeta meta;
-  std::vector<int64_t> policy;  // whatever the table's policy keeps besides the rows
+  std::vector<int64_t> policy;  // the state of the table's policy
   // The form of the file, without strings. A padded one has neither changes nor links.
   bool padded = false;
   bool has_changes = false;
@@ -110,7 +110,7 @@ struct PaddedBlocks {
 
   size_t bytes = 0;    // of a block: the fewest pages of which rows fill three quarters
   size_t rows = 0;     // of a block; of the last one before a footer or a rule's end perhaps fewer
-  uint64_t begin = 0;  // where the first block begins
+  uint64_t begin = 0;  // the offset of the first block
   // The last filler and the footer take this much.
   static constexpr size_t kEndBytes = kPage;
 
@@ -153,7 +153,7 @@ class RowFileWriter {
   size_t EndOfBlock(const RowsToWrite& rows, size_t begin) const;
   Status AppendBlock(const RowsToWrite& rows, size_t begin, size_t end);
   Status AppendStrings(const StringBatch& strings, size_t begin, size_t end);
-  // Writes a part of what the next checksum is for.
+  // Writes bytes that the next checksum covers.
   Status Put(const void* bytes, size_t size);
   Status PutZeros(size_t size);
   Status Fill();
@@ -193,7 +193,7 @@ class RowBlock {
   const uint64_t* statistics = nullptr;
 
  private:
-  // Where the rows of a block of links lie; without keys, weights and slots.
+  // The location of the rows of a block of links; without keys, weights and slots.
   struct Links {
     uint32_t file = 0;
     uint32_t block = 0;

@@ -14,8 +14,8 @@ std::string Hex(uint64_t number, int digits) {
   return text;
 }
 
-// Takes things off the front of a text. What it is not is found when the text that would have been
-// written for the same things is compared.
+// Takes things off the front of a text, leniently. Malformed text is found by encoding the result
+// again and comparing the two.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}

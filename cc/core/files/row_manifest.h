@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one process has saved of a variable: a small file of text, written when all files of rows
-// are there, and the only one whose name is the same in each save. Who reads a save begins here;
-// files of rows that no manifest names are none.
+// The manifest of the part of a variable that one process has saved: a small file of text, written
+// when all files of rows are there, and the only one whose name is the same in each save. A reader
+// of a save begins here; files of rows that no manifest names are ignored.
 //
 //     tf_embed rows 1
 //     save 00c0ffee00c0ffee
@@ -14,8 +14,8 @@
 //     link NAME BYTES CHECKSUM               one for each linked file, whose rows these have
 //     checksum 0123abcd
 //
-// A save of changes begins with "tf_embed changes 1", and says behind the rank what they are
-// changes of: the number of a save, in a folder of this name beside its own.
+// A save of changes begins with "tf_embed changes 1", and names its base behind the rank: the
+// number of a save, in a folder of this name beside its own.
 //
 //     since 00c0ffee00c0ffee NAME
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_
@@ -44,7 +44,7 @@ struct RowManifest {
     uint32_t checksum = 0;
   };
   struct Link {
-    std::string name;  // likewise
+    std::string name;  // also with `since`
     uint64_t bytes = 0;
     uint32_t checksum = 0;
   };
@@ -65,7 +65,7 @@ struct RowManifest {
   static bool IsFolderName(std::string_view name);
 
   std::string Encode() const;
-  // Reads what Encode gave. Whatever else the text is, it is refused. `name` is for messages.
+  // Reads the output of Encode. Any other text is refused. `name` is for messages.
   static Status Decode(const std::string& text, const std::string& name, RowManifest* manifest);
 };
 
@@ -80,7 +80,7 @@ class RowFileNames {
   std::string Rows(uint32_t rank, uint32_t processes, uint64_t save, uint32_t shard,
                    uint32_t num_shards) const;
   std::string Link(uint32_t rank, uint32_t processes, uint64_t save, uint32_t number) const;
-  // What all files of a rank begin with.
+  // The prefix of the names of all files of a rank.
   std::string Rank(uint32_t rank, uint32_t processes) const;
 
   // Whether a file is one of this variable's, of whichever rank and save.

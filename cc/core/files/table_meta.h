@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table is besides its rows, as it stands in a checkpoint: a vector of int64 numbers.
+// The description of a table without its rows, as a checkpoint stores it: a vector of int64
+// numbers.
 //
 //     | format = 2 | seed | table id | rule kind | rule id | value type | dim | slots of a row |
 //     | number of slot groups | width + (slot type << 32), initial value (bits of a double) of each
@@ -28,8 +29,8 @@ struct TableMeta {
   static constexpr int64_t kMaxDim = INT32_MAX;
   static constexpr int kTypeShift = 32;
 
-  // The most slots of a row that an external rule may ask for, of any table: so what says that a
-  // row has more is no rule, and nobody takes memory for it.
+  // The most slots of a row that an external rule may ask for, of any table. A description with
+  // more is no rule, and is refused before memory is allocated for it.
   static constexpr size_t MostSlots(size_t dim) {
     return RuleSlots::kMaxGroups * std::max<size_t>(dim, 4096);
   }
@@ -60,7 +61,7 @@ struct TableMeta {
     }
   }
 
-  // Reads what Encode wrote. Whatever else the numbers are, they are refused.
+  // Reads the output of Encode. Any other numbers are refused.
   static Status Decode(const int64_t* numbers, size_t count, TableMeta* meta) {
     if (count < kFixedNumbers) {
       return Damaged("at least " + std::to_string(kFixedNumbers) + " numbers", "count",

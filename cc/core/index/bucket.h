@@ -7,9 +7,10 @@
 //     word:  | version : 29 | moved : 1 | overflowed : 1 | locked : 1 |
 //
 // A lane is empty when its row id is kNoRowId, so no key is reserved. The version changes with each
-// change of the bucket or of a row in it; a reader who finds the same word before and after its
-// reading has read something whole (a sequence lock). A writer takes the lock with one
-// compare-and-swap from the word under which it found its key, so what it found still holds.
+// change of the bucket or of a row in it; a reader that finds the same word before and after its
+// reading has read a consistent state (a seqlock). A writer takes the lock with one
+// compare-and-swap from the word under which it found its key, so the result of its search still
+// holds.
 //
 // Thread safety: fields are atomic. Lanes change only under the lock of the word and the mutex of
 // the stripe; rows of a bucket's keys only under the lock of the word.
@@ -67,7 +68,7 @@ struct alignas(64) Bucket {
     word.store(0, std::memory_order_relaxed);
   }
 
-  // The word, once nobody holds the lock.
+  // The word, once the lock is free.
   uint32_t WaitUnlocked() const {
     uint32_t seen = word.load(std::memory_order_acquire);
     for (Backoff backoff; seen & kLocked; seen = word.load(std::memory_order_acquire)) {
@@ -104,7 +105,7 @@ struct alignas(64) Bucket {
     }
   }
 
-  // Gives the lock back; `before` is the word when it was taken, `marks` are set besides.
+  // Releases the lock; `before` is the word when it was taken, and `marks` are set as well.
   void Unlock(uint32_t before, uint32_t marks = 0) {
     LockPlace(LockRank::kBucket).GivenBack();
     word.store((before + kVersion) | marks, std::memory_order_release);

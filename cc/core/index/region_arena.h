@@ -3,11 +3,11 @@
 // mapped on huge pages.
 //
 // The arrays of an index's stripes, some ten kilobytes to a megabyte, are too small for huge pages
-// of their own, and every find would pay for that with a miss in the TLB. In a heap they would
-// leave holes besides: each growth takes half as much again as it frees. But stripes grow in turn,
-// so arrays are freed nearly in the order in which they were taken, and a region is all free soon
-// after its first block is. A region is a sixteenth of all that is out: little is lost by what is
-// left at its end, or waits for its last block.
+// of their own, and every find would pay for that with a miss in the TLB. In a heap they would also
+// leave holes: each growth takes half as much again as it frees. But stripes grow in turn, so
+// arrays are freed nearly in the order in which they were taken, and a region is all free soon
+// after its first block is. A region is a sixteenth of all memory in use: little is lost at the end
+// of a region, or while a region waits for its last block.
 //
 // While little is out, and for blocks that are large beside a region, the allocator serves
 // directly.
@@ -28,7 +28,7 @@ class RegionArena {
  public:
   struct Region;
 
-  // Where a block comes from: its region, or the allocator itself where that is null.
+  // The origin of a block: its region, or the allocator itself if that is null.
   struct Block {
     void* memory = nullptr;
     Region* region = nullptr;
@@ -44,7 +44,7 @@ class RegionArena {
   Block Allocate(size_t bytes);
   void Deallocate(const Block& block, size_t bytes);
 
-  // What has been allocated and not come back.
+  // The bytes that are allocated and not yet freed.
   size_t bytes_out() const {
     std::lock_guard<OrderedMutex> lock(mutex_);
     return bytes_out_;

@@ -178,7 +178,7 @@ Status RowStore::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots
       std::memcpy(to, from, layout.slot_offset);
       StoreRow(new_slots(from + layout_.slot_offset), layout.slot_bytes, to + layout.slot_offset);
     }
-    // Statistics and marks stay what they are.
+    // Statistics and marks stay as they are.
     const size_t rows = RowsOfSlab(slab);
     const size_t statistics_bytes =
         layout_.statistics_per_row * sizeof(RowStatistics::Word) * std::min(used, rows);

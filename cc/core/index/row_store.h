@@ -16,8 +16,9 @@
 // stripes: so the row ids that were taken at any time are little more than the rows that there were
 // at most. The links lie in the rows themselves.
 //
-// Thread safety: Row, and the row ids of different RowIdPools, from any thread. A RowIdPool is one
-// thread's at a time (the stripe's mutex). ChangeLayout wants nobody in the store.
+// Thread safety: Row, and the row ids of different RowIdPools, from any thread. A RowIdPool is used
+// by one thread at a time (the stripe's mutex). ChangeLayout: REQUIRES that no other thread is in
+// the store.
 #ifndef TF_EMBED_CC_CORE_INDEX_ROW_STORE_H_
 #define TF_EMBED_CC_CORE_INDEX_ROW_STORE_H_
 
@@ -75,29 +76,29 @@ class RowStore {
     return reinterpret_cast<RowMark::Byte*>(marks) + place.row;
   }
 
-  // What all slabs take.
+  // The bytes of all slabs.
   size_t bytes() const;
 
   // Takes a row id out of the pool; kNoRowId when there is no memory. The row's content is
   // unspecified.
   uint32_t Take(RowIdPool* pool);
 
-  // Puts a row id back. Its row is overwritten: nobody may find it any more.
+  // Frees a row id. Its row is overwritten, so no reader may find it any more.
   void Free(RowIdPool* pool, uint32_t row_id);
 
   // Gives the slots (layout.slot_bytes) that a row has from now on, by those that it has.
   using NewSlots = std::function<const void*(const char* slots)>;
 
-  // Gives all rows another layout of the same weights: weights stay, and slots become what
-  // `new_slots` says. It is asked about rows that are freed as well. On failure nothing has
-  // changed. Calls `change_others`, if it is given, when nothing can fail here any more, and
-  // changes nothing if that fails.
+  // Gives all rows another layout of the same weights: weights stay, and `new_slots` gives the
+  // slots. It is called for freed rows as well. On failure nothing has changed. Calls
+  // `change_others`, if it is given, when nothing can fail here any more, and changes nothing if
+  // that fails.
   Status ChangeLayout(const RowLayout& layout, const NewSlots& new_slots,
                       const std::function<Status()>& change_others = nullptr);
 
  private:
-  // What a freed row holds: the next one of its chain and, if it heads a chain that belongs to
-  // nobody, the head of the next such chain.
+  // The content of a freed row: the next one of its chain and, if it heads a chain without an
+  // owner, the head of the next such chain.
   struct Link {
     uint32_t next;
     uint32_t next_chain;
@@ -154,7 +155,7 @@ class RowStore {
 
   // How many row ids a stripe takes or gives at a time.
   uint32_t RunLength() const;
-  // Takes a chain of freed row ids that belongs to nobody, if there is one.
+  // Takes a chain of freed row ids that has no owner, if there is one.
   void TakeChain(RowIdPool* pool);
 
   // Makes sure that the slab of each row id below `end` is there. False without memory.

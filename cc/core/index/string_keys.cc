@@ -133,7 +133,7 @@ struct StringKeys::Content {
   std::atomic<size_t> long_strings{0};
 };
 
-// Where a search for a string ended.
+// The result of a search for a string.
 struct StringKeys::Probe {
   int64_t key;  // the string's, or the one that it would have
   bool is_there;
@@ -182,7 +182,7 @@ bool StringKeys::LookAll(const ExecContext& context, const StringBatch& strings,
                          State* states) const {
   std::atomic<bool> all_there{true};
   const auto find = [&](size_t begin, size_t end) {
-    // What the strings of a block need is asked for before the first is looked for.
+    // The cache lines for all strings of a block are prefetched before the first lookup.
     constexpr size_t kBlock = 16;
     bool there = true;
     for (size_t at = begin; at < end; at += kBlock) {
@@ -343,7 +343,7 @@ void StringKeys::Clear() {
   try {
     content_ = std::make_unique<Content>(allocator_);
   } catch (const std::bad_alloc&) {
-    // In place, because who clears may have no memory left. Nothing here needs any.
+    // In place, because a caller that clears may be out of memory. Nothing here allocates.
     content_->~Content();
     new (content_.get()) Content(allocator_);
   }

@@ -6,8 +6,7 @@
 // that no other string has. So it is a function of the string, unless 64 bits collide. A string
 // that stands behind others in its sequence is *displaced*; each entry counts the displaced strings
 // that passed over it. If the string of such an entry is removed, the entry stays, without a string
-// and for nobody's use, until the last of them is removed: so no sequence has a gap before its
-// string.
+// and unused, until the last of them is removed: so no sequence has a gap before its string.
 //
 //     StripedIndex: key -> row id        row id: | size class : 3 | number of the record : 29 |
 //     record: | strings that passed over : 4 | length : 4 | the string, or where it is |
@@ -15,8 +14,9 @@
 // Records of seven sizes lie in RowStores, so a string of up to 200 bytes takes one line or few,
 // and a longer one is a block of its own.
 //
-// Thread safety: const methods from many threads; the others want nobody else in the dictionary.
-// Each of them spreads its own work over threads, and the outcome is the same for any number.
+// Thread safety: const methods from many threads; the others REQUIRE that no other thread is in the
+// dictionary. Each of them spreads its own work over threads, and the outcome is the same for any
+// number.
 #ifndef TF_EMBED_CC_CORE_INDEX_STRING_KEYS_H_
 #define TF_EMBED_CC_CORE_INDEX_STRING_KEYS_H_
 
@@ -62,7 +62,8 @@ class StringKeys {
   // The string of a key; its data is null if there is none. It does not move while it lives.
   std::string_view StringOf(int64_t key) const;
 
-  // Calls visit(key) for each key that has a string. Nobody changes the dictionary meanwhile.
+  // Calls visit(key) for each key that has a string. REQUIRES: the dictionary does not change
+  // meanwhile.
   template <typename Visit>
   void ForEachKey(const Visit& visit) const;
 

@@ -264,9 +264,9 @@ Status StripedIndex::Refill(size_t number, size_t home_buckets, size_t spare_buc
     FreeArray(array);
   }
   if (old != nullptr) {
-    // From here on whoever holds the old array, reader or writer of rows, is sent to the new one.
-    // The last holder of each lock is waited for, so no row has writers through both arrays at
-    // once.
+    // From here on every thread with the old array, reader or writer of rows, is sent to the new
+    // one. This waits for the last holder of each lock, so no row has writers through both arrays
+    // at once.
     for (Bucket* bucket = old->begin(); bucket != old->end(); ++bucket) {
       bucket->Unlock(bucket->Lock(), Bucket::kMoved);
     }

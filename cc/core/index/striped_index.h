@@ -15,17 +15,18 @@
 // own, such that their growths are spread evenly: no key pays for more than 1/256 of the index, and
 // no batch for much more than its own keys. Growth moves no rows.
 //
-// Keys whose places collide without end (nobody's luck, but an attacker's work) make chains that go
-// on over adjacent buckets. Spare buckets at the end of a stripe take what overflows there.
-// Growth for such chains stops at a load of 1/4; from there on chains lengthen.
+// Keys whose places collide without end (by an attack, never by chance) make chains that go on over
+// adjacent buckets. Spare buckets at the end of a stripe take the keys that overflow there. Growth
+// for such chains stops at a load of 1/4; from there on chains lengthen.
 //
-// An erased key leaves an empty lane, and the mark that keys of its bucket may lie further on.
-// Where keys come and go without end, all buckets would be marked in the end, and a find of an
-// absent key would read many. So a stripe is filled anew after as many erasures as it has lanes.
+// An erased key leaves an empty lane, and the mark that keys of its bucket may lie further on. If
+// keys come and go without end, all buckets would be marked in the end, and a find of an absent key
+// would read many. So a stripe is rebuilt after as many erasures as it has lanes.
 //
-// Thread safety: Find takes no lock. Insert and Erase want the stripe's mutex held. Arrays that
-// were outgrown are kept, because a reader may still be in them, until DropRetired, which wants
-// nobody in the index: or, if all find under a stripe's mutex too, may be called at any time.
+// Thread safety: Find takes no lock. Insert and Erase: REQUIRE the stripe's mutex held. Arrays that
+// were outgrown are kept, because a reader may still be in them, until DropRetired. That REQUIRES
+// that no other thread is in the index; if every Find holds a stripe's mutex too, it may be called
+// at any time.
 #ifndef TF_EMBED_CC_CORE_INDEX_STRIPED_INDEX_H_
 #define TF_EMBED_CC_CORE_INDEX_STRIPED_INDEX_H_
 
@@ -54,10 +55,11 @@ class StripedIndex {
   // away from their home buckets.
   static constexpr double kMaxLoad = 0.8;
 
-  // What an index of so many keys takes, roughly: at a load of 0.8, one bucket for four keys.
+  // The approximate bytes of an index for each key, at a load of 0.8: one bucket for four keys.
   static constexpr size_t kBytesPerKey = sizeof(Bucket) / 4;
 
-  // Where a key was found: its bucket, the bucket's word at that time (unlocked), and its row id.
+  // The position of a key that was found: its bucket, the bucket's word at that time (unlocked),
+  // and its row id.
   struct Entry {
     Bucket* bucket = nullptr;
     uint32_t word = 0;
@@ -146,8 +148,8 @@ class StripedIndex {
   // The memory of all arrays, outgrown ones included.
   size_t bytes() const { return arena_.bytes_out(); }
 
-  // Frees outgrown arrays. Nobody else is in the index, or each that is holds the mutex of the
-  // stripe that it is in.
+  // Frees outgrown arrays. REQUIRES: no other thread is in the index, or each that is holds the
+  // mutex of its stripe.
   void DropRetired();
   bool has_retired() const { return retired_.load(std::memory_order_relaxed) != nullptr; }
 
@@ -167,7 +169,7 @@ class StripedIndex {
     const Bucket* end() const { return begin() + buckets(); }
   };
 
-  // What Find reads of a stripe: a pair under a sequence number, in one cache line.
+  // The part of a stripe that Find reads: a pair under a sequence number, in one cache line.
   struct DirectoryEntry {
     std::atomic<Bucket*> buckets{nullptr};
     std::atomic<uint32_t> home_buckets{0};
@@ -196,8 +198,8 @@ class StripedIndex {
   static bool Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash,
                     uint32_t row_id);
 
-  // Makes the raw buckets of a new array hold the keys of the old one, if there is one, which
-  // nobody inserts into or erases from. False where they do not fit.
+  // Makes the raw buckets of a new array hold the keys of the old one, if there is one. False if
+  // they do not fit. REQUIRES: no thread inserts into or erases from the old one.
   static bool Fill(Array* array, const Array* old);
 
   // Gives a stripe more buckets, such that all its keys fit. On failure nothing has changed.
@@ -237,7 +239,7 @@ void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) c
     const Array* const array = stripe.array;
     const size_t home_buckets = array == nullptr ? 0 : array->home_buckets;
     const size_t begin = static_cast<uint64_t>(cursor->place) * home_buckets >> 32;
-    // What overflows behind the last home bucket goes with it.
+    // Keys that overflow behind the last home bucket go with it.
     size_t end = array == nullptr ? 0 : array->buckets();
     if (begin + buckets < home_buckets) end = begin + buckets;
     for (size_t i = begin; i < end; ++i) {

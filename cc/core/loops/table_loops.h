@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops in which a table in memory spends its time, compiled once for each instruction set.
-// What they compute does not depend on the set, to the last bit.
+// Their results do not depend on the set, to the last bit.
 //
 // table_loops_inl.h is the code; table_loops_plain.cc, _avx2.cc and _avx512.cc compile it. These
 // three are the only files with compiler flags of their own. An inline function that they share
@@ -38,10 +38,10 @@ struct FindRequest {
   char* weights;
   bool* exists;  // may be null
   char* slots;   // may be null
-  // Puts what an absent key has in the outputs of a position.
+  // Writes the values of an absent key to the outputs of a position.
   void (*absent)(const FindRequest& request, int64_t key, size_t position);
-  // Notes that a row is used, and says whether it counts as there; null: nobody wants to know. The
-  // row id may be another key's by now, where one leaves at this moment.
+  // Notes that a row is used, and says whether it counts as there; null: uses are not counted. The
+  // row id may be another key's by now, if the row leaves at this moment.
   bool (*use)(const FindRequest& request, uint32_t row_id);
   // Rows have marks, and a find is a use of them in this tick.
   bool marks = false;
@@ -50,7 +50,7 @@ struct FindRequest {
 };
 
 // One step of a rule on one row, in place: `weights` [dim], `slots` [rule's slots of a row].
-// `gradient` [dim] is nobody else's to write. Others may read the row meanwhile.
+// REQUIRES: no other thread writes `gradient` [dim]. Others may read the row meanwhile.
 template <typename T>
 using StepFunction = void (*)(const RuleConstants<T>& constants, size_t dim, const T* gradient,
                               T* weights, T* slots);
@@ -78,7 +78,7 @@ struct TableLoops {
 
   StepFunction<float> (*float_step)(const Rule& rule);
   StepFunction<double> (*double_step)(const Rule& rule);
-  // What the rule does to every row after this step, without a gradient; null: nothing.
+  // The rule's change of every row after this step, without a gradient; null: none.
   StepFunction<float> (*float_pass)(const Rule& rule);
   StepFunction<double> (*double_pass)(const Rule& rule);
   SumFunction<float> float_sum;

@@ -325,7 +325,7 @@ class BloomFilter {
   }
 
  private:
-  // Where the cells of a key are, by double hashing (Kirsch and Mitzenmacher, "Less hashing, same
+  // The cells of a key, by double hashing (Kirsch and Mitzenmacher, "Less hashing, same
   // performance", 2006).
   struct Places {
     explicit Places(uint64_t hash)
@@ -359,9 +359,9 @@ class BloomFilter {
 
 // Filters, each twice as large as the one before and half as often in error, so that the errors of
 // all add up to the one asked for however many keys come (Almeida, Baquero, Preguica and Hutchison,
-// "Scalable Bloom filters", 2007). A key is counted in the filter that has the most for it; so what
-// they say together is never too little. Admitted keys stay counted: what a filter has of one key
-// it may have of others as well.
+// "Scalable Bloom filters", 2007). A key is counted in the filter that has the most for it; so
+// their joint count is never too low. Admitted keys stay counted, because other keys may share
+// their cells.
 class BloomFilters {
  public:
   struct Options {
@@ -518,7 +518,7 @@ std::shared_ptr<Admission> Admission::NewCounter(Allocator* allocator, uint32_t 
 std::shared_ptr<Admission> Admission::NewBloom(Allocator* allocator, uint32_t threshold,
                                                double error_rate, size_t max_keys) {
   BloomFilters::Options options;
-  // A cell need not count further than to what the next apply is admitted with.
+  // A cell need not count beyond the number with which the next apply is admitted.
   options.cell_bits = 1;
   while (options.cell_bits < 16 && threshold > (1u << options.cell_bits)) options.cell_bits *= 2;
   options.capacity = kFirstFilterKeys;

@@ -6,10 +6,10 @@
 //     CounterAdmission    exact; about 20 bytes for a key that waits
 //     BloomAdmission      counting Bloom filters; may admit a key early, and never late
 //
-// A counter forgets a key when its row comes, so one whose row has left waits anew. Filters can't
-// forget one key alone: while they remember it, its row comes back at once. With `max_keys` both
-// forget keys when so many others have come since: what was counted lies in two generations, and
-// when the young one has half of `max_keys` keys it becomes the old one, and the old one is
+// A counter forgets a key when its row is inserted, so a key whose row was evicted waits again.
+// Filters can't forget one key alone: while they remember it, its row comes back at once. With
+// `max_keys` both forget keys when so many others have come since: counts lie in two generations,
+// and when the young one has half of `max_keys` keys it becomes the old one, and the old one is
 // forgotten. A key that comes again moves to the young one. So memory is bounded in a stream that
 // never ends.
 //
@@ -46,7 +46,7 @@ class Admission {
   // go on to be, until they are forgotten.
   virtual Status Count(const int64_t* keys, size_t count, bool* admitted) = 0;
 
-  // What Count would say, and notes nothing.
+  // The answers of Count, without counting.
   virtual void Peek(const int64_t* keys, size_t count, bool* admitted) const = 0;
 
   // Tells that these keys have rows now.
@@ -57,19 +57,20 @@ class Admission {
 
   virtual size_t bytes() const = 0;
 
-  // What has been counted, to go on with later. Load refuses, and changes nothing, where the
-  // numbers come from another kind, or where they are damaged.
+  // The counts, to go on with later. Load refuses, and changes nothing, if the numbers come from
+  // another kind or are damaged.
   virtual Status Save(std::vector<int64_t>* numbers) const = 0;
   virtual Status Load(const int64_t* numbers, size_t count) = 0;
 
-  // Adds what `other` has counted, of other keys than this one. Refuses, and changes nothing, if
-  // that is of another kind, or has filters of other sizes. REQUIRES: no other thread uses `other`.
+  // Adds the counts of `other`, which are of other keys than this one's. Refuses, and changes
+  // nothing, if that is of another kind, or has filters of other sizes. REQUIRES: no other thread
+  // uses `other`.
   virtual Status Merge(const Admission& other) = 0;
 
   virtual Kind kind() const = 0;
 
-  // Adds the keys in what a counter has saved to `keys`. Filters tell none. REQUIRES: Load has
-  // taken these numbers.
+  // Adds the keys in the saved counts of a counter to `keys`. Filters know no keys. REQUIRES: Load
+  // has taken these numbers.
   static void SavedKeys(const std::vector<int64_t>& numbers, std::vector<int64_t>* keys);
 };
 

@@ -35,13 +35,13 @@ inline constexpr NamedValue<EvictionOrder> kEvictionOrderNames[] = {
 #undef TF_EMBED_ORDER
 };
 
-// What orders are made of. An order has
-//   kStatistics  what it reads of a row
+// The members of an order:
+//   kStatistics  the statistics of a row that it reads
 //   Score        a row's number in the order, from its statistics and the hash of its key: the
 //                lowest leaves first, and of equal ones the hash decides. Uses only raise it.
 //   Shown        the number that users are told, from a row's statistics and its Score; by default
 //                the Score
-// Row: RowStatistics, or what stands for it on a device.
+// Row: RowStatistics, or its counterpart on a device.
 struct OrderBase {
   static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
   // Two numbers in one word: the first saturates, of the second the lower bits decide.
@@ -138,9 +138,9 @@ inline StatisticSet StatisticsOf(EvictionOrder order) {
   return StatisticSet();
 }
 
-// A row's place in an order; the lowest leaves first. No two rows have the same one: where scores
-// are equal, hashes decide. So who leaves does not depend on threads, or on where rows lie. The
-// hash tells the key besides (KeyOfHash).
+// A row's place in an order; the lowest leaves first. No two rows have the same one: if scores are
+// equal, hashes decide. So evictions do not depend on threads, or on the positions of rows. The
+// hash also gives the key (KeyOfHash).
 class Rank {
  public:
   constexpr Rank() = default;

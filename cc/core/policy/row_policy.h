@@ -17,7 +17,7 @@
 
 namespace tf_embed {
 
-// Who wants to know of rows that leave by a policy: evicted ones and expired ones.
+// Receives the rows that a policy removes: evicted ones and expired ones.
 class EvictionSink {
  public:
   virtual ~EvictionSink() = default;
@@ -27,10 +27,10 @@ class EvictionSink {
 };
 
 struct RowPolicy {
-  StatisticSet statistics;  // what the rest needs, and what else is wanted
+  StatisticSet statistics;  // those that the rest needs, and others that are wanted
 
-  // A new row needs its room: where there are so many rows, the lowest of all that are not used in
-  // the present step leave for it, and where that is not enough it is refused. 0: no bound.
+  // The bound on rows. If a table has so many, a new row evicts the lowest of all that are not used
+  // in the present step; if none can leave, it is refused. 0: no bound.
   size_t max_rows = 0;
   // Whether rows leave for new ones. Otherwise the bound refuses all new rows, in the order of the
   // batch, and keeps nothing beside a row.

@@ -38,7 +38,7 @@ class VictimQueue {
     limit_ = Rank();
   }
 
-  // Begins anew with all the rows below `limit`, in any order.
+  // Starts over with all the rows below `limit`, in any order.
   void Fill(RankList* ranks, const Rank& limit) {
     Clear();
     std::swap(sorted_, *ranks);
@@ -76,7 +76,7 @@ class VictimQueue {
 
   Rank limit_;  // nothing is below it at first
   RankList sorted_;
-  size_t next_ = 0;  // what comes before is taken
+  size_t next_ = 0;  // those before it are taken
   RankList late_;    // a heap
 };
 

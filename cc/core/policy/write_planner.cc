@@ -263,7 +263,7 @@ Status WritePlanner::FillVictims(const ExecContext& context, size_t wanted, bool
     ranks.Clear();
   }
   TF_EMBED_RETURN_IF_ERROR(rows_.CollectRanks(context, order, 1, Rank(), limit, &ranks, &below));
-  if (ranks.size() < wanted && !(limit == kHighestRank)) {  // not what the sample promised
+  if (ranks.size() < wanted && !(limit == kHighestRank)) {  // fewer than the sample predicted
     limit = kHighestRank;
     ranks.Clear();
     TF_EMBED_RETURN_IF_ERROR(rows_.CollectRanks(context, order, 1, Rank(), limit, &ranks, &below));
@@ -280,7 +280,8 @@ Status WritePlanner::NoteInserted(const KeyBatch& batch, const Moment& now, cons
   // Rows may be in line more than once, above all by scores, which each write puts in line. The
   // next eviction fills the queue again; so many pushes before a pass pay for it.
   if (victims_.size() > size + kMinVictims) victims_.Clear();
-  if (OrdersByScores(batch)) {  // what has left since, or has another score, is found out later
+  if (OrdersByScores(batch)) {  // rows that have left since, or have another score, are found out
+                                // later
     for (size_t i = 0; i < batch.size; ++i) {
       const uint64_t score = RowStatistics::ScoreBits(batch.scores[batch.Position(i)]);
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank(score, HashKey(batch.keys[i]))));

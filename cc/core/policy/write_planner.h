@@ -37,7 +37,7 @@ enum class Admits : uint8_t {
   kPeeked,   // those that admission would let in now
 };
 
-// What a planned write does about a key, at the position where it first comes in the batch.
+// The action of a planned write for a key, at the position where it first comes in the batch.
 enum class Decision : uint8_t {
   kNothing,          // it is present, or the verb does not want it
   kAbsent,           // while planning: the verb wants it
@@ -51,7 +51,8 @@ struct WritePlan {
   explicit WritePlan(Allocator* allocator) : decisions(allocator), scores(allocator) {}
 
   Buffer<Decision> decisions;  // by position
-  // RowStatistics::ScoreBits by position, if the batch's scores decide who comes; else none.
+  // RowStatistics::ScoreBits by position, if the batch's scores decide which rows come; otherwise
+  // none.
   Buffer<uint64_t> scores;
   size_t size_before = 0;  // of the table, once there was room
 };
@@ -61,8 +62,8 @@ struct PolicyCounters {
   std::atomic<uint64_t> admitted{0}, held_back{0}, refused{0}, evicted{0}, expired{0};
 };
 
-// The rows of a store, as a planner needs them. Nobody else adds or removes rows during a call;
-// readers may use rows.
+// The rows of a store, as a planner needs them. REQUIRES: no other thread adds or removes rows
+// during a call; readers may use rows.
 class PlannedRows {
  public:
   virtual ~PlannedRows() = default;
@@ -89,7 +90,7 @@ class PlannedRows {
   virtual Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) = 0;
 };
 
-// Not thread-safe, but for the counters.
+// Not thread-safe, except for the counters.
 class WritePlanner {
  public:
   // The first step above; all decisions are kNothing so far.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bags: runs of a batch's keys whose rows are pooled into one, and what pooling is.
+// Bags: runs of a batch's keys whose rows are pooled into one, and the definition of pooling.
 //
 //     pooled row of a bag = (sum of weight x row over its keys) / divisor
 //     divisor: 1 (sum), sum of weights (mean), square root of the sum of squared weights (sqrtn),
@@ -76,8 +76,8 @@ class Bags {
   size_t Position(size_t place) const { return in_order() ? place : order_[place]; }
   // Whether each key has its own place.
   bool in_order() const { return !sorted_; }
-  // For whoever copies bags: begin(b) of each bag and the end [size + 1], or null where all bags
-  // are of `length`; and, where keys are not in order, Position of each place.
+  // For copies of bags: begin(b) of each bag and the end [size + 1], or null if all bags are of
+  // `length`; and, if keys are not in order, Position of each place.
   const int64_t* splits() const { return splits_; }
   size_t length() const { return length_; }
   const uint32_t* order() const { return in_order() ? nullptr : order_.data(); }
@@ -91,7 +91,7 @@ class Bags {
 
   size_t size_ = 0;
   size_t num_keys_ = 0;
-  size_t length_ = 0;                // of a line, where there are no splits
+  size_t length_ = 0;                // of a line, if there are no splits
   const int64_t* splits_ = nullptr;  // [size + 1]
   bool numbered_ = false;
   bool sorted_ = false;  // whether order_ is needed

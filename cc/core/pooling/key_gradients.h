@@ -20,7 +20,7 @@ struct KeyGradients {
   Pooling pooling;       // of the bags
 };
 
-// What no sums by key are made of, and in which words.
+// Argument checks for sums by key, with their messages.
 Status CheckNumberOfKeys(size_t num_keys);
 Status OtherComputeType();
 

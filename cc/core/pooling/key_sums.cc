@@ -169,7 +169,7 @@ Status KeySums::Build(const ExecContext& context, const int64_t* keys, size_t nu
         const uint32_t record = walk.Next();
         if (record == KeyPartition::Walk::kSkipped) continue;
         numbers_[record] = next;
-        // No branch: whether a key comes first here is nobody's guess.
+        // No branch: whether a key comes first here cannot be predicted.
         distinct_[first_key + next] = keys[i];
         next += groups_.GroupAt(record).count > 0 ? 1 : 0;
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distinct keys of a batch and the sums of their gradients: what an optimizer's step on a table
-// is made of, as arrays. The gradients may be those of bags, and are then read bag by bag: those of
+// The distinct keys of a batch and the sums of their gradients: the input of an optimizer's step on
+// a table, as arrays. The gradients may be those of bags, and are then read bag by bag: those of
 // single keys never exist.
 #ifndef TF_EMBED_CC_CORE_POOLING_KEY_SUMS_H_
 #define TF_EMBED_CC_CORE_POOLING_KEY_SUMS_H_
@@ -30,8 +30,7 @@ class KeySums {
         firsts_(allocator),
         scales_(allocator) {}
 
-  // `keys` [num_keys] outlives this. The keys that equal `padding`, where it is given, are left
-  // out.
+  // `keys` [num_keys] outlives this. Keys that equal `padding`, if it is given, are left out.
   Status Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
                const int64_t* padding);
 

@@ -62,7 +62,7 @@ void DotRows(const T* rows, size_t count, size_t dim, const Compute* with, Compu
 
 const TableOptions& OptionsOf(const PooledFind& find) { return find.keys.shards[0]->options(); }
 
-// What one thread needs to pool some bags.
+// The scratch memory of one thread that pools some bags.
 template <typename T>
 class BagPooler {
   using Compute = typename WideRow<T>::Compute;
@@ -177,7 +177,7 @@ class BagPooler {
     return Status();
   }
 
-  // Adds the keys of some places to the block, but for padding.
+  // Adds the keys of some places to the block, except padding.
   void Take(size_t begin, size_t count) {
     places_in_block_ += count;
     if (!gathers_) {
@@ -327,8 +327,8 @@ Status CheckPooledFind(const PooledFind& find) {
 
 namespace {
 
-// Rows that a part of training finds in a lower tier come up. A held table moves no rows, so that
-// comes first; what is not up by then is read where it is.
+// In training, rows that are found in a lower tier are promoted. A held table moves no rows, so
+// this comes first; rows that are not promoted by then are read in place.
 Status BringUp(const ExecContext& context, const PooledFind* finds, size_t count) {
   if (!context.training) return Status();
   for (size_t i = 0; i < count; ++i) {
@@ -359,7 +359,7 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
   }
   TF_EMBED_RETURN_IF_ERROR(BringUp(context, finds, count));
-  // Threads of the pool must not wait for a table's lock, so all are held beforehand.
+  // Threads of the pool must not wait for a table's lock, so all locks are taken first.
   Allocator* const allocator = OptionsOf(finds[0]).allocator;
   Buffer<const Table*> tables(allocator);
   TF_EMBED_RETURN_IF_ERROR(tables.Resize(num_tables));

@@ -44,7 +44,7 @@ struct PooledFind {
 // line, of which each thread takes a part: many small batches cost little more than a large one.
 Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count);
 
-// What no pooled find takes, and in which words.
+// Argument checks of pooled finds, with their messages.
 Status CheckPooledFind(const PooledFind& find);
 
 // The gradient of the weights of each batch, for a combiner whose divisor does not depend on them:

@@ -39,7 +39,7 @@ struct RowInitializer {
   }
 };
 
-// Where the stream of a key starts.
+// The start of the random stream of a key.
 TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InitialState(uint64_t seed, uint64_t table_id,
                                                            int64_t key) {
   const uint64_t table = Mix64(Mix64(seed + kGolden64) ^ table_id);

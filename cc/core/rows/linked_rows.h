@@ -18,7 +18,7 @@ namespace tf_embed {
 struct LinkedRows {
   explicit LinkedRows(Allocator* allocator) : places(allocator), statistics(allocator) {}
 
-  uint32_t file = 0;   // what FileLinker gave
+  uint32_t file = 0;   // given by FileLinker
   bool ended = true;   // there are no others in the file
   uint32_t block = 0;  // of the file; the rows lie in this one and some behind it
   size_t size = 0;

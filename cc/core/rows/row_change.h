@@ -6,8 +6,8 @@
 // Time is divided into periods by snapshots: each ends one. A snapshot of the periods after `since`
 // up to `until` has the rows whose last change lies in one of them. Until it is finished, writers
 // go on in the next period. So a row that is still as it was in `until` has an older period in its
-// word, and whoever is the first to change it, or to write it down, puts the number of the snapshot
-// there: by an atomic exchange, so that the snapshot gets each row once.
+// word, and the first thread to change it, or to write it down, puts the number of the snapshot
+// there by an atomic exchange, so that the snapshot gets each row once.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 
@@ -18,7 +18,7 @@
 
 namespace tf_embed {
 
-// What a snapshot under way wants; without one, nothing.
+// The rows that a snapshot under way wants; without one, none.
 struct WantedRows {
   uint32_t snapshot = 0;  // its number; 0: there is none
   uint32_t since = 0;

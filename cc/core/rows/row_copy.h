@@ -4,8 +4,8 @@
 // when its result is thrown away. So every access to the bytes of a row that others can see goes
 // through here. It is a volatile access of a whole pack: the compiler may neither leave it out, nor
 // repeat it, nor take it apart, and on x86-64 each aligned word in it is read or written at once.
-// ThreadSanitizer knows no such accesses; under it they are relaxed atomic words, so what it checks
-// is the protocol around them.
+// ThreadSanitizer knows no such accesses; under it they are relaxed atomic words, so it checks the
+// protocol around them.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_COPY_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_COPY_H_
 

@@ -8,9 +8,9 @@
 // slots stored_slots.h computes.
 //
 // A row begins at a multiple of 16 bytes, and its weights and its slots share no 8-byte word, so
-// that each can be copied in whole words. What is counted about a row (last use, frequency, score)
-// is not in it: it lies in columns of its own beside the rows, by the same row id, because a
-// row that is no longer a multiple of a cache line costs every lookup.
+// that each can be copied in whole words. The statistics of a row (last use, frequency, score) are
+// not in it: they lie in columns of their own beside the rows, by the same row id, because a row
+// that is no longer a multiple of a cache line costs every lookup.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_LAYOUT_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_LAYOUT_H_
 

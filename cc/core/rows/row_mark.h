@@ -3,8 +3,8 @@
 //
 //     mark = | tick of the last use : 7 | changed since it came from below : 1 |
 //
-// The cache says when a tick ends. Ticks come around, so whoever sets them must see to it that no
-// row is kOldest ticks old (TableCache::CollectAges).
+// The cache says when a tick ends. Ticks come around, so the caller that sets them must ensure that
+// no row is kOldest ticks old (TableCache::CollectAges).
 //
 // A byte takes a 64th of the cache lines that a statistic takes, and it is written once in a tick.
 // So the marks of rows in use stay in the caches of the processor.
@@ -37,16 +37,16 @@ struct RowMark {
     return static_cast<uint8_t>(tick - TickOf(mark)) % kTicks;
   }
 
-  // Notes a use. Any thread may at any time, whoever changes the row.
+  // Notes a use. Any thread may call it at any time, even while another changes the row.
   static TF_EMBED_INLINE void Use(Byte* byte, uint8_t tick) {
     uint8_t mark = byte->load(std::memory_order_relaxed);
     if (TickOf(mark) == tick) return;
     // Fails if another thread has noted a use or a change, which is just as good.
     byte->compare_exchange_strong(mark, Of(tick, IsChanged(mark)), std::memory_order_relaxed);
   }
-  // Sets the bit alone. Of a row that is marked as unchanged and then copied, a writer marks what
-  // the copy lacks: the writer has locked the row before it looks at the mark, and the copy waits
-  // for the lock.
+  // Sets the bit alone. Of a row that is marked as unchanged and then copied, a writer marks
+  // changes that the copy lacks: the writer has locked the row before it looks at the mark, and the
+  // copy waits for the lock.
   static TF_EMBED_INLINE void SetChanged(Byte* byte, bool changed) {
     if (changed) {
       byte->fetch_or(kChanged, std::memory_order_seq_cst);
@@ -54,7 +54,7 @@ struct RowMark {
       byte->fetch_and(static_cast<uint8_t>(~kChanged), std::memory_order_seq_cst);
     }
   }
-  // Notes a change. REQUIRES: the lock of the row, or nobody sees it yet.
+  // Notes a change. REQUIRES: the lock of the row, or no other thread sees it yet.
   static TF_EMBED_INLINE void Change(Byte* byte, uint8_t tick) {
     if (byte->load(std::memory_order_relaxed) == Of(tick, true)) return;
     byte->store(Of(tick, true), std::memory_order_relaxed);

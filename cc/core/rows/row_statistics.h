@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics of a row: what a table keeps about its use.
+// The statistics of a row, which a table keeps about its use.
 //
 // Statistics are 64-bit words that lie beside the rows, by row id; a table has those that its
 // policy needs, in this order:
@@ -7,7 +7,7 @@
 //     last step    the step of the last use
 //     last time    its time, in milliseconds since 1970
 //     count        the number of steps in which the row was used since it came
-//     score        what the user said; 0 until then
+//     score        set by the user; 0 until then
 //     epoch        the latest epoch of a use
 //
 // Behind them lies, if the table has snapshots, the word `change` about the row's content

@@ -18,9 +18,9 @@
 
 namespace tf_embed {
 
-// `value` rounded away from zero where `noise`, uniform in 32 bits, and what a T can't hold of it
-// make a whole place, else towards zero. What a T can hold stays as it is, as do NaN and infinity;
-// what lies above the largest finite T goes where rounding to nearest takes it.
+// `value` rounded away from zero if `noise`, uniform in 32 bits, and the bits that a T can't hold
+// carry into those that it can, otherwise towards zero. Values that a T can hold stay as they are,
+// as do NaN and infinity; values above the largest finite T are rounded to nearest.
 template <typename T>
 TF_EMBED_HOST_DEVICE T RoundByNoise(float value, uint32_t noise);
 
@@ -86,7 +86,7 @@ class RoundingNoise {
 
  private:
   // Four columns share a number, from a quarter of it on each, so that the bits that decide (13 and
-  // 16, but for subnormals of float16) are a column's own.
+  // 16, except in subnormals of float16) are a column's own.
   TF_EMBED_HOST_DEVICE static TF_EMBED_INLINE uint64_t OfFourColumns(uint64_t row, size_t column) {
     return Mix64(row + (column / 4 + 1) * kGolden64);
   }

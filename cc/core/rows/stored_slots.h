@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of a row as they lie in it. A group may be narrower there than what rules compute in,
-// to save memory: a step widens it, and rounds it once to the nearest when all is done, as it does
-// with weights of such types. Nothing is lost on the way out and back in, so what leaves a table
-// (Find, ExportBatch, checkpoints) is of the compute type, and a table takes over slots of any
-// types.
+// The slots of a row as they lie in it. A group may be of a narrower type there than rules compute
+// in, to save memory: a step widens it, and rounds it once to the nearest when all is done, as it
+// does with weights of such types. Nothing is lost on the way out and back in, so the slots that a
+// table gives out (Find, ExportBatch, checkpoints) are of the compute type, and a table takes over
+// slots of any types.
 //
 //     | group 0 | group 1 | ... |        each begins at a multiple of what one of its slots takes
 //
-// Where all slots are of the compute type, their bytes are the slots themselves: a table then never
-// asks for what is here, and its loops are those of a table that knows nothing of it.
+// If all slots are of the compute type, their bytes are the slots themselves: a table then never
+// calls the functions here, and its loops do no conversion.
 #ifndef TF_EMBED_CC_CORE_ROWS_STORED_SLOTS_H_
 #define TF_EMBED_CC_CORE_ROWS_STORED_SLOTS_H_
 
@@ -69,7 +69,7 @@ auto DispatchSlots(DataType value_type, const Function& function) {
   return function(TypeTag<float>());
 }
 
-// What the slots of a row take in it, but for what fills them up to whole words.
+// The bytes of the slots of a row, without the padding to whole words.
 inline size_t StoredSlotBytes(const RuleSlots& rule, DataType value_type) {
   return DispatchSlots(value_type, [&](auto tag) {
     return ForEachStoredGroup<typename decltype(tag)::Type>(rule, [](auto...) {});
@@ -120,7 +120,8 @@ void StoreInitialSlots(const RuleSlots& rule, char* stored) {
   });
 }
 
-// Where one slot lies in rows, and what reads it there, at once, whoever writes.
+// The place of one slot in rows, and a function that reads it there in one access, whatever other
+// threads write.
 struct SlotPlace {
   size_t offset = 0;  // in the stored slots
   double (*load)(const char* slot) = nullptr;

@@ -52,7 +52,7 @@ struct RowwiseAdagradConstants {
   bool decays_gradient;  // for the row's sum of squares
 };
 
-// s += mean(q^2); w = keep w - rate g, where q = g, rate = h / (sqrt(s) + epsilon) and keep = 1; or
+// s += mean(q^2); w = keep w - rate g, with q = g, rate = h / (sqrt(s) + epsilon) and keep = 1; or
 //   kL2:         q = g + l w, keep = 1 - rate l
 //   kDecoupled:  keep = 1 - h l
 // or as the unit `Form` has it in `Decay`. Slots: s, then those of the form.
@@ -183,8 +183,8 @@ struct EnsembleRowwiseAdagradRule : RowRule {
 struct RowwiseAdagradGlobalRule : RowRule {
   static constexpr size_t kRowSlots = 2;
 
-  // start_step: the first step that makes up for those left out. lower_bound: of what they make of
-  // a weight.
+  // start_step: the first step that makes up for those left out. lower_bound: of the weights that
+  // they leave.
   TF_EMBED_HYPER(epsilon, decay, decay_mode, max_norm, start_step, lower_bound);
 
   template <typename T>
@@ -209,8 +209,8 @@ struct RowwiseAdagradGlobalRule : RowRule {
   }
 
  private:
-  // What the steps that left a row out would have made of its weights: (1 - h l)^(their number),
-  // by the present h, and no less than the bound.
+  // Applies the decay of the steps that left a row out to its weights: (1 - h l)^(their number), by
+  // the present h, and no less than the bound.
   template <typename T>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T MissedDecay(const Constants<T>& c, T* previous) {
     if (c.t < c.start_step) return 1;

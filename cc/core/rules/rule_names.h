@@ -20,7 +20,7 @@ inline std::string QuotedRuleNames() {
   return names;
 }
 
-// A line for each rule: what an op's input `hyper` holds.
+// A line for each rule: the elements of an op's input `hyper`.
 inline std::string HyperOfRules() {
   std::string lines;
   for (const RuleFacts& rule : kRules) {

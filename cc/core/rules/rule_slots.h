@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a row keeps for the rule that trains its table: slots, in groups. A group is what the rule
-// has one variable for, such as Adam's m; its slots have one initial value in a new row.
+// The state that a row keeps for the rule that trains its table: slots, in groups. A group is one
+// variable of the rule, such as Adam's m; its slots have one initial value in a new row.
 //
 //     Adam of a table of dim 4, a row's slots:  | m m m m | v v v v |
 //
@@ -26,14 +26,14 @@ namespace tf_embed {
 // The rules; rule_list.h lists them.
 enum class RuleKind : uint8_t;
 
-// What a slot is in a row. The numbers are part of the checkpoint format.
+// The type of a slot in a row. The numbers are part of the checkpoint format.
 enum class SlotType : uint8_t { kCompute = 0, kHalf = 1, kBFloat16 = 2 };
 inline constexpr SlotType kLastSlotType = SlotType::kBFloat16;
 
 struct SlotGroup {
   uint32_t width = 0;
-  // Any double. NaN means something to whoever runs an external rule; here it is a number like
-  // any other.
+  // Any double. NaN has a meaning to the caller that runs an external rule; here it is a number
+  // like any other.
   double initial_value = 0.0;
   SlotType type = SlotType::kCompute;
 };
@@ -61,7 +61,7 @@ struct RuleSlots {
 };
 
 // Whether rows of the one can be read as rows of the other. Initial values may differ, and types,
-// which nobody outside of a table sees.
+// which are not visible outside of a table.
 inline bool SameRule(const RuleSlots& one, const RuleSlots& other) {
   if (one.kind != other.kind || one.id != other.id || one.num_groups != other.num_groups) {
     return false;

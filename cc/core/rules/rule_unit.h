@@ -8,7 +8,7 @@
 //       TF_EMBED_HYPER(momentum);             // struct Hyper, and its names for Python
 //
 //       template <typename T>
-//       struct Constants {                    // what a row needs, computed once a step
+//       struct Constants {                    // constants of all rows, computed once a step
 //         Constants(const Rule& rule, const Hyper& hyper) : ...
 //         T h;
 //         T momentum;
@@ -61,7 +61,7 @@
 
 namespace tf_embed {
 
-// What some rules do to all rows between this step and the next, t + 1.
+// The change that some rules make to all rows between this step and the next, t + 1.
 struct TablePass {
   TablePass() = default;
   TF_EMBED_INLINE explicit TablePass(const Rule& rule);  // in rule_list.h
@@ -77,7 +77,7 @@ struct TablePass {
   bool swaps = false;
   bool keeps = true;
   bool of_halves = false;  // the second half of a row is the average of the first
-  double share = 0.0;      // of what the average goes towards
+  double share = 0.0;      // of the value that the average moves towards
 };
 
 // The sum of squares is sixteen sums, of the lanes that are alike modulo 16, and these by halves:
@@ -94,15 +94,15 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T AddHalves(T* sums) {
 // The knowledge of a row with which a rule changes the weights.
 template <typename T>
 struct RowFactors {
-  T keep = 1;  // what weights are multiplied with
-  T rate = 0;  // what the gradient or the direction is multiplied with
+  T keep = 1;  // factor of the weights
+  T rate = 0;  // factor of the gradient or the direction
   T unbias_1 = 1;
   T unbias_2 = 1;
   T root = 1;  // of the row's second moment, and epsilon
 
   // Of the steps that left the row out:
   int64_t replayed = 0;  // how many of them are made up for one by one
-  T keep_1 = 1;          // what they all leave of the moments
+  T keep_1 = 1;          // the share of the moments that they all leave
   T keep_2 = 1;
   T bias_1 = 1;  // 1 - beta^t at the row's last step before them
   T bias_2 = 1;

@@ -42,8 +42,8 @@ class Shards {
     return Status();
   }
 
-  // The rank that exactly `count` rows are below, 0 < count < size(). Nobody writes meanwhile, and
-  // uses only raise ranks.
+  // The rank that exactly `count` rows are below, 0 < count < size(). REQUIRES: no other thread
+  // writes. Uses only raise ranks.
   Status RankAt(size_t count, size_t size, Rank* limit) const {
     RankList ranks(allocator());
     size_t below;
@@ -53,7 +53,7 @@ class Shards {
     std::swap(sample, ranks);
 
     // The place in the sample, give or take some standard deviations; more at each try, up to the
-    // whole table, where the rank is found for sure.
+    // whole table, which surely has the rank.
     const double share = static_cast<double>(count) / static_cast<double>(size);
     const double place = share * static_cast<double>(sample.size());
     double margin = 2.0 + 4.0 * std::sqrt(place * (1.0 - share));
@@ -88,7 +88,7 @@ Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num
     TableEviction* eviction;
     TF_EMBED_RETURN_IF_ERROR(shards[i]->GetEviction(&eviction));
   }
-  // What is counted must still be true when rows leave by it.
+  // The counts must still hold when rows are evicted by them.
   HeldTables held(shards[0]->options().allocator);
   TF_EMBED_RETURN_IF_ERROR(held.Take(shards, num_shards, Held::kPaused));
   const ExecContext paused = context.Holding(Held::kPaused);

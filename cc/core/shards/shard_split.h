@@ -14,8 +14,8 @@
 
 namespace tf_embed {
 
-// The shard that a key has where nobody chooses: floor_mod(key, num_shards), of the key's bits read
-// as uint64 where keys are unsigned.
+// The default shard of a key: floor_mod(key, num_shards), of the key's bits read as uint64 if keys
+// are unsigned.
 TF_EMBED_HOST_DEVICE TF_EMBED_INLINE size_t DefaultShard(int64_t key, size_t num_shards,
                                                          bool unsigned_keys) {
   if (unsigned_keys) return static_cast<uint64_t>(key) % num_shards;
@@ -45,7 +45,7 @@ class ShardSplit {
   size_t num_shards_ = 1;
   Buffer<int64_t> keys_;
   Buffer<uint32_t> positions_;
-  Buffer<uint32_t> offsets_;  // where each shard's keys begin; one more for the end
+  Buffer<uint32_t> offsets_;  // the offset of each shard's keys; one more for the end
 };
 
 }  // namespace tf_embed

@@ -3,8 +3,8 @@
 // others in a BackingStore, which computes nothing: it takes whole rows and gives them back.
 //
 // A row of the store is *cold* if the cache has no copy of it, and *shared* if the cache has one.
-// What counts is the cache's copy, and whether it has changed is known there. One that has not need
-// not be written again when it leaves the cache.
+// The cache's copy is the current one, and the cache knows whether it has changed. An unchanged
+// copy need not be written again when it leaves the cache.
 //
 // Rows have weights, slots of the compute type, and statistics. The last are kept in memory,
 // whatever the medium, because the rules by which rows leave a table need those of all rows.
@@ -60,9 +60,9 @@ class BackingStore {
   // Tells which keys are here, in `exists` [count].
   virtual void Contains(const int64_t* keys, size_t count, bool* exists) const = 0;
 
-  // What rows are after a verb.
+  // The state of rows after a verb.
   enum class After : uint8_t {
-    kCold,    // Get: what they were before
+    kCold,    // Get: as they were before
     kShared,  // the cache has them too, or the caller puts them there now
   };
   // Copies the rows of those keys that are here to `rows`, in any order, and leaves out the others.

@@ -34,7 +34,9 @@ bool ChangeLog::AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_stati
 
 void ChangeLog::NoteLeft(int64_t key) {
   const std::lock_guard<OrderedMutex> lock(mutex_);
-  if (marks_.empty() && until_.load(std::memory_order_relaxed) == 0) return;  // nobody will ask
+  if (marks_.empty() && until_.load(std::memory_order_relaxed) == 0)
+    return;  // no snapshot will
+             // need them
   if (num_left_ < max_left_) {
     try {
       left_[period()].push_back(key);
@@ -44,7 +46,7 @@ void ChangeLog::NoteLeft(int64_t key) {
     }
   }
   ForgetPeriods();
-  // What the one under way has to tell is lost as well, unless it is whole.
+  // The keys of the snapshot under way are lost as well, unless it has them all.
   if (since_.load(std::memory_order_relaxed) > 0) {
     failure_ = Status::ResourceExhausted([&] {
       return "More keys left table '" + table_ + "' than are remembered for a snapshot of changes.";

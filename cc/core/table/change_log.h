@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table knows of its changes since earlier snapshots, and what a snapshot under way still
-// has to write. row_change.h has the word of a row; a table whose rows have it has a ChangeLog.
+// The changes of a table since earlier snapshots, and the rows that a snapshot under way still has
+// to write. row_change.h has the word of a row; a table whose rows have it has a ChangeLog.
 //
-// A snapshot begins while nobody writes: that is its moment. Then writers go on, and give each row
-// that it wants before they change it (Give), while the snapshot goes over all other rows
-// (TableMaintenance::ExportSnapshot). When it has seen all, and what was given meanwhile, it ends.
+// A snapshot begins while no thread writes: that is its moment. Then writers go on, and give it
+// each row that it wants before they change that (Give), while the snapshot scans all other rows
+// (TableMaintenance::ExportSnapshot). It ends when it has seen all of them, and the rows given
+// meanwhile.
 //
 // Keys that left are kept in the order in which they left, 8 bytes each, from the oldest period
 // that a snapshot can begin after. If there are too many, or there is no memory, or a verb replaces
@@ -67,10 +68,10 @@ class ChangeLog {
   // The whole content is another one now. A snapshot under way has failed.
   void Forget(const char* why);
 
-  // For snapshots. Begin and End: nobody writes.
+  // For snapshots. Begin and End: REQUIRE that no thread writes.
 
-  // Begins a snapshot of what changed after the snapshot `since`; 0: of everything.
-  // kFailedPrecondition if the table does not know what changed since then, or another one is under
+  // Begins a snapshot of the changes after the snapshot `since`; 0: of everything.
+  // kFailedPrecondition if the table does not know the changes since then, or another one is under
   // way.
   Status Begin(uint64_t since);
   // Whether the one under way can still succeed.
@@ -82,7 +83,7 @@ class ChangeLog {
   // The snapshot is over. If it is `whole`, later ones can begin after `save`; 0: it came to
   // nothing.
   void End(uint64_t save);
-  // The table holds just what the snapshot `save` has, and nobody writes.
+  // The table holds exactly the rows of the snapshot `save`. REQUIRES: no thread writes.
   void NoteLoaded(uint64_t save);
   // No snapshot will begin after `save`.
   void Drop(uint64_t save);

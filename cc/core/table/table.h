@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered
 // or sharded, is one. Above it stand ops that unpack tensors, call one verb and hand on the Status;
-// below it, one class a store. tests/cc/core/table/table_contract_test.cc says what each must do.
+// below it, one class a store. tests/cc/core/table/table_contract_test.cc tests the contract of
+// each.
 //
 // The seam has three interfaces. Every store implements Table, the verbs on a batch.
 // TableMaintenance is for stores that are saved, shrunk or change their rule; TableEviction for
@@ -52,14 +53,14 @@ struct TableOptions {
   // Of a cache whose rows have Statistic::kChange: that of the table over it.
   std::shared_ptr<ChangeLog> changes;
   Allocator* allocator = HostAllocator();
-  // What inner loops are compiled for; results do not depend on it.
+  // The instruction set of the inner loops; results do not depend on it.
   InstructionSet instruction_set = BestInstructionSet();
 };
 
 // The slots that go beside the weights of a batch, [batch, slots of a row], and the rule that they
 // belong to; without one, none. They are of the type that rules compute in, float or double beside
-// double weights, whatever they are in rows. A verb that takes them refuses with
-// kFailedPrecondition, and changes nothing, where the table's rule is another by then: its rows
+// double weights, whatever type they have in rows. A verb that takes them refuses with
+// kFailedPrecondition, and changes nothing, if the table has another rule by then, because its rows
 // have other slots.
 struct SlotsOut {
   const RuleSlots* rule = nullptr;
@@ -74,7 +75,8 @@ struct SlotsIn {
 struct ExportCursor {
   uint64_t next = 0;
   bool done = false;
-  // What ExportLinks had: rows of these files are left out. For ExportBatch, while nobody writes.
+  // The output of ExportLinks: rows of these files are left out. For ExportBatch, while no thread
+  // writes.
   const LinkedRows* linked = nullptr;
   // Whatever else the table keeps of the export.
   std::shared_ptr<void> kept = nullptr;
@@ -84,7 +86,7 @@ class RankList;
 class Table;
 class TableCache;
 
-// What maintenance needs of a store: export, takeover of content, compaction, change of rule.
+// The maintenance interface of a store: export, takeover of content, compaction, change of rule.
 class TableMaintenance {
  public:
   virtual ~TableMaintenance() = default;
@@ -110,17 +112,17 @@ class TableMaintenance {
   // other thread changes the table, as under Held::kPaused.
   virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
 
-  // What snapshots go by; null if rows do not have Statistic::kChange.
+  // The change log for snapshots; null if rows do not have Statistic::kChange.
   virtual ChangeLog* changes() const { return nullptr; }
 
-  // As ExportBatch, of the rows that the snapshot under way wants and that nobody has given it,
-  // while others change the table. REQUIRES: changes() is not null.
+  // As ExportBatch, of the rows that the snapshot under way wants and has not been given, while
+  // others change the table. REQUIRES: changes() is not null.
   virtual Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
                                 WholeRows* rows);
 
-  // The same, of rows that lie in files which the linker takes; all of them if changes() is null,
-  // and then nobody writes. Comes before the export of all others, with the same `rows` until the
-  // cursor is done.
+  // The same, of rows that lie in files which the linker takes. If changes() is null, of all such
+  // rows, and REQUIRES that no thread writes. Comes before the export of all others, with the same
+  // `rows` until the cursor is done.
   virtual Status ExportLinks(const ExecContext& context, FileLinker* linker, ExportCursor* cursor,
                              LinkedRows* rows) {
     (void)context, (void)linker;
@@ -141,7 +143,7 @@ class TableMaintenance {
   Status TakeContent(Table* other) { return TakeContent(ExecContext::Serial(), other); }
 };
 
-// What eviction needs of a store: statistics, ranks, expiry.
+// The eviction interface of a store: statistics, ranks, expiry.
 class TableEviction {
  public:
   virtual ~TableEviction() = default;
@@ -172,18 +174,18 @@ class TableEviction {
                               size_t* below) const = 0;
 };
 
-// What callers ask of a table whose rows are in several tiers.
+// The interface of a table whose rows are in several tiers.
 class TableTiers {
  public:
   virtual ~TableTiers() = default;
 
-  // Copies rows of a batch that are in a lower tier to the first one, where they count as used in
-  // the present step. As many as half of the first tier takes, and none while a caller keeps
+  // Copies rows of a batch that are in a lower tier to the first one. There they count as used in
+  // the present step. Copies as many as half of the first tier holds, and none while a caller keeps
   // writers out. Rows are the same before and after.
   virtual Status Prefetch(const ExecContext& context, const KeyBatch& batch) const = 0;
 };
 
-// What every store does on a batch.
+// The verbs of every store on a batch.
 class Table {
  public:
   virtual ~Table() = default;
@@ -261,8 +263,8 @@ class Table {
     return Apply(context, batch, Gradients{gradients, gradient_type, nullptr, nullptr}, rule);
   }
 
-  // What `rule` does to all rows between this step and the next (TablePass); for most nothing.
-  // Comes after the Apply of the step.
+  // Applies the change of `rule` to all rows between this step and the next (TablePass); most rules
+  // have none. Comes after the Apply of the step.
   virtual Status FinishStep(const ExecContext& context, const Rule& rule) = 0;
 
   // Removes keys. Absent ones are no error.
@@ -274,7 +276,7 @@ class Table {
 
   virtual TableStats Stats() const = 0;
 
-  // What verbs hold, and a caller of many verbs takes beforehand (HeldTables).
+  // The locks that verbs hold, and that a caller of many verbs takes first (HeldTables).
   virtual const TableLocks& locks() const = 0;
 
   // Frees memory that the table has outgrown, if no other verb is inside. Verbs that take their
@@ -282,7 +284,7 @@ class Table {
   virtual void DropOutgrown() const {}
 };
 
-// What every table refuses, and in which words.
+// Errors that all tables return, with their messages.
 Status NoMemoryForRow(const std::string& table, size_t keys_held);
 Status RuleWasChanged(const std::string& table);
 Status CheckAccum(const TableOptions& options);

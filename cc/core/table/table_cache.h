@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table over several tiers asks of the table that is its cache (TableOptions::is_cache).
+// The interface that a table over several tiers needs of its cache (TableOptions::is_cache).
 //
 // The rows of a cache have marks (row_mark.h): when they were used, and whether they have changed
 // since they came from below. They have the statistics of the whole table's policy. That policy is
@@ -50,15 +50,15 @@ class TableCache {
   virtual Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
                              RankList* ranks) const = 0;
 
-  // Adds rows that come from below, unchanged, with all that they have. REQUIRES: the keys are
-  // absent and come once, and nobody else inserts them. On failure some may have come.
+  // Adds rows that come from below, unchanged, with slots and statistics. REQUIRES: the keys are
+  // absent and come once, and no other thread inserts them. On failure some may have come.
   virtual Status AddUnchanged(const ExecContext& context, const WholeRows& rows) = 0;
 
-  // Removes keys, which come once. Absent ones are passed over. Can't fail: who calls this has put
-  // the rows elsewhere. REQUIRES: the locks of a writer.
+  // Removes keys, which come once. Absent ones are passed over. Can't fail: the caller has put the
+  // rows elsewhere. REQUIRES: the locks of a writer.
   virtual void Drop(const ExecContext& context, const int64_t* keys, size_t count) = 0;
 
-  // For a plan: notes a use of each row that is not expired, and tells by place what there is.
+  // For a plan: notes a use of each row that is not expired, and tells by place what it found.
   enum class Found : uint8_t { kAbsent, kPresent, kExpired };
   virtual Status NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) = 0;
   virtual PlannedRows* planned_rows() = 0;

@@ -2,8 +2,8 @@
 // The locks of a table that a verb holds from its beginning to its end, and how a caller takes
 // those of several tables for many verbs.
 //
-// A verb takes what it needs itself, unless the context says that the caller holds it already
-// (ExecContext::held). The caller must hold it wherever verbs run in the threads of a pool: such a
+// A verb takes the locks that it needs, unless the context says that the caller holds them already
+// (ExecContext::held). The caller must hold them if verbs run in the threads of a pool: such a
 // thread may not wait for a lock, because a verb inside may be waiting for the pool (lock_order.h).
 #ifndef TF_EMBED_CC_CORE_TABLE_TABLE_LOCKS_H_
 #define TF_EMBED_CC_CORE_TABLE_TABLE_LOCKS_H_
@@ -38,7 +38,7 @@ struct TableLocks {
   // The order in which locks of one rank are taken: that in which the tables were made.
   const uint64_t number;
   const Writes writes;
-  // Shared by verbs that change the table; exclusive to who keeps them out.
+  // Shared by verbs that change the table; exclusive to callers that keep them out.
   mutable FairSharedMutex writers;
   // Shared by all verbs; exclusive to those that replace or rearrange everything.
   mutable FairSharedMutex content;
@@ -82,7 +82,7 @@ class WriteLocks {
   std::shared_lock<FairSharedMutex> content_;
 };
 
-// A verb that replaces the content, and waits until nobody is inside.
+// A verb that replaces the content, and waits until no other verb is inside.
 class ReplaceLocks {
  public:
   ReplaceLocks(const TableLocks& locks, const ExecContext& context) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table is made of, and what has happened to it since it was made.
+// The size of a table's parts, and counts of the events since it was made.
 #ifndef TF_EMBED_CC_CORE_TABLE_TABLE_STATS_H_
 #define TF_EMBED_CC_CORE_TABLE_TABLE_STATS_H_
 
