@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Workers
 
-_MOST_CHARACTERS = 800  # of a message, so that it fits what workers exchange
+_MOST_CHARACTERS = 800  # of a message, so that it fits an exchange of workers
 
 
 class JointCalls(Protocol):
@@ -27,13 +27,13 @@ class JointCalls(Protocol):
     rank: int
 
     def run(self, function: Callable[[], Any]) -> list[Any]:
-        """Calls a function on each worker, and gives what it returned on each of them.
+        """Calls a function on each worker, and returns the results of all of them.
 
         Args:
-            function: Returns what JSON can hold, of at most 2 KiB.
+            function: Returns a value that JSON can hold, of at most 2 KiB.
 
         Raises:
-            Exception: What the function raised here. If it raised on another worker, an error of
+            Exception: If the function raised it here. If it raised on another worker, an error of
                 the same kind, which names the worker.
         """
         ...
@@ -44,8 +44,8 @@ def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
 
     Args:
         calls: The processes that call it.
-        function: Checks what this one has, and returns it; see `JointCalls.run`.
-        what: What it is, for the message.
+        function: Checks a value of this worker, and returns it; see `JointCalls.run`.
+        what: The name of the value, for the message.
 
     Raises:
         ValueError: Others have something else. It is raised on all of them.

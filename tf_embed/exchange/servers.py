@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Servers`: the parameter servers of a strategy, where tables are."""
+"""`Servers`: the parameter servers of a strategy, which have the tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Servers:
     """The parameter servers that this process is connected to.
 
     Args:
-        run_id: What the tables of this run are called on the servers, beside those of other runs.
+        run_id: The prefix of this run's tables on the servers, which may have those of other runs.
             Default: a name that no other run has.
 
     Attributes:
@@ -51,7 +51,7 @@ class Servers:
         return sum(job == "worker" for job, _ in self._tasks)
 
     def name_of_next_table(self, name: str) -> str:
-        """What servers call the table that is made now. All chiefs of a run make the same ones."""
+        """Returns the servers' name of the next table. All chiefs of a run make the same ones."""
         number, self._next_table = self._next_table, self._next_table + 1
         return f"tf_embed/{self.run_id}/{number}/{name}"
 

@@ -26,7 +26,7 @@ def timeout(
 
     Args:
         seconds: How long the block may take, a number above 0. Default: 300.
-        what: What the block does, for the message; a name as that of a `tf_embed.Variable`.
+        what: The work of the block, for the message; a name as that of a `tf_embed.Variable`.
 
     Returns:
         A context manager.
@@ -48,7 +48,7 @@ def timeout(
 
 
 class RenewedTimeout:
-    """A time-out that begins again with each step, so that what is between them counts too."""
+    """A time-out that begins again with each step, so that time between steps counts too."""
 
     def __init__(self) -> None:
         self._watch: tf.Tensor | None = None

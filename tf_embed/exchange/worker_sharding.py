@@ -65,7 +65,7 @@ class WorkerSharding(KerasConfig):
 
 
 def as_sharding(distribution: Any) -> WorkerSharding | None:
-    """The argument `distribution` of what has a table; None: each worker has a table of its own.
+    """The argument `distribution` of a table's owner; None: each worker has a table of its own.
 
     Args:
         distribution: None or "sharded", "local", or a WorkerSharding.

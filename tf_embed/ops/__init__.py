@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw ops with checked arguments and gradients: what the op library offers, in Python."""
+"""Raw ops with checked arguments and gradients: the Python interface of the op library."""

@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 class PartType(NamedTuple):
-    """What a part of a message is, for the worker that gets it.
+    """The type of a part of a message, for the worker that gets it.
 
     Attributes:
         table: The number of its table among those of the exchange.
@@ -60,7 +60,7 @@ class PartType(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What workers agree on before they send.
+    """The agreement of workers on a message before they send it.
 
     Attributes:
         capacity: Words of a message, int64 scalar.
@@ -151,7 +151,7 @@ def unless_frozen(
 
 
 class Sent(NamedTuple):
-    """What a worker sends.
+    """A message that a worker sends.
 
     Attributes:
         parts: The parts.
@@ -184,9 +184,9 @@ def unpack_messages(
     Args:
         messages: int32 [workers, capacity].
         counts: How many keys of each table came from each, int32 [tables, workers].
-        parts: What was packed.
-        sent: What this worker has sent, if it takes its own share from there; None: its own message
-            is among the others.
+        parts: The packed parts.
+        sent: The message of this worker, if it takes its own share from there; None: its own
+            message is among the others.
     """
     if sent is None or sent.rank < 0:
         sent = Sent([], counts)
@@ -218,7 +218,7 @@ def plan_exchange(
         num_workers: Number of workers.
         num_tables: Number of tables.
         rank: The number of this worker.
-        reply_parts: What comes back for the keys.
+        reply_parts: The parts of the reply to the keys.
     """
     return Plan(
         *_raw.tf_embed_plan_exchange(
@@ -251,7 +251,7 @@ def routed_rows(
         places: Where each key of the batch is among them, int32, keys.shape.
         token: As in `table_ops.find`.
         noted: None, or the keys that `routed` and `places` were made of. They must equal `keys`.
-        label: What messages call the table.
+        label: The name of the table in messages.
 
     Returns:
         keys.shape + [dim].
@@ -295,7 +295,7 @@ def start_watch(seconds: float, what: str) -> tuple[tf.Tensor, tf.Tensor]:
 
     Args:
         seconds: How long.
-        what: What is waited for, for the message.
+        what: The awaited event, for the message.
 
     Returns:
         The watch, which ends with its last tensor; and whether there is one, bool.
@@ -304,7 +304,7 @@ def start_watch(seconds: float, what: str) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def end_watch(watch: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
-    """Ends a watch, and gives what was waited for as it is."""
+    """Ends a watch, and returns the awaited result unchanged."""
     return _raw.tf_embed_end_watch(watch=watch, result=result)
 
 
@@ -322,5 +322,5 @@ def number_of_task() -> tf.Tensor:
 
 
 def build_of_library() -> tf.Tensor:
-    """What tells the build of the op library in the device's process from others; a string."""
+    """Returns the id of the op library's build in the device's process; a string."""
     return _raw.tf_embed_build()

@@ -25,7 +25,7 @@ _CONTROL_FLOW = ("WhileBodyFuncGraph", "CondBranchFuncGraph")
 def token_of(
     anchor: Any, key_dtype: tf.DType, rows: int = -1, dtype: tf.DType | None = None
 ) -> tf.Tensor:
-    """What a lookup takes so that its gradient reaches the anchor.
+    """Returns the token that a lookup takes so that its gradient reaches the anchor.
 
     Args:
         anchor: The tf.Variable [0, dim]. Its value is taken, not its handle, of which a tape would
@@ -51,9 +51,9 @@ def token_of(
 class RowSlices(tf.IndexedSlices):
     """Gradients of rows at their keys, which TensorFlow must not make a tensor of.
 
-    Where slices pass the boundary of a tf.function or are added to others, TensorFlow makes plain
-    ones of them. These have no dense form either: their dense_shape has -1 rows, at which
-    TensorFlow stops. With 0, the anchor's number, it would drop negative keys without a word.
+    If slices pass the boundary of a tf.function or are added to others, TensorFlow makes plain ones
+    of them. These have no dense form either: their dense_shape has -1 rows, at which TensorFlow
+    stops. With 0, the anchor's number, it would drop negative keys without a word.
     """
 
 
@@ -92,10 +92,10 @@ def gradient_of_token(
     packed: bool = False,
     rows: int = -1,
 ) -> Any:
-    """The gradient of the token of a lookup: slices, or what becomes them outside of a loop.
+    """Returns the gradient of a lookup's token: slices, or their replacement inside of a loop.
 
     Args:
-        token: What the lookup took.
+        token: The token of the lookup.
         keys: [n].
         values: The gradients of their rows, [n, dim].
         dim: Number of weights in a row.
@@ -147,7 +147,7 @@ def _is_of_this_graph(token: tf.Tensor) -> bool:
 def _refuse_dense(
     slices: RowSlices, dtype: Any = None, name: Any = None, as_ref: Any = False
 ) -> Any:
-    """What tf.convert_to_tensor calls."""
+    """Converts to a tensor, for tf.convert_to_tensor."""
     del dtype, name, as_ref
     raise TypeError(
         "The gradient of a dynamic embedding can't be made a tensor: it is a tf.IndexedSlices of "

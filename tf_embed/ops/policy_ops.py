@@ -30,19 +30,19 @@ def drain_evicted(
 
 
 def stats(handle: tf.Tensor) -> tf.Tensor:
-    """What has happened to a table; an int64 vector, see cc/ops/policy_ops.cc."""
+    """Returns counts of a table's events; an int64 vector, see cc/ops/policy_ops.cc."""
     return _raw.tf_embed_stats(table=handle)
 
 
 def row_statistics(
     handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What is kept of the use of rows, and no use itself.
+    """Returns the statistics of the use of rows. The call itself is no use.
 
     Returns:
         int64, keys.shape + [5]: last step, last time in milliseconds, number of steps, score,
-        latest epoch, 0 for what is not kept and for absent keys; and whether the table holds each
-        key, keys.shape.
+        latest epoch, 0 for statistics that are not kept and for absent keys; and whether the table
+        holds each key, keys.shape.
     """
     return _raw.tf_embed_row_statistics(table=handle, keys=keys, owners=owners)
 

@@ -25,11 +25,11 @@ class PublishedRows(NamedTuple):
 
 
 def open_published_rows(handle: tf.Tensor, folder: str, file_name: str, save: int) -> PublishedRows:
-    """Finds and checks a save, without what it is changes of. The table is not changed.
+    """Finds and checks a save, without the saves that it builds on. The table is not changed.
 
     Args:
-        folder: Where its files are.
-        file_name: What they are named after.
+        folder: The folder of its files.
+        file_name: The stem of the files' names.
         save: The number of the save.
     """
     signed = save - 2**64 if save >= 2**63 else save

@@ -22,9 +22,9 @@ class Place:
 
     Attributes:
         folder: A path, a string scalar.
-        folder_variable: An environment variable; where it is set when the op runs, it is the
-            folder. Empty: none is.
-        file_name: What the files are named after.
+        folder_variable: An environment variable; if it is set when the op runs, it is the folder.
+            Empty: none is.
+        file_name: The stem of the files' names.
         rank: Which process this is.
         processes: How many there are.
     """

@@ -19,7 +19,7 @@ class OpenRows(NamedTuple):
         rows: The files, a variant scalar.
         counts: Numbers of blocks, of rows, of weights in a row, of slots in a row; int64 [4].
         types: Names of the dtypes of keys and of values, string [2].
-        meta: What the table was besides its rows, int64 [m]; m is 0 if no table saved them.
+        meta: State of the table outside its rows, int64 [m]; m is 0 if no table saved them.
     """
 
     rows: tf.Tensor
@@ -60,8 +60,8 @@ def begin_rows(
     """Begins a save; a variant scalar. If it is dropped unfinished, its file is removed.
 
     Args:
-        folder: Where the files are put.
-        file_name: What they are named after.
+        folder: The folder of the files.
+        file_name: The stem of the files' names.
         meta: That of `OpenRows`, for rows with slots and a seed as those; or int64 [0].
         value_dtype: Dtype of weights.
         dim: How many weights a row has.

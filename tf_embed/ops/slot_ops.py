@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops that see an optimizer's slots, typed; what `ops.py` has is here alike."""
+"""The ops that see an optimizer's slots, typed; `ops.py` has the others."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ExternalRule:
 
     Attributes:
         id: Which optimizer, a number of int64.
-        widths: Number of slots in each of its groups, at most 16; a group is what the optimizer
-            has one variable for.
-        initial_values: The value of each group's slots in a new row. NaN is allowed, and means
-            what the optimizer's side takes it for.
+        widths: Number of slots in each of its groups, at most 16; a group is one variable of the
+            optimizer.
+        initial_values: The value of each group's slots in a new row. NaN is allowed; its meaning is
+            up to the optimizer.
     """
 
     id: int
@@ -148,7 +148,7 @@ def take_turn(handle: tf.Tensor) -> tf.Tensor:
 
 
 def end_turn(handle: tf.Tensor, turn: tf.Tensor) -> tf.Operation | None:
-    """Ends what `take_turn` gave. A turn also ends with the last tensor that holds it."""
+    """Ends a turn of `take_turn`. A turn also ends with the last tensor that holds it."""
     return _raw.tf_embed_end_turn(table=handle, turn=turn)
 
 

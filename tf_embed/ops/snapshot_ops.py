@@ -57,10 +57,10 @@ def write_snapshot(
     """Writes one of the tables of a snapshot to files; the number of the save.
 
     Args:
-        snapshot: What `begin_snapshot` gave.
+        snapshot: The result of `begin_snapshot`.
         number: Which of the tables, from 0.
-        folder: Where the files are put.
-        file_name: What they are named after.
+        folder: The folder of the files.
+        file_name: The stem of the files' names.
         since_name: The name of the folder beside it that these are changes of; "" if it has all.
         part: Which part of the save this is. None: it is the whole one.
         with_slots: Whether the optimizer slots of rows are written.
@@ -118,7 +118,7 @@ def note_snapshot(handle: tf.Tensor, save: int) -> None:
 
 
 def drop_snapshot(handle: tf.Tensor, save: int) -> None:
-    """Says that no snapshot will have what changed since a save, by its number."""
+    """Says that no snapshot will have the changes since a save, by its number."""
     signed = save - 2**64 if save >= 2**63 else save
     with tf.device("/CPU:0"):
         _raw.tf_embed_drop_snapshot(table=handle, save=tf.constant(signed, tf.int64))

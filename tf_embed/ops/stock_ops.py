@@ -36,7 +36,7 @@ def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
         splits: [bags + 1], from 0 to n, never falling.
     """
     splits = tf.cast(splits, tf.int64)
-    ends = splits[1:-1, tf.newaxis]  # where the next bag begins
+    ends = splits[1:-1, tf.newaxis]  # the start of the next bag
     steps = tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), splits[-1:] + 1)
     numbers = tf.cumsum(steps)[:-1]
     numbers.set_shape([None])  # which TensorFlow can't tell from a computed size

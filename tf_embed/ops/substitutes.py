@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for the tables of a model while it is traced for stock TensorFlow.
+"""Stand-ins for the tables of a model while it is traced for stock TensorFlow.
 
 A model that is exported without tables looks up by TensorFlow's ops alone. Its code is the same: a
-lookup asks here what stands in for its table, and the ops that have no table ask whether they are
-to be made of TensorFlow's, `stock_ops`. Nothing stands in unless a thread is in `using`.
+lookup asks here for its table's stand-in, and the ops that have no table ask whether they are to be
+made of TensorFlow's, `stock_ops`. Nothing stands in unless a thread is in `using`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 
 class StandIn(Protocol):
-    """What looks up in place of a table. Arguments are those of `Table`."""
+    """A lookup in place of a table's. Arguments are those of `Table`."""
 
     def find(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None
@@ -63,6 +63,6 @@ def are_used() -> bool:
 
 
 def of(table: Any) -> StandIn | None:
-    """What stands in for a table; None if it looks up itself."""
+    """Returns the stand-in of a table; None if it looks up itself."""
     stand_in_of = _of_thread.stand_in_of
     return None if stand_in_of is None else stand_in_of(table)

@@ -51,14 +51,14 @@ def find_pooled_tables(
             as many as the table's dim. Pieces cover all values and do not overlap.
         size: int64 scalar, the number of values.
         weights: None, or float32 [n].
-        tokens: What gradients go to, see `ops.token`: one for each table, or none; with `packs`
+        tokens: The targets of gradients, see `ops.token`: one for each table, or none; with `packs`
             one for all tables.
         row_dtypes: Dtype of the rows of each table.
         dims: Number of weights of a row of each table; of int8 ones, 8 less than its dim.
         combiner: "sum" of weight x row; or "mean", which divides by the number of indices in a bag.
         packs: Whether the gradient of the token is the batch and the gradient of its pooled values,
             for `apply_tables`; else that of each token are rows of its table.
-        max_gradient: What elements of the gradient of the pooled values are clipped to; 0: not.
+        max_gradient: The bound for clipping elements of the gradient of the pooled values; 0: none.
         training: Whether this is a use of the rows.
         rows: Number of rows of each table, for the shape of its gradient, -1 if a table has none;
             or none at all.
@@ -139,16 +139,16 @@ def apply_tables(
 
     Args:
         handles: As in `find_pooled_tables`.
-        batches: int64; what became of the batches of any number of lookups with `packs`, one behind
-            the other.
+        batches: int64; the results for the batches of any number of lookups with `packs`, one
+            behind the other.
         gradients: float32; the gradients of their pooled values, in the same order.
         hyper: float64 vector, or one for each table; see TfEmbedApply.
         step: int64 scalar, from 1.
         dims: Dim of each table.
         combiner: As in the lookups.
         rule: Name of the rule.
-        slot_types: What each of the rule's slots is in rows: float32, float16 or bfloat16; none:
-            the first.
+        slot_types: The type of each of the rule's slots in rows: float32, float16 or bfloat16;
+            none: the first.
         stochastic_rounding: As in `ops.apply`.
     """
     return _raw.tf_embed_apply_tables(

@@ -44,7 +44,7 @@ class _Split:
     variables: list[Any]
     anchors: list[Anchor]
     dense: list[Any]
-    guard: keras.Variable | None = None  # where there is a loss scale optimizer
+    guard: keras.Variable | None = None  # None without a loss scale optimizer
 
 
 _joining = threading.Lock()  # held for the moment in which a table joins an optimizer
@@ -63,11 +63,11 @@ class _Tables(tf.Module):
 class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     """Lets a Keras optimizer train dynamic tables too.
 
-    Dense variables are trained by the optimizer itself. The rows of tables are trained by the
-    same rule with the same hyper-parameters, learning rate, schedule and step, in the table: only
+    Dense variables are trained by the optimizer itself. The rows of tables are trained in the
+    table, by the same rule with the same hyper-parameters, learning rate, schedule and step. Only
     rows that a step touches change, also by weight decay, and gradients of equal keys are summed
-    first. A table that has an optimizer of its own is trained by that. In a model that is compiled
-    again with a new optimizer, the slots of tables start anew, as those of dense variables.
+    first. A table that has its own optimizer is trained by that one. If a model is compiled again
+    with a new optimizer, the slots of tables are re-initialized, like those of dense variables.
 
     The rule is the optimizer on a dense variable of the rows that a step touches, with the dense
     gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl
@@ -76,15 +76,15 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     rows gathered; statistics that it takes over a variable (Lamb's norms, Adafactor's) are over
     these rows.
 
-    Options, as in Keras, but over touched rows: clipping of the summed gradient, `global_clipnorm`
-    with dense variables and tables together; `weight_decay` and `use_ema` change a row only in
-    steps that touch it, and the end of `fit` puts the averages in place of all rows;
-    `gradient_accumulation_steps`; `loss_scale_factor`. A NaN or infinite gradient does to the rows
-    of its step what it does to a dense variable of them; other rows stay finite, which those of a
-    dense variable of all rows may not. Clip by these options: tf.clip_by_global_norm takes the norm
-    of each use of a key, before they are summed, and in a table-batched layer that of what it has
-    pooled. For mixed_float16 give a keras.optimizers.LossScaleOptimizer to this one, and compile
-    with `auto_scale_loss=False`.
+    Options work as in Keras, but over touched rows: clipping of the summed gradient,
+    `global_clipnorm` with dense variables and tables together; `weight_decay` and `use_ema` change
+    a row only in steps that touch it, and the end of `fit` puts the averages in place of all rows;
+    `gradient_accumulation_steps`; `loss_scale_factor`. A NaN or infinite gradient affects the rows
+    of its step as it would affect a dense variable of those rows. Other rows stay finite, which is
+    not guaranteed for a dense variable of all rows. Clip by these options: tf.clip_by_global_norm
+    takes the norm of each use of a key, before they are summed, and in a table-batched layer the
+    norm of the pooled values. For mixed_float16 give a keras.optimizers.LossScaleOptimizer to this
+    one, and compile with `auto_scale_loss=False`.
 
     A table that comes after the first step joins with the first one that names it. Dense variables
     must be there when the optimizer is built, as in Keras.
@@ -179,7 +179,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             with tf.init_scope():
                 guard = keras.Variable(0.0, dtype="float32", name="loss_scale_guard")
             split = dataclasses.replace(split, guard=guard)
-            self._guard = guard  # where checkpoints find it
+            self._guard = guard  # an attribute, so that checkpoints find it
             dense = [*dense, guard]
         self.inner_optimizer.build(dense)
         with tf.init_scope():
@@ -343,8 +343,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     ) -> tuple[list[TableGradient], list[Any]]:
         """Clips gradients by the norm of all of them together.
 
-        Those of tables come out summed and without the loss scale. What the inner optimizer then
-        clips by the norm of the dense ones alone is within the bound already.
+        The gradients of tables are returned summed and without the loss scale. The inner optimizer
+        then clips by the norm of the dense gradients alone, which is within the bound already.
         """
         summed = [table if table.is_own else table.summed(scale) for table in tables]
         dense_squares = row_gradients.sum_of_squares(one for one in dense_grads if one is not None)
@@ -444,7 +444,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 anchor.own_trainer.check_strategy()
 
     def slot_variables(self, table: Table) -> list[SlotVariable]:
-        """What this optimizer keeps beside the rows of a table, see `Variable.get_slot_variables`.
+        """Returns the optimizer's state of a table, see `Variable.get_slot_variables`.
 
         None where it does not train the table.
         """
@@ -453,7 +453,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def table_trainers(self) -> list[TableTrainer]:
-        """What trains each table that has no optimizer of its own, once this one is built."""
+        """The trainers of tables without an optimizer of their own, once this one is built."""
         return list(self._tables.trainers)
 
     @property
@@ -492,7 +492,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[Any]:
-        """The inner optimizer's variables, and what it keeps for whole tables."""
+        """The inner optimizer's variables and the state that it keeps for whole tables."""
         state = [variable for trainer in self.table_trainers for variable in trainer.state]
         return [*self.inner_optimizer.variables, *state]
 
@@ -526,7 +526,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 trainer.finalize()
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the step, and what is kept for tables besides their rows and slots.
+        """Writes the step and the state that is kept for tables outside their rows and slots.
 
         Keras saves the inner optimizer, an attribute, by itself.
         """
@@ -597,5 +597,5 @@ def _split(variables: Any) -> _Split:
 
 
 def _name_number(trainer: TableTrainer) -> np.ndarray:
-    """What tells a table's name from those of others, in a file."""
+    """Returns a checksum of the table's name, to recognize the table in a file."""
     return np.asarray(zlib.crc32(trainer.table.options.name.encode()), np.int64)

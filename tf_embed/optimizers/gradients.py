@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Keras optimizers do to gradients before the rule, done to gradients of rows.
+"""The steps that Keras optimizers apply to gradients before the rule, for gradients of rows.
 
 All of it is defined on the gradient of the variable, so gradients of equal keys are summed first.
 """
@@ -23,7 +23,7 @@ def sum_equal_keys(
     Args:
         keys: [n].
         gradients: [n, dim].
-        dtype: What sums are taken in.
+        dtype: The dtype of sums.
         handle: The table on whose device it is done; None: on the host.
 
     Returns:
@@ -50,18 +50,18 @@ def clip(optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor) -> tf.Tenso
     norm, global_norm, value = _clipping(optimizer)
     if norm or global_norm:
         squares = tf.reduce_sum(tf.square(gradient))
-        if norm:  # an infinite norm leaves 0 of what is finite, unlike an infinite global norm
+        if norm:  # an infinite norm makes finite elements 0, unlike an infinite global norm
             return gradient * norm / tf.maximum(tf.sqrt(squares), norm)
         return gradient * tf.cast(norm_factor(squares, global_norm), gradient.dtype)
     return tf.clip_by_value(gradient, -value, value)
 
 
 def norm_factor(squares: tf.Tensor, largest: float) -> tf.Tensor:
-    """What gradients are multiplied with so that their global norm is at most `largest`.
+    """Returns the factor that scales gradients to a global norm of at most `largest`.
 
     Args:
-        squares: Sum of the squares of the gradient, scalar. Where it is infinite or NaN, so is the
-            factor NaN.
+        squares: Sum of the squares of the gradient, scalar. If it is infinite or NaN, the factor is
+            NaN.
     """
     norm = tf.sqrt(squares)
     factor = largest / tf.maximum(norm, tf.cast(largest, norm.dtype))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any Keras optimizer on the rows of a table: the general way to train, beside the fused rules.
 
-A copy of the optimizer is built on variables whose first dimension is open. At each step they take
-the rows and slots that the step touches, the copy's own `apply` runs on them, and what it leaves is
-read back. So a table's rows get exactly what a dense variable of these rows would get, from
-Keras's own code. Statistics that an optimizer takes over a variable are taken over these rows.
+A copy of the optimizer is built on variables whose first dimension is open. Each step loads the
+touched rows and slots into these variables, runs the copy's own `apply`, and reads the result back.
+So a table's rows get exactly the update of a dense variable of these rows, from Keras's own code.
+Statistics that an optimizer takes over a variable are taken over these rows.
 
-What an optimizer keeps of the shape of the variable, or of one number or vector for each of its
-rows, is a slot and lies in the table. What has no row dimension is state of the whole table.
+Optimizer state of the variable's shape, or of one number or vector for each row, is a slot and is
+stored in the table. State without a row dimension belongs to the whole table.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class RowsVariable(keras.Variable):
 
     Args:
         row_shape: Shape of one row.
-        initializer: What its rows start from while the optimizer is built.
+        initializer: The initial value of its rows while the optimizer is built.
         dtype: float32 or float64.
         name: Name of the variable.
     """
 
     def __init__(self, row_shape: tuple[int, ...], initializer: Any, dtype: str, name: str) -> None:
-        # Keras wants a shape without None; what it makes has no rows and is never used.
+        # Keras wants a shape without None; the resulting variable has no rows and is never used.
         super().__init__(
             "zeros", shape=(0, *row_shape), dtype=dtype, trainable=True, autocast=False, name=name
         )
@@ -95,7 +95,7 @@ class RowsVariable(keras.Variable):
 
 
 class _RowsMixin(keras.optimizers.Optimizer):
-    """What makes an optimizer's slots RowsVariables.
+    """A mixin that makes an optimizer's slots RowsVariables.
 
     A class of an optimizer and of this one has the optimizer's own methods first, and these in
     place of those of keras.optimizers.Optimizer.
@@ -112,7 +112,7 @@ class _RowsMixin(keras.optimizers.Optimizer):
         layout: Any = None,
         name: str | None = None,
     ) -> Any:
-        """Makes a slot, where the shape has rows, or state of the table."""
+        """Makes a slot if the shape has rows, and state of the table otherwise."""
         shape = tuple(shape)
         if not shape or shape[0] is not None:
             return super().add_variable(
@@ -151,15 +151,16 @@ class RowOptimizer:
 
     Args:
         optimizer: The optimizer. Its learning rate, schedule and number of steps are followed;
-            other hyper-parameters are taken as they are now. What acts on gradients before the
-            rule (clipping, accumulation, loss scale) and moving averages are not done here.
+            other hyper-parameters are taken as they are now. Steps on gradients before the rule
+            (clipping, accumulation, loss scale) and moving averages are not done here.
         dim: Number of weights in a row.
-        dtype: What is computed in, float32 or float64.
+        dtype: The dtype of the computation, float32 or float64.
         weight_decay: Whether its weight decay applies.
         is_trial: Whether this one is made to try the optimizer, and for nothing else.
 
     Raises:
-        ValueError: The optimizer can't be copied from its config, or keeps what no row can keep.
+        ValueError: If the optimizer can't be copied from its config, or has state that no row can
+            keep.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class RowOptimizer:
 
     @property
     def slot_names(self) -> list[str]:
-        """What the optimizer calls its slots, in the order of the rule's groups."""
+        """The optimizer's names of its slots, in the order of the rule's groups."""
         # One that bears the name of the variable itself is called as the optimizer's list of it.
         lists: dict[int, str] = {
             id(one): name.strip("_")
@@ -232,13 +233,13 @@ class RowOptimizer:
 
     @property
     def state(self) -> list[Any]:
-        """What it keeps for the whole table; Keras variables."""
+        """The state that it keeps for the whole table; Keras variables."""
         return list(self._state)
 
     def catch_up(self, other: RowOptimizer | None) -> None:
         """Takes over the numbers of the whole table, which are those of the optimizer's steps.
 
-        Such as Nadam's product of momenta. What has columns is of rows, and stays.
+        Such as Nadam's product of momenta. State that has columns is of rows, and stays.
 
         Args:
             other: That of another table; None: the optimizer.
@@ -293,7 +294,7 @@ class RowOptimizer:
                     rows, slots = (tf.ones([count, width], self._dtype) for width in columns)
                     tf.ensure_shape(self.step(rows, slots, rows)[0], rows.shape)
         except Exception as error:
-            # What TensorFlow says here is a traceback; it is in the cause.
+            # TensorFlow's message is a traceback here, so it is left in the cause.
             raise ValueError(
                 f"Dynamic tables can't be trained by {_name(type(self._optimizer))} as it is: its "
                 f"step fails with {type(error).__name__} on a number of rows that is not known "
@@ -301,7 +302,7 @@ class RowOptimizer:
             ) from error
 
     def _initial_value(self, slot: RowsVariable) -> float:
-        """What the slots of a new row start from; NaN for its weights."""
+        """Returns the initial value of the slots of a new row; NaN if it is the row's weights."""
         value = np.asarray(slot.value, np.float64).reshape(-1)
         probe = np.asarray(self._copy.rows.value, np.float64).reshape(-1)
         if value.shape == probe.shape and np.array_equal(value, probe):
@@ -327,7 +328,7 @@ def learning_rate_is_number(config: dict[str, Any]) -> bool:
 
 
 def _copy(optimizer: Any) -> Any:
-    """An optimizer of the same kind for rows. What is no number of its learning rate is called."""
+    """Copies an optimizer for rows. A learning rate that is not a number is called first."""
     kind = type(optimizer)
     config = config_of(optimizer)
     if not learning_rate_is_number(config):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RowRuleOptimizer`: the base of FBGEMM's and OneFlow's optimizers, which are rules on rows.
 
-Each is a rule on rows: what one step does to a row's weights and slots by the row's gradient, and
-to nothing else. In a table the rule is one of cc/core/rules; here the same formulas stand in
-TensorFlow's ops, for dense variables, whose first axis are rows. Rows that the sparse gradient of a
-dense variable leaves out are not touched, as in a table.
+Each is a rule on rows: one step changes a row's weights and slots by the row's gradient, and
+nothing else. In a table the rule is one of cc/core/rules; here the same formulas are written in
+TensorFlow's ops, for dense variables, whose first axis is that of rows. Rows that the sparse
+gradient of a dense variable leaves out are not touched, as in a table.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tf_embed.optimizers.optimizer_text import optimizer_text
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """What an optimizer keeps of each row.
+    """A variable that an optimizer keeps for each row.
 
     Attributes:
-        name: What the formulas call it.
+        name: Its name in the formulas.
         is_wide: Whether there is one number for each weight, else for each row.
         starts_at_weights: Whether it starts from the weights.
         initial_value: The number that it starts from otherwise.
@@ -47,7 +47,7 @@ class Rows:
 
     Attributes:
         weights: [n, dim].
-        gradients: [n, dim]; what a rule has made of the rows in a pass has none.
+        gradients: [n, dim]; the rows that a rule returns from a pass have none.
         slots: By name, [n, dim] or [n, 1].
         rate: The learning rate, a scalar.
         step: The number of the step, from 1; a scalar.
@@ -101,7 +101,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
     # Whether some steps change rows that they do not touch.
     changes_all_rows = False
-    # How many steps apart the largest count of all rows is looked up; None where nobody asks.
+    # Number of steps between lookups of the largest count of all rows; None if it is not used.
     max_counter_every: int | None = None
 
     def __init__(self, learning_rate: Any, name: str, weight_decay: Any, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         self._slots_of = slots_of
 
     def slot_variables(self, table: Any) -> list[Any]:
-        """What it keeps beside the rows of a table of its layer, see `Variable.get_slot_variables`.
+        """Returns the state that it keeps for a layer's table, see `Variable.get_slot_variables`.
 
         None of a table that it does not train, or that a wrapper of it trains.
         """
@@ -138,7 +138,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
     @property
     @abc.abstractmethod
     def slots(self) -> tuple[Slot, ...]:
-        """What is kept of each row, in a table's order: wide slots first."""
+        """The slots of each row, in a table's order: wide slots first."""
 
     @property
     @abc.abstractmethod
@@ -147,7 +147,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
     @property
     def adjustable(self) -> tuple[str, ...]:
-        """Names of the numbers besides the learning rate that `adjust` may change."""
+        """Names of the numbers, other than the learning rate, that `adjust` may change."""
         return ()
 
     def make_adjustable(self) -> None:
@@ -209,7 +209,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         """One step on the rows that it touches."""
 
     def pass_over(self, rows: Rows) -> Rows:
-        """What is done to all rows at the end of a step, where `changes_all_rows`."""
+        """Updates all rows at the end of a step, if `changes_all_rows`."""
         return rows
 
     def check_dim(self, dim: int, name: str) -> None:
@@ -352,7 +352,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
 
 def _compute_dtype(variable: Any) -> str:
-    """What rules are computed in, and slots are of, as in a table."""
+    """Returns the dtype of rules and slots, as in a table."""
     dtype = keras.backend.standardize_dtype(variable.dtype)
     return "float64" if dtype == "float64" else "float32"
 

@@ -18,12 +18,12 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
     """Adagrad with one accumulator for each row instead of one for each weight.
 
     For the gradient g of a row: s += mean(g^2); w -= learning_rate * g / (sqrt(s) + epsilon). It
-    costs a table 4 bytes a row, where Adagrad costs 4 for each weight. On a dense variable a row
-    is the last axis, and a scalar is a row of one.
+    costs a table 4 bytes a row, while Adagrad costs 4 for each weight. On a dense variable a row is
+    the last axis, and a scalar is a row of one.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
-        initial_accumulator_value: What s starts from, at least 0.
+        initial_accumulator_value: The initial value of s, at least 0.
         epsilon: A small number that keeps the division finite.
         weight_decay: None, or the factor of decoupled weight decay: w -= w * weight_decay *
             learning_rate before each step.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras optimizers as fused rules.
 
-The rules run in the table, on the weights and slots of a row at once. This file says which rule
-each Keras optimizer is, and its hyper-parameters at a step, so that a table's rows get exactly what
-Keras would give a dense variable. Classes of RowRuleOptimizer register themselves.
+The rules run in the table, on the weights and slots of a row at once. This file maps each Keras
+optimizer to its rule and to its hyper-parameters at a step, so that a table's rows are updated
+exactly as Keras would update a dense variable. Classes of RowRuleOptimizer register themselves.
 `row_optimizer.py` is for the optimizers that have no rule.
 """
 
@@ -20,10 +20,10 @@ from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 
 
 class RuleSlot(NamedTuple):
-    """What a rule keeps of each row.
+    """A variable that a rule keeps for each row.
 
     Attributes:
-        name: What Keras or the formulas call it.
+        name: Its name in Keras or in the formulas.
         is_wide: Whether there is one number for each weight; otherwise one for each row.
         initial_value: Of a new row. NaN: the weights.
     """
@@ -54,7 +54,7 @@ _RULES: dict[type, Callable[[Any], FusedRule]] = {}
 def register(optimizer_class: type, rule_of: Callable[[Any], FusedRule]) -> None:
     """Makes tables run the optimizers of a class as a fused rule.
 
-    It speaks for the class alone: a subclass may change what the rule does not know of.
+    It speaks for the class alone: a subclass may change behavior that the rule does not know.
 
     Args:
         optimizer_class: A class of Keras optimizers.
@@ -209,8 +209,8 @@ def hyper_parameters(
     Args:
         optimizer: One that `fused_rule` knows.
         weight_decay: Whether its weight decay applies.
-        max_counter: One more than the largest count of all rows, a float64 scalar, where the rule
-            asks for it.
+        max_counter: One more than the largest count of all rows, a float64 scalar, if the rule asks
+            for it.
 
     Returns:
         A float64 vector.

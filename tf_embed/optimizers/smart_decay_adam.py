@@ -180,7 +180,7 @@ class SmartDecayAdam(RowRuleOptimizer):
 
     @staticmethod
     def _keep(beta: float, dtype: tf.DType) -> Any:
-        """What a step without a gradient leaves of a moment, in double."""
+        """Returns the factor by which a step without a gradient scales a moment, in double."""
         return np.float64(1.0) - np.float64(dtype.as_numpy_dtype(1.0 - beta))
 
 

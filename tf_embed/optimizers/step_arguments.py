@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the wrapper's steps are called with: gradients, variables, losses and tapes."""
+"""Checks of the arguments of the wrapper's steps: gradients, variables, losses and tapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tf_embed.variable.anchor import Anchor
 
 
 def items_in(value: Any, argument: str) -> list[Any]:
-    """The items of a list, or of what else gives them one by one, such as a zip.
+    """Returns the items of a list, or of any iterable, such as a zip.
 
     Raises:
         TypeError: It is something else, such as a tensor, which would give its rows.
@@ -62,7 +62,7 @@ def pairs_in(value: Any, argument: str) -> list[tuple[Any, Any]]:
 
 
 def check_tape(tape: Any) -> None:
-    """Refuses what is neither a tape nor None.
+    """Checks that a value is a tape or None.
 
     Raises:
         TypeError: It is something else.

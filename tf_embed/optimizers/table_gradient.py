@@ -31,7 +31,7 @@ class TableGradient:
     def train_unless_frozen(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
         """One step, by these keys and values, which are those of all replicas.
 
-        Of a frozen table there are none, but what counts steps for all tables goes on.
+        A frozen table has none, but state that counts steps for all tables still advances.
         """
         step = functools.partial(self._train, keys, values, scale)
         trainer = self.trainer
@@ -72,10 +72,10 @@ def train_all(tables: list[TableGradient], scale: Any) -> None:
 
 
 def each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, Any]]:
-    """Pairs of gradients and variables, without those that say again what another has said.
+    """Returns pairs of gradients and variables, without repetitions of an anchor's gradient.
 
     Raises:
-        ValueError: An anchor has two gradients, of which none is known to have the other in it.
+        ValueError: If an anchor has two gradients, and neither is known to include the other.
     """
     pairs = []
     gradient_of: dict[int, Any] = {}

@@ -38,8 +38,8 @@ from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import Anchor, run_if
 
-# Together they would need what Keras does not say: its own accumulated gradients, and averages of
-# steps that change nothing.
+# Keras does not define these together with tables: they would need its own accumulated gradients,
+# and averages of steps that change nothing.
 _EXCLUSIVE = ("global_clipnorm", "use_ema")
 _REFUSED = (
     keras.optimizers.LossScaleOptimizer,
@@ -48,7 +48,7 @@ _REFUSED = (
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses what can't train a table.
+    """Refuses an optimizer that can't train a table.
 
     Raises:
         TypeError: It is no Keras optimizer.
@@ -113,11 +113,11 @@ def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
 
 
 def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
-    """Raises under a strategy whose replicas can't train a table with what there is.
+    """Raises under a strategy whose replicas can't train one of these tables.
 
     Args:
         received: The optimizer or its option.
-        tables: What it is to train. One that is sharded over workers is refused anywhere.
+        tables: The tables to train. One that is sharded over workers is refused anywhere.
     """
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -135,7 +135,7 @@ def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
 
 
 def _check_on_servers(optimizer: keras.optimizers.Optimizer, name: str) -> None:
-    """Refuses what can't train a table on parameter servers, where a step is one op on each.
+    """Refuses an optimizer that can't train on parameter servers: a step is one op on each.
 
     Raises:
         ValueError: The optimizer is of that kind, or has an option that needs more ops.
@@ -158,7 +158,7 @@ def _check_on_servers(optimizer: keras.optimizers.Optimizer, name: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """What TensorFlow must not save with the trainer, since it is saved elsewhere."""
+    """Attributes that TensorFlow must not save with the trainer, since they are saved elsewhere."""
 
     table: Table
     optimizer: Any
@@ -186,7 +186,7 @@ class TableTrainer(tf.Module):
         super().__init__()
         check_optimizer(optimizer)
         options = anchor.table.options
-        # exclude_from_weight_decay is public in Keras, what it chose is not.
+        # exclude_from_weight_decay is public in Keras, but its result is not.
         decay = optimizer._use_weight_decay(_stand_in(anchor) if is_own else anchor)
         rows = None
         if isinstance(anchor.table, ServerTable):
@@ -208,7 +208,7 @@ class TableTrainer(tf.Module):
 
     @property
     def rule(self) -> str | ExternalRule:
-        """What the table's slots belong to."""
+        """The owner of the table's slots: a rule's name, or an optimizer of rows."""
         rows = self._parts.rows
         if rows is None:
             return fused_rule(self._parts.optimizer)  # type: ignore[return-value]
@@ -216,7 +216,7 @@ class TableTrainer(tf.Module):
 
     @property
     def slots(self) -> list[SlotVariable]:
-        """What is kept beside each row."""
+        """The variables that are kept for each row."""
         rows, optimizer, table = self._parts.rows, self._parts.optimizer, self._parts.table
         if rows is None:
             slots = fused_slots(optimizer, table.options.dim)
@@ -237,7 +237,7 @@ class TableTrainer(tf.Module):
         return self._parts.table
 
     def bind(self) -> None:
-        """Tells the table which rule it will be trained with, and by whom."""
+        """Tells the table its rule, and adds this trainer to the table's trainers."""
         self._parts.table.bind_rule(self.rule)
         self._parts.table.trainers.add(self)
 
@@ -247,7 +247,7 @@ class TableTrainer(tf.Module):
         return any(one.optimizer is self.optimizer for one in self.table.trainers)
 
     def catch_up(self, other: TableTrainer | None) -> None:
-        """Takes over what steps without this table have made of its whole-table numbers.
+        """Takes over the whole-table numbers as steps without this table have left them.
 
         Args:
             other: A trainer that has made these steps; None: the optimizer itself has.
@@ -312,7 +312,7 @@ class TableTrainer(tf.Module):
         Args:
             keys: [n].
             gradients: [n, dim].
-            scale: What the loss was multiplied with.
+            scale: The factor of the loss.
         """
         table = self._parts.table
         dtype = table.options.slot_dtype
@@ -331,7 +331,7 @@ class TableTrainer(tf.Module):
         Args:
             keys: [n]; keys may repeat.
             gradients: [n, dim].
-            scale: What the loss was multiplied with.
+            scale: The factor of the loss.
             trained: Whether there is a step at all, a bool scalar. Default: there is. REQUIRES:
                 can_be_told.
         """
@@ -362,7 +362,7 @@ class TableTrainer(tf.Module):
         self._run_rule(keys, sums, distinct=True, trained=trained)
 
     def finalize(self) -> None:
-        """Replaces the weights of all rows by their moving averages, where the optimizer has them.
+        """Replaces the weights of all rows by their moving averages, if the optimizer has them.
 
         A row that was never trained keeps its weights.
         """
@@ -382,10 +382,10 @@ class TableTrainer(tf.Module):
         table.import_(*before._replace(values=values))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """What is to be saved besides the table, for `keras_files.write`.
+        """Returns the state to be saved beside the table, for `keras_files.write`.
 
         Args:
-            prefix: What the names begin with.
+            prefix: The prefix of the names.
         """
         arrays = {f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)}
         if self.accumulator is not None:
@@ -393,10 +393,10 @@ class TableTrainer(tf.Module):
         return arrays
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
-        """Takes over what `arrays` gave. Where another optimizer has saved, it starts anew.
+        """Restores the result of `arrays`. If another optimizer saved it, the state starts again.
 
         Args:
-            arrays: What `keras_files.read` gave.
+            arrays: The result of `keras_files.read`.
             prefix: As in `arrays`.
         """
         for i, variable in enumerate(self.state):
@@ -492,7 +492,7 @@ class TableTrainer(tf.Module):
         weights = tf.cast(stored, dtype)
         slots = _start_at_weights(slots, weights, rule)
         # Without rows, statistics over them are NaN: a row of zeros with the gradient 0 stands in.
-        # What is a number goes on, as a count of steps would; what has columns is of rows, and is
+        # A number, such as a count of steps, advances. State that has columns is of rows, and is
         # put back.
         count = tf.shape(weights)[0]
         none = tf.equal(count, 0)
@@ -523,7 +523,7 @@ class TableTrainer(tf.Module):
 
 
 def max_counter_of(optimizer: Any) -> list[Any]:
-    """One more than the largest count of all rows, where the rule asks for it."""
+    """Returns one more than the largest count of all rows, if the rule asks for it."""
     if getattr(optimizer, "max_counter_every", None) is None:
         return []
     with tf.init_scope():
@@ -541,7 +541,7 @@ def _stand_in(anchor: Anchor) -> tf.Variable:
 
 
 def _in_own_thread(make: Callable[[], Any]) -> Any:
-    """What a function gives, called where no scope of Keras is open.
+    """Returns the result of a function, called while no scope of Keras is open.
 
     A layer may be built while Keras goes through a model symbolically, and then no optimizer can be
     made. Such scopes are of a thread.
@@ -567,7 +567,7 @@ def _accumulator(options: TableOptions) -> Table:
 
 
 def _start_at_weights(slots: tf.Tensor, weights: tf.Tensor, rule: ExternalRule) -> tf.Tensor:
-    """Slots [n, slots of a row], where those of new rows that start at the weights do."""
+    """Returns slots [n, slots of a row], with the weights in new slots that start at them."""
     groups, begin = [], 0
     for width, initial_value in zip(rule.widths, rule.initial_values, strict=True):
         group = slots[:, begin : begin + width]

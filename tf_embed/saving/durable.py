@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and names that survive a crash of the machine, in folders of this machine.
 
-A file system may keep what was written, renamed or removed in memory for half a minute, and bring
-it to the disk in any order. In other file systems than local ones these functions do nothing: an
+A file system may keep writes, renames and removals in memory for half a minute, and bring them to
+the disk in any order. In other file systems than local ones these functions do nothing: an
 object store answers when an object is safe.
 """
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables in the files of Keras, .keras and .weights.h5.
 
-Keras gives an object a mapping from names to arrays, its store, to write what it has. A table
-writes what `Table.export` gives, an array each under the names of `ops.Exported`, and its kind, as
+Keras gives an object a mapping from names to arrays, its store, to write its state. A table writes
+the results of `Table.export`, an array each under the names of `ops.Exported`, and its kind, as
 text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string keys as one
 array of all their bytes and one of their lengths, so that no byte is lost. Beside all arrays of a
-store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is taken over.
+store goes a checksum, since HDF5 has none: damaged data raises, and nothing of it is loaded.
 
 Large arrays are handed on one at a time and without copies of ours, so that there are no more of
 them in memory than Keras and TensorFlow make.
@@ -31,16 +31,16 @@ _ROWS = Exported._fields
 _STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
 _KIND = "kind"
 _CHECKSUM = "checksum"
-# An array may be so many times as long as what HDF5 stores of it; its filters do less than that.
+# An array may be so many times as long as its data in HDF5; its filters do less than that.
 _MAX_EXPANSION = 2_000
 
 
 def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
-    """What is in a table, for `write`.
+    """Returns the content of a table, for `write`.
 
     Args:
         table: The table.
-        prefix: What the names begin with.
+        prefix: The prefix of the names.
     """
     arrays = table.export_all()._asdict()
     if table.options.key_dtype == tf.string:
@@ -55,7 +55,7 @@ def write(store: Any, arrays: dict[str, Any]) -> None:
     """Writes arrays and their checksum.
 
     Args:
-        store: What Keras gives to `save_own_variables`.
+        store: The store that Keras gives to `save_own_variables`.
         arrays: Arrays or tensors by name. Emptied.
     """
     checksum = 0
@@ -67,10 +67,10 @@ def write(store: Any, arrays: dict[str, Any]) -> None:
 
 
 def read(store: Any, owner: str) -> dict[str, np.ndarray]:
-    """Reads what `write` wrote.
+    """Reads the arrays that `write` wrote.
 
     Args:
-        store: What Keras gives to `load_own_variables`.
+        store: The store that Keras gives to `load_own_variables`.
         owner: Whose arrays they are, for messages.
 
     Raises:
@@ -96,11 +96,11 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
 
 
 def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -> None:
-    """Replaces the content of a table by what was saved.
+    """Replaces the content of a table by the saved one.
 
     Args:
         table: The table. It may have another number of shards.
-        arrays: What `read` gave. Those of the table are taken out.
+        arrays: The result of `read`. Those of the table are taken out.
         prefix: As in `arrays_of`.
 
     Raises:
@@ -116,7 +116,7 @@ def import_all(
 
     Args:
         tables: The tables.
-        arrays: What `read` gave. Those of the tables are taken out.
+        arrays: The result of `read`. Those of the tables are taken out.
         prefixes: Of each table as in `arrays_of`.
 
     Raises:
@@ -156,11 +156,11 @@ def save(table: Table, store: Any, beside: Mapping[str, Any] | None = None) -> N
 
 
 def load(table: Table, store: Any) -> dict[str, np.ndarray]:
-    """Replaces the content of a table by what `save` wrote, and gives the arrays beside it.
+    """Replaces the content of a table by that from `save`, and returns the arrays beside it.
 
     Raises:
-        ValueError: There is no table in the file, one of another dim or dtype, or what is there is
-            damaged. The table is as it was then.
+        ValueError: If the file has no table, a table of another dim or dtype, or damaged data. Then
+            the table is unchanged.
     """
     arrays = read(store, table.options.name)
     import_into(table, arrays)
@@ -178,10 +178,10 @@ def _array_of(value: Any) -> np.ndarray:
 def _array_in(store: Any, name: str) -> np.ndarray:
     """An array of a store, which must be there before memory is taken for it.
 
-    HDF5 gives zeros for what a file says that an array has and does not hold.
+    HDF5 gives zeros for elements that an array has by its shape, and that the file does not hold.
 
     Raises:
-        ValueError: The array is far longer than what is stored of it.
+        ValueError: If the array is far longer than its stored data.
     """
     value = store[name]
     if hasattr(value, "id") and hasattr(value.id, "get_storage_size"):  # an h5py.Dataset
@@ -213,10 +213,10 @@ def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
 
 
 class LoadAttempts:
-    """What went wrong when Keras loaded a layer.
+    """The errors of Keras's attempts to load a layer.
 
-    Keras tries again wherever else it meets the layer, where the file has nothing of it, and tells
-    the last error alone.
+    Keras tries again at each other place of the layer, although the file has nothing of it there,
+    and reports the last error alone.
     """
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class LoadAttempts:
 
 
 def _checksum(checksum: int, name: str, array: np.ndarray) -> int:
-    """The CRC-32 of what came before, and of an array, its name, dtype and shape."""
+    """Returns a CRC-32 continued over an array, its name, dtype and shape."""
     checksum = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), checksum)
     if not array.size:
         return checksum

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Keras's `get_weights` gives for a table: an empty array that carries the rows.
+"""The value of a table in Keras's `get_weights`: an empty array that carries the rows.
 
 Keras asks each weight for its value as a NumPy array, and hands arrays of the same shapes back in
 `set_weights`. A table's weight, its anchor, has the shape (0, dim), so the value has no room for
-rows; they go beside it, in a subclass. What makes a new array of it, as NumPy's arithmetic does,
-leaves the rows behind, and that array is refused: rows are never lost without a word.
+rows; they go beside it, in a subclass. A new array made of it, as by NumPy's arithmetic, lacks the
+rows and is refused: rows are never lost without a word.
 
-As in any `get_weights`, what an optimizer keeps is not in it. The table's slots stay as they are
-when rows are replaced.
+As in any `get_weights`, optimizer state is not in it. The table's slots stay as they are when rows
+are replaced.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
     Args:
         value: The array.
         *tables: The tables.
-        owner: What messages call them. Default: the name of the first one.
+        owner: The owner's name in messages. Default: the name of the first one.
 
     Raises:
         ValueError: There are no rows beside the array, or rows of another dim or dtype. The tables
@@ -162,7 +162,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
 
 
 def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
-    """What a table keeps for rows: their slots, initial ones where it lacks a row, and its meta."""
+    """Returns slots of rows, initial ones for rows that the table lacks, and the table's meta."""
     keys, _, present, numbers, _, _ = table.export()
     meta = TableMeta.of(numbers)
     slots = np.tile(meta.initial_slots(present.dtype), (rows.keys.shape[0], 1))

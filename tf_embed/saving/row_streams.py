@@ -21,8 +21,8 @@ class RowReader:
     """The rows of a save. Every byte is checked when it is opened.
 
     Args:
-        folder: Where its files are.
-        file_name: What they are named after.
+        folder: The folder of its files.
+        file_name: The stem of the files' names.
 
     Attributes:
         num_rows: Number of rows.
@@ -31,7 +31,7 @@ class RowReader:
         key_dtype: Dtype of keys.
         value_dtype: Dtype of weights.
         slot_dtype: Dtype of slots.
-        meta: What the table was besides its rows, for `RowWriter`.
+        meta: State of the table outside its rows, for `RowWriter`.
 
     Raises:
         TypeError: If keys or weights are of a dtype that is not read.
@@ -73,8 +73,8 @@ class RowWriter:
     """A save of rows with int64 keys, which is there when it is finished and not before.
 
     Args:
-        folder: Where its files are put.
-        file_name: What they are named after.
+        folder: The folder of its files.
+        file_name: The stem of the files' names.
         value_dtype: Dtype of weights.
         dim: Number of weights in a row.
         meta: That of a `RowReader`: rows get slots, rule and seed as its. None: rows of no

@@ -3,9 +3,9 @@
 
 TensorFlow Recommenders Addons 0.8.1 writes two files for each shard, `-keys` and `-values`: the
 bytes of the one tensor and of the other, and nothing about their dtypes, their dim or their end. So
-the variable that reads them must be told what they are, and what can be checked is that the lengths
-go together and that every file of a save is there. (Strings are no use: there it writes addresses
-of memory in their place.)
+the variable that reads them must be told all this. The only possible checks are that the lengths
+fit each other, and that every file of a save is there. (Strings are no use: there it writes
+addresses of memory in their place.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TfraFile:
     """The two files of a shard.
 
     Attributes:
-        stem: Their path, without what they end with.
+        stem: Their path, without its endings.
         rows: How many rows they hold.
     """
 
@@ -35,7 +35,7 @@ def find(folder: str, name: str, key_bytes: int, row_bytes: int) -> list[TfraFil
     """The files of a saved table, all shards of all processes.
 
     Args:
-        folder: Where they are.
+        folder: The folder of the files.
         name: The table's name.
         key_bytes: Bytes of a key.
         row_bytes: Bytes of a row.

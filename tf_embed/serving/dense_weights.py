@@ -29,7 +29,7 @@ def weights_of(sources: Iterable[Source]) -> list[Any]:
 
 
 def descriptions(variables: Sequence[Any]) -> tuple[Weight, ...]:
-    """What the weights are."""
+    """Describes the weights."""
     return tuple(
         Weight(one.name, tuple(one.shape), keras.backend.standardize_dtype(one.dtype))
         for one in variables

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`FollowedTable`: a table that becomes what another one was when it was published."""
+"""`FollowedTable`: a table that takes over another one's published states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEW_ROWS = 1024
 
 
 class FollowedTable:
-    """A table that becomes what another one was when it was published.
+    """A table that takes over another one's published states.
 
     Args:
         table: The table. Nothing else writes to it.
@@ -28,7 +28,7 @@ class FollowedTable:
         self._left = 0  # rows, since memory was given back
 
     def open(self, folder: str, files: TableFiles) -> PublishedRows:
-        """Opens what was published, and checks every byte of it. Changes nothing.
+        """Opens a publication, and checks every byte of it. Changes nothing.
 
         Raises:
             tf.errors.OpError: If files are damaged, missing, or of another kind of table.
@@ -41,7 +41,7 @@ class FollowedTable:
     def take(self, opened: PublishedRows) -> None:
         """Removes the rows that left, and writes those that are there.
 
-        Who looks rows up meanwhile gets the old or the new one of each key.
+        Concurrent lookups get the old or the new row of each key.
 
         Raises:
             ValueError: If the table has no room for all rows.

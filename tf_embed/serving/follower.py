@@ -31,10 +31,10 @@ _FILE_ERRORS = (tf.errors.OpError, OSError)  # that may be over when they are tr
 class Follower(WithBlock):
     """Keeps the rows and dense weights of a model as they were when they were last published.
 
-    A `Publisher` of the same model publishes, in another process. Everything that was published is
-    checked before the first row changes, so what is damaged, or not whole yet, changes nothing.
-    Lookups go on meanwhile, and each row that they get is the one before or the one after. Within
-    `reading()` all of them, and the dense weights, are of one version.
+    A `Publisher` of the same model publishes, in another process. A publication is checked in full
+    before the first row changes, so a damaged or incomplete one changes nothing. Lookups go on
+    meanwhile, and each row that they get is the one before or the one after. Within `reading()` all
+    of them, and the dense weights, are of one version.
 
     Rows that have left the published tables leave these, and their memory is given back. Nothing
     else may write to the tables. They need no optimizer and no policy. Rows that they have before
@@ -43,7 +43,7 @@ class Follower(WithBlock):
     Args:
         model: A `tf_embed.Variable`, a built layer or model, or a list of these, as the Publisher
             has them: the same tables and dense weights in the same order.
-        path: Where the Publisher publishes. It need not be there yet.
+        path: The path of the Publisher. It need not be there yet.
 
     Attributes:
         path: That path.
@@ -78,17 +78,17 @@ class Follower(WithBlock):
         # The run and version whose rows are loaded; None: rows may be of several runs.
         self._rows_of: tuple[str, int] | None = None
         self._served: Publication | None = None
-        self._changed = threading.Condition()  # what is served, or the thread's state
+        self._changed = threading.Condition()  # of the served version, or the thread's state
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._failure: Exception | None = None  # that has ended the thread, until it is told
 
-    # What is served.
+    # The served state.
 
     @property
     def publication(self) -> Publication | None:
-        """What all rows are at least at; None before the first one."""
+        """The publication that all rows have reached at least; None before the first one."""
         return self._served
 
     @property
@@ -120,7 +120,7 @@ class Follower(WithBlock):
     # Updates.
 
     def update(self) -> bool:
-        """Takes what was published since.
+        """Takes the publications since the last call.
 
         Returns:
             Whether there was something.
@@ -147,7 +147,7 @@ class Follower(WithBlock):
             return self._served is not before
 
     def follow(self, every_seconds: float = 1.0) -> Follower:
-        """Takes what is published from now on, by a thread.
+        """Starts a thread that takes publications from now on.
 
         The first update is over when this returns. If an update fails because files are damaged or
         can't be read, that is logged, `error` has it, and the next one tries again. Any other error
@@ -182,14 +182,14 @@ class Follower(WithBlock):
         """Waits until a version, or a later one, is served by the thread of `follow`.
 
         Args:
-            version: What `Publisher.publish` gave, an int from 1.
+            version: The result of `Publisher.publish`, an int from 1.
             timeout_seconds: How long to wait, a number above 0.
 
         Raises:
             TypeError: If an argument is of a wrong type.
             ValueError: If an argument is out of range.
             tf.errors.DeadlineExceededError: If it takes longer.
-            Exception: What has ended the thread.
+            Exception: If the thread ended with it.
         """
         version = validation.positive_int(version, "version")
         seconds = validation.positive_number(timeout_seconds, "timeout_seconds", most=_MOST_SECONDS)
@@ -211,7 +211,7 @@ class Follower(WithBlock):
         """Ends the thread of `follow`, after the update that it may be at. Rows stay.
 
         Raises:
-            Exception: What has ended the thread before.
+            Exception: If the thread ended with it before.
         """
         self._stop.set()
         if self._thread is not None:
@@ -266,7 +266,7 @@ class Follower(WithBlock):
             raise newer[-1]
 
     def _look(self, failed: dict[int, Exception]) -> int:
-        """Finds out what is published; the newest version."""
+        """Lists the publications; returns the newest version."""
         present = publication.versions_in(self.path)
         self._known = {one: self._known[one] for one in present if one in self._known}
         for version in present:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Publication`: what is known of a publication, and the file that makes a folder one.
+"""`Publication`: the description of a publication, and the file that makes a folder one.
 
 The file is written last, so a folder without it is no publication, or none yet. It names the files
 of rows of each table and the file of dense weights, with the numbers and checksums that these must
@@ -50,7 +50,7 @@ class WeightsFile:
     Attributes:
         bytes: Size of their file.
         checksum: The CRC-32 of its bytes.
-        weights: What is in it, in the order of the model.
+        weights: Its weights, in the order of the model.
     """
 
     bytes: int
@@ -60,17 +60,17 @@ class WeightsFile:
 
 @dataclasses.dataclass(frozen=True)
 class Publication:
-    """What is known of a publication without reading its rows.
+    """The description of a publication, known without reading its rows.
 
     Attributes:
         version: Its number. Later ones have higher numbers.
         since: The version that it has the changes since; None: it has all rows. Whatever has the
             rows of that version, or of a later one of the same `run`, has those of this one once
             the changes are made.
-        run: What the publications of one `Publisher` have in common.
+        run: An id that the publications of one `Publisher` share.
         time: The moment whose rows it has, in seconds since 1970.
         tables: A `TableFiles` for each table.
-        kinds: For each table what its rows are.
+        kinds: For each table the kind of its rows.
         weights: The dense weights; None: it has none, and needs the next changes.
     """
 
@@ -123,7 +123,7 @@ def write(path: str, publication: Publication) -> None:
 
 
 def read(path: str, version: int) -> Publication:
-    """Reads what a publication is.
+    """Reads the description of a publication.
 
     Raises:
         tf.errors.DataLossError: If the file is damaged.
@@ -147,7 +147,7 @@ def read(path: str, version: int) -> Publication:
 
 
 def remove(path: str, version: int) -> None:
-    """Removes a publication, or what a crash has left of one: first what makes it one."""
+    """Removes a publication, or a crash's leftovers: first the file that makes it one."""
     folder = os.path.join(path, folder_name(version))
     names = [FILE, f"{FILE}{_ASIDE}", WEIGHTS, f"{WEIGHTS}{_ASIDE}"]
     present = set(manifest.names_in(folder))
@@ -163,7 +163,7 @@ def remove(path: str, version: int) -> None:
 def route(
     publications: Iterable[Publication], run: str | None, version: int
 ) -> tuple[Publication, ...]:
-    """What to load next to come closer to the newest version.
+    """Returns the publications to load next to come closer to the newest version.
 
     Args:
         publications: Those that can be loaded.

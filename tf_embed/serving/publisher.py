@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Publisher`: publishes what a training process has learned."""
+"""`Publisher`: publishes the weights of a training process."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Publisher(WithBlock):
 
     A publication has the rows of all tables at one moment, without optimizer slots, and the dense
     weights of that moment. It is there when it is whole: a crash, or a full disk, leaves those that
-    were there before. The first one of a Publisher has all rows, and later ones have what changed.
-    Tables need `TablePolicy(track_changes=True)` for that; otherwise each publication has all rows.
+    were there before. The first one of a Publisher has all rows, and later ones have the changed
+    rows. Tables need `TablePolicy(track_changes=True)` for that; otherwise each publication has all
+    rows.
 
     After `whole_every` publications of changes, one more is written with all rows, for followers
     that start later, and older ones are removed. A follower that follows takes the changes alone.
@@ -42,7 +43,7 @@ class Publisher(WithBlock):
         model: A `tf_embed.Variable`, a layer, a model, or a list of these. Their order counts for
             the follower, which has the same ones.
         path: A folder, or a path of any file system that TensorFlow knows. It is made.
-        keep: How many of the newest publications stay, besides those that a follower needs that
+        keep: How many of the newest publications stay, in addition to those for a follower that
             starts now; an int from 1. Followers that are further behind take all rows again.
         whole_every: After how many publications of changes all rows are written; an int from 1.
 
@@ -88,8 +89,8 @@ class Publisher(WithBlock):
         Waits for the publication before this one.
 
         Args:
-            whole: Whether it has all rows, also if it could have what changed. Followers take all
-                of them.
+            whole: Whether it has all rows, even if the changed ones would do. Followers take all of
+                them.
             wait: Whether it is there when this returns. False: a thread writes it, and an error is
                 raised by the next `publish`, or by `wait`. Rows are those of now in both cases.
                 Tables that do not keep track of changes need True.
@@ -247,7 +248,7 @@ class Publisher(WithBlock):
         self._changes = 0
 
     def _tidy(self) -> None:
-        """Removes publications that no follower needs, and what a crash has left."""
+        """Removes publications that no follower needs, and leftovers of crashes."""
         present = publication.versions_in(self.path)
         self._known = {one: self._known[one] for one in present if one in self._known}
         for version in present:

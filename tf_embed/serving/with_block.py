@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`WithBlock`: what the end of a `with` block ends."""
+"""`WithBlock`: a base of classes that are closed by the end of a `with` block."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
     """Adagrad with one sum for each row, s.
 
     s += mean(q^2); w = keep w - rate g, where q = g, rate = learning_rate / (sqrt(s) + eps) and
-    keep = 1, but for what the mode of weight decay makes of them.
+    keep = 1, unless the mode of weight decay changes them.
 
     Args:
         learning_rate: As in RowRuleOptimizer.
@@ -234,15 +234,14 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
 
     For the gradient g of a row: s += mean(g^2); w -= m g, where m = learning_rate / (sqrt(s) +
     eps). It costs a table 4 bytes a row. RowwiseAdagrad is the same rule with the arguments of
-    Keras's Adagrad; a table's slots serve both, but for the modes that keep more.
+    Keras's Adagrad; a table's slots serve both, except in the modes that keep more.
 
     With `weight_decay`, l, only rows of a step decay, as `weight_decay_mode` says:
         NONE: not at all.
         L2: w = (1 - m l) w - m g, where s += mean((g + l w)^2).
         DECOUPLE: w = (1 - learning_rate l) w - m g.
-        DECOUPLE_GLOBAL: as DECOUPLE, and a row makes up for the steps that left it out, at its next
-            one and by the present learning rate. Until then lookups give what it was. 8 bytes a
-            row.
+        DECOUPLE_GLOBAL: as DECOUPLE, and at its next step a row makes up for the steps that left it
+            out, at the present learning rate. Until then lookups give the old row. 8 bytes a row.
         COUNTER, COWCLIP: by the number of a row's steps, see the two definitions. 12 bytes a row.
 
     Args:
@@ -335,7 +334,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
 
     @property
     def lower_bound(self) -> float:
-        """What steps that left a row out leave of a weight at least."""
+        """The least factor of a weight that the steps without its row may leave."""
         return 0.0 if self.global_weight_decay is None else self.global_weight_decay.lower_bound
 
     def _take(self, name: str, value: float) -> None:

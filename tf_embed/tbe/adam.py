@@ -98,15 +98,15 @@ class _RowAdam(RowRuleOptimizer):
 class Adam(_RowAdam):
     """FBGEMM's ADAM: Adam whose epsilon and weight decay stand outside of the bias correction.
 
-    For the gradient g of a row: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-    w -= learning_rate (m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w), where
-    k is the number of the step. Rows that a step does not touch stand still.
+    For the gradient g of a row: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -=
+    learning_rate (m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w), where k is
+    the number of the step. Rows that a step does not touch do not change.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
         beta1: How much of m stays, from 0 to less than 1.
-        beta2: How much of v stays, likewise.
+        beta2: How much of v stays, from 0 to less than 1.
         weight_decay: Factor of decoupled weight decay.
         use_rowwise_bias_correction: Whether k counts the steps that touched the row, so that a row
             that comes late is corrected as one that comes early.
@@ -162,13 +162,13 @@ class Adam(_RowAdam):
 class PartialRowwiseAdam(_RowAdam):
     """FBGEMM's PARTIAL_ROWWISE_ADAM: Adam with one v for each row, of the mean of g^2.
 
-    It costs a table 4 bytes a row and 4 for each weight, where Adam costs 8 for each weight.
+    It costs a table 4 bytes a row and 4 for each weight, while Adam costs 8 for each weight.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
         beta1: How much of the mean of gradients stays, from 0 to less than 1.
-        beta2: How much of the mean of squares stays, likewise.
+        beta2: How much of the mean of squares stays, from 0 to less than 1.
         weight_decay: Factor of decoupled weight decay.
         name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
@@ -196,15 +196,15 @@ class PartialRowwiseAdam(_RowAdam):
 class LAMB(_RowAdam):
     """FBGEMM's LAMB: Adam whose steps are as long as the row, times the learning rate.
 
-    For r, the direction of Adam with its weight decay: w -= learning_rate (||w|| / ||r||) r,
-    with the norms of the row. Where one of them is 0, their ratio is taken as 1, so rows of zeros
-    are trained too (FBGEMM's are not).
+    For r, the direction of Adam with its weight decay: w -= learning_rate (||w|| / ||r||) r, with
+    the norms of the row. If one of them is 0, their ratio is taken as 1, so rows of zeros are
+    trained too (FBGEMM's are not).
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
         beta1: How much of the mean of gradients stays, from 0 to less than 1.
-        beta2: How much of the mean of squares stays, likewise.
+        beta2: How much of the mean of squares stays, from 0 to less than 1.
         weight_decay: Factor of the weights in r.
         name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
@@ -237,7 +237,7 @@ class PartialRowwiseLAMB(_RowAdam):
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
         beta1: How much of the mean of gradients stays, from 0 to less than 1.
-        beta2: How much of the mean of squares stays, likewise.
+        beta2: How much of the mean of squares stays, from 0 to less than 1.
         weight_decay: Factor of the weights in the direction.
         name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
@@ -266,9 +266,9 @@ class PartialRowwiseLAMB(_RowAdam):
 class LARS(RowRuleOptimizer):
     """FBGEMM's LARS_SGD: momentum whose rate goes by the norms of a row and of its gradient.
 
-    a = learning_rate eta ||w|| / (||g|| + weight_decay ||w||); m = momentum m + a (g +
-    weight_decay w); w -= m. Where ||w|| or the divisor is 0, a is the learning rate, so rows of
-    zeros are trained too (FBGEMM's are not).
+    a = learning_rate eta ||w|| / (||g|| + weight_decay ||w||); m = momentum m + a (g + weight_decay
+    w); w -= m. If ||w|| or the divisor is 0, a is the learning rate, so rows of zeros are trained
+    too (FBGEMM's are not).
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.

@@ -24,11 +24,11 @@ from tf_embed.tbe.optimizer_settings import (
 class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
     """FBGEMM's ENSEMBLE_ROWWISE_ADAGRAD: RowwiseAdagrad, and at some steps averages of all rows.
 
-    Each row has an average z of its weights. Before step t, so at the end of the step before:
-    where `step_ema` divides t, z = k z + (1 - k) w for all rows, where k is 0 up to `step_start`
-    and then `step_ema_coef`; where `step_swap` divides t, w = z for all rows. z starts at 0, as
-    FBGEMM's; but where the first average is the weights (`step_start` is at least `step_ema`, and
-    averages go on), it starts at the row's first weights, as if a new row had always been there.
+    Each row has an average z of its weights. Before step t, so at the end of the step before: if
+    `step_ema` divides t, z = k z + (1 - k) w for all rows, with k = 0 up to `step_start` and then
+    `step_ema_coef`; if `step_swap` divides t, w = z for all rows. As in FBGEMM, z starts at 0. But
+    if the first average is the weights (`step_start` is at least `step_ema`, and averages go on), z
+    starts at the row's first weights, as if a new row had always been there.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
@@ -129,7 +129,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
 class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
     """FBGEMM's EMAINPLACE_ROWWISE_ADAGRAD: RowwiseAdagrad of rows whose second half is an average.
 
-    Before step t, so at the end of the step before, where `step_ema` divides t and t is at least
+    Before step t, so at the end of the step before, if `step_ema` divides t and t is at least
     `step_start`, the second half of all rows follows the first: w_2 += step_ema_coef (w_1 - w_2).
     Dense variables of one axis, as biases, have no halves and are left to RowwiseAdagrad.
 

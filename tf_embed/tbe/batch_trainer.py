@@ -23,7 +23,7 @@ from tf_embed.variable.anchor import run_if
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """What TensorFlow must not save with the trainer, since it is saved elsewhere."""
+    """Attributes that TensorFlow must not save with the trainer, since they are saved elsewhere."""
 
     tables: tuple[Table, ...]
     optimizer: RowRuleOptimizer
@@ -39,8 +39,8 @@ class BatchTrainer(tf.Module):
             read at each step.
         combiner: How the lookups pool rows, "sum" or "mean".
         stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
-        state_dtypes: What some of the optimizer's slots are in rows, by their names: float16 or
-            bfloat16. Default: float32, as all others.
+        state_dtypes: Dtypes of some of the optimizer's slots in rows, by name: float16 or bfloat16.
+            Default: float32, as all others.
 
     Attributes:
         state: One more than the largest count of the rows of all tables, if the optimizer asks for
@@ -59,7 +59,8 @@ class BatchTrainer(tf.Module):
         for table in tables:
             optimizer.check_dim(table.options.dim, table.options.name)
         self._parts = _Parts(tuple(tables), optimizer, dict(state_dtypes or {}))
-        # The owners of sharded tables sum, and what they send is divided where the batch is.
+        # The owners of sharded tables only sum: the worker that has the batch divides their
+        # results.
         self._combiner = "sum" if isinstance(tables[0], WorkerTable) else combiner
         self._stochastic_rounding = stochastic_rounding
         self.state = max_counter_of(optimizer)
@@ -74,7 +75,7 @@ class BatchTrainer(tf.Module):
 
     @property
     def slots(self) -> list[SlotVariable]:
-        """What is kept beside the rows of all tables, table by table."""
+        """The variables beside the rows of all tables, table by table."""
         return [slot for table in self._parts.tables for slot in self.slots_of(table)]
 
     def slot_variables(self, table: Table) -> list[SlotVariable]:
@@ -82,7 +83,7 @@ class BatchTrainer(tf.Module):
         return self.slots_of(table) if table in self._parts.tables else []
 
     def slots_of(self, table: Table) -> list[SlotVariable]:
-        """What is kept beside each row of a table."""
+        """The variables beside each row of a table."""
         optimizer, views, begin = self.optimizer, [], 0
         for name, width, initial_value in fused_slots(optimizer, table.options.dim):
             name = f"{table.options.name}/{optimizer.name}/{name}"
@@ -109,7 +110,7 @@ class BatchTrainer(tf.Module):
         return table.assign_slots(keys, table.find(keys)[0], slots, self.optimizer.rule, first)
 
     def dtype_of(self, slot: Slot) -> tf.DType:
-        """What one of the optimizer's slots is in rows."""
+        """Returns the dtype of one of the optimizer's slots in rows."""
         return self._parts.state_dtypes.get(slot.name, tf.float32)
 
     def check_strategy(self) -> None:
@@ -132,8 +133,8 @@ class BatchTrainer(tf.Module):
 
         Args:
             batches: As `BatchAnchor.slices_of` gives them.
-            gradients: Likewise.
-            scale: What the loss was multiplied with.
+            gradients: Of the pooled values, as `BatchAnchor.slices_of` gives them.
+            scale: The factor of the loss.
             trained: Nothing.
         """
         del trained
@@ -165,7 +166,7 @@ class BatchTrainer(tf.Module):
         return getattr(self.optimizer, "global_weight_decay", None) is not None
 
     def missed_decay(self, number: int, keys: tf.Tensor) -> tf.Tensor:
-        """What the steps since a row's last one would have left of its weights by the next one.
+        """Returns the decay factor of weights by the steps between a row's last and next one.
 
         Of tables that are sharded over workers, it is of keys that this worker owns.
 
@@ -201,10 +202,10 @@ class BatchTrainer(tf.Module):
         counter.assign(tf.cast(1.0 + most, counter.dtype))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """What is to be saved besides the tables, for `keras_files.write`.
+        """Returns the state to be saved beside the tables, for `keras_files.write`.
 
         Args:
-            prefix: What the names begin with.
+            prefix: The prefix of the names.
         """
         numbers = {f"{prefix}{one.name}": one.numpy() for one in self.optimizer.variables}
         return {
@@ -213,7 +214,7 @@ class BatchTrainer(tf.Module):
         }
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
-        """Takes over what `arrays` gave."""
+        """Restores the result of `arrays`."""
         for variable in self.optimizer.variables:  # steps and hyper-parameters
             if f"{prefix}{variable.name}" in arrays:
                 variable.assign(arrays[f"{prefix}{variable.name}"])

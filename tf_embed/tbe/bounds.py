@@ -21,7 +21,7 @@ class BoundsCheck:
         owner: The layer, for messages.
         rows: Of each feature the number of its rows; None where each index is good.
         tables: Of each feature the name of its table.
-        mode: What becomes of faults.
+        mode: How faults are handled.
         padding_id: The index that stands for nothing, or None.
         num_faults: Counts the faults, int64.
     """
@@ -60,7 +60,7 @@ class BoundsCheck:
             kept = checked.kept
             weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
         counts = self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE)
-        if counts and not substitutes.are_used():  # what is served keeps no count
+        if counts and not substitutes.are_used():  # a served model keeps no count
             self._count(checked.num_events)
         return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
 

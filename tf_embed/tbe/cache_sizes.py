@@ -37,10 +37,10 @@ class CacheSizes:
         load_factor: Which part of the rows of a table its cache has room for.
         sets: If not 0, how many sets of 32 rows all these caches have together, in place of
             `load_factor`. They are divided by the number of rows.
-        precision: What rows are stored in.
+        precision: The type of stored rows.
         optimizer: The optimizer whose slots rows have; None: rows have none yet.
         state_dtypes: The dtypes of some of its slots, by name, that are not float32.
-        device: Where the tables are.
+        device: The device of the tables.
     """
 
     load_factor: float

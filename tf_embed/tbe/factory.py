@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizer of an OptimType and FBGEMM's settings: what a table-batched layer trains by."""
+"""Makes a table-batched layer's optimizer from its OptimType and FBGEMM's settings."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class OptimizerSettings(Config):
             NONE, L2 and DECOUPLE.
         eta: Of LARS_SGD.
         beta1: Of ADAM, LAMB and their PARTIAL_ROWWISE_ kinds.
-        beta2: Likewise.
+        beta2: Of the same optimizers.
         max_norm: Of the row-wise Adagrads.
         ensemble_mode: Of ENSEMBLE_ROWWISE_ADAGRAD; None: its defaults.
         emainplace_mode: Of EMAINPLACE_ROWWISE_ADAGRAD; None: its defaults.
         counter_based_regularization: Of EXACT_ROWWISE_ADAGRAD, just with WeightDecayMode.COUNTER.
-        cowclip_regularization: Likewise, with COWCLIP.
-        global_weight_decay: Likewise, with DECOUPLE_GLOBAL.
+        cowclip_regularization: Of EXACT_ROWWISE_ADAGRAD, just with WeightDecayMode.COWCLIP.
+        global_weight_decay: Of EXACT_ROWWISE_ADAGRAD, just with WeightDecayMode.DECOUPLE_GLOBAL.
         extra_optimizer_config: `use_rowwise_bias_correction` is of ADAM.
 
     Raises:
@@ -105,7 +105,7 @@ def _adam(extra_optimizer_config: UserEnabledConfigDefinition | None, **settings
 _ADAM = ("learning_rate", "eps", "beta1", "beta2", "weight_decay")
 _ROWWISE = ("learning_rate", "eps", "weight_decay", "weight_decay_mode", "max_norm")
 
-# What makes the optimizer of a type, and the settings that it uses.
+# The class or function that makes each type's optimizer, and the settings that it uses.
 _MAKERS: dict[EmbOptimType, tuple[Callable[..., RowRuleOptimizer], tuple[str, ...]]] = {
     EmbOptimType.EXACT_SGD: (SGD, ("learning_rate",)),
     EmbOptimType.EXACT_ADAGRAD: (Adagrad, ("learning_rate", "eps")),
@@ -196,11 +196,11 @@ def optimizer_of_type(optim_type: Any, settings: OptimizerSettings) -> RowRuleOp
 def present_settings(
     settings: OptimizerSettings, optimizer: RowRuleOptimizer | None
 ) -> OptimizerSettings:
-    """The settings of an optimizer that was made from some, with what was changed since.
+    """Returns the settings of an optimizer, with the changes since it was made.
 
     Args:
-        settings: What it was made from.
-        optimizer: What `optimizer_of_type` gave.
+        settings: The settings that it was made from.
+        optimizer: The result of `optimizer_of_type`.
     """
     if optimizer is None:
         return settings
@@ -223,7 +223,7 @@ def present_settings(
 
 
 def _check_decay(owner: str, used: tuple[str, ...], settings: OptimizerSettings) -> None:
-    """Refuses a mode of weight decay without what it takes, and what no mode takes."""
+    """Refuses a mode of weight decay without its definition, and a definition without its mode."""
     mode = settings.weight_decay_mode
     for wanted, name in _DEFINITION_OF_MODE.items():
         if mode == wanted and name not in used:

@@ -19,10 +19,10 @@ _Own = TypeVar("_Own")
 
 
 def required(own: _Own | None, owner: str, method: str) -> _Own:
-    """A layer's own optimizer, or what belongs to it.
+    """Returns a layer's own optimizer, or an attribute that belongs to it.
 
     Args:
-        own: It, or None.
+        own: The optimizer or attribute, or None.
         owner: The layer, for messages.
         method: The method that needs it.
 

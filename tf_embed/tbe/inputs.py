@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a table-batched layer is called with to one batch of bags.
+"""Turns the inputs of a table-batched layer into one batch of bags.
 
 A batch has its bags feature by feature: those of the first feature, then those of the second. Bag b
 holds the indices from offsets[b] up to offsets[b + 1].
@@ -44,13 +44,13 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """What a layer is called with: features, in one vector or one container each.
+    """The input format of a layer: features in one vector, or one container each.
 
     Attributes:
         owner: The layer, for messages.
         count: How many features there are.
         names: Their names, or None.
-        declared: What must not be dense instead, as there is no padding id; None if there is.
+        declared: The inputs that must not be dense for lack of a padding id; None if there is one.
     """
 
     owner: str
@@ -121,11 +121,11 @@ class Features:
                 self.declared.declare(ids, feature)
 
     def batch_size(self, indices: Any, offsets: Any) -> int | None:
-        """The number of bags of each feature, by shapes; None where they don't say it.
+        """The number of bags of each feature, by shapes; None if they don't say it.
 
         Args:
-            indices: What `shapes_of` gives of those of a call.
-            offsets: Likewise.
+            indices: The result of `shapes_of` for the indices of a call.
+            offsets: The result of `shapes_of` for the offsets of a call.
         """
         if offsets is None:
             return tf.TensorShape(self._shapes(indices)[0])[0]
@@ -133,7 +133,7 @@ class Features:
         return None if length is None else (length - 1) // self.count
 
     def num_indices(self, indices: Any, offsets: Any) -> int | None:
-        """The number of all indices, likewise."""
+        """Returns the number of all indices, by shapes; None if they don't say it."""
         shapes = [indices] if offsets is not None else self._shapes(indices)
         counts = [tf.TensorShape(shape).num_elements() for shape in shapes]
         return None if None in counts else sum(counts)
@@ -248,7 +248,7 @@ class Features:
 
 
 def shapes_of(inputs: Any) -> Any:
-    """The shape of what a layer is called with, or those of its features."""
+    """Returns the shapes of a layer's inputs, or of its features."""
     if isinstance(inputs, Mapping):
         return {name: shapes_of(one) for name, one in inputs.items()}
     if isinstance(inputs, (list, tuple)) and any(hasattr(one, "shape") for one in inputs):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the optimizers of FBGEMM's table-batched embeddings are set by, under FBGEMM's names."""
+"""The settings of the optimizers of FBGEMM's table-batched embeddings, by FBGEMM's names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CounterWeightDecayMode(enum.IntEnum):
 
 
 class LearningRateMode(enum.IntEnum):
-    """What a count of a row's steps does to its learning rate."""
+    """The effect of a count of a row's steps on its learning rate."""
 
     EQUAL = -1
     TAIL_ID_LR_INCREASE = 0
@@ -73,7 +73,7 @@ class GradSumDecay(enum.IntEnum):
 
 
 class StepMode(enum.IntEnum):
-    """What becomes of an average once it was taken: with `NONE` it begins anew, else it goes on."""
+    """Whether an average starts again after it was used: it does with `NONE`, otherwise goes on."""
 
     NONE = 0
     USE_COUNTER = 1
@@ -85,7 +85,7 @@ class TailIdThreshold(Config):
     """The count from which on a row is no tail.
 
     Args:
-        val: The count; or, where `is_ratio`, its share of the largest count of all rows.
+        val: The count; or, if `is_ratio`, its share of the largest count of all rows.
         is_ratio: Which of the two it is.
 
     Raises:
@@ -232,7 +232,7 @@ class GlobalWeightDecayDefinition(Config):
 
     Args:
         start_iter: The first step that it is counted from.
-        lower_bound: What the steps left out leave of a weight at least, from 0 to 1.
+        lower_bound: The least factor of a weight after the steps left out, from 0 to 1.
 
     Raises:
         TypeError: An argument is of another type.

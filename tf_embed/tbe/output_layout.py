@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`OutputLayout`: where the rows of bags stand in a table-batched layer's output."""
+"""`OutputLayout`: the positions of bags' rows in a table-batched layer's output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OutputLayout:
     """Where the rows of bags go, and the shape that they make.
 
     Args:
-        features: What the layer is called with.
+        features: The input format of the layer.
         feature_tables: The number of each feature's table.
         dims: Dim of each feature.
         is_pooled: Whether rows of a bag are pooled; else all dims are equal.

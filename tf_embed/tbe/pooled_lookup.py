@@ -24,7 +24,7 @@ class PooledLookup:
         feature_tables: The number of each feature's table.
         dims: Dim of each table.
         combiner: How rows are pooled, "sum" or "mean".
-        max_gradient: What each gradient of a value is clipped to; 0: it is not.
+        max_gradient: The bound for clipping each gradient of a value; 0: no clipping.
         anchor: The anchor of all tables, if one trainer trains them; None if each has its own.
         trainer: That trainer, or None.
     """
@@ -54,8 +54,8 @@ class PooledLookup:
 
         Args:
             batch: The bags.
-            pieces: Where the rows of bags go, as `OutputLayout.pieces` gives it.
-            size: Likewise.
+            pieces: Positions of the rows of bags, as `OutputLayout.pieces` gives them.
+            size: The number of values, from the same call.
             training: Whether this is a use of the rows, before a step.
 
         Returns:
@@ -65,8 +65,8 @@ class PooledLookup:
         trainer = self._trainer
         if not training or trainer is None or not trainer.decays_between_steps:
             return values
-        # Rows are not as the steps that left them out would have made them. What those change of
-        # the values has no gradients: the next step does it to the rows.
+        # Stored rows lack the decay of the steps that left them out. The correction of the values
+        # gets no gradient, because the next step applies the decay to the rows.
         decayed = times_factors(batch, self._feature_tables, trainer.missed_decay)
         now = self._find_stored(decayed, pieces, size, training)
         return values + tf.stop_gradient(now - values)

@@ -25,7 +25,7 @@ def quantize(rows: Any) -> tf.Tensor:
     """Gives the quantized rows that lie nearest to some rows.
 
     The bias of a row is its least weight, and 255 scales above it lies its greatest. So a weight
-    changes by half of a scale at most, but for the rounding of float32.
+    changes by half of a scale at most, apart from the rounding of float32.
 
     Args:
         rows: Floating, [..., dim], dim at least 1. Finite in float32, and so is the difference of
@@ -50,7 +50,7 @@ def quantize(rows: Any) -> tf.Tensor:
     _check_axis(rows)
     rows = tf.cast(rows, tf.float32)
     bias = tf.reduce_min(rows, axis=-1, keepdims=True)
-    # In double, where the difference of two weights and its quotient are exact enough.
+    # In double, so that the difference of two weights and its quotient are exact enough.
     above = tf.cast(rows, tf.float64) - tf.cast(bias, tf.float64)
     scale = tf.reduce_max(above, axis=-1, keepdims=True) / 255.0
     # A scale below the normal numbers could be off by as much as itself.

@@ -106,7 +106,7 @@ class RowResets:
             keys = tf.constant(of_table, tf.int64)
             if count is None:
                 keys = tf.boolean_mask(keys, table.lookup(keys, return_exists=True)[1])
-            # A row that comes anew has initial states.
+            # A removed key that is inserted again has initial states.
             table.remove(keys)
             zeros = tf.zeros([tf.size(keys), table.dim], table.value_dtype)
             table.upsert(keys, zeros, distinct=True)

@@ -10,7 +10,7 @@ from tf_embed.saving import keras_files
 from tf_embed.table.table import Table
 from tf_embed.tbe.batch_trainer import BatchTrainer
 
-_TRAINER = "optimizer_"  # what its arrays in a file begin with
+_TRAINER = "optimizer_"  # prefix of its arrays in a file
 
 
 class TablesSaver:
@@ -19,7 +19,7 @@ class TablesSaver:
     Args:
         owner: The layer, for messages.
         tables: Its tables.
-        trainer: What trains them; None if the layer leaves that to others.
+        trainer: The trainer of the tables; None if the layer leaves training to others.
     """
 
     def __init__(self, owner: str, tables: Sequence[Table], trainer: BatchTrainer | None) -> None:
@@ -39,7 +39,7 @@ class TablesSaver:
         """See `TableBatchedEmbeddingBags.load_own_variables`.
 
         Args:
-            store: What Keras gives.
+            store: The store that Keras gives.
             is_built: Whether the layer is built, so that the store must not be empty.
         """
         if not is_built and not store.keys():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the arguments of a table-batched layer may be, and which have no effect."""
+"""Checks the arguments of a table-batched layer, and lists those without effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tf_embed.tbe.types import (
     TBEStatsReporterConfig,
 )
 
-# FBGEMM's names of what optimizers keep, by ours.
+# FBGEMM's names of optimizer states, by ours.
 _STATES = {
     "sum": "momentum1",
     "momentum": "momentum1",
@@ -55,9 +55,9 @@ _SWITCHES = (
     "prefetch_pipeline",
     "uvm_host_mapped",
 )
-# What is checked and has no effect on tables without a cache.
+# Arguments that are checked, and have no effect on tables without a cache.
 _OF_CACHE = ("cache_load_factor", "cache_sets", "prefetch_pipeline")
-# What is checked and has no effect.
+# Arguments that are checked, and have no effect.
 _WITHOUT_EFFECT = (
     "cache_reserved_memory",
     "cache_precision",
@@ -114,7 +114,7 @@ def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_device(device: Any) -> None:
-    """Refuses what names no device: it is None, a str, an int, TensorFlow's or PyTorch's."""
+    """Refuses a value that names no device: one is None, a str, an int, TensorFlow's, PyTorch's."""
     if isinstance(device, str):
         validation.name_of(device, "device")
         return
@@ -157,11 +157,11 @@ def say_what_has_no_effect(
 
     Args:
         given: The arguments.
-        parameters: What their defaults are of.
-        specs: What describes the tables.
+        parameters: The parameters that have their defaults.
+        specs: The descriptions of the tables.
         storages: The storage of each, as it was given.
         policies: The policy of each.
-        device: Where they are.
+        device: The device of the tables.
     """
     of_gpu = [
         rows_of_gpu_cache(spec, policy, storage, device) > 0
@@ -231,11 +231,11 @@ def check_precisions(
 def state_dtypes(
     given: Mapping[str, Any] | None, optimizer: RowRuleOptimizer | None, kind: EmbOptimType | None
 ) -> dict[str, tf.DType]:
-    """What the states of an optimizer are kept in.
+    """Returns the dtypes of an optimizer's states in rows.
 
     Args:
         given: A SparseType for some of FBGEMM's names of states.
-        optimizer: What has the states.
+        optimizer: The optimizer that has the states.
         kind: Its type, for messages.
 
     Returns:
@@ -279,7 +279,7 @@ def _check_precision(precision: SparseType, argument: str) -> None:
 
 
 def clip_value(gradient_clipping: bool, max_gradient: float) -> float:
-    """What gradients are clipped to; 0: they are not.
+    """Returns the bound for clipping gradients; 0: no clipping.
 
     Raises:
         TypeError: An argument is of another type.

@@ -83,10 +83,10 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     """Looks bags of ids up in many tables at once, and trains these by one step.
 
     FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of
-    tables, the same layout of inputs and output, the same optimizers. A table is an array of rows,
-    or, where its number of rows is None, a dynamic table in which every int64 is an id. Several
-    features may look up in one table. All tables are looked up in by one op and trained by another,
-    in which gradients are taken bag by bag: those of single ids are never written down.
+    tables, the same layout of inputs and output, the same optimizers. A table is an array of rows.
+    If its number of rows is None, it is a dynamic table, and every int64 is an id. Several features
+    may look up in one table. One op looks up in all tables, and another one trains them bag by bag:
+    gradients of single ids are never materialized.
 
     It is called with all ids in one vector, feature by feature:
 
@@ -113,17 +113,17 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     model, any of Keras, applies gradients; its `iterations` counts them, and the forward pass
     changes nothing. Callbacks that set a learning rate, such as LearningRateScheduler, set that of
     the model's optimizer alone: give `learning_rate` a schedule, or call `set_learning_rate` too.
-    The gradient of the layer's variable is that of pooled values. So tf.clip_by_global_norm takes
-    the norm of these and not of the rows' gradients; `gradient_clipping` clips either way.
-    `optimizer=None` leaves training to a `tf_embed.DynamicEmbeddingOptimizer`, and OptimType.NONE
-    to whoever takes the gradients: each table's is a tf.IndexedSlices of distinct ids.
+    The gradient of the layer's variable is that of pooled values, so tf.clip_by_global_norm takes
+    their norm instead of the rows'; `gradient_clipping` clips either way. `optimizer=None` leaves
+    training to a `tf_embed.DynamicEmbeddingOptimizer`, and OptimType.NONE to the caller: each
+    table's gradient is a tf.IndexedSlices of distinct ids.
 
-    Ids of arrays must be row numbers. `bounds_check_mode` says what becomes of others, and of
-    malformed offsets: FATAL, an error that names table, position and id; WARNING, they are logged,
-    in ever fewer calls, and all are counted, in `bounds_check_warning`; IGNORE, they are counted;
-    NONE, nothing. They are dropped: no row stands for them, and the caller's tensors stay. -1 means
-    an id that was pruned: it is dropped, and no fault. An offset is mended to the nearest that is
-    legal, but for NONE, an error.
+    Ids of arrays must be row numbers. `bounds_check_mode` decides about other ids and malformed
+    offsets: FATAL raises an error that names table, position and id; WARNING counts them all in
+    `bounds_check_warning`, and logs them in ever fewer calls; IGNORE counts them; NONE does
+    nothing. They are dropped: no row stands for them, and the caller's tensors stay. -1 means an id
+    that was pruned: it is dropped, and no fault. An offset is mended to the nearest legal one,
+    except with NONE, an error.
 
     Differences from FBGEMM:
         - A dim may be any; features of one table may stand in any order; every optimizer runs
@@ -138,8 +138,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
           `training=True`. FBGEMM's show it in training mode, which is its default.
         - `max_norm` and weight decay always apply, or are refused.
         - Arguments by position are those of FBGEMM 1.2 to 1.8, up to `extra_optimizer_config`.
-          Later versions have three more behind `weight_decay_mode`: what comes after it is best
-          given by keyword.
+          Later versions have three more behind `weight_decay_mode`: pass later arguments by
+          keyword.
 
     Args:
         embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
@@ -167,9 +167,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             `multipass_prefetch_config` and `uvm_host_mapped`. Each is checked, and logged once. At
             least 0.
         cache_precision: See above.
-        weights_precision: What rows are stored in: SparseType.FP32, FP16 or BF16; or INT8, which
-            are not trained, so with OptimType.NONE: `upsert` what
-            `tf_embed.tbe.quantized_rows.quantize` makes of rows into `tables`, whose dim is 8 more.
+        weights_precision: The type of stored rows: SparseType.FP32, FP16 or BF16; or INT8, which is
+            not trained, so with OptimType.NONE: `upsert` the results of
+            `tf_embed.tbe.quantized_rows.quantize` into `tables`, whose dim is 8 more.
         output_dtype: Of the output: FP32, FP16 or BF16. Sums are taken in float32.
         enforce_hbm: See above.
         optimizer: An OptimType, or None. This and every other member of an enum may be given by its
@@ -197,24 +197,24 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         ensemble_mode: Of ENSEMBLE_ROWWISE_ADAGRAD.
         emainplace_mode: Of EMAINPLACE_ROWWISE_ADAGRAD.
         counter_based_regularization: Of EXACT_ROWWISE_ADAGRAD with WeightDecayMode.COUNTER.
-        cowclip_regularization: Likewise with COWCLIP.
+        cowclip_regularization: The same with COWCLIP.
         pooling_mode: PoolingMode.SUM, MEAN or NONE. With NONE all tables have one dim.
         device: See above.
         bounds_check_mode: See above.
         uvm_non_rowwise_momentum: See above.
         use_experimental_tbe: See above.
         prefetch_pipeline: Whether `prefetch` will be called for later batches. It needs
-            CacheAlgorithm.LRU, as in FBGEMM, and changes nothing else: a lookup reads what was not
-            prefetched, and a row that leaves the cache too early is read again.
+            CacheAlgorithm.LRU, as in FBGEMM, and changes nothing else: a lookup reads rows that
+            were not prefetched or were evicted too early.
         stats_reporter_config: See above.
-        table_names: Names of the tables, all different. They are a part of what initial rows are
-            drawn from. Default: the layer's name, "/table_" and a number.
+        table_names: Names of the tables, all different. Initial rows are a function of them, among
+            others. Default: the layer's name, "/table_" and a number.
         optimizer_state_dtypes: From "momentum1" or "momentum2", those of `split_optimizer_states`
             that the optimizer has, to SparseType.FP32, the default, FP16 or BF16. Steps compute in
-            float32 and round a state once, to the nearest. So a sum of squares in BF16 stands still
-            when it is some hundred times what a step adds. FBGEMM has this of PARTIAL_ROWWISE_ADAM,
-            and momentum2 of ENSEMBLE_ROWWISE_ADAGRAD. What is saved is float32 and goes into a
-            layer of other types.
+            float32 and round a state once, to the nearest. So a sum of squares in BF16 stops
+            growing at some hundred times the increment of a step. FBGEMM has this for
+            PARTIAL_ROWWISE_ADAM, and momentum2 of ENSEMBLE_ROWWISE_ADAGRAD. Saved states are
+            float32, and load into layers of other types.
         multipass_prefetch_config: See above.
         global_weight_decay: Of EXACT_ROWWISE_ADAGRAD with DECOUPLE_GLOBAL.
         uvm_host_mapped: See above.
@@ -227,9 +227,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         policy: A `tf_embed.TablePolicy`, or one or None for each table: by which rows of dynamic
             tables come and leave.
         storage: A `tf_embed.Storage`, or one or None for each table: the tiers of each table, in
-            place of what its EmbeddingLocation means. One for all bounds each table by itself. If
-            one has a `path` and no `gpu_bytes`, all tables are on the CPU. `host_bytes` may be left
-            out beside a `path`, see `cache_load_factor`.
+            place of those of its EmbeddingLocation. One for all bounds each table by itself. If one
+            has a `path` and no `gpu_bytes`, all tables are on the CPU. `host_bytes` may be left out
+            beside a `path`, see `cache_load_factor`.
         padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
             arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
             so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
@@ -418,7 +418,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # The parts have taken these: another value would say what the layer does not do.
+        # The parts were made with these values: another one would misstate the layer's behavior.
         if name in _FIXED and getattr(self, "_is_made", False):
             raise AttributeError(
                 f"`{name}` of {self.name!r} is fixed when the layer is made: make another layer. "
@@ -504,7 +504,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             trainer.check_strategy()
             anchor.own_trainer = trainer
             with tf.init_scope():
-                # As an attribute of its own it is in checkpoints, with what the trainer keeps.
+                # As an attribute of its own it is in checkpoints, with the trainer's state.
                 self._anchor = anchor
             self._anchors = [anchor]
         for anchor in self._anchors:
@@ -550,7 +550,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     @property
     def optimizer(self) -> RowRuleOptimizer | None:
-        """What trains the tables; None with OptimType.NONE and `optimizer=None`."""
+        """The optimizer of the tables; None with OptimType.NONE and `optimizer=None`."""
         return self._optimizer
 
     @property
@@ -722,7 +722,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         return self._views.weights()
 
     def split_optimizer_states(self) -> list[list[Any]]:
-        """Views of what the optimizer keeps of each table's rows; they take writes.
+        """Returns views of the optimizer's states of each table's rows; they take writes.
 
         Rows are in the order of `split_embedding_weights`, if nothing was written between; those
         that were never trained have initial states. To write the state of a row that was never
@@ -730,7 +730,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
         Returns:
             For each table a list of `RowsView`, or within a tf.function of tensors, [rows, dim] or
-            [rows], float32 or what `optimizer_state_dtypes` says:
+            [rows], float32 or as in `optimizer_state_dtypes`:
                 EXACT_SGD: none.
                 EXACT_ADAGRAD: the sum [rows, dim].
                 EXACT_ROWWISE_ADAGRAD: the sum [rows]; with COUNTER, COWCLIP and DECOUPLE_GLOBAL
@@ -767,8 +767,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     ) -> None:
         """Writes all rows of arrays, with weights drawn evenly from `min_val` to `max_val`.
 
-        What is drawn is a function of the seed, the table's name and the number of the row. The
-        states of the optimizer stay.
+        Drawn values depend on the seed, the table's name and the number of the row. The states of
+        the optimizer stay.
 
         A dynamic table has no rows to begin with, it draws the row of a new id when that comes. So
         it must have a keras.initializers.RandomUniform of the same range as its initializer; then
@@ -793,14 +793,14 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         logical_table_ids: Any,
         buffer_ids: Any,
     ) -> None:
-        """Sets rows to 0, and all that the optimizer keeps of them to what it starts from.
+        """Sets rows to 0, and their optimizer states to their initial values.
 
         FBGEMM's does so with EXACT_ROWWISE_ADAGRAD, and nothing with others. In a dynamic table an
         id that has no row gets none. Not while others write into the tables; in eager execution.
 
         Args:
             pruned_indices: Ids, int64 [n], those of one table after those of another.
-            pruned_indices_offsets: Where those of each begin, and n; integers [m + 1].
+            pruned_indices_offsets: The offset of each table's ids, and n; integers [m + 1].
             logical_table_ids: Numbers of tables, integers [k].
             buffer_ids: Whose ids are meant: for table logical_table_ids[i] those from
                 pruned_indices_offsets[buffer_ids[i]] up to the next offset. Integers [k].
@@ -926,7 +926,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         self._saver.save(store)
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote, in place of what is in the tables.
+        """Reads the result of `save_own_variables`, and replaces the tables' contents.
 
         Raises:
             ValueError: There are no rows in the file, they are damaged, or those of other tables.

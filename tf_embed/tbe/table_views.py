@@ -17,10 +17,10 @@ from tf_embed.tbe.tables import Member
 from tf_embed.tbe.views import RowsView
 from tf_embed.variable.variable import Variable
 
-# FBGEMM's order of what an optimizer keeps: momentum1, momentum2, prev_iter, row_counter.
+# FBGEMM's order of optimizer states: momentum1, momentum2, prev_iter, row_counter.
 _STATES = ("sum", "momentum", "exp_avg", "exp_avg_sq", "sparse_ema", "prev_iter", "row_counter")
 
-# What FBGEMM has no name for but its place.
+# States that FBGEMM names by their position alone.
 _STATE_NAMES = {"momentum": "momentum1"}
 
 
@@ -30,7 +30,7 @@ class TableViews:
     Args:
         owner: The layer, for messages.
         members: Its tables.
-        trainer: What trains them; None if the layer leaves that to others.
+        trainer: The trainer of the tables; None if the layer leaves training to others.
     """
 
     def __init__(self, owner: str, members: list[Member], trainer: BatchTrainer | None) -> None:
@@ -94,7 +94,7 @@ class TableViews:
 
 
 def _view(table: Variable, count: int | None, **options: Any) -> Any:
-    """A view of all rows of a table; within a tf.function what it would read."""
+    """Returns a view of all rows of a table; within a tf.function, its value."""
     keys = None
     if count is None:
         keys = table.table.export(with_slots=False, with_policy=False).keys

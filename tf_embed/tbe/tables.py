@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a table-batched layer, and what describes one."""
+"""The tables of a table-batched layer, and the description of one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tf_embed.variable.variable import Variable
 
 @dataclasses.dataclass(frozen=True)
 class TableSpec:
-    """What describes a table.
+    """The description of a table.
 
     Attributes:
         rows: Number of rows; None for a dynamic table.
         dim: Number of weights in a row.
-        location: Where rows are wanted; see `device_of`.
-        device: What computes on them.
+        location: The requested place of the rows; see `device_of`.
+        device: The device that computes on them.
     """
 
     rows: int | None
@@ -136,8 +136,8 @@ def device_of(
     """Where the tables of a layer are, which one op looks up in: all on the same device.
 
     Args:
-        specs: What describes them. A GPU is for tables none of which is of EmbeddingLocation.HOST.
-        precision: What rows are stored in.
+        specs: Their descriptions. A GPU is for tables none of which is of EmbeddingLocation.HOST.
+        precision: The type of stored rows.
         has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
         storages: The storage of each. Tables with rows on disk are on the CPU, unless each of them
             has the `gpu_bytes` of its cache.
@@ -157,7 +157,7 @@ def device_of(
 
 
 class Tables(tf.Module):
-    """The tables of a layer, where checkpoints and SavedModels find them.
+    """The tables of a layer, as a tf.Module so that checkpoints and SavedModels find them.
 
     Attributes:
         members: The tables.

@@ -104,7 +104,7 @@ def check_records(metrics: RecordCacheMetrics | None, field: str, owner: str) ->
 
 
 def check_gathers(is_on: bool, argument: str, owner: str) -> None:
-    """Refuses to report what was not asked for when the layer was made.
+    """Refuses to report statistics that were not requested when the layer was made.
 
     Raises:
         ValueError: If the argument is not set.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FBGEMM's table-batched embeddings are described by, under FBGEMM's names.
+"""The types that describe FBGEMM's table-batched embeddings, under FBGEMM's names.
 
 Settings of a cache have an effect on tables that have one. Other tables take them so that a
 description that was written for FBGEMM is one here.
@@ -20,9 +20,9 @@ from tf_embed.configs import Config, as_bool, as_int
 class EmbeddingLocation(enum.IntEnum):
     """Where the rows of a table are wanted.
 
-    The tables of a layer, none of them of `HOST`, are on a GPU, where there is one that can have
-    them: `DEVICE` is its memory, `MANAGED` is pinned memory of the host that it reads and writes,
-    and `MANAGED_CACHING` is host memory under a cache in the GPU's. Otherwise all are on the CPU.
+    The tables of a layer, none of them of `HOST`, are on a GPU, if there is one that can have them:
+    `DEVICE` is its memory, `MANAGED` is pinned memory of the host that it reads and writes, and
+    `MANAGED_CACHING` is host memory under a cache in the GPU's. Otherwise all are on the CPU.
 
     A table on the CPU whose `storage` has a `path` has its rows on disk, under a cache in host
     memory. With `MANAGED_CACHING` the arguments of FBGEMM's cache say how large a cache is.
@@ -38,7 +38,7 @@ class EmbeddingLocation(enum.IntEnum):
 
 
 class ComputeDevice(enum.IntEnum):
-    """What computes on a table. TensorFlow places ops; `MTIA` is refused."""
+    """The device that computes on a table. TensorFlow places ops; `MTIA` is refused."""
 
     CPU = 0
     CUDA = 1
@@ -46,7 +46,7 @@ class ComputeDevice(enum.IntEnum):
 
 
 class PoolingMode(enum.IntEnum):
-    """What the rows of a bag become.
+    """How the rows of a bag are pooled.
 
     Members:
         SUM: Their sum.
@@ -60,7 +60,7 @@ class PoolingMode(enum.IntEnum):
 
 
 class BoundsCheckMode(enum.IntEnum):
-    """What becomes of ids that an array of rows has no row for, and of malformed offsets.
+    """The handling of ids outside of an array's rows, and of malformed offsets.
 
     An id that is out of bounds is dropped, it never stands for another row. The `V2_` members are
     FBGEMM's names for its second implementation of the same, and mean the plain ones here.
@@ -99,9 +99,9 @@ class CacheAlgorithm(enum.IntEnum):
 
 
 class SparseType(enum.Enum):
-    """What weights, outputs or an optimizer's state are stored in.
+    """The type of stored weights, outputs or optimizer states.
 
-    `FP8`, `INT4` and `INT2` are FBGEMM's; what takes a SparseType here refuses them by name.
+    `FP8`, `INT4` and `INT2` are FBGEMM's; functions that take a SparseType refuse them by name.
     """
 
     FP32 = "fp32"
@@ -134,7 +134,7 @@ _DTYPES = {
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class RecordCacheMetrics(Config):
-    """What is reported of caches.
+    """The statistics of caches that are reported.
 
     Args:
         record_cache_miss_counter: Whether the misses of all tables together are reported, by

@@ -20,14 +20,14 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
     a copy that takes no writes, so that none is lost: an index a tf.Tensor, `numpy` an array that
     NumPy refuses to write into.
 
-    Not while others write into the table: a write reads what it leaves as it is.
+    REQUIRES: no concurrent writes to the table, as a write first reads the rest of the rows.
 
     Args:
-        name: What messages call it.
+        name: Its name in messages.
         keys: The keys of its rows, int64 [n]; None for the row numbers 0 to `count` - 1.
         count: n.
         row_shape: The shape of a row: (dim,), or () for one number.
-        dtype: What it gives.
+        dtype: The dtype of its results.
         read: Called with keys [m] for their rows, [m] + row_shape.
         write: Called with keys [m], all different, and such rows.
 
@@ -62,7 +62,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self._name
 
     @property
@@ -215,7 +215,7 @@ def _read_only(rows: tf.Tensor) -> np.ndarray:
 
 
 def _as_tensor(view: RowsView, dtype: Any = None, name: Any = None, as_ref: Any = False) -> Any:
-    """What tf.convert_to_tensor calls."""
+    """Converts a view to a tensor, for tf.convert_to_tensor."""
     del name, as_ref
     if dtype is not None and not tf.as_dtype(dtype).is_compatible_with(view.dtype):
         return NotImplemented

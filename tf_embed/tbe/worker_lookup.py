@@ -2,8 +2,8 @@
 """`WorkerLookup`: one lookup in all tables of a layer that are sharded over workers.
 
 Each owner gets the bags of all workers, as far as it owns their keys, and looks them up as a layer
-of one process does. So its step is that of one process too: the gradients of what it sent come
-back, and it has the batch that they belong to.
+of one process does. So its step is that of one process too: it has the batch, and gets back the
+gradients of the values that it sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tf_embed.tbe.pooled_lookup import PooledLookup
 from tf_embed.tbe.tables import Member
 from tf_embed.variable.anchor import Anchor
 
-_KEYS, _BAGS, _TABLES, _VALUES = range(4)  # what an exchange counts
+_KEYS, _BAGS, _TABLES, _VALUES = range(4)  # the counts of an exchange
 
 
 class WorkerLookup:
@@ -36,7 +36,7 @@ class WorkerLookup:
         owned: The lookup of an owner, of sums, whose features are the tables in their order, once
             for each worker.
         combiner: How rows are pooled, "sum" or "mean".
-        max_gradient: What each gradient of a value is clipped to; 0: it is not.
+        max_gradient: The bound for clipping each gradient of a value; 0: no clipping.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class WorkerLookup:
                 num_workers=workers.count,
                 rank=workers.rank,
                 owner_rule=owner if isinstance(owner, str) else "hash",
-                # Sums of many rows may be more than float16 holds, where each row is not.
+                # A sum of many rows may overflow float16 although no row does.
                 ask_by="keys" if self._sharding.wire_dtype == "float16" else "less",
                 bytes_of_number=4 if self._sharding.wire_dtype is None else 2,
             )
 
     def _values(self, split: Split, training: bool) -> tf.Tensor:
-        """What the owners have pooled for this worker."""
+        """Returns the values that the owners have pooled for this worker."""
         wire = self._sharding.wire_dtype or SAME
         counts, channel = split.counts, self._channel.with_gradients()
         sent = [Part(_KEYS, split.keys), Part(_BAGS, split.lengths), Part(_TABLES, split.bags)]
@@ -101,7 +101,7 @@ class WorkerLookup:
 
         @tf.custom_gradient
         def replied(values: tf.Tensor) -> Any:
-            """What is sent back to all workers; its gradient comes back from them."""
+            """Sends values back to all workers; their gradients come back."""
 
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 part = Part(_VALUES, upstream, wire)
