@@ -13,7 +13,7 @@ LEAST, MOST = 0.1, 10.0
 
 
 def reach(figure: Figure) -> float | None:
-    """How many times the goal a figure is; 1 where it just reaches it, less where it misses it."""
+    """The ratio of a figure to its goal: 1 if it just reaches the goal, less if it misses."""
     goal, value = figure.goal, figure.value
     if value is None:
         return None

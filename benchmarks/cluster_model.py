@@ -22,7 +22,7 @@ _TO_AN_OCTAVE = 8
 
 
 def rounded_words(words: float) -> int:
-    """The length of a message that must carry so many words: eight lengths to an octave."""
+    """The length of a message for a number of words: eight lengths to an octave."""
     words = max(math.ceil(words), _MIN_WORDS)
     octave = 1 << (words.bit_length() - 1)
     return octave + -(-(words - octave) // (octave // _TO_AN_OCTAVE)) * (octave // _TO_AN_OCTAVE)
@@ -146,7 +146,7 @@ class Linear:
     terms: Mapping[str, float]
 
     def at(self, **quantities: float) -> float:
-        """The cost of so many of each."""
+        """The cost of these amounts."""
         return sum(cost * quantities.get(name, 0.0) for name, cost in self.terms.items())
 
     @classmethod
@@ -240,7 +240,7 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Where it is trained.
+    """The cluster that trains the model.
 
     Attributes:
         workers: Number of workers.

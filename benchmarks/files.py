@@ -41,7 +41,7 @@ def table(dim: int) -> tuple[tf_embed.Variable, Any]:
 
 
 def measure(rows: int, dim: int, folder: str) -> dict[str, float]:
-    """Saves and loads a table of so many rows."""
+    """Saves and loads a table of `rows` rows."""
     variable, optimizer = table(dim)
     gradients = tf.random.stateless_normal([BATCH, dim], seed=[1, 2])
     for first in range(0, rows, BATCH):

@@ -11,8 +11,8 @@ gradient, so its row says how many steps the answer has. Prints an object of JSO
     fresh_p50, fresh_p99, fresh_max   seconds from when a step was applied to the first answer that
                                       has it, over all steps
     steps                             how many these are
-    publications, rows_published      publications meanwhile, and rows of one in the mean
-    bytes_published                   bytes of one in the mean
+    publications, rows_published      publications meanwhile, and mean number of rows of one
+    bytes_published                   mean number of bytes of one
     publish_seconds                   until `publish(wait=False)` returns, the median
     update_seconds                    until the follower has loaded one, the median
     steps_a_second                    of training
@@ -123,7 +123,7 @@ def _freshness(applied: list[float], answers: list[list[float]]) -> np.ndarray:
 
     Args:
         applied: When each step was applied.
-        answers: When an answer was the first one of so many steps: pairs of time and steps.
+        answers: Pairs of time and steps: when an answer first had that many steps.
     """
     found, done = [], _WARM
     for when, steps in answers:

@@ -5,8 +5,8 @@
 
 Prints an object of JSON: seconds of all batches, and `times`, of each; bytes of resident memory
 before, at the peak and at the end, and `needs`, a list of how many bytes each batch took at its
-peak. With `--warm` it reads such a list, and before each batch so much
-memory is made free that the host of a virtual machine has given already.
+peak. With `--warm` it reads such a list, and frees that much memory before each batch. The host of
+a virtual machine has given this memory already.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Load:
 
     Attributes:
         average: The load average of one minute at its beginning. The benchmark itself is in it.
-        others: Cores that something else kept busy meanwhile, in the mean: other processes, and
+        others: Mean number of cores that were kept busy by others meanwhile: other processes, and
             the host of a virtual machine. The benchmark itself is not in it.
     """
 

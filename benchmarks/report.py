@@ -102,7 +102,7 @@ def row_table(rows: Iterable[Row]) -> str:
 
 
 def summary(figures: Iterable[Figure]) -> str:
-    """How many goals came out how."""
+    """Counts the goals by result."""
     counts = {"reached": 0, "must": 0, "missed": 0, "not judged": 0}
     for figure in figures:
         counts[figure.verdict] += 1

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // RocksDB in the place of DiskStore, below the same cache: for comparison only. It is linked into
-// the benchmark tiers_benchmark_rocksdb and into nothing else.
+// the benchmark tiers_benchmark_rocksdb only.
 //
 // The comparison favours it:
-//   - The index of keys is the StripedIndex that DiskStore has, in memory beside RocksDB. So no key
-//     is looked for in vain, and a row that changes in the cache costs RocksDB nothing: the key
+//   - The index of keys is the StripedIndex that DiskStore has, in memory beside RocksDB. So no
+//     absent key is looked up, and a row that changes in the cache costs RocksDB nothing: the key
 //     leaves the index, and the next Put replaces the value. No tombstone is ever written.
-//   - A row is one value, weights and slots. Weights and slots are written from where they lie.
+//   - A row is one value, weights and slots, which are written without a copy.
 //   - Direct I/O for reads, flushes and compaction. No compression, no write-ahead log: DiskStore
 //     has neither.
 //   - No block cache: the cache above has that memory. The index and the bloom filters (10 bits a

@@ -8,7 +8,7 @@
     python benchmarks/scaling.py plot          docs/scaling.svg; needs matplotlib
     python benchmarks/scaling.py all --write   all of them, and their tables into docs/scaling.md
 
-`measure` writes the costs to --costs, from where the others read them. `cluster_model.py` has the
+`measure` writes the costs to --costs, and the others read them there. `cluster_model.py` has the
 formulas, docs/scaling.md explains them. Measure on a machine that does nothing else.
 """
 

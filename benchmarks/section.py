@@ -34,7 +34,7 @@ def main() -> None:
         lines.write(row.to_json() + "\n")
     lines.flush()
     sys.stdout.flush()
-    # TensorFlow's threads and the tables of peers take seconds to go, and nothing is left to do.
+    # TensorFlow's threads and the tables of peers take seconds to end, and no work is left.
     os._exit(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How thoroughly to measure, and where the built things lie."""
+"""Options of a run, and paths of the built programs."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Trained:
 
 
 def measure(rows: int, dim: int, folder: str, cache_mb: int | None) -> dict[str, Any]:
-    """Makes snapshots of a table of so many rows."""
+    """Makes snapshots of a table of `rows` rows."""
     storage = None
     if cache_mb is not None:
         storage = tf_embed.Storage(host_bytes=cache_mb * 2**20, path=os.path.join(folder, "rows"))

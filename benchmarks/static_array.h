@@ -88,7 +88,7 @@ __global__ void StepRows(const RuleConstants<float> constants, const int64_t* id
 
 class StaticArray {
  public:
-  // For batches of so many ids; `dim` is at most 1024.
+  // For batches of `batch` ids; `dim` is at most 1024.
   StaticArray(size_t rows, size_t dim, size_t batch)
       : dim_(dim), batch_(batch), weights_(rows * dim), moments_(2 * rows * dim) {
     while ((rows - 1) >> bits_ > 0) ++bits_;

@@ -181,9 +181,9 @@ class Benchmark {
     ++rule_.step;
   }
 
-  // One row in so many is hot.
+  // One row in kHotDivisor is hot.
   static constexpr size_t kHotDivisor = 8;
-  // So many steps of a table come one after the other.
+  // Steps that a table makes in a turn.
   static constexpr size_t kTurn = 10;
   // Memory of a mapped array in place of the index, which it does not need.
   static constexpr size_t kIndexBytesPerRow = 24;

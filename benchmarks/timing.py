@@ -62,7 +62,7 @@ def time_rounds(
         calls: The implementations. A call is timed here, unless it gives `Seconds`.
         draw: Makes a batch, the arguments of a call. Not timed.
         rounds: How many rounds are counted.
-        calls_per_round: Batches of a round; more than one where a call is short.
+        calls_per_round: Batches of a round; more than one if a call is short.
         uncounted_calls: Further batches before them, in each turn of an implementation. One that
             has a process of its own sleeps between its turns, and wakes up with cold caches.
         warm_up: Rounds before them, in which functions are traced and memory is touched.

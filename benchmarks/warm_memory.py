@@ -7,7 +7,7 @@ second. So another process holds the memory for a measurement until shortly befo
 
     python benchmarks/warm_memory.py BYTES
 
-holds so many, and gives some of them free for each number that it reads.
+holds that many, and frees some of them for each number that it reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WarmMemory:
     """Memory in a process of its own, so that it does not count as that of this one."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Touches so much memory, or as much as there is without crowding out others."""
+        """Touches `size_bytes`, or as much as there is without crowding out others."""
         size = max(0, min(size_bytes, machine.available_bytes() - _LEFT_BYTES))
         command = [sys.executable, os.path.abspath(__file__), str(size)]
         self._keeper = subprocess.Popen(
@@ -36,7 +36,7 @@ class WarmMemory:
         self._wait()
 
     def release(self, size_bytes: int) -> None:
-        """Gives at least so much free, as long as there is some; the system's next user has it."""
+        """Frees at least `size_bytes`, as long as there is some; the system's next user gets it."""
         assert self._keeper.stdin is not None
         print(size_bytes, file=self._keeper.stdin, flush=True)
         self._wait()

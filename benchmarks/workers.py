@@ -3,7 +3,7 @@
 
     python benchmarks/workers.py [--workers 1 2 4] [--batch 16384] [--dim 16] [--steps 50]
 
-For each number of workers it starts so many processes and prints an object of JSON:
+For each number of workers it starts as many processes and prints an object of JSON:
 
     exchange_ms, find_ms, dense_ms, apply_ms
                              the parts of a step, each by itself (worker_parts.py): both exchanges,
@@ -18,7 +18,7 @@ For each number of workers it starts so many processes and prints an object of J
     bag_bytes_per_step       bytes_per_step of a lookup that sums the rows of bags of 32 ids
     bag_rows_bytes_per_step  the same if the rows are looked up, and summed where the batch is
     one_table_ms, 26_tables_ms, tables_ratio
-                             a step of `fit` with so many tables, of 16 ids each
+                             a step of `fit` with this number of tables, of 16 ids each
 
 A part begins on all workers at once; whole steps follow each other. The slowest worker counts. Each
 part is a call by itself, so the sum has more calls than a step, and no two parts run together.

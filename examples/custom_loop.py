@@ -134,7 +134,7 @@ def added(parts: list[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor | tf.IndexedSl
     """The sum of a variable's gradients.
 
     The gradient of a table is a list of ids and of gradients of their rows. Such lists are added by
-    putting them behind each other: the table sums the gradients of one id, in one pass a step.
+    concatenating them: the table sums the gradients of one id, in one pass a step.
     tf.add_n would make a dense tensor of them, which has no ids.
     """
     if not isinstance(parts[0], tf.IndexedSlices):

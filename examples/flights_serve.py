@@ -3,8 +3,8 @@
 
     python flights_serve.py EXPORT_DIR BATCH.npz ANSWERS.npy
 
-It knows nothing of the training program. Loading the model takes TensorFlow, and `import tf_embed`
-for the ops that the tables are made of.
+It shares no code with the training program. Loading the model takes TensorFlow, and
+`import tf_embed` for the ops of the tables.
 """
 
 import sys

@@ -85,7 +85,7 @@ def load(data_dir: pathlib.Path) -> Ratings:
 
 
 def titles(data_dir: pathlib.Path) -> dict[int, str]:
-    """The title of each item, from u.item; empty where that is not there."""
+    """The title of each item, from u.item; empty if there is no such file."""
     path = _path(data_dir, "u.item")
     if path is None:
         return {}
@@ -114,7 +114,7 @@ def fetched(folder: pathlib.Path, url: str = URL) -> pathlib.Path:
 
 
 def _path(data_dir: pathlib.Path, name: str) -> pathlib.Path | None:
-    """Where a file of the data set lies, None if nowhere."""
+    """The path of a file of the data set, None if there is none."""
     for path in (data_dir / name, data_dir / "ml-100k" / name):
         if path.is_file():
             return path

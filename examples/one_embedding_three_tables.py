@@ -6,7 +6,7 @@ the factors and the one weight of an id, for the three parts of a DeepFM (Guo et
 linear model of the weights, a factorization machine and an MLP of the factors.
 
 It trains the same model over each of the three stores. Losses must come out equal, bit for bit,
-because a store decides where rows are and nothing else.
+because a store decides only where rows are.
 
     python examples/one_embedding_three_tables.py --ids 39884407 39043 17289 --dim=128 --steps=100
     python examples/one_embedding_three_tables.py --columns --ids 39884407 39043 17289 --dim=10 \
@@ -98,7 +98,7 @@ def embedding_of(store: dict[str, Any], options: argparse.Namespace) -> Any:
 
 
 def model_of(embedding: Any, options: argparse.Namespace) -> keras.Model:
-    """An MLP over the rows of a line, one behind the other; or a DeepFM over their columns."""
+    """An MLP over the rows of a line, one after the other; or a DeepFM over their columns."""
     ids = keras.Input([NUM_TABLES], dtype="int64")
     rows = embedding(ids)
     factors, others = rows, []

@@ -138,7 +138,7 @@ def _by_csv(path: pathlib.Path, batch_size: int) -> tf.data.Dataset:
 
 
 def _tensorflow_io() -> Any:
-    """tensorflow_io, or None where it is not installed or is of another TensorFlow."""
+    """tensorflow_io, or None if it is not installed or fits another TensorFlow."""
     return _module("tensorflow_io") if tf.__version__.startswith("2.16.") else None
 
 

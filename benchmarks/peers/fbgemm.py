@@ -30,7 +30,7 @@ class _Process:
             stdout=subprocess.PIPE,
             env={
                 **os.environ,
-                # Else its threads keep the cores busy between two steps, and ours wait.
+                # Otherwise its threads keep the cores busy between two steps, and ours wait.
                 "OMP_WAIT_POLICY": "passive",
                 "PYTHONPATH": os.fspath(pathlib.Path(__file__).parents[1]),
             },

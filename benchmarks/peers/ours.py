@@ -22,7 +22,7 @@ OPTIMIZERS = {
     ),
     "row-wise Adagrad from 0": lambda: tf_embed.optimizers.RowwiseAdagrad(1e-2, epsilon=1e-7),
 }
-# Those that a layer of many tables trains by itself.
+# The optimizers that a layer of many tables runs itself.
 OPTIM_TYPES = {
     "SGD": tbe.OptimType.EXACT_SGD,
     "Adagrad": tbe.OptimType.EXACT_ADAGRAD,
@@ -90,7 +90,7 @@ class PooledTrainer:
 
 
 class TablesTrainer:
-    """Many tables in one layer that trains them; arrays, or where `rows` is None, dynamic ones."""
+    """Many tables in one layer that trains them; arrays, or dynamic ones if `rows` is None."""
 
     def __init__(self, optimizer: str, tables: int, rows: int | None, dim: int, bags: int) -> None:
         self.layer = tbe.TableBatchedEmbeddingBags(

@@ -71,7 +71,7 @@ class Table(Verbs):
 
 
 class Trainer:
-    """A table and TFRA's optimizer. Ids must be made unique by hand, else gradients are lost."""
+    """A table and TFRA's optimizer. Callers must make ids unique, or gradients are lost."""
 
     def __init__(self, dim: int, optimizer: str) -> None:
         self.variable = _variable(dim)

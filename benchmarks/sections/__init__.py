@@ -42,5 +42,5 @@ PARTS = {
     ),
 }
 
-# Sections that take long, and are measured only where they are asked for.
+# Sections that take long, and are measured only on request.
 ASKED_FOR = ("latency", "tbe")

@@ -75,7 +75,7 @@ def _step(server: Server, trainer: ours.Trainer, numbers: np.ndarray) -> None:
 
 
 def _check_same(server: Server, trainer: ours.Trainer) -> None:
-    """Fails where the rows differ: both ran the same rule on the same batches.
+    """Raises if the rows differ: both ran the same rule on the same batches.
 
     FBGEMM adds up the gradients of equal ids in another order.
     """

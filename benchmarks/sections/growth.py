@@ -25,7 +25,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     """Grows a table of each, in turn, and that some times."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     # A median of three passes over one run in which the host took the cores. TFRA's runs take five
-    # times as long, and nothing is said of it but ratios.
+    # times as long, and only its ratios are reported.
     rounds = {OURS: 3, TFRA: 1} if settings.quick else {OURS: 5, TFRA: 5}
     found: dict[str, list[dict[str, Any]]] = {OURS: [], TFRA: []}
     watch = LoadWatch()

@@ -200,7 +200,7 @@ def _rows_of(
 
 
 def _check_same(pooled: Mapping[str, np.ndarray], optimizer: str) -> None:
-    """Fails where the two differ: both have made the same steps."""
+    """Raises if the two differ: both have made the same steps."""
     difference = np.abs(pooled[OURS] - pooled[FBGEMM]).max()
     largest = np.abs(pooled[FBGEMM]).max()
     if not largest or difference > 1e-3 * largest:

@@ -226,7 +226,7 @@ def _run(program: pathlib.Path, folder: pathlib.Path, *arguments: str) -> dict[s
 
 
 def _fio_reads(folder: pathlib.Path, size: int) -> float | None:
-    """Random reads a second of a file of so many bytes; None without fio.
+    """Random reads a second of a file of this size; None without fio.
 
     Direct I/O by one thread, blocks and queue as the store's, so the page cache takes no part.
     """

@@ -26,7 +26,7 @@ def fill(verb: Callable[[tf.Tensor, tf.Tensor], Any], keys: int, dim: int) -> No
 
 
 def check_same(tables: Mapping[str, Any], ids: np.ndarray, tolerance: float = 1e-4) -> None:
-    """Fails where the tables hold different rows: then their times could not be compared.
+    """Raises if the tables hold different rows, since their times could not be compared.
 
     The tolerance is that of some dozens of steps in float32, of weights of about 0.01 and more.
     """

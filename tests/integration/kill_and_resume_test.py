@@ -26,7 +26,7 @@ STEPS = 40  # killed_training.py says so; a checkpoint every 10
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """The end of one process, and where the next one must go on.
+    """The end of one process, and the step at which the next one must go on.
 
     Attributes:
         kill_at: the step after which it is killed; 0 for never.

@@ -193,7 +193,7 @@ class MigrationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(f"`{name}`", DOC.read_text())
 
 
-# Those which the second column replaces by something else.
+# Names for which the second column has a replacement.
 OTHERS = (
     "de.TrainableWrapper",
     "de.DEResourceVariable",

@@ -33,7 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def some_costs(**changes):
-    """Costs that are 0, unless they are said here."""
+    """Costs that are 0 unless given here."""
     nothing = Linear({})
     free = Collective(0.0, [256, 4096], [0.0, 0.0], [0.0, 0.0])
     kinds = ("all_to_all", "all_gather", "all_reduce")
@@ -163,7 +163,7 @@ class StepTest(tf.test.TestCase):
         self.assertAllGreaterEqual(list(falling.terms.values()), 0.0)
 
     def test_collectives_take_the_hops_of_their_algorithms(self):
-        """Of nothing but latency: a ring goes round, pairs go at once."""
+        """With latency alone: a ring goes round, pairs go at once."""
         model = Model()
         for workers in (8, 1024):
             cluster = Cluster(workers, gigabits=1e12, latency=1.0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defects of OneFlow's OneEmbedding, and of systems like it, that the layers must not have.
 
-Those that have a test of their own among the others are not here again: ids that tables share,
+Defects with a test elsewhere are not repeated here: ids that tables share,
 writes beyond the capacity, the linear term of Ftrl, snapshots that are cut, damaged or missing,
-files that grow for ever.
+files that grow without bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads every import and every include, and fails where one points upward.
+"""Reads every import and every include, and fails if one points upward.
 
-The order of the rooms is the architecture: a lower room knows nothing of the rooms above it, and
+The order of the rooms is the architecture: a lower room does not use the rooms above it, and
 within a room no modules import each other in a circle. A new room needs a place in PYTHON_ROOMS or
 CC_ROOMS before this test passes. The folders of tests are those of the rooms.
 """
@@ -167,7 +167,7 @@ def python_violations(source: str, module: str, is_package: bool = False) -> lis
 
 
 def circle(imports: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a circle, in its order; none where there is no circle."""
+    """Modules that import each other in a circle, in its order; none if there is no circle."""
     done: set[str] = set()
 
     def walk(module: str, path: list[str]) -> list[str]:

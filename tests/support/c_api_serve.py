@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves a SavedModel by TensorFlow's C API, in a process that has nothing else of TensorFlow.
+"""Serves a SavedModel by TensorFlow's C API, in a process without the rest of TensorFlow.
 
     python c_api_serve.py LIBRARY SAVED_MODEL INPUT OUTPUT IDS.npy ANSWERS.npy
 

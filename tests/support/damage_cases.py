@@ -82,7 +82,7 @@ HARMS: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
 
 
 def outcome(kind: str, harm: str, way: str) -> str:
-    """The sentence; begins with WRONG where it did not raise, or the table was changed."""
+    """Returns the error, or a text that begins with WRONG if none came or the table changed."""
     action, options = HARMS[harm]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

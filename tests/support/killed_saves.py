@@ -4,7 +4,7 @@
     killed_saves.py cut|kill FOLDER [snapshots]
 
 Each child saves its rows, all of one number, and goes on to save those of the next number, again
-and again, into a folder of its own in FOLDER. `cut`: no file may become longer than so many bytes,
+and again, into a folder of its own in FOLDER. `cut`: no file may become longer than a limit,
 and the system ends the process at the write that would make one, by SIGXFSZ. `kill`: the parent
 kills it after some time. Prints a list with an object for each child: whether it died by a signal,
 and which numbers its folder may hold. `snapshots`: a layer of two tables saves snapshots.

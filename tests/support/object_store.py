@@ -4,8 +4,8 @@
     python tests/support/object_store.py s3://bucket
 
 The server and its credentials are in the environment, as tensorflow-io reads them. Ends without
-TensorFlow's farewell, for tensorflow-io's file systems abort in theirs once they were used: "pure
-virtual method called", also where nothing of tf_embed is there.
+TensorFlow's teardown, because tensorflow-io's file systems abort in theirs after use: "pure
+virtual method called", also without tf_embed.
 """
 
 from __future__ import annotations

@@ -376,7 +376,7 @@ def answer(
 
 
 def compare(found: History, wanted: History) -> Answer:
-    """Equal, or where not."""
+    """Returns equal, or the first difference."""
     pairs = list(zip(found.values(), wanted.values(), strict=True))
     if not all(np.allclose(one, other, **CLOSE) for one, other in pairs):
         return Answer(wrong=_where(found, wanted))
@@ -557,7 +557,7 @@ def _add_faults(steps: list[Step]) -> None:
 
 
 def _where(found: History, wanted: History) -> str:
-    """Where two histories begin to differ, in words."""
+    """Describes the first difference of two histories."""
     for number, (one, other) in enumerate(zip(found.tables, wanted.tables, strict=True)):
         for name, mine, right in zip(oracle.TABLES, one, other, strict=True):
             if not np.allclose(mine, right, **CLOSE):

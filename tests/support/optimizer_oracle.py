@@ -66,7 +66,7 @@ def make_steps(count: int, everything: bool, seed: int = SEED) -> list[Step]:
 
     Args:
         count: Number of steps.
-        everything: Whether each step touches each row; else some, at least one of each table.
+        everything: Whether each step touches each row; otherwise some, at least one of each table.
         seed: The seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
@@ -268,7 +268,7 @@ class LazyOracle:
                 self._shared[index] = slot.numpy()
 
     def finalized(self) -> Rows:
-        """Rows and dense variables where each is replaced by its moving average, if it has one."""
+        """Rows and dense variables, each replaced by its moving average if it has one."""
         tables, dense = [rows.copy() for rows in self.tables], list(self.dense)
         optimizer, _ = self._built(self.tables)
         places = [index for index, slot in enumerate(optimizer.variables) if _is_average(slot)]
@@ -293,7 +293,7 @@ class LazyOracle:
     def _row_slots(self) -> dict[int, int]:
         """The optimizer's variables that have a row for each row of a table, and which table.
 
-        They are those that are larger where the table has one more row.
+        These are the variables that grow if the table has one more row.
         """
         few = [rows[:3] for rows in self.tables]
         shapes = [tuple(slot.shape) for slot in self._built(few)[0].variables]

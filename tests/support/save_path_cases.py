@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every save path through which a trained model is saved, copied or taken up again, tried.
+"""Tries every way to save, copy or restore a trained model.
 
 A save path takes a trained model and gives another one, which should be as the first. `outcome`
 gives each of ASPECTS an answer: "kept", the reason that the save path cannot carry it, or the

@@ -31,7 +31,7 @@ class Inputs:
         indices: [n].
         offsets: [bags + 1].
         weights: Of the indices, [n], or None.
-        sizes: Number of bags by feature and rank, or None where it is the same for all features.
+        sizes: Number of bags by feature and rank, or None if it is the same for all features.
     """
 
     indices: np.ndarray

@@ -205,7 +205,7 @@ class Oracle:
         return found
 
     def _places(self, num_bags: int, sizes: Any) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
-        """The feature of each bag, and where in the output it begins; the output's shape."""
+        """The feature of each bag, and its offset in the output; the output's shape."""
         dims = [self.dims[table] for table in self.features]
         if sizes is None:
             columns = np.cumsum([0, *dims])
@@ -234,7 +234,7 @@ class Oracle:
 def repaired(offsets: Any, count: int) -> np.ndarray:
     """The nearest offsets that rise from 0 to the number of indices.
 
-    As FBGEMM's, but that it leaves the first one where it is.
+    As FBGEMM's, except that it leaves the first one in place.
     """
     offsets = np.array(offsets, np.int64)
     offsets[0], offsets[-1] = 0, count

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def unused_name() -> str:
-    """A name that no variable has: TFRA keeps all of them in one place, for ever."""
+    """A name that no variable has: TFRA never forgets the names of variables."""
     return f"beside_{next(_numbers)}"
 
 

@@ -160,12 +160,12 @@ class VariableStates(RuleBasedStateMachine):
 
     @rule(keys=some_keys)
     def prefetch(self, keys: list[int]) -> None:
-        """Rows move, and nothing else happens."""
+        """Moves rows between tiers, if there are any, and changes none."""
         self.variable.prefetch(self.keys(keys))
 
     @rule(most=draw.integers(0, MANY))
     def restrict(self, most: int) -> None:
-        """So many stay, as they were."""
+        """At most `most` rows stay, unchanged."""
         removed = int(self.variable.restrict(most))
         assert removed == max(0, len(self.rows) - most)
         left = self.present()

@@ -57,7 +57,7 @@ def sleep_for_ever() -> None:
 
 
 def hang(strategy: Any, rank: int, folder: str) -> Any:
-    """The last worker does nothing any more."""
+    """The last worker stops taking part."""
     v = table(strategy)
     v.upsert([rank, 5], [[1.0]] * 2)
     if rank == strategy.num_replicas_in_sync - 1:

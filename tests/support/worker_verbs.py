@@ -206,7 +206,7 @@ def run_accum(verbs: Verbs) -> None:
 
 
 def run_sparse(verbs: Verbs) -> None:
-    """Bags of keys, with weights and without, and with keys that stand for nothing."""
+    """Bags of keys, with weights and without, some of them empty."""
     v = verbs.variable
 
     def sparse(values: tf.Tensor) -> tf.SparseTensor:

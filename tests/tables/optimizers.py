@@ -133,7 +133,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Prints, and writes where it is told to."""
+    """Prints the tables, and writes them if asked to."""
     arguments = _arguments()
     mode = arguments.mode
     ways = arguments.way or [*cases.WAYS, "outer"]

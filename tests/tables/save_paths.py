@@ -183,7 +183,7 @@ def wrong_in(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    """Runs or reads, prints, and writes where it is told to."""
+    """Runs or reads, prints, and writes if asked to."""
     arguments = _arguments()
     if arguments.merge:
         runs = [json.loads(path.read_text()) for path in arguments.merge]

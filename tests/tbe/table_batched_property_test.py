@@ -22,7 +22,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 class Case:
     specs: list[tuple[int, int]]
     features: list[int]
-    # Bags of each feature, by source where their numbers vary.
+    # Bags of each feature, by source if their numbers vary.
     batch: int
     sizes: list[list[int]] | None
     longest: int

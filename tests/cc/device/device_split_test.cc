@@ -112,7 +112,7 @@ TEST_P(DeviceSplitTest, RefusesOwnersOutOfRangeAndNamesThem) {
   }
 }
 
-// Rows by key, over all tables; of float, with their slots behind the weights.
+// Rows by key, over all tables; of float, with their slots after the weights.
 std::map<int64_t, std::vector<float>> DeviceSplitTest::RowsOf(
     const std::vector<std::unique_ptr<Table>>& tables, size_t dim) {
   std::map<int64_t, std::vector<float>> all;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C interface of a DeviceTable from Python: the driver of examples/, on the host.
 
-Needs nothing but Python, so that Bazel's tests do not need an environment. Called with the paths
+Needs only Python, so that Bazel's tests do not need an environment. Called with the paths
 of the library and of the driver.
 """
 

@@ -23,7 +23,7 @@ class DeviceWritePlannerTest : public testing::Test {
     ASSERT_TRUE(content_->Begin(context_, initial_row));
   }
 
-  // The keys that want rows, each at the position where it first comes.
+  // The keys that want rows, each at its first position.
   std::vector<int64_t> Survey(const std::vector<int64_t>& keys, Admits admits = Admits::kCounted,
                               const bool* exists = nullptr) {
     batch_ = KeyBatch{keys.data(), keys.size(), nullptr};
@@ -39,7 +39,7 @@ class DeviceWritePlannerTest : public testing::Test {
     return Marked(wanted_);
   }
 
-  // Of those, the keys that get rows in a table of at most so many.
+  // Of those, the keys that get rows in a table of at most `max_rows`.
   std::vector<int64_t> Choose(const int64_t* scores = nullptr) {
     batch_.scores = scores;
     coming_.assign(batch_.size + 1, 0);

@@ -25,7 +25,7 @@ struct Free {
 template <typename T>
 using Large = std::unique_ptr<T[], Free>;
 
-// Whose memory is taken as it is written.
+// Its memory is allocated as it is written.
 template <typename T>
 Large<T> NewLarge(size_t size) {
   return Large<T>(static_cast<T*>(HostAllocator()->Allocate(size * sizeof(T))),

@@ -420,7 +420,7 @@ TEST_P(PooledOnDevice, RefusesWhatItCantPool) {
   EXPECT_TRUE(pair.on_device()->ApplyBags(serial, nullptr, nullptr, 0, Combiner::kSum, rule).ok());
 }
 
-// By whatever order callers name tables in, none waits for ever.
+// In whatever order callers name tables, there is no deadlock.
 TEST_P(PooledOnDevice, FindsInManyTablesBesideWriters) {
   if (GetParam().name != std::string("Host") && GetParam().name != std::string("Gpu"))
     GTEST_SKIP() << "one thread only";

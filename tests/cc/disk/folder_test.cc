@@ -103,7 +103,7 @@ TEST(Folder, KeepsFilesThatAreNotItsOwn) {
   std::ofstream(folder.path() + "/items-0/rows-1.seg") << "mine too";
   { DiskStoreOracle oracle(Small(folder)); }
   EXPECT_EQ(std::vector<std::string>({"notes.txt", "rows-1.seg"}), folder.Names("items-0"));
-  // A folder of someone else, with or without a LOCK.
+  // A folder of another owner, with or without a LOCK.
   std::unique_ptr<DiskStore> store;
   const Status status = DiskStore::Open(Small(folder), &store);
   EXPECT_EQ(StatusCode::kFailedPrecondition, status.code());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An allocator that counts live blocks, checks freed ones, fills memory with rubbish before and
+// An allocator that counts live blocks, checks freed ones, fills memory with garbage before and
 // after its use, and fails when told to. Thread-safe.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_FAILING_ALLOCATOR_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_FAILING_ALLOCATOR_H_

@@ -18,7 +18,7 @@ class FaultyStore final : public BackingStore {
  public:
   explicit FaultyStore(std::unique_ptr<BackingStore> store) : store_(std::move(store)) {}
 
-  // Fails the verbs Get and Put after so many more of them; -1: never.
+  // Fails the verbs Get and Put after `verbs` more of them; -1: never.
   void FailAfter(int verbs) { verbs_left_ = verbs; }
 
   // Actions of another thread before the next Get, or Erase, looks at the rows. Set while no verb

@@ -38,7 +38,7 @@ class IsolatedMemory final : public DeviceMemory {
     Open before_;
   };
 
-  // Keeps the two apart in two of so many changes of side, one after the other, and leaves both
+  // Keeps the two apart in two of `changes` changes of side, one after the other, and leaves both
   // open in the others: each change takes longer than many a verb. 1: always.
   void set_one_in(uint64_t changes) { one_in_ = changes; }
 
@@ -55,7 +55,7 @@ class IsolatedMemory final : public DeviceMemory {
 
  private:
   // Blocks of powers of two, from a range of addresses of its own. Opening and closing take time,
-  // so blocks are filled and looked at when the region is opened anyhow.
+  // so blocks are filled and checked when the region is open for other reasons.
   class Region final : public Allocator {
    public:
     explicit Region(IsolatedMemory* memory);
@@ -75,7 +75,7 @@ class IsolatedMemory final : public DeviceMemory {
     static constexpr size_t kMarginBytes = 64;
     static constexpr int kClasses = 48;
 
-    static int ClassOf(size_t bytes);  // the logarithm of the size of a block for so many
+    static int ClassOf(size_t bytes);  // the logarithm of a block's size
     void Fill(const Block& block) const;
     void Check(const Block& block) const;
     void Reset();

@@ -204,7 +204,7 @@ class ReferenceTable {
     }
   }
 
-  // G: T, or float where that is wider.
+  // G: T, or float if that is wider.
   template <typename G>
   void Apply(const Batch& batch, const G* gradients, const Rule& applied) {
     if constexpr (std::is_same_v<Compute, Slot>) {

@@ -16,7 +16,7 @@ from tf_embed.layers import DynamicEmbedding
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 COMBINERS = ("sum", "mean", "sqrtn")
-# Bags of ids, some empty, some with an id twice; 0 is padding where a layer has padding.
+# Bags of ids, some empty, some with an id twice; 0 is padding if a layer has padding.
 BAGS = [[3, 1, 3], [], [2], [0, 0], [5, 0, 7, 0]]
 FLAT_WEIGHTS = [0.5, 2.0, -1.0, 3.0, 9.0, 9.0, 1.5, 9.0, 0.25, 9.0]
 

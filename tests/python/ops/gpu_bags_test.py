@@ -29,7 +29,7 @@ pytestmark = NEEDS_GPU
 
 
 def bags_of(container: str, key_dtype: str) -> Any:
-    """Ids from -9 to 9 in 8 bags, of which some are empty where they can be."""
+    """Ids from -9 to 9 in 8 bags, of which some are empty if allowed."""
     rng = np.random.default_rng(SEED)
     flat = tf.cast(rng.integers(-9, 10, 24) % (10 if key_dtype[0] == "u" else 100), key_dtype)
     if container == "lines":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw ops that are given tensors of shapes that no caller of ours gives: refused, by name.
 
-TensorFlow ends the process where a kernel reads a tensor as a scalar that is none, or makes a shape
+TensorFlow ends the process if a kernel reads a non-scalar tensor as a scalar, or makes a shape
 with too many elements or axes. tests/campaigns/raw_ops.py tries such calls at random.
 """
 

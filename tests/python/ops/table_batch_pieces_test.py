@@ -143,7 +143,7 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_step_refuses_packed_pieces_and_changes_nothing(self, column, number):
         good = [[0, 0, 2, 0, 2], [0, 2, 2, 4, 2]]
         packed = self.calls(good, 8)["pack"]().numpy()
-        packed[6 + 7 + column] = number  # of the second piece, behind six words and a piece
+        packed[6 + 7 + column] = number  # of the second piece, after six words and a piece
         step = {
             "tables": [table.handle for table in self.tables],
             "dims": list(DIMS),

@@ -46,7 +46,7 @@ class Pair:
 
     Args:
         kind: The optimizer.
-        joins: Whether the optimizer knows nothing of the second table until then.
+        joins: Whether the second table joins the optimizer only then.
         with_first: Whether there is another table from the start.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where training could go wrong in silence: users' own optimizers, freezing, gaps."""
+"""Cases in which training could fail silently: users' own optimizers, freezing, gaps."""
 
 from __future__ import annotations
 

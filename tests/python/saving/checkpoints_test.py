@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.train.Checkpoint where it is not plain: kept by a manager, deferred, damaged, of SavedModels.
+"""Special uses of tf.train.Checkpoint: with a manager, deferred, damaged, of SavedModels.
 
 Plain ones are in saving_test.py.
 """

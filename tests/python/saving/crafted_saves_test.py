@@ -97,7 +97,7 @@ class CraftedFilesTest(FilesTestCase):
         self.assertLen(as_dict(v), 3)
 
     def with_slots(self, width: int, groups: int = 1) -> pathlib.Path:
-        """A save of no rows, each of which would have so many slots."""
+        """A save of no rows, each of which would have `width * groups` slots."""
         folder, file = self.saved(keys=0)
         file.meta[3], file.meta[4] = _EXTERNAL, 1
         file.meta[7], file.meta[8] = width * groups, groups

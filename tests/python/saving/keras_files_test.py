@@ -90,7 +90,7 @@ class FilesTest(FileTestCase):
         model, other, path = trained(way), compiled(way), self.path()
         model.save_weights(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Keras warns where it skips an optimizer
+            warnings.simplefilter("error")  # Keras warns if it skips an optimizer
             other.load_weights(path)
         self.assertEqual(steps(other, way), 3)
         self.assert_same(model, other)

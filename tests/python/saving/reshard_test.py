@@ -95,7 +95,7 @@ class ReshardTest(tf.test.TestCase, parameterized.TestCase):
             (by_weights_file, True),
             (by_keras_file, True),
             (by_row_files, True),
-            (by_weights, False),  # as any weight, nothing of the optimizer
+            (by_weights, False),  # as any weight, no optimizer state
         ),
         on_disk=((), (1, 2), (3,)),
     )

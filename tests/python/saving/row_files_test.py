@@ -303,7 +303,7 @@ class PolicyTest(FilesTestCase):
 
 class ProcessesTest(FilesTestCase):
     def saved_by(self, count: int, folder: str, **options: Any) -> dict[Any, Any]:
-        """Saves as so many processes, rows of their own each, and gives all of them."""
+        """Saves as `count` processes, each with rows of its own, and returns all rows."""
         together = {}
         for rank in range(count):
             v = tf_embed.Variable(name="v", devices=CPU * 2, **options)

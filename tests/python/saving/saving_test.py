@@ -308,7 +308,7 @@ class KerasFileTest(tf.test.TestCase, parameterized.TestCase):
         fit(model)
         model.save(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Keras warns where it could not build a part
+            warnings.simplefilter("error")  # Keras warns if it could not build a part
             other = keras.models.load_model(path)
         ids = np.arange(60).reshape(20, 3)
         self.assertAllEqual(other(ids), model(ids))

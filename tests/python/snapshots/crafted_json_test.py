@@ -58,7 +58,7 @@ def places_in(body: Any) -> list[tuple[Any, ...]]:
 
 @draw.composite
 def changed(choose: draw.DrawFn, body: dict[str, Any]) -> dict[str, Any]:
-    """A body with something else in one to three places, or with something less."""
+    """A body with one to three values replaced or removed."""
     body = copy.deepcopy(body)
     for _ in range(choose(draw.integers(1, 3))):
         way = choose(draw.sampled_from(places_in(body) or [("more",)]))

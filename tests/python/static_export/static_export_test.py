@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static exports of each kind of model, served where tf_embed can't be imported."""
+"""Static exports of each kind of model, served without tf_embed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on a GPU: the same rows as on the CPU, to and fro, and the limits of a GPU.
+"""Tables on a GPU: the same rows as on the CPU, moves between both, and the limits of a GPU.
 
-`make test-gpu` runs this, and tests that know nothing of GPUs, with a device that calls itself a
-GPU and is the host; see tests/cc/gpu/fake_gpu_plugin.cc. Elsewhere it wants a GPU and a build for
+`make test-gpu` runs this, and tests that were not written for GPUs, with a device that calls itself
+a GPU and is the host; see tests/cc/gpu/fake_gpu_plugin.cc. Elsewhere it needs a GPU and a build for
 it.
 """
 

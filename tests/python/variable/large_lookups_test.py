@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookups and steps of more than 2^31 values, beyond 32-bit arithmetic.
 
-They want 10 GiB of memory, so they are run by hand. large_batch_test.cc has tables of so many.
+They need 10 GiB of memory, so they are run by hand. large_batch_test.cc has tables of this size.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class PipelinesTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class Model(keras.Model):
-    """A place, and a weight behind it."""
+    """A place, and a weight after it."""
 
     def __init__(self, embed: Any, place: Callable[[Any, Any], Any]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of strings: each verb against a dict, and every save path, also where 64 bits collide."""
+"""Tables of strings: each verb against a dict, and every save path, also if 64 bits collide."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
 OURS = "The gradient of a dynamic embedding can't be made a tensor"
 # TensorFlow's words, if slices were added up or left a tf.function.
 NO_DENSE_FORM = "num_segments == -1|non-negative but is -1|vectorizing the jacobian"
-# TensorFlow's words for every resource that is no variable, tf.lookup's tables too.
+# TensorFlow's words for every resource that is not a variable, also tf.lookup's tables.
 NO_HANDLE_DATA = "variable without handle data"
 
 

@@ -34,7 +34,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(copied.lookup([1, 2, 3]), [[5.0], [6.0], [3.0]])
 
     def test_variables_that_differ_in_names_and_initial_rows_share_one_eager_kernel(self):
-        """TensorFlow keeps a kernel for each set of attributes of an op, for ever."""
+        """TensorFlow never frees the kernel for a set of attributes of an op."""
         made = []
 
         class Recorder:

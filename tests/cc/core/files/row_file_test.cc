@@ -179,7 +179,7 @@ TEST(RowFile, GivesBackWhatWasWritten) {
   }
 }
 
-// A file that has some rows of a padded one, and some of its own before and behind them.
+// A file that has some rows of a padded one, and some of its own before and after them.
 struct WithLinks {
   WithLinks() {
     header.has_links = true;

@@ -77,7 +77,7 @@ class CheckedDictionary {
     keys->Remove(gone.data(), gone.size());
   }
 
-  // All that is there is found, and nothing else.
+  // All strings that are present are found, and no others.
   void Check(const Strings& others) {
     EXPECT_EQ(oracle.size(), keys->size());
     std::set<int64_t> distinct;

@@ -152,7 +152,7 @@ TEST_F(StripedIndexTest, KeysAndSlotsSurviveEachGrowth) {
 
 TEST_F(StripedIndexTest, GrowthsOfStripesAreSpreadEvenly) {
   constexpr uint32_t kKeys = 600000;
-  // Over each hundredth more of keys 256 ln 1.01 / ln 1.5 = 6.3 stripes grow in the mean.
+  // While keys grow by 1%, 256 ln 1.01 / ln 1.5 = 6.3 stripes grow on average.
   size_t moved_keys = 0;
   size_t growths = 0;
   uint32_t window_end = kKeys / 8;
@@ -231,7 +231,7 @@ class RoomyIndexTest : public StripedIndexTest {
 TEST_F(RoomyIndexTest, AHintSparesGrowth) {
   for (uint32_t i = 0; i < 60000; ++i) ASSERT_TRUE(Insert(i * 7919ll, i).ok());
   ExpectWhole();
-  // An array a stripe, and one more where a stripe's share lay beyond three standard deviations.
+  // An array a stripe, and one more if a stripe's share lay beyond three standard deviations.
   EXPECT_LE(allocator.live_blocks(), StripedIndex::kStripes + 4);
   EXPECT_LT(allocator.live_bytes(), 60000u * 28);
 }

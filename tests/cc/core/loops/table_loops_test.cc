@@ -102,7 +102,7 @@ TEST(TableLoops, RowRulesTrainRowsOfZeros) {
     for (const Rule& rule : CountingRules(dim)) rules.push_back(rule);
     for (Rule& rule : rules) {
       if (static_cast<DecayMode>(HyperOf(rule, "decay_mode")) == DecayMode::kCowClip) {
-        // The gradient is clipped to nothing.
+        // The gradient is clipped to 0.
         ChangeHyper<RowwiseAdagradCounterRule>(&rule, [](auto& hyper) { hyper.lower_bound = 0.0; });
         const RuleConstants<float> constants(rule);
         std::vector<float> g(dim, 0.0f), w(dim, 0.0f), s(rule.slots.slots_per_row());

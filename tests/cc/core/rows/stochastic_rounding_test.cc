@@ -35,7 +35,7 @@ struct Format<Half> {
   static constexpr float kLargest = 65504.0f;
   static constexpr float kOverflow = 65520.0f;  // to nearest
   static constexpr int kSmallestExponent = -24;
-  // Smaller numbers have bits behind the 32 that are looked at.
+  // Smaller numbers have bits below the 32 that are looked at.
   static double ToleranceOfPart(float x) {
     return std::abs(x) < std::ldexp(1.0f, -14) ? std::ldexp(1.0, -32) : 0.0;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every allocation of every verb fails once, first each alone, then it and all later ones; those of
-// the table's Allocator and those of operator new. Then a process without memory in earnest.
+// the table's Allocator and those of operator new. Then a process that really has no memory.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -184,8 +184,8 @@ void FailAfter(Memory memory, FailingAllocator* allocator, int64_t count, bool f
 
 class AllocationFailure : public testing::TestWithParam<TableKind> {
  protected:
-  // Every so many calls of operator new are tried. The store below tiers is a map here, which asks
-  // for memory for each row.
+  // The step between the calls of operator new that are tried. The store below tiers is a map here,
+  // which asks for memory for each row.
   static int64_t OperatorNewStep() { return GetParam().has_tiers ? 997 : 1; }
 
   // Each row is as before the verb, as after it, or as after the change of rule that came first.
@@ -205,7 +205,7 @@ class AllocationFailure : public testing::TestWithParam<TableKind> {
     }
   }
 
-  // Lets allocation 0, `step`, 2 * `step`, ... of the verb fail, until it has no so many.
+  // Lets allocation 0, `step`, 2 * `step`, ... of the verb fail, until it makes fewer.
   static void FailEach(Memory memory, bool for_good, size_t new_keys, int64_t step) {
     Verbs verbs(new_keys);
     for (const Verb& verb : verbs.All()) {

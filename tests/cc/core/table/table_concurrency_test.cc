@@ -33,7 +33,7 @@ class TableConcurrency : public testing::TestWithParam<TableKind> {
     ASSERT_TRUE(table->InsertOrAssign(serial, batch, weights.data(), {}).ok());
   }
 
-  // The number in all lanes of each key's row; kAbsent where there is none. Fails on a torn row.
+  // The number in all lanes of each key's row; kAbsent if there is none. Fails on a torn row.
   std::vector<double> Look(const Batch& batch) const {
     const std::vector<double> absent(kDim, kAbsent);
     std::vector<double> weights(batch.size() * kDim);
@@ -105,7 +105,7 @@ TEST_P(TableConcurrency, ReadersSeeWholeRowsInTheOrderOfTheirWriting) {
 
 TEST_P(TableConcurrency, FindSeesWeightsAndSlotsOfOneWriting) {
   // Two writers of the same few keys, so that slots of the one beside weights of the other would
-  // show. There are so many slots that a reader is among them for long.
+  // show. There are many slots, so that a reader takes long to copy them.
   const RuleSlots rule = ExternalSlots(1, {{1000, 0.0}, {3000, 0.0}});
   ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   const size_t slots_per_row = rule.slots_per_row();

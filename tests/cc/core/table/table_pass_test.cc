@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every Table for passes over all of its rows at the end of a step, and the largest count.
+// The contract of every Table for passes over all rows at the end of a step, and the largest count.
 #include <cmath>
 #include <thread>
 

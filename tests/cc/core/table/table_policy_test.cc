@@ -156,7 +156,7 @@ TEST_P(TablePolicy, ABoundedTableHoldsWhatTheSimulationHolds) {
 }
 
 TEST_P(TablePolicy, ManyVictimsComeInTheRightOrder) {
-  // So many rows that victims are taken by a sample, some at a time.
+  // Enough rows that victims are taken by a sample, some at a time.
   for (const EvictionOrder order :
        {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kEpochLfu}) {
     ExpectLikeSimulation(GetParam(), order, 9000, 900, 5, 3);

@@ -124,7 +124,7 @@ TEST_P(TableScores, ABoundedTableKeepsTheHighestOfAll) {
     ExpectLikeSimulation(GetParam(), 100, 60, seed);
     ExpectLikeSimulation(GetParam(), 100, 250, seed);  // some are larger than the bound
   }
-  ExpectLikeSimulation(GetParam(), 9000, 1200, 5);  // so many that victims are taken by a sample
+  ExpectLikeSimulation(GetParam(), 9000, 1200, 5);  // enough that victims are taken by a sample
 }
 
 TEST(EpochScore, HalvesSaturate) {
