@@ -328,7 +328,7 @@ def learning_rate_is_number(config: dict[str, Any]) -> bool:
 
 
 def _copy(optimizer: Any) -> Any:
-    """Copies an optimizer for rows. A learning rate that is not a number is called first."""
+    """Copies an optimizer for rows. A schedule or callable stays a callable learning rate."""
     kind = type(optimizer)
     config = config_of(optimizer)
     if not learning_rate_is_number(config):

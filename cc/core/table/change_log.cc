@@ -34,9 +34,7 @@ bool ChangeLog::AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_stati
 
 void ChangeLog::NoteLeft(int64_t key) {
   const std::lock_guard<OrderedMutex> lock(mutex_);
-  if (marks_.empty() && until_.load(std::memory_order_relaxed) == 0)
-    return;  // no snapshot will
-             // need them
+  if (marks_.empty() && until_.load(std::memory_order_relaxed) == 0) return;  // never asked
   if (num_left_ < max_left_) {
     try {
       left_[period()].push_back(key);
