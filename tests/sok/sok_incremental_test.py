@@ -97,7 +97,7 @@ class IncrementalDumpTest(tf.test.TestCase, parameterized.TestCase):
         (
             lambda: (table(policy=tf_embed.TablePolicy(5, "lru")), START),
             ValueError,
-            "`vars` must keep the times.*'lru'",
+            r"`vars` must keep the times.*policy=TablePolicy\(max_rows=5\)",
         ),
         (lambda: (tf.Variable([1.0]), START), TypeError, "`vars` must be a tf_embed.Variable"),
         (
