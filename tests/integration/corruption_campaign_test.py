@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import pathlib
-import subprocess
-import sys
 
+import campaign_runs
 import pytest
 from reference import SEED
 
-CORRUPTION = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "corruption.py"
-
-
-def corruption(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(CORRUPTION), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+corruption = functools.partial(campaign_runs.run, "corruption")
 
 
 def test_a_few_damages_of_each_format_are_errors():

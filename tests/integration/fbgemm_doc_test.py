@@ -13,24 +13,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from doc_tables import code_in, rows_of
 
 from tf_embed import tbe
 
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating" / "from_fbgemm.md"
 
 
-def code_in(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def rows_of(text: str) -> list[tuple[str, str, str]]:
-    """The three cells of each line of the tables, without the lines that head them."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
-    return [row for row in rows if row[0] != "FBGEMM"]
-
-
-ROWS = rows_of(DOC.read_text())
+ROWS = rows_of(DOC, "FBGEMM")
 # Names that the second column replaces by others.
 OTHERS = ("forward", "state_dict", "load_state_dict")
 

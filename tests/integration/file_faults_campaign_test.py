@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 from reference import SEED
 
-FILE_FAULTS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "file_faults.py"
-
-
-def file_faults(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(FILE_FAULTS), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+file_faults = functools.partial(campaign_runs.run, "file_faults")
 
 
 def test_a_few_calls_that_fail_lose_nothing():

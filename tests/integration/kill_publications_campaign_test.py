@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 
-PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "kill_publications.py"
-
-
-def kill_publications(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(PROGRAM), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3600)
+kill_publications = functools.partial(campaign_runs.run, "kill_publications")
 
 
 def test_a_few_kills_of_either_side_serve_no_wrong_row():

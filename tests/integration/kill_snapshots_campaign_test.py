@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 
-KILL_SNAPSHOTS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "kill_snapshots.py"
-
-
-def kill_snapshots(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(KILL_SNAPSHOTS), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3600)
+kill_snapshots = functools.partial(campaign_runs.run, "kill_snapshots")
 
 
 def test_a_few_kills_lose_nothing():

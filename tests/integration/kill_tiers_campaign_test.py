@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 
-KILL_TIERS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "kill_tiers.py"
-
-
-def kill_tiers(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(KILL_TIERS), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1800)
+kill_tiers = functools.partial(campaign_runs.run, "kill_tiers")
 
 
 def test_a_few_kills_lose_nothing():

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 
-LEAKS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "leaks.py"
-
-
-def leaks(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(LEAKS), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1800)
+leaks = functools.partial(campaign_runs.run, "leaks")
 
 
 @pytest.mark.slow

@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 from reference import SEED
 
-LOAD = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "load.py"
-
-
-def load(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(LOAD), f"--seed={SEED}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+load = functools.partial(campaign_runs.run, "load", f"--seed={SEED}")
 
 
 def test_rows_and_statistics_are_right_under_load_over_tiers():

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from absl.testing import parameterized
+from doc_tables import code_in, rows_of
 
 import tf_embed
 from tf_embed import tfra
@@ -51,18 +52,7 @@ METHODS = """
 """
 
 
-def code_in(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def rows_of(text: str) -> list[tuple[str, str, str]]:
-    """The three cells of each line of the tables, without the lines that head them."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
-    return [row for row in rows if row[0] != "TFRA" and not row[0].startswith("--")]
-
-
-ROWS = rows_of(DOC.read_text())
+ROWS = rows_of(DOC, "TFRA")
 
 
 def is_there(name: str) -> bool:

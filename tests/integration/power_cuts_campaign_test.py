@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 from reference import SEED
 
-POWER_CUTS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "power_cuts.py"
-
-
-def power_cuts(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(POWER_CUTS), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+power_cuts = functools.partial(campaign_runs.run, "power_cuts")
 
 
 def test_a_few_crashes_lose_nothing():

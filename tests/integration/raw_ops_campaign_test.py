@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 from absl.testing import absltest
 from reference import SEED
 
-CAMPAIGN = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "raw_ops.py"
-
-
-def run(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(CAMPAIGN), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1800)
+run = functools.partial(campaign_runs.run, "raw_ops")
 
 
 class RawOpsCampaignTest(absltest.TestCase):

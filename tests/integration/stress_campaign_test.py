@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 
-STRESS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "stress.py"
-
-
-def stress(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(STRESS), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+stress = functools.partial(campaign_runs.run, "stress")
 
 
 @pytest.mark.slow

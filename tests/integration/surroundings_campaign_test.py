@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
+import functools
 
+import campaign_runs
 import pytest
 from reference import SEED
 
-SURROUNDINGS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "surroundings.py"
-
-
-def surroundings(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(SURROUNDINGS), f"--seed={SEED}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+surroundings = functools.partial(campaign_runs.run, "surroundings", f"--seed={SEED}")
 
 
 @pytest.mark.parametrize("only", ["clock", "processor: refusing", "memory: logged"])

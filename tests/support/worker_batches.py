@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from worker_programs import run_as_worker
+from worker_programs import run_as_worker, step_of_replicas
 
 import tf_embed
 from tf_embed.tbe import (
@@ -229,11 +229,7 @@ def training(strategy: Any, rank: int, folder: str) -> Any:
         with strategy.scope():
             trained = Trained(name)
 
-        @tf.function(reduce_retracing=True)
-        def step(*batch: Any, trained: Trained = trained) -> Any:
-            parts = strategy.run(trained.step, args=batch)
-            return [strategy.reduce("SUM", one, axis=None) for one in parts]
-
+        step = step_of_replicas(strategy, trained.step)
         workers = strategy.num_replicas_in_sync
         losses = [
             [float(one) for one in step(*batches_of(trained.kind, number, [rank], workers))]

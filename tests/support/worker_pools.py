@@ -15,7 +15,7 @@ from unittest import mock
 import keras
 import numpy as np
 import tensorflow as tf
-from worker_programs import run_as_worker
+from worker_programs import run_as_worker, step_of_replicas
 
 import tf_embed
 from tf_embed import sok
@@ -260,11 +260,7 @@ def training_of(names: Sequence[str]) -> Callable[..., dict[str, Any]]:
             with strategy.scope():
                 trained = Trained(name)
 
-            @tf.function(reduce_retracing=True)
-            def step(*batch: Any, trained: Trained = trained) -> Any:
-                parts = strategy.run(trained.step, args=batch)
-                return [strategy.reduce("SUM", one, axis=None) for one in parts]
-
+            step = step_of_replicas(strategy, trained.step)
             found[name] = run(trained, step, [rank], strategy.num_replicas_in_sync)
         return found
 

@@ -37,6 +37,17 @@ class Launched:
     printed: str
 
 
+def step_of_replicas(strategy: Any, step: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+    """A tf.function that runs a step on each replica and sums each of its results over them."""
+    import tensorflow as tf
+
+    @tf.function(reduce_retracing=True)
+    def step_of_all(*batch: Any) -> Any:
+        return [strategy.reduce("SUM", one, axis=None) for one in strategy.run(step, args=batch)]
+
+    return step_of_all
+
+
 def launch(
     script: str,
     cases: Sequence[str],

@@ -92,7 +92,7 @@ def gradient_of_token(
     packed: bool = False,
     rows: int = -1,
 ) -> Any:
-    """Returns the gradient of a lookup's token: slices, or their replacement inside of a loop.
+    """Returns the gradient of a lookup's token: slices, or in a loop a tensor that becomes slices.
 
     Args:
         token: The token of the lookup.

@@ -17,6 +17,7 @@ from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, step_variable
+from tf_embed.optimizers.split_variables import SplitVariables, split_variables
 from tf_embed.optimizers.step_arguments import (
     check_loss,
     check_tape,
@@ -35,17 +36,6 @@ from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor, run_if
-
-
-@dataclasses.dataclass(frozen=True)
-class _Split:
-    """The variables of a model; in an object of its own, so that Keras does not track them."""
-
-    variables: list[Any]
-    anchors: list[Anchor]
-    dense: list[Any]
-    guard: keras.Variable | None = None  # None without a loss scale optimizer
-
 
 _joining = threading.Lock()  # held for the moment in which a table joins an optimizer
 
@@ -140,7 +130,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.synchronous = validation.flag(synchronous, "synchronous")
         self._tables = _Tables()
-        self._split: _Split | None = None
+        self._split: SplitVariables | None = None
 
     # In a tf.function that it is the first step of, AutoGraph would take both ways at each `if`.
     @tf.autograph.experimental.do_not_convert
@@ -166,7 +156,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 )
         rule_optimizer = self._rule_optimizer
         check_optimizer(rule_optimizer)  # an option may have been set since
-        split = _split(variables)
+        split = split_variables(variables)
         trainers = [
             TableTrainer(anchor, rule_optimizer)
             for anchor in split.anchors
@@ -519,8 +509,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         Args:
             var_list: The variables and anchors of the model.
         """
-        self.inner_optimizer.finalize_variable_values(_split(var_list).dense)
-        for anchor in _split(var_list).anchors:
+        split = split_variables(var_list)
+        self.inner_optimizer.finalize_variable_values(split.dense)
+        for anchor in split.anchors:
             trainer = self._trainer_of_table(anchor.table)
             if trainer is not None and anchor.own_trainer is None and not anchor.frozen:
                 trainer.finalize()
@@ -584,16 +575,6 @@ def _rule_optimizer(optimizer: Any) -> Any:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.inner_optimizer
     return optimizer
-
-
-def _split(variables: Any) -> _Split:
-    variables = list(variables)
-    anchors = {id(one.table): one for one in reversed(variables) if isinstance(one, Anchor)}
-    return _Split(
-        variables=variables,
-        anchors=list(reversed(anchors.values())),
-        dense=[variable for variable in variables if not isinstance(variable, Anchor)],
-    )
 
 
 def _name_number(trainer: TableTrainer) -> np.ndarray:

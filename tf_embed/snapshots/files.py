@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -53,12 +53,16 @@ def next_time(path: str) -> float:
     return max(time.time(), math.nextafter(max(times, default=0.0), math.inf))
 
 
-def readable(path: str) -> Iterator[SnapshotInfo]:
+def readable(path: str, names: Sequence[str] | None = None) -> Iterator[SnapshotInfo]:
     """The snapshots in a folder that can be read.
 
     A damaged one can't be loaded anyway, and must not stand in the way of new ones.
+
+    Args:
+        path: The folder.
+        names: The snapshots to read. Default: all.
     """
-    for name in manifest.names_in(path):
+    for name in manifest.names_in(path) if names is None else names:
         folder = os.path.join(path, name)
         with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
             if manifest.exists(folder):

@@ -295,7 +295,7 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         agree(calls, lambda: files.folder_name(name, "name"), "snapshot to remove")
-        with self._dropping(calls, lambda: [name]):
+        with self._dropping(calls, [name]):
             calls.run(lambda: self._remove(name) if calls.rank == 0 else None)
 
     def _remove(self, name: str) -> None:
@@ -328,17 +328,15 @@ class Snapshots:
         leaving: list[str] = []
         agree(calls, lambda: validation.positive_int(last, "last"), "`last`")
         calls.run(lambda: leaving.extend(self._older_than(last)))
-        with self._dropping(calls, lambda: leaving):
+        with self._dropping(calls, leaving):
             calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
         return leaving
 
     @contextlib.contextmanager
-    def _dropping(self, calls: JointCalls, names: Callable[[], Sequence[str]]) -> Iterator[None]:
-        """Snapshots leave meanwhile; afterwards tables need not know of their moments."""
+    def _dropping(self, calls: JointCalls, names: Sequence[str]) -> Iterator[None]:
+        """Lets tables forget the moments of snapshots that leave in the block."""
         found: list[SnapshotInfo] = []
-        calls.run(
-            lambda: found.extend(info for info in files.readable(self.path) if info.name in names())
-        )
+        calls.run(lambda: found.extend(files.readable(self.path, names)))
         yield
         tables = tables_in(self._sources)
         for info in found:
