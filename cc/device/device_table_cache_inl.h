@@ -66,7 +66,7 @@ class DeviceTableImpl<Device>::Planned final : public PlannedRows {
   uint64_t next_bucket_ = 0;  // the search for expired rows continues here
   mutable int64_t ahead_[kMost];
   mutable size_t num_ahead_ = 0;
-  // The last lookup, and its time.
+  // The last lookup, and the version of the table at that moment.
   mutable int64_t keys_[kMost];
   mutable bool exists_[kMost];
   mutable uint64_t statistics_[kMost * StatisticSet::kMax];

@@ -161,7 +161,7 @@ struct EvictBelowKernel : Finder {
   }
 };
 
-// For each group that wants to come: the bits of its score at its first member.
+// For each group: the bits of its score, at its first member.
 struct ScoreKernel {
   BatchView batch;
   GroupsView groups;

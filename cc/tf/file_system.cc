@@ -73,7 +73,7 @@ Status FileSink::Append(const void* bytes, size_t size) {
 
 absl::Status FileSink::Close() {
   absl::Status status = file_->Sync();
-  // Some file systems can only end a file.
+  // A file system without a flush of its own, such as an object store, writes all of it in Close.
   if (absl::IsUnimplemented(status)) status = absl::OkStatus();
   const absl::Status closed = file_->Close();
   TF_RETURN_IF_ERROR(status);
