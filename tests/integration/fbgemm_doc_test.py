@@ -20,7 +20,7 @@ from tf_embed import tbe
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating" / "from_fbgemm.md"
 
 
-ROWS = rows_of(DOC, "FBGEMM")
+ROWS = rows_of(DOC.read_text(), "FBGEMM")
 # Names that the second column replaces by others.
 OTHERS = ("forward", "state_dict", "load_state_dict")
 

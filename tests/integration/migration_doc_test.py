@@ -52,7 +52,7 @@ METHODS = """
 """
 
 
-ROWS = rows_of(DOC, "TFRA")
+ROWS = rows_of(DOC.read_text(), "TFRA")
 
 
 def is_there(name: str) -> bool:
@@ -200,7 +200,7 @@ class HelpersTest(tf.test.TestCase):
 
     def test_lines_are_read(self):
         table = "| TFRA | tf_embed | x |\n|---|---|---|\n| `a`, `b` | `c(1)` | so |\n"
-        self.assertEqual(rows_of(table), [("`a`, `b`", "`c(1)`", "so")])
+        self.assertEqual(rows_of(table, "TFRA"), [("`a`, `b`", "`c(1)`", "so")])
         self.assertEqual(code_in("`a`, `b`"), ["a", "b"])
 
     def test_there_are_lines(self):

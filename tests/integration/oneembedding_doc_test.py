@@ -31,7 +31,7 @@ NAMES = """
 """
 
 
-ROWS = rows_of(DOC, "OneFlow")
+ROWS = rows_of(DOC.read_text(), "OneFlow")
 
 
 def names_for(folder: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ NAMES = """
 """
 
 
-ROWS = rows_of(DOC, "SOK")
+ROWS = rows_of(DOC.read_text(), "SOK")
 
 
 def names_for(folder: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 
 
@@ -12,13 +11,13 @@ def code_in(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def rows_of(page: pathlib.Path, library: str) -> list[tuple[str, str, str]]:
+def rows_of(text: str, library: str) -> list[tuple[str, str, str]]:
     """The three cells of each line of the tables, without their heads.
 
     Args:
-        page: The page.
+        text: The page.
         library: The other library, which heads the first column.
     """
-    lines = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
     return [row for row in rows if row[0] != library and not row[0].startswith("--")]
