@@ -307,7 +307,7 @@ class TieredTable final : public Table,
   // Takes rows out of both tiers, tells the sink, and counts them. REQUIRES: nobody else writes, or
   // the policy's lock; each key has a row and comes once.
   Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
-  // Copies whole rows of any tier, in any order. REQUIRES: the same.
+  // Copies whole rows of any tier, in any order. REQUIRES: the same, and promotion_.
   Status CopyRows(const ExecContext& inner, const KeyBatch& batch, WholeRows* rows) const;
   // Takes out all rows in a list. REQUIRES: nobody else writes.
   Status RemoveAll(const RankList& list, std::atomic<uint64_t>* counter, size_t* removed);

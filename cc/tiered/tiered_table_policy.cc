@@ -26,12 +26,14 @@ constexpr size_t kRebuildDivisor = 4;
 }  // namespace
 
 RowStatistics::Word* TieredTable::Planned::Find(int64_t key, uint64_t hash) const {
-  RowStatistics::Word* const words = cache().Find(key, hash);
+  RowStatistics::Word* words = cache().Find(key, hash);
   if (words != nullptr) return words;
   uint64_t cold[StatisticSet::kMax];
   if (!table_->store_->FindStatistics(key, cold)) {
-    // It may have come up since.
-    return cache().Find(key, hash);
+    // It may have come up since, or be on its way: shared below, and not yet above.
+    const std::lock_guard<OrderedMutex> none_moves(table_->promotion_);
+    words = cache().Find(key, hash);
+    if (words != nullptr || !table_->store_->FindStatistics(key, cold)) return words;
   }
   for (size_t i = 0; i < table_->options_.policy.statistics.size(); ++i) {
     cold_[i].store(cold[i], std::memory_order_relaxed);
@@ -42,11 +44,15 @@ RowStatistics::Word* TieredTable::Planned::Find(int64_t key, uint64_t hash) cons
 Status TieredTable::Planned::CollectRanks(const ExecContext& context, EvictionOrder order,
                                           size_t one_in, const Rank& low, const Rank& high,
                                           RankList* ranks, size_t* below) const {
-  TF_EMBED_RETURN_IF_ERROR(cache().CollectRanks(context, order, one_in, low, high, ranks, below));
+  // A row that came up between the two passes would be in neither, and would not leave in its turn.
+  const std::lock_guard<OrderedMutex> none_moves(table_->promotion_);
+  TF_EMBED_RETURN_IF_ERROR(
+      cache().CollectRanks(context.InSerial(), order, one_in, low, high, ranks, below));
   return table_->store_->CollectRanks(order, one_in, low, high, ranks, below);
 }
 
 Status TieredTable::Planned::FindExpired(const Moment& now, size_t num_absent, RankList* expired) {
+  const std::lock_guard<OrderedMutex> none_moves(table_->promotion_);
   TF_EMBED_RETURN_IF_ERROR(cache().FindExpired(now, num_absent, expired));
   return table_->store_->FindExpired(table_->options_.policy, now, num_absent, expired);
 }
@@ -237,7 +243,10 @@ Status TieredTable::Remove(const int64_t* keys, size_t count, std::atomic<uint64
     KeyBatch batch{keys + begin, std::min(kChunk, count - begin)};
     batch.distinct = true;
     if (options_.policy.sink != nullptr) {
-      TF_EMBED_RETURN_IF_ERROR(CopyRows(inner, batch, &leaving));
+      {
+        const std::lock_guard<OrderedMutex> none_moves(promotion_);
+        TF_EMBED_RETURN_IF_ERROR(CopyRows(inner, batch, &leaving));
+      }
       TF_EMBED_RETURN_IF_ERROR(options_.policy.sink->Evict(leaving, rule_));
     }
     // A row must not come up between the two.
@@ -313,21 +322,21 @@ Status TieredTable::FindStatistics(const ExecContext& context, const KeyBatch& b
     TF_EMBED_RETURN_IF_ERROR(own.Resize(batch.NumPositions()));
     exists = own.data();
   }
-  const uint64_t moves = moves_.load(std::memory_order_acquire);
   TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(inner, batch, statistics, exists));
   TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists, &absent));
+  if (absent.size == 0) return Status();
+  // No row is on its way from here on; those that came up since the first look are in the cache.
+  const std::lock_guard<OrderedMutex> none_moves(promotion_);
+  TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(inner.InSerial(), absent.Batch(batch),
+                                                              statistics, exists));
   for (size_t i = 0; i < absent.size; ++i) {
+    if (exists[absent.positions[i]]) continue;
     uint64_t cold[StatisticSet::kMax];
     if (!store_->FindStatistics(absent.keys[i], cold)) continue;
     std::copy_n(cold, words, statistics + absent.positions[i] * words);
     exists[absent.positions[i]] = true;
   }
-  if (absent.size == 0 || moves == moves_.load(std::memory_order_acquire)) return Status();
-  // A row that came up since the first look is in the cache.
-  Keys still(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(Absent(absent.Batch(batch), exists, &still));
-  if (still.size == 0) return Status();
-  return cache_->eviction()->FindStatistics(inner, still.Batch(batch), statistics, exists);
+  return Status();
 }
 
 Status TieredTable::AssignStatistics(const ExecContext& context, const KeyBatch& batch,

@@ -25,6 +25,11 @@ class FaultyStore final : public BackingStore {
   // runs.
   std::function<void()> before_get, before_erase;
 
+  // Called by the threads themselves, each time: when a search for victims comes to this store,
+  // when the statistics of a row are looked for here, and when Get has made rows shared.
+  std::function<void()> at_collect, after_shared;
+  std::function<void(int64_t key)> at_statistics;
+
   size_t size() const override { return store_->size(); }
   size_t shared() const override { return store_->shared(); }
   void Contains(const int64_t* keys, size_t count, bool* exists) const override {
@@ -35,7 +40,9 @@ class FaultyStore final : public BackingStore {
     rows->size = 0;
     TF_EMBED_RETURN_IF_ERROR(Fault("read"));
     Run(&before_get);
-    return store_->Get(context, keys, count, after, rows);
+    const Status status = store_->Get(context, keys, count, after, rows);
+    if (after == After::kShared && after_shared != nullptr) after_shared();
+    return status;
   }
   using BackingStore::Put;
   Status Put(const ExecContext& context, const WholeRows& rows, After after) override {
@@ -50,6 +57,7 @@ class FaultyStore final : public BackingStore {
     store_->Erase(keys, count);
   }
   bool FindStatistics(int64_t key, uint64_t* statistics) const override {
+    if (at_statistics != nullptr) at_statistics(key);
     return store_->FindStatistics(key, statistics);
   }
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override {
@@ -67,6 +75,7 @@ class FaultyStore final : public BackingStore {
   }
   Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                       RankList* ranks, size_t* below) const override {
+    if (at_collect != nullptr) at_collect();
     return store_->CollectRanks(order, one_in, low, high, ranks, below);
   }
   Status FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
