@@ -45,6 +45,7 @@ help:
 	@echo 'make cuda-benchmark  how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
 	@echo 'make cuda-library  the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
 	@echo 'make library     the op library alone, into tf_embed/'
+	@echo 'make lock        the newest versions of all packages, with hashes, to requirements/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
 
 .PHONY: demo
