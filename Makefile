@@ -48,6 +48,7 @@ help:
 	@echo 'make cuda-benchmark  how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
 	@echo 'make cuda-library  the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
 	@echo 'make library     the op library alone, into tf_embed/'
+	@echo 'make lock        the newest versions of all packages, with hashes, to requirements/'
 	@echo 'make wheels      a wheel for each TensorFlow from 2.16 to 2.21, in dist/, each tried'
 	@echo 'make release-check  what a release demands: a clean tree, the changelog, tests, wheels'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # System packages, Python environments and the op library. The Makefile includes this.
 
-TF := 2.21.0
+# The version of TensorFlow that requirements/NAME.in names.
+version = $(patsubst tensorflow-cpu==%,%,$(filter tensorflow-cpu==%,$(file < requirements/$(1).in)))
+
+TF := $(call version,tf221)
 VENV := .venv/tf221
-OLD_TF := 2.16.2
+OLD_TF := $(call version,tf216)
 OLD_VENV := .venv/tf216
 TFRA_VENV := .venv/tfra216
 DOCS_VENV := .venv/docs
@@ -42,12 +45,12 @@ define packages
 fi
 endef
 
-# $(call environment,FOLDER,VERSION): an environment with a TensorFlow and what setup.py needs.
+# $(call environment,FOLDER,NAME): an environment with the packages that requirements/NAME.txt has, of
+# these versions and with these hashes: a TensorFlow, and what setup.py and tests need.
 define environment
 @[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
 $(PYTHON) -m venv $(1)
-$(1)/bin/python -m pip install -q --upgrade pip "setuptools>=77" wheel
-$(1)/bin/python -m pip install -q tensorflow-cpu==$(2)
+$(1)/bin/python -m pip install -q --require-hashes --only-binary :all: -r requirements/$(2).txt
 @touch $@
 endef
 
@@ -55,8 +58,24 @@ endef
 system:
 	$(call packages,$(PACKAGES))
 
-$(VENV)/.tensorflow: | system
-	$(call environment,$(VENV),$(TF))
+$(VENV)/.tensorflow: requirements/tf221.txt | system
+	$(call environment,$(VENV),tf221)
+
+# Writes the newest versions of all packages, and the hashes of their files, to requirements/.
+LOCK_VENV := build/lock
+LOCK = $(LOCK_VENV)/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
+    --no-header --no-emit-index-url --no-annotate
+.PHONY: lock
+lock: | system
+	$(PYTHON) -m venv $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install -q uv
+	$(LOCK) --extra dev pyproject.toml requirements/tf221.in -o $(LOCK_VENV)/tf221.txt >/dev/null
+	$(LOCK) requirements/tf216.in -o $(LOCK_VENV)/tf216.txt >/dev/null
+	@for name in tf221 tf216; do \
+	  { echo '# SPDX-License-Identifier: Apache-2.0'; \
+	    echo "# Made by \`make lock\` of $$name.in: every package with its version and the hashes of its files."; \
+	    cat $(LOCK_VENV)/$$name.txt; } > requirements/$$name.txt; \
+	done
 
 .PHONY: library
 library: $(VENV)/.tensorflow | system
@@ -68,7 +87,7 @@ configured: $(VENV)/.tensorflow | system
 	@PYTHON=$(VENV)/bin/python ./configure.sh
 
 $(VENV)/.ready: pyproject.toml setup.py $(VENV)/.tensorflow | library
-	$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[dev]'
+	$(VENV)/bin/python -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.ready

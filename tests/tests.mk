@@ -102,13 +102,8 @@ test-gpu: configured library $(VENV)/.ready
 	        variable/variable_test.py variable/pooled_lookups_test.py) \
 	    tests/tbe/table_batched_gpu_caches_test.py
 
-$(OLD_VENV)/.tensorflow: | system
-	$(call environment,$(OLD_VENV),$(OLD_TF))
-
-$(OLD_VENV)/.ready: $(OLD_VENV)/.tensorflow
-	$(OLD_VENV)/bin/python -m pip install -q hypothesis pytest pytest-xdist pyyaml \
-	    tensorflow-io==0.37.1 "moto[server]"
-	@touch $@
+$(OLD_VENV)/.ready: requirements/tf216.txt | system
+	$(call environment,$(OLD_VENV),tf216)
 
 # The wheel is installed, not the tree: the library in the tree is built for $(TF). What uses it starts
 # in a folder of its own, so that the tree's package is not found there either.

@@ -2,6 +2,7 @@
 #include "cc/tf/file_system.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -58,6 +59,27 @@ absl::Status SyncLocal(const std::string& path, bool must_be_readable = true) {
       absl::StrCat("'", path, "' can't be brought to the disk: ", std::strerror(error), "."));
 }
 
+// Refuses a pipe, a socket or a device, where a read may never end.
+absl::Status CheckRegular(const std::string& path) {
+  const char* const local = LocalPath(path);
+  struct stat found;
+  if (local == nullptr || stat(local, &found) != 0) return absl::OkStatus();  // the read tells
+  if (S_ISREG(found.st_mode) || S_ISDIR(found.st_mode)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("'", path, "' is damaged: it is no regular file."));
+}
+
+// Removes a symbolic link, which would lead the bytes of a file of a known name elsewhere.
+absl::Status RemoveLink(const std::string& path) {
+  const char* const local = LocalPath(path);
+  struct stat found;
+  if (local == nullptr || lstat(local, &found) != 0 || !S_ISLNK(found.st_mode)) {
+    return absl::OkStatus();
+  }
+  if (unlink(local) == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("'", path, "' can't be removed: ", std::strerror(errno), "."));
+}
+
 }  // namespace
 
 absl::Status FileSink::Create(const std::string& path, std::unique_ptr<FileSink>* sink) {
@@ -85,6 +107,7 @@ absl::Status FileSource::Open(const std::string& path, bool stays_open,
                               std::unique_ptr<FileSource>* source) {
   uint64_t size;
   std::unique_ptr<tf::RandomAccessFile> file;
+  TF_RETURN_IF_ERROR(CheckRegular(path));
   TF_RETURN_IF_ERROR(tf::Env::Default()->GetFileSize(path, &size));
   if (stays_open) TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
   source->reset(new FileSource(path, std::move(file), size));
@@ -118,6 +141,7 @@ absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* 
   // Read until it ends: a size that is asked for by name may be that of another file.
   constexpr size_t kChunk = size_t{1} << 16;
   std::unique_ptr<tf::RandomAccessFile> file;
+  TF_RETURN_IF_ERROR(CheckRegular(path));
   TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
   std::string chunk(kChunk, '\0');
   for (bytes->clear(); bytes->size() <= most;) {
@@ -161,6 +185,7 @@ absl::Status Folder::Replace(const std::string& file, const std::string& aside,
   if (!env->HasAtomicMove(path_, &can_rename).ok()) can_rename = false;
   const std::string& written = can_rename ? aside : file;
   std::unique_ptr<FileSink> sink;
+  TF_RETURN_IF_ERROR(RemoveLink(PathOf(written)));
   TF_RETURN_IF_ERROR(FileSink::Create(PathOf(written), &sink));
   const Status status = sink->Append(text.data(), text.size());
   const absl::Status closed = sink->Close();

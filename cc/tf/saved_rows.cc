@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -313,6 +314,7 @@ absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& mani
   RowManifest save = manifest;
   std::string path = place.folder->path();
   std::vector<std::shared_ptr<const KeySet>> newer;
+  std::set<uint64_t> numbers = {save.save};
   for (;;) {
     const size_t first = files_.size();
     TF_RETURN_IF_ERROR(OpenSave(Folder(path), save, table, newer));
@@ -322,7 +324,7 @@ absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& mani
     const uint64_t since = save.since;
     const std::string newer_path = path;
     path = tf::io::JoinPath(tf::io::Dirname(path), save.since_name);
-    if (newer.size() > kMaxChain) {
+    if (newer.size() > kMaxChain || !numbers.insert(since).second) {
       return absl::DataLossError(absl::StrCat("'", newer_path, "' is changes of itself."));
     }
     const absl::Status found =

@@ -12,10 +12,11 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.saving import durable
+from tf_embed.saving import durable, guarded_files
 
 _CURRENT = "current"  # has the name of the folder of the newest whole backup
 _BACKUP = re.compile(r"backup-(\d+)")
+_MOST_BYTES = 256  # of that file
 _UNFINISHED = re.compile(r"unfinished-[0-9a-f]{8}")
 
 
@@ -45,6 +46,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         TypeError: If an argument is of a wrong type.
         ValueError: If `backup_dir` is empty, or `save_freq` is out of range.
         FileNotFoundError: When training begins, if the backup that was named last is not there.
+        tf.errors.DataLossError: When training begins, if no backup is named as it should be.
 
     Example:
         >>> import keras, numpy as np, tempfile, tf_embed
@@ -75,7 +77,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def on_train_begin(self, logs: Any = None) -> None:
         """Restores the newest backup, if there is one."""
         if tf.io.gfile.isdir(self.backup_dir):  # of a training that failed while it saved
-            tf.io.gfile.rmtree(self.backup_dir)
+            guarded_files.remove_tree(self.backup_dir)
         name = self._current()
         if name is None:
             return
@@ -107,7 +109,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             tf.io.gfile.remove(current)
         self._remove_except(None)
         if tf.io.gfile.isdir(self._folder) and not self._names():
-            tf.io.gfile.rmtree(self._folder)
+            guarded_files.remove_tree(self._folder)
 
     def _commit(self) -> None:
         """Makes what Keras has just written the newest backup, if it has written one."""
@@ -118,6 +120,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         durable.sync_tree(self.backup_dir)
         tf.io.gfile.rename(self.backup_dir, os.path.join(self._folder, name))
         path = os.path.join(self._folder, _CURRENT)
+        guarded_files.remove_link(f"{path}.new")
         with tf.io.gfile.GFile(f"{path}.new", "w") as file:
             file.write(f"{name}\n")
         durable.sync(f"{path}.new")
@@ -131,8 +134,14 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         path = os.path.join(self._folder, _CURRENT)
         if not tf.io.gfile.exists(path):
             return None
-        with tf.io.gfile.GFile(path) as file:
-            return file.read().strip()
+        name = guarded_files.read(path, _MOST_BYTES).decode("utf-8", "replace").strip()
+        if _BACKUP.fullmatch(name) is None:
+            raise tf.errors.DataLossError(
+                None,
+                None,
+                f"'{path}' is damaged: it must have the name of a backup. Received: {name!r}",
+            )
+        return name
 
     def _names(self) -> list[str]:
         if not tf.io.gfile.isdir(self._folder):
@@ -143,4 +152,4 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         for name in self._names():
             is_ours = _BACKUP.fullmatch(name) or _UNFINISHED.fullmatch(name)
             if is_ours and name != kept:
-                tf.io.gfile.rmtree(os.path.join(self._folder, name))
+                guarded_files.remove_tree(os.path.join(self._folder, name))

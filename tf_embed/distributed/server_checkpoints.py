@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -21,6 +23,7 @@ import tensorflow as tf
 from tf_embed.exchange.joint_calls import OneProcess
 from tf_embed.exchange.servers import Servers
 from tf_embed.ops import snapshot_ops
+from tf_embed.saving import guarded_files
 from tf_embed.snapshots import Snapshots, manifest
 from tf_embed.snapshots.loading import Part, load_parts
 from tf_embed.snapshots.sources import tables_in
@@ -30,6 +33,7 @@ from tf_embed.variable.anchor import Anchor
 
 _DENSE = "dense"  # the folder of the files of dense variables
 _PREFIX = "step_"
+_MOST_FRAME_BYTES = 2**16  # of one array in the file, besides its numbers
 
 
 @dataclasses.dataclass
@@ -180,10 +184,9 @@ class ServerCheckpoints:
     def _read(self, name: str) -> tuple[TrainingState, list[tf.Tensor]]:
         path, dense = self._path(name), self._dense()
         try:
-            with tf.io.gfile.GFile(path, "rb") as file:
-                contents = np.load(io.BytesIO(file.read()))
+            contents = _arrays_in(guarded_files.read(path, _most_bytes(dense)))
             state = TrainingState(**json.loads(str(contents["state"])))
-            count = len(contents.files) - 1
+            count = len(contents) - 1
             if count != len(dense):
                 raise ValueError(
                     f"The checkpoint {path!r} must have as many dense variables as the model, "
@@ -191,15 +194,15 @@ class ServerCheckpoints:
                 )
             values = []
             for i, variable in enumerate(dense):
-                dtype = tf.as_dtype(variable.dtype)
-                value = tf.io.parse_tensor(contents[f"value_{i}"].tobytes(), dtype)
-                if value.shape != variable.shape:
+                serialized = contents[f"value_{i}"].tobytes()
+                shape = _shape_of(serialized)
+                if shape != variable.shape:
                     raise ValueError(
                         f"The checkpoint {path!r} must have a value of shape {variable.shape} for "
-                        f"{variable.path!r}. Received: shape {value.shape}"
+                        f"{variable.path!r}. Received: shape {shape}"
                     )
-                values.append(value)
-        except (zipfile.BadZipFile, KeyError, EOFError) as error:
+                values.append(tf.io.parse_tensor(serialized, tf.as_dtype(variable.dtype)))
+        except (zipfile.BadZipFile, KeyError, EOFError, _DamagedError) as error:
             raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: {error}") from error
         return state, values
 
@@ -207,6 +210,55 @@ class ServerCheckpoints:
         for name in self._names():
             if name not in keep:
                 tf.io.gfile.remove(self._path(name))
+
+
+class _DamagedError(Exception):
+    """What a file has is not what `save` writes."""
+
+
+def _most_bytes(dense: Sequence[Any]) -> int:
+    """How long a file of dense variables is at most."""
+    sizes = [math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in dense]
+    return sum(sizes) + _MOST_FRAME_BYTES * (len(dense) + 1)
+
+
+def _arrays_in(contents: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a file that `np.savez` has written. None is longer than the file.
+
+    Raises:
+        _DamagedError: If an array is compressed, or says that it has more than is there.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(io.BytesIO(contents)) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(contents):
+                raise _DamagedError(f"{entry.filename!r} is compressed, or has a wrong length")
+            stream = io.BytesIO(archive.read(entry))
+            try:
+                if np.lib.format.read_magic(stream) != (1, 0):
+                    raise ValueError("another version")
+                shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            except ValueError as error:
+                raise _DamagedError(f"{entry.filename!r} is no array: {error}") from error
+            body = stream.read()
+            if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(body):
+                raise _DamagedError(f"{entry.filename!r} has a wrong length")
+            name = entry.filename.removesuffix(".npy")
+            arrays[name] = np.frombuffer(body, dtype).reshape(shape)
+    return arrays
+
+
+def _shape_of(serialized: bytes) -> tf.TensorShape:
+    """The shape that a serialized tensor says it has, before memory is taken for it.
+
+    Raises:
+        _DamagedError: If it is no tensor.
+    """
+    try:
+        message = type(tf.make_tensor_proto(0)).FromString(serialized)
+        return tf.TensorShape(message.tensor_shape)
+    except Exception as error:  # of protocol buffers, whose class differs between versions
+        raise _DamagedError(f"a value is no tensor: {error}") from error
 
 
 def generations(servers: Servers) -> list[int]:

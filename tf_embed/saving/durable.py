@@ -21,7 +21,7 @@ def sync(path: str) -> None:
     Raises:
         tf.errors.UnavailableError: If it can't be.
     """
-    local = _local(path)
+    local = local_path(path)
     if local is None:
         return
     try:
@@ -42,7 +42,7 @@ def sync_tree(path: str) -> None:
     Raises:
         tf.errors.UnavailableError: If something can't be.
     """
-    local = _local(path)
+    local = local_path(path)
     if local is None:
         return
     for folder, _, names in os.walk(local):
@@ -57,12 +57,12 @@ def sync_parent(path: str) -> None:
     Raises:
         tf.errors.UnavailableError: If its folder can't be.
     """
-    local = _local(path)
+    local = local_path(path)
     if local is not None:
         sync(os.path.dirname(os.path.abspath(local)))
 
 
-def _local(path: str) -> str | None:
+def local_path(path: str) -> str | None:
     """The path for the system's calls; None if it is of another file system."""
     path = path.removeprefix(_SCHEME)
     return None if "://" in path else path

@@ -181,10 +181,14 @@ def _array_in(store: Any, name: str) -> np.ndarray:
     HDF5 gives zeros for elements that an array has by its shape, and that the file does not hold.
 
     Raises:
-        ValueError: If the array is far longer than its stored data.
+        ValueError: If the array is far longer than its stored data, or lies in another file.
     """
     value = store[name]
     if hasattr(value, "id") and hasattr(value.id, "get_storage_size"):  # an h5py.Dataset
+        # HDF5 would open any file of this machine that a file names.
+        group = getattr(store, "group", store)
+        if value.external or value.is_virtual or value.file.filename != group.file.filename:
+            raise ValueError(f"{name!r} is an array of another file")
         size, stored = math.prod(value.shape) * value.dtype.itemsize, value.id.get_storage_size()
         if size > _MAX_EXPANSION * stored:
             raise ValueError(f"{name!r} is of {size} bytes, and {stored} are in the file")

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed.ops import snapshot_ops
+from tf_embed.saving import guarded_files
 from tf_embed.serving.publication import WEIGHTS, Weight, WeightsFile
 from tf_embed.snapshots.sources import Source
 from tf_embed.variable.anchor import Anchor
@@ -52,6 +53,10 @@ def write(folder: str, weights: tuple[Weight, ...], values: Sequence[np.ndarray]
 def read(folder: str, saved: WeightsFile) -> list[np.ndarray]:
     """Reads values, and checks every byte of them.
 
+    Args:
+        folder: The folder of the publication.
+        saved: What it says of them. They are those of the model: it bounds the memory.
+
     Raises:
         tf.errors.DataLossError: If the file is damaged.
         tf.errors.NotFoundError: If there is none.
@@ -59,8 +64,7 @@ def read(folder: str, saved: WeightsFile) -> list[np.ndarray]:
     if not saved.weights:
         return []
     path = os.path.join(folder, WEIGHTS)
-    with tf.io.gfile.GFile(path, "rb") as file:
-        contents = file.read()
+    contents = guarded_files.read(path, saved.bytes)
     if len(contents) != saved.bytes or zlib.crc32(contents) != saved.checksum:
         raise tf.errors.DataLossError(
             None, None, f"'{path}' is damaged: it is not what was published."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -138,12 +139,26 @@ def read(path: str, version: int) -> Publication:
                 for one in weights.pop("weights")
             ]
             weights = checked_json.record(WeightsFile, {**weights, "weights": tuple(found)})
-        tables = tuple(manifest.table_files(table) for table in body.pop("tables"))
+            if weights.bytes != sum(map(_bytes_of, found)):
+                raise ValueError
+        tables = tuple(manifest.table_files(file, table) for table in body.pop("tables"))
         parts = {"tables": tables, "kinds": tuple(body.pop("kinds")), "weights": weights}
         publication = checked_json.record(Publication, {**body, **parts})
         if publication.version != version or len(publication.kinds) != len(tables):
             raise ValueError
     return publication
+
+
+def _bytes_of(weight: Weight) -> int:
+    """The size of a dense weight.
+
+    Raises:
+        TypeError: If there is no such dtype.
+        ValueError: If it has a negative dimension.
+    """
+    if any(size < 0 for size in weight.shape):
+        raise ValueError
+    return math.prod(weight.shape) * int(tf.as_dtype(weight.dtype).size)
 
 
 def remove(path: str, version: int) -> None:
@@ -153,7 +168,7 @@ def remove(path: str, version: int) -> None:
     present = set(manifest.names_in(folder))
     for name in names:
         if name in present:
-            with contextlib.suppress(tf.errors.NotFoundError):
+            with contextlib.suppress(tf.errors.NotFoundError):  # gone already
                 tf.io.gfile.remove(os.path.join(folder, name))
         if name == FILE and present:
             durable.sync(folder)  # or a crash of the machine may bring it back without its rows

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tf_embed.ops import snapshot_ops
+from tf_embed.saving import guarded_files
 
 _FORMAT = 1
+_MOST_BYTES = 2**25  # as the manifests of rows
 
 _Record = TypeVar("_Record")
 
@@ -36,8 +38,7 @@ def reading(path: str) -> Iterator[dict[str, Any]]:
             that the block takes.
         tf.errors.NotFoundError: If there is none.
     """
-    with tf.io.gfile.GFile(path, "rb") as file:
-        text = file.read()
+    text = guarded_files.read(path, _MOST_BYTES)
     try:
         yield _body_of(text)
     # The last one: lists in lists without end.

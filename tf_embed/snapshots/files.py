@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
-from tf_embed.saving import durable
+from tf_embed.saving import durable, guarded_files
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
 
@@ -31,7 +31,7 @@ def folder_name(name: Any, argument: str) -> str:
         ValueError: If it is a path.
     """
     name = validation.name_of(name, argument)
-    if "/" in name or "\n" in name or name in (".", ".."):
+    if not guarded_files.is_name(name):
         raise ValueError(
             f"`{argument}` must be the name of a folder, not a path. Received: {argument}={name!r}"
         )
@@ -116,7 +116,7 @@ def new_files(folder: str) -> Iterator[str]:
 
 def give_up(folder: str, number: str) -> None:
     """Removes new files that make no snapshot. That some stay is no harm."""
-    with contextlib.suppress(tf.errors.OpError):
+    with contextlib.suppress(tf.errors.OpError):  # no snapshot names them
         _give_up(folder, number)
 
 
@@ -185,11 +185,12 @@ def _remove_files(paths: Iterable[str]) -> None:
     """Removes files or empty folders. That one stays is no harm, and logged."""
     for path in paths:
         try:
+            guarded_files.remove_link(path)
             if not tf.io.gfile.exists(path):
                 continue
             if tf.io.gfile.isdir(path):
-                tf.io.gfile.rmtree(path)
+                guarded_files.remove_tree(path)
             else:
                 tf.io.gfile.remove(path)
         except tf.errors.OpError as error:
-            logging.warning("Can't remove %r: %s", path, error)
+            logging.warning("Can't remove %r: %s", path, error)  # no snapshot names it

@@ -17,12 +17,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_embed.saving import guarded_files
 from tf_embed.snapshots import checked_json
 
 FILE = "snapshot.json"
 ASIDE = f"{FILE}.aside"  # while it is written
 
 _MAX_TRIES = 100
+_MOST_BYTES = 2**25  # of a manifest of rows, as in cc/core/files/row_manifest.h
+_MOST_SHOWN = 200  # characters of a name, in messages
 _SAVE = re.compile(r"^save ([0-9a-f]{16})$", re.MULTILINE)
 _ROWS = re.compile(r"^file \S+ (\d+) (\d+) [0-9a-f]{8}$", re.MULTILINE)
 _LINKS = re.compile(r"^link \S+ (\d+) [0-9a-f]{8}$", re.MULTILINE)
@@ -100,23 +103,39 @@ def read(folder: str) -> SnapshotInfo:
     """
     path = os.path.join(folder, FILE)
     with checked_json.reading(path) as body:
-        tables = tuple(table_files(table) for table in body.pop("tables"))
+        tables = tuple(table_files(path, table) for table in body.pop("tables"))
         info = checked_json.record(SnapshotInfo, {**body, "tables": tables})
+        if info.since is not None:
+            _check_inside(path, "since", info.since)
     # A folder that was renamed is a snapshot of its new name.
     return dataclasses.replace(info, name=os.path.basename(folder))
 
 
-def table_files(fields: dict[str, Any]) -> TableFiles:
+def table_files(path: str, fields: dict[str, Any]) -> TableFiles:
     """What a body says of the files of a table.
+
+    Args:
+        path: The file that has the body.
+        fields: The part of the body.
 
     Raises:
         TypeError: If a field is missing, or of another type.
-        ValueError: If the files would lie in another folder.
+        tf.errors.DataLossError: If the files would lie in another folder.
     """
     found = checked_json.record(TableFiles, fields)
-    if "/" in found.file_name:
-        raise ValueError(f"`file_name` must have no '/'. Received: {found.file_name!r}")
+    _check_inside(path, "file_name", found.file_name)
     return found
+
+
+def _check_inside(path: str, field: str, name: str) -> None:
+    """Refuses a name that leads out of its folder."""
+    if not guarded_files.is_name(name):
+        raise tf.errors.DataLossError(
+            None,
+            None,
+            f"'{path}' is damaged: its `{field}` must be a name, not a path. Received: "
+            f"{name[:_MOST_SHOWN]!r}",
+        )
 
 
 def files_of(folder: str, file_name: str, table: str) -> TableFiles:
@@ -126,8 +145,7 @@ def files_of(folder: str, file_name: str, table: str) -> TableFiles:
         tf.errors.DataLossError: If it is no such manifest.
     """
     path = os.path.join(folder, f"{file_name}.rank0of1.manifest")
-    with tf.io.gfile.GFile(path, "rb") as file:
-        text = file.read().decode("utf-8", "replace")
+    text = guarded_files.read(path, _MOST_BYTES).decode("utf-8", "replace")
     save = _SAVE.search(text)
     if save is None:
         raise tf.errors.DataLossError(None, None, f"'{path}' is damaged.")
@@ -176,7 +194,7 @@ def all_in(path: str) -> Sequence[SnapshotInfo]:
         names, found = names_in(path), []
         for name in names:
             folder = os.path.join(path, name)
-            with contextlib.suppress(tf.errors.NotFoundError):
+            with contextlib.suppress(tf.errors.NotFoundError):  # it was removed just now
                 if exists(folder):
                     found.append(read(folder))
         # If a snapshot has gone, a newer one may be there that was not in the list of names.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_embed.saving import durable
+from tf_embed.saving import durable, guarded_files
 
 _SAVED_MODEL = "saved_model.pb"
 
@@ -52,7 +52,7 @@ def new_folder(path: str, overwrite: bool) -> Iterator[str]:
         # Without the new one, what it replaces is the only one.
         for leftover in (written, replaced) if tf.io.gfile.exists(path) else (written,):
             if tf.io.gfile.exists(leftover):
-                tf.io.gfile.rmtree(leftover)
+                guarded_files.remove_tree(leftover)
 
 
 def _put_back(replaced: str, path: str, failure: BaseException) -> None:

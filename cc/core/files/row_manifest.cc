@@ -59,7 +59,16 @@ class Scanner {
   std::string_view text_;
 };
 
-bool Scan(const std::string& text, RowManifest* manifest) {
+// Whether a name leads to no other folder. One that does is kept for the message.
+bool IsInside(const std::string& name, std::string* outside) {
+  if (RowManifest::IsFolderName(name)) return true;
+  constexpr size_t kMostShown = 200;
+  *outside = name.substr(0, kMostShown);
+  for (char& c : *outside) c = c < ' ' ? '?' : c;  // a zero would end the message
+  return false;
+}
+
+bool Scan(const std::string& text, RowManifest* manifest, std::string* outside) {
   Scanner scanner(text);
   const bool has_changes = scanner.Take("tf_embed changes 1\n");
   bool good = (has_changes || scanner.Take("tf_embed rows 1\n")) && scanner.Take("save ") &&
@@ -74,20 +83,19 @@ bool Scan(const std::string& text, RowManifest* manifest) {
   if (good && has_changes) {
     good = scanner.Take("since ") && scanner.TakeNumber(&manifest->since, 16) &&
            scanner.Take(" ") && scanner.TakeLine(&manifest->since_name) && manifest->since != 0 &&
-           RowManifest::IsFolderName(manifest->since_name);
+           IsInside(manifest->since_name, outside);
   }
   while (good && manifest->files.size() < RowManifest::kMaxFiles && scanner.Take("file ")) {
     RowManifest::File file;
-    good = scanner.TakeWord(&file.name) && file.name.find('/') == std::string::npos &&
-           scanner.Take(" ") && scanner.TakeNumber(&file.bytes) && scanner.Take(" ") &&
-           scanner.TakeNumber(&file.rows) && scanner.Take(" ") &&
-           scanner.TakeNumber(&file.checksum, 16) && scanner.Take("\n");
+    good = scanner.TakeWord(&file.name) && IsInside(file.name, outside) && scanner.Take(" ") &&
+           scanner.TakeNumber(&file.bytes) && scanner.Take(" ") && scanner.TakeNumber(&file.rows) &&
+           scanner.Take(" ") && scanner.TakeNumber(&file.checksum, 16) && scanner.Take("\n");
     manifest->files.push_back(file);
   }
   while (good && manifest->links.size() < RowManifest::kMaxLinks && scanner.Take("link ")) {
     RowManifest::Link link;
-    good = scanner.TakeWord(&link.name) && link.name.find('/') == std::string::npos &&
-           scanner.Take(" ") && scanner.TakeNumber(&link.bytes) && scanner.Take(" ") &&
+    good = scanner.TakeWord(&link.name) && IsInside(link.name, outside) && scanner.Take(" ") &&
+           scanner.TakeNumber(&link.bytes) && scanner.Take(" ") &&
            scanner.TakeNumber(&link.checksum, 16) && scanner.Take("\n");
     manifest->links.push_back(link);
   }
@@ -128,7 +136,13 @@ bool RowManifest::IsFolderName(std::string_view name) {
 Status RowManifest::Decode(const std::string& text, const std::string& name,
                            RowManifest* manifest) {
   *manifest = RowManifest();
-  if (!Scan(text, manifest) || manifest->Encode() != text) {
+  std::string outside;
+  const bool good = Scan(text, manifest, &outside);
+  if (!outside.empty()) {
+    return Status::DataLoss("'" + name + "' is damaged: it names '" + outside +
+                            "', which must be a name, not a path.");
+  }
+  if (!good || manifest->Encode() != text) {
     return Status::DataLoss("'" + name + "' is damaged, or no manifest of a save of this format.");
   }
   return Status();

@@ -61,7 +61,7 @@ struct RowManifest {
   std::vector<File> files;
   std::vector<Link> links;  // by their numbers (LinkedRows::file)
 
-  // Whether `since_name` may be this.
+  // Whether the name of a file or folder may be this: it leads to no other folder.
   static bool IsFolderName(std::string_view name);
 
   std::string Encode() const;

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files in folders whose content is not trusted.
+
+Such a folder may have been unpacked from an archive of any content. So a small file is read up to a
+bound, and links are followed to read, but not to write or to remove.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+import tensorflow as tf
+
+from tf_embed.saving.durable import local_path
+
+_CHUNK_BYTES = 2**16
+
+
+def is_name(name: str) -> bool:
+    """Whether a text is the name of a file in a folder, and no path."""
+    return name not in ("", ".", "..") and not any(one in name for one in "/\n\0")
+
+
+def read(path: str, most_bytes: int) -> bytes:
+    """Reads a file as a whole.
+
+    Args:
+        path: The file.
+        most_bytes: How many bytes it may have.
+
+    Raises:
+        tf.errors.DataLossError: If it has more bytes, or is a pipe or a device.
+        tf.errors.OpError: If it can't be read.
+    """
+    local = local_path(path)
+    if local is not None and _is_special(local):
+        raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: it is no regular file.")
+    contents = bytearray()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            contents += chunk
+            if len(contents) > most_bytes:
+                raise tf.errors.DataLossError(
+                    None, None, f"'{path}' is damaged: it has more than {most_bytes} bytes."
+                )
+    return bytes(contents)
+
+
+def remove_link(path: str) -> None:
+    """Removes a symbolic link, so that a file of this name is written here and not elsewhere.
+
+    Raises:
+        tf.errors.UnavailableError: If it can't be removed.
+    """
+    local = local_path(path)
+    if local is None or not os.path.islink(local):
+        return
+    try:
+        os.unlink(local)
+    except OSError as error:
+        raise _unremoved(path, error) from error
+
+
+def remove_tree(path: str) -> None:
+    """Removes a folder and what is in it. Of a symbolic link, removes the link alone.
+
+    Raises:
+        tf.errors.OpError: If something can't be removed.
+    """
+    local = local_path(path)
+    if local is None:
+        tf.io.gfile.rmtree(path)
+        return
+    try:
+        if os.path.islink(local):
+            os.unlink(local)
+        else:
+            shutil.rmtree(local)
+    except OSError as error:
+        raise _unremoved(path, error) from error
+
+
+def _is_special(local: str) -> bool:
+    """Whether a path leads to a pipe, a socket or a device, where a read may never end."""
+    try:
+        mode = os.stat(local).st_mode
+    except OSError:
+        return False  # the read says what is wrong
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _unremoved(path: str, error: OSError) -> tf.errors.UnavailableError:
+    where = "" if error.filename is None else f" ({error.filename!r})"
+    return tf.errors.UnavailableError(
+        None, None, f"'{path}' can't be removed: {error.strerror}{where}."
+    )
