@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of all pictures."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+from pictures import rooms, rows
+from pictures.svg import Picture
+
+IMAGES = pathlib.Path(__file__).resolve().parents[1] / "images"
+
+# By the file in docs/images/.
+DRAWINGS: dict[str, Callable[[], Picture]] = {
+    "rooms.svg": rooms.picture,
+    "key_to_row.svg": rows.picture,
+}
