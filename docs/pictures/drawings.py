@@ -6,13 +6,16 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from pictures import rooms, rows
+from pictures import batch, exchange, rooms, rows, tiers
 from pictures.svg import Picture
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "images"
 
 # By the file in docs/images/.
 DRAWINGS: dict[str, Callable[[], Picture]] = {
+    "batch.svg": batch.picture,
     "rooms.svg": rooms.picture,
     "key_to_row.svg": rows.picture,
+    "tiers.svg": tiers.picture,
+    "exchange.svg": exchange.picture,
 }

@@ -8,10 +8,12 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+import tensorflow as tf
 from architecture_test import CC_ROOMS, CORE_WINGS, PYTHON_ROOMS
 
-from pictures import drawings, rooms, rows
+from pictures import drawings, exchange, rooms, rows
 from pictures.svg import Picture, width_of
+from tf_embed.ops import exchange_ops
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
@@ -97,6 +99,19 @@ def test_statistics_are_those_of_rows():
 )
 def test_the_parts_of_a_row_are_those_of_its_layout(arguments, bytes_of_parts):
     assert [size for _, size in rows.row_bytes(*arguments)] == bytes_of_parts
+
+
+def test_keys_go_to_the_owners_that_the_op_chooses():
+    for batch in exchange.BATCHES:
+        (keys,), _, counts = exchange_ops.route_keys(
+            [tf.constant(batch, tf.int64)],
+            owners=[tf.zeros([0], tf.int32)],
+            num_workers=exchange.WORKERS,
+            owner_rules=["hash"],
+        )
+        of_owners = exchange.routed(batch)
+        assert keys.numpy().tolist() == [key for some in of_owners for key in some]
+        assert counts.numpy().flatten().tolist() == [len(some) for some in of_owners]
 
 
 def test_a_text_without_room_is_refused():
