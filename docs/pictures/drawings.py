@@ -6,7 +6,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from pictures import batch, exchange, rooms, rows, tiers
+from pictures import batch, exchange, plots, rooms, rows, tiers
 from pictures.svg import Picture
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "images"
@@ -18,4 +18,6 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
     "key_to_row.svg": rows.picture,
     "tiers.svg": tiers.picture,
     "exchange.svg": exchange.picture,
+    "peers.svg": plots.peers,
+    "larger_than_memory.svg": plots.tiers,
 }

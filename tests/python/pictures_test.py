@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from architecture_test import CC_ROOMS, CORE_WINGS, PYTHON_ROOMS
 
-from pictures import drawings, exchange, rooms, rows
+from pictures import drawings, exchange, rooms, rows, tables
 from pictures.svg import Picture, width_of
 from tf_embed.ops import exchange_ops
 
@@ -112,6 +112,15 @@ def test_keys_go_to_the_owners_that_the_op_chooses():
         of_owners = exchange.routed(batch)
         assert keys.numpy().tolist() == [key for some in of_owners for key in some]
         assert counts.numpy().flatten().tolist() == [len(some) for some in of_owners]
+
+
+def test_a_table_is_found_by_its_columns():
+    page = "| a | b |\n|---|---|\n| 1 | 2 |\n\n| b | c |\n|---|---|\n| **3.5** | 4, 5 |\n| 6 | |\n"
+    assert tables.table_with(["b"], page) == [["2"]]
+    assert tables.table_with(["c", "b"], page) == [["4, 5", "**3.5**"], ["", "6"]]
+    assert tables.numbers("**3.5**, 4") == [3.5, 4.0]
+    with pytest.raises(ValueError, match="columns"):
+        tables.table_with(["a", "c"], page)
 
 
 def test_a_text_without_room_is_refused():
