@@ -50,10 +50,12 @@ def picture() -> Picture:
         "The folders of tf_embed and of cc as rows of boxes. Python is above, C++ below, and the "
         "wings of the core are lowest. A room uses the rooms below it only.",
     )
-    drawn.text(740, 30, "a room uses rooms below it only", anchor="end", size=12, color=MUTED)
+    drawn.text(
+        740, 30, "a room uses rooms below it, or on its left", anchor="end", size=12, color=MUTED
+    )
     y = 52.0
     for heading, rest, rows_of, color in (
-        ("`tf_embed/`", "Python; a room imports rooms below it, or on its left", PYTHON, BLUE),
+        ("`tf_embed/`", "Python; a lookup leaves it through `ops`", PYTHON, BLUE),
         ("`cc/`", "C++; only `tf` knows both TensorFlow and the engine", CC, GREEN),
         ("`cc/core/`", "rows, index, rules and files, without TensorFlow", CORE, ORANGE),
     ):

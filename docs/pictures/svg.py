@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 from xml.sax import saxutils
 
 Point = tuple[float, float]
@@ -162,7 +163,9 @@ class Picture:
         )
         self._parts.append(f"<text {attributes}>{content}</text>")
 
-    def lines(self, x: float, y: float, lines: Sequence[str], *, step: float = 16, **how) -> None:  # type: ignore[no-untyped-def]
+    def lines(
+        self, x: float, y: float, lines: Sequence[str], *, step: float = 16, **how: Any
+    ) -> None:
         """Writes lines below each other; see `text`."""
         for i, line in enumerate(lines):
             self.text(x, y + i * step, line, **how)
