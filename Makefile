@@ -30,6 +30,7 @@ help:
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make docs        the site, from docs/ and docstrings, into build/docs'
+	@echo 'make pictures    the pictures of docs/, from code and from the tables of benchmarks/README.md'
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'
 	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
@@ -100,6 +101,11 @@ $(DOCS_VENV)/.ready: docs/requirements.txt | system
 docs: $(DOCS_VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo 'build/docs/index.html'
+
+# They need Python alone.
+.PHONY: pictures
+pictures:
+	PYTHONPATH=docs $(PYTHON) -m pictures
 
 # What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
 .PHONY: cuda cuda-benchmark cuda-library cuda-test

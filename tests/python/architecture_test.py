@@ -106,7 +106,7 @@ TEST_FOLDERS = ("distributed", "integration", "one_embedding", "python", "sok", 
 # Folders of tests/ with other modules: helpers, campaigns, and programs that write tables of docs/.
 OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 
-SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "examples", "release", "tests", "tf_embed")
+SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "docs", "examples", "release", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
 DEVICE_MAKEFILE = ROOT / "cc" / "device" / "Makefile"
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
