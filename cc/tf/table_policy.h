@@ -25,7 +25,7 @@ namespace tf_embed {
 class Settings;
 class TableResource;
 
-// Reads the setting of that name, an order as TfEmbedTable's `eviction` names it.
+// Reads the setting `name`, an eviction order as named by TfEmbedTable's `eviction`.
 absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order);
 
 // The admission and eviction settings of a table.
