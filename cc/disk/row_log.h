@@ -54,7 +54,8 @@ class RowLog final : private ByteSink {
     size_t statistics_per_row = 0;
     Allocator* allocator = nullptr;
   };
-  // The appender. Only compaction may use the reserve, because it frees space in the end.
+  // The purpose of an append. Only compaction may use the reserve, because it frees space in the
+  // end.
   enum class Purpose : uint8_t { kPut, kCompaction };
 
   RowLog(const Options& options, Folder* folder, SegmentList* segments, const PlaceIndex* index)
@@ -72,9 +73,9 @@ class RowLog final : private ByteSink {
   Status Stage(Purpose purpose, const StoreRule& rule, const RowsToWrite& rows, size_t begin,
                size_t* staged, uint32_t* first_place);
   bool over_bound() const { return over_bound_; }
-  // Seals the open segment, if any.
+  // Drops the open segment and its buffered rows. REQUIRES: no key has a place in it.
   Status Seal();
-  // Drops the open segment and what waits for it. REQUIRES: no key has a place in it.
+  // Drops the open segment and its buffered rows. REQUIRES: no key has a place in it.
   void Drop();
 
   // Whether a row of the open segment was erased or replaced.

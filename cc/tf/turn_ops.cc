@@ -118,8 +118,8 @@ class TakeTurnOp : public tf::AsyncOpKernel {
     }
     kept->turns()->Enter(turn.get(), [cancellations, token, done, turn, output] {
       turn->Begin();
-      // Try only: waiting for a running cancellation would deadlock if it is what releases the
-      // turn.
+      // Try only: the running cancellation may be the code that releases the turn here, and waiting
+      // for it would deadlock.
       if (cancellations != nullptr) cancellations->TryDeregisterCallback(token);
       output->scalar<tf::Variant>()() = std::move(*turn);
       done();

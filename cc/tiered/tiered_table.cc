@@ -458,7 +458,7 @@ Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, co
   const ReplaceLocks alone(locks_, context);
   if (!HasRule(write.rule)) return RuleWasChanged(options_.name);
   TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(context.Holding(Held::kWriting), todo, todo.size));
-  // Not as Held::kWriting, because RunPlanned takes the policy's lock, as Held::kWriting requires.
+  // Not as Held::kWriting: RunPlanned takes the policy's lock itself.
   return planned ? RunPlanned(context, false, write, todo, &wanted)
                  : RunUnplanned(context, false, write, &todo, &rest, &wanted);
 }

@@ -196,7 +196,7 @@ Status TieredTable::CopyRows(const ExecContext& inner, const KeyBatch& batch,
     TF_EMBED_RETURN_IF_ERROR(
         store_->Get(inner, absent.keys.data(), absent.size, BackingStore::After::kCold, &cold));
   }
-  // Cold rows fill the ranks of absent ones; the remainder is dropped.
+  // Cold rows fill the positions of absent keys. Positions left over are removed.
   size_t taken = 0;
   rows->size = 0;
   for (size_t i = 0; i < batch.size; ++i) {
