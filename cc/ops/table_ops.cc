@@ -43,7 +43,7 @@ absl::Status ScalarHandle(InferenceContext* c) {
   return c->WithRank(c->input(0), 0, &unused);
 }
 
-// Checks inputs 0 to 2 (table, keys, owners) and gives the shape of the keys' rows.
+// Checks inputs 0 to 2 (table, keys, owners) and returns the shape of the keys' rows.
 absl::Status TableKeysOwners(InferenceContext* c, ShapeHandle* rows) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(ScalarHandle(c));
