@@ -216,8 +216,8 @@ class CudaDevice {
     std::map<void*, cudaEvent_t> reads_;  // the last one of each stream
   };
 
-  // Some bytes of the device's memory, as they were when the stream came there: sent behind what is
-  // queued, heard when they have arrived. One at a time is under way.
+  // A copy of device memory at a point of the stream. The copy is queued on the stream; a later
+  // call detects its arrival. At most one copy is in flight.
   class AsyncReadback {
    public:
     // Allocates its memory here, because taking pinned memory may wait for the device.

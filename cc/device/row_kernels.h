@@ -149,6 +149,7 @@ struct DefaultsView {
 
 template <class Tile>
 TF_EMBED_DEVICE void CountMisses(TableTallies* tallies, int64_t key, uint64_t number) {
+  // Spread over several counters, so that atomics do not contend for one line.
   Tile::Add(&tallies->misses[HashKey(key) % TableTallies::kMissCounters].count, number);
 }
 

@@ -73,7 +73,7 @@ class RowLog final : private ByteSink {
   Status Stage(Purpose purpose, const StoreRule& rule, const RowsToWrite& rows, size_t begin,
                size_t* staged, uint32_t* first_place);
   bool over_bound() const { return over_bound_; }
-  // Drops the open segment and its buffered rows. REQUIRES: no key has a place in it.
+  // Seals the open segment, if any.
   Status Seal();
   // Drops the open segment and its buffered rows. REQUIRES: no key has a place in it.
   void Drop();

@@ -19,9 +19,9 @@ using Writing = std::lock_guard<OrderedMutex>;
 // Rows put together: this many, or this share of the bound.
 constexpr size_t kPutTogether = 4096;
 constexpr size_t kPutDivisor = 8;
-// Keys that are looked for below together.
+// Keys looked up below together.
 constexpr size_t kLookedForTogether = 256;
-// Rows that move down together.
+// Rows moved down together.
 constexpr size_t kMovedTogether = 4096;
 // Extra room to make, as a share of the bound, so that few writes must make any.
 constexpr size_t kSpareDivisor = 32;

@@ -7,8 +7,9 @@
 // Neither op materializes a row for each key. SumByKey runs on the device of its table input, whose
 // content it does not read. The input list `bags` defines the bags:
 //   none              the keys along the last axis of `keys`
-//   [splits]          row splits [bags + 1]: bag b holds the flattened keys splits[b] to splits[b +
-//   1] [indices, shape]  the keys are the values of a sparse array of `shape` [rank], int64, at
+//   [splits]          row splits [bags + 1]: bag b holds the flattened keys from splits[b] up to
+//                     splits[b + 1]
+//   [indices, shape]  the keys are the values of a sparse array of `shape` [rank], int64, at
 //                     `indices` [keys, rank], in any order; the lines along its last axis are the
 //                     bags
 #include <cstdint>

@@ -27,7 +27,7 @@ struct BagRun {
   size_t num_bags;
 };
 
-// The bags of a batch. Does not own what it points to.
+// The bags of a batch. A view: it does not own its arrays.
 struct BagBatch {
   const int64_t* keys;
   const int64_t* offsets;
@@ -68,7 +68,7 @@ class BagSplit {
   // How each table is asked: by bags or by keys.
   const std::vector<AskBy>& asked_by() const { return asked_by_; }
 
-  // What is sent, worker by worker, and to each worker table by table.
+  // The keys sent, by worker and then by table.
   const std::vector<int64_t>& keys() const { return keys_; }
   // Of each key that is sent in a bag, its place among the keys of its table, which stand run by
   // run.
@@ -107,7 +107,7 @@ class BagSplit {
   std::vector<int64_t> splits_;
 };
 
-// Where the pooled rows of a batch lie: that of bag i of a run at begin + i * stride.
+// Locations of the pooled rows of a batch. The row of bag i of a run is at begin + i * stride.
 struct PooledRun {
   BagRun bags;
   size_t begin;
@@ -115,7 +115,7 @@ struct PooledRun {
   size_t dim;
 };
 
-// What is pooled here of the rows that came back. Does not own what it points to.
+// The pooling of the rows that came back. A view: it does not own its arrays.
 struct BagJoin {
   const int64_t* sources;  // each is at most `num_values` - dim
   const int64_t* splits;
