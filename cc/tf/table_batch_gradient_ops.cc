@@ -242,9 +242,8 @@ class ApplyTablesOp : public TableBatchOp {
       return table->shard(0)->tiers() != nullptr;
     });
     if (!WorksOnManyAtOnce()) return ForEachTable(exec, num_keys, kApplyCost, apply);
-    if (has_tiers)
-      return ForEachInTurn(tables.size(), exec,
-                           apply);  // a held tiered table can't move rows between tiers
+    // Not held, because a held table can't move rows between tiers.
+    if (has_tiers) return ForEachInTurn(tables.size(), exec, apply);
     std::vector<const Table*> shards;
     for (size_t i = 0; i < tables.size(); ++i) {
       Table* const shard = tables[i]->shard(0);

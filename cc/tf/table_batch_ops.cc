@@ -139,8 +139,8 @@ class WeightGradientsOfTablesOp : public TablesOp {
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, indices->shape(), &output));
     float* const of_weights = output->flat<float>().data();
-    std::fill_n(of_weights, output->NumElements(),
-                0.0f);  // bags outside every piece keep gradient 0
+    // Weights of bags outside every piece keep gradient 0.
+    std::fill_n(of_weights, output->NumElements(), 0.0f);
     std::vector<void*> of_pieces;
     for (const Piece& piece : all.batch.pieces()) {
       of_pieces.push_back(of_weights + piece.first_key);

@@ -87,8 +87,8 @@ void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor
     TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)
 #undef TF_EMBED_KEY
     default:
-      LOG(FATAL) << "Keys of "
-                 << tf::DataTypeString(tensor->dtype());  // ops are registered for no other types
+      // Unreachable: ops are registered for no other types.
+      LOG(FATAL) << "Keys of " << tf::DataTypeString(tensor->dtype());
   }
 }
 

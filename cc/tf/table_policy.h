@@ -155,8 +155,8 @@ class EvictionLog final : public EvictionSink {
       std::lock_guard<OrderedMutex> lock(mutex_);
       keys.swap(string_keys_);
     }
-    take(keys.data(), keys.size());  // Outside the lock: it looks keys up in tables, and table
-                                     // locks rank before the log's.
+    // Outside the lock: `take` looks keys up in tables, whose locks rank before the log's.
+    take(keys.data(), keys.size());
   }
 
  private:
