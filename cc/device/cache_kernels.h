@@ -99,8 +99,8 @@ struct FoundRanks {
   }
 };
 
-// For each place: finds the rows that are at least so old, and sees to it that no mark comes
-// around (TableCache::CollectAges).
+// For each place: finds rows of at least `least_age`, and refreshes marks before they wrap
+// (TableCache::CollectAges).
 struct CollectAgesKernel {
   TableView table;
   size_t one_in;  // by the highest byte of a hash
@@ -145,7 +145,7 @@ struct FindExpiredKernel {
   }
 };
 
-// For each of some rows, of which no key is there and there is room for all: adds it, unchanged.
+// For each row: adds it, marked unchanged. REQUIRES: its key is absent; there is room for all.
 struct AddRowsKernel {
   TableView table;
   WholeRowsView rows;
@@ -191,7 +191,7 @@ struct FindPlacesKernel {
   }
 };
 
-// For each of these places, of which some may be the same: takes the row out.
+// For each of these places, possibly repeated: erases the row.
 struct DropKernel {
   TableView table;
   const uint64_t* places;

@@ -12,7 +12,7 @@
 namespace tf_embed {
 namespace {
 
-// The device's copies of the arrays of one verb. Those that it writes come back with Finish.
+// Device copies of the arrays of one verb. Finish copies the outputs back.
 class Arrays {
  public:
   Arrays(DeviceMemory* memory, const ExecContext& context) : memory_(memory), context_(context) {}
@@ -26,7 +26,7 @@ class Arrays {
   const T* In(const T* host, size_t bytes) {
     return static_cast<const T*>(Copy(const_cast<T*>(host), bytes, false));
   }
-  // Values that the verb does not write stay as they are.
+  // Values that the verb does not write keep their content.
   template <typename T>
   T* Out(T* host, size_t bytes) {
     return static_cast<T*>(Copy(host, bytes, true));
@@ -77,7 +77,7 @@ class Arrays {
 
   DeviceMemory* memory_;
   const ExecContext& context_;
-  // Those of a find: of the batch four, defaults, weights, flags and slots.
+  // A find has the most: four of the batch, defaults, weights, flags and slots.
   static constexpr size_t kMost = 8;
   Array arrays_[kMost];
   size_t size_ = 0;

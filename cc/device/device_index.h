@@ -110,6 +110,8 @@ struct IndexView {
       size_t lane = 0;
       while (lane < DeviceBucket::kLanes && DeviceBucket::Digest(header, lane) != 0) ++lane;
       if (lane < DeviceBucket::kLanes) {
+        // Claim the lane by its digest, then write the entry. No lookup runs in this launch, so
+        // none can see the digest without the entry.
         const uint64_t with = header | DigestOf(hash) << (8 * lane);
         if (!Tile::CompareExchange(&buckets[bucket].header, &header, with)) continue;
         DeviceBucket::Entry& entry = buckets[bucket].entries[lane];
@@ -117,6 +119,7 @@ struct IndexView {
         entry.row = row;
         return;
       }
+      // The bucket is full: count the key, so that searches go on to the next bucket.
       if (DeviceBucket::Passed(header) < DeviceBucket::kMaxPassed &&
           !Tile::CompareExchange(&buckets[bucket].header, &header,
                                  header + (uint64_t{1} << DeviceBucket::kPassedShift))) {
@@ -137,6 +140,7 @@ struct IndexView {
     do {
       if ((before & digest) == 0) return false;
     } while (!Tile::CompareExchange(&buckets[last].header, &before, before & ~digest));
+    // Undo the counts of the insertion. A saturated count stays, because its true value is unknown.
     for (uint64_t bucket = HomeOf(hash); bucket != last; bucket = After(bucket)) {
       Change<Tile>(bucket, [](uint64_t header) {
         return DeviceBucket::Passed(header) == DeviceBucket::kMaxPassed
@@ -186,6 +190,7 @@ struct IndexView {
     if (buckets == nullptr) return kNoPlace;
     const uint64_t digest = DigestOf(hash);
     uint64_t bucket = HomeOf(hash);
+    // Bounded, because saturated counts could send the search of an absent key round forever.
     for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
       uint64_t header;
       const uint32_t found = SearchBucket(tile, buckets[bucket], key, digest, &header, row);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceKeySums on a device. Equal keys are brought together as for a write; a running sum over the
-// first places of each, in the order of the batch, numbers them; and a tile sums the gradients of
-// one key in the order of the batch, reading those of bags where they lie.
+// DeviceKeySums on a device. Equal keys are grouped as for a write, and a prefix sum over their
+// first positions numbers them in batch order. Then a tile sums the gradients of one key in batch
+// order. It reads the gradients of bags in place.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_KEY_SUMS_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_KEY_SUMS_INL_H_
 

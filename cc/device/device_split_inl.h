@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceSplit on a device: a stable sort of the batch's places by shard, so that the outcome
-// depends on no order of tiles.
+// DeviceSplit on a device: a stable sort of the batch's positions by shard, which makes the result
+// independent of the order of tiles.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_SPLIT_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_SPLIT_INL_H_
 
@@ -62,7 +62,7 @@ struct SpreadKernel {
   }
 };
 
-// Refuses owners [size], on the host, of keys on the device that are no shards, or passes null.
+// Checks that owners [size], in host memory, are shards. Accepts null.
 template <class Device>
 Status CheckOwnersOn(const Device& device, const ExecContext& context, const int64_t* keys,
                      size_t size, const int32_t* owners, size_t num_shards) {

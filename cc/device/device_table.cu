@@ -216,8 +216,8 @@ class CudaDevice {
     std::map<void*, cudaEvent_t> reads_;  // the last one of each stream
   };
 
-  // Some bytes of the device's memory, as they were when the stream came there: sent behind what is
-  // queued, heard when they have arrived. One at a time is under way.
+  // A copy of device memory at a point of the stream. The copy is queued on the stream; a later
+  // call detects its arrival. At most one copy is in flight.
   class AsyncReadback {
    public:
     // Allocates its memory here, because taking pinned memory may wait for the device.
@@ -238,7 +238,7 @@ class CudaDevice {
       if (bytes_ != nullptr) cudaFreeHost(bytes_);
     }
 
-    // False, and nothing is sent, if a copy is under way or can't be started.
+    // Returns false, without a copy, if one is in flight or can't be started.
     bool Send(const CudaDevice&, const ExecContext& context, const void* from, size_t bytes) {
       if (bytes_ == nullptr || sent_ == nullptr || (is_under_way_ && Arrived() == nullptr)) {
         return false;
@@ -251,7 +251,7 @@ class CudaDevice {
       return is_under_way_ = has_sent_;
     }
 
-    // Null where nothing was sent, or it is still under way.
+    // Null if nothing was sent, or the copy is still in flight.
     const void* Arrived() {
       if (is_under_way_) {
         const cudaError_t query = cudaEventQuery(sent_);

@@ -2,8 +2,8 @@
 // DeviceTable as the cache of a table over several tiers. The end of device_table_inl.h includes
 // it.
 //
-// Keys, flags and marks of a batch are in device memory, as those of every verb; rows that come up,
-// keys that are dropped and the data that a plan reads are on the host, where the lower tier is.
+// Keys, flags and marks of a batch are in device memory, as for every verb. Promoted rows, dropped
+// keys and the plan's input are in host memory, as is the lower tier.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_CACHE_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_CACHE_INL_H_
 

@@ -124,10 +124,12 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
     most = std::max(row_bound.most(), std::min<uint64_t>(row_bound.most() + keys, bound));
     return most <= content_->room() || content_->full();
   };
+  // Fast path: the host's bound on the rows proves that there is room, without a wait.
   if (is_room() || (row_bound.Poll() && is_room())) {
     row_bound.Reserve(keys, std::min(most, content_->room()));
     return Status();
   }
+  // Otherwise wait for the device, to learn how many keys of the batch are new.
   uint32_t coming = 0;
   device_.CopyOut(context, wanted, sizeof(coming), &coming);
   const uint64_t present = content_->Rows(context);
@@ -137,8 +139,8 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
     fruitless_waits_ = 0;
     if (!content_->MakeRoom(context, rows)) return NoMemory(context);
   } else if (!options_.is_cache && !content_->has_bound() && ++fruitless_waits_ == kPatience) {
-    // Writes of keys that are nearly all there would wait for ever. There is room without this, and
-    // under a bound on bytes a larger index might take that of rows.
+    // Grow ahead, or writes whose keys nearly all exist would keep waiting. This is optional, so a
+    // failure is ignored. Under a byte limit it is skipped: a larger index could crowd out rows.
     fruitless_waits_ = 0;
     const uint64_t ahead = std::min(kAhead * keys, std::max<uint64_t>(rows / 16, kSmallAhead));
     (void)content_->MakeRoom(context, std::min(rows + ahead, bound));
@@ -162,7 +164,7 @@ Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;
   const PauseLocks pausing(locks_, context);
   {
-    // Readers go on: the source of the copy does not change.
+    // Readers may continue: the source of the copy does not change.
     const Reading reading(this, context);
     TF_EMBED_RETURN_IF_ERROR(NewContent(context, &content));
     const uint64_t rows = content_->Rows(context);
@@ -238,6 +240,7 @@ double DeviceTableImpl<Device>::LargestSlot(const ExecContext& context, const Ru
     device_.Launch(context, places, kPlaceCost,
                    LargestSlotKernel<float>{View(), slot, largest.data()});
   }
+  // The kernel takes the maximum of bit patterns: those of doubles from 0 are in numeric order.
   uint64_t bits;
   device_.CopyOut(context, largest.data(), sizeof(bits), &bits);
   double number;
@@ -258,7 +261,7 @@ Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
     cursor->done = true;
     return Status();
   }
-  // Some buckets, of which about so many rows are the home; fewer where they are more.
+  // A range of buckets with about `max_rows` rows; halved if it has more.
   const int unit_bits = 64 - HashRange::kUnitBits - static_cast<int>(index.bits);
   uint64_t first = cursor->next >> unit_bits;
   const double share =
@@ -286,6 +289,7 @@ Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
     size = count();
     for (; size > max_rows && buckets > 1; size = count()) buckets /= 2;
   }
+  // Count first, then copy: the arrays must have their size before the launch that fills them.
   WholeRowArrays<Device> arrays(device_, context);
   TF_EMBED_RETURN_IF_ERROR(arrays.Make(size, layout, rows));
   if (size > 0) {

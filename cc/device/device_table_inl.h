@@ -1,35 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table in the memory of a device.
 //
-// A find: one launch; a tile of lanes looks its key up (device_index.h) and copies the row. A
-// write: the batch's equal keys are brought together, its absent keys numbered in the order of the
-// batch, and the row of each distinct key is changed by one tile (row_kernels.h). No kernel takes a
-// lock on a row.
+// A find is one launch, in which each tile of lanes looks up a key (device_index.h) and copies its
+// row. A write groups the batch's equal keys and numbers the absent ones in batch order. Then one
+// tile changes the row of each distinct key (row_kernels.h). No kernel locks a row.
 //
-// Verbs are kept apart by their order, not by locks in device memory: finds run together, a write
-// runs alone. On the host the two locks below ensure that. On a GPU, on which a verb returns when
-// its launches are queued, they keep the queueing apart, and Device::Order makes the streams wait
-// for one another on the device. A kernel fills the device, so two writes at once would gain
-// nothing.
+// Order, not locks in device memory, separates verbs: finds run together, a write runs alone. On
+// the host, the two locks below ensure that. On a GPU, a verb returns once its launches are queued.
+// There the locks separate the queueing, and Device::Order makes streams wait for one another on
+// the device. A kernel fills the device, so concurrent writes would gain nothing.
 //
-// The host does not wait for the device on the way of a batch. It must know that there is room
-// before it launches a write, and goes by a number that is never too low: the rows as the device
-// told them last, and all keys of all writes since. Near the end of the room the device tells them
-// after each write, and the host hears it when it comes. Only where that is not enough does it ask
-// and wait, and then perhaps makes the table larger.
+// A batch normally runs without a wait of the host for the device. Before it launches a write, the
+// host must know that there is room. It uses an upper bound: the row count that the device last
+// reported, plus the keys of all writes since. When room gets short, the device reports its count
+// after each write, asynchronously. Only if that is not enough does the host ask and wait, and then
+// perhaps grow the table.
 //
-// Admission counts on the host, and a sink of evicted rows is there: the writes of a table that has
-// either do wait.
+// Writes do wait in a table with admission or a sink of evicted rows, because both run on the host.
 //
-// If the bound on bytes allows no more rows, new keys are refused and counted, or, if the policy
-// bounds rows, evict others (policy_kernels.h), and the device is not asked at all. If the device
-// has no memory, the verb fails before it has changed a row; only expired ones may have left.
-// Nothing is ever written beyond the room: the kernel itself compares a new row's number with it.
+// If the byte limit allows no more rows, new keys are refused and counted. If the policy bounds
+// rows, they evict others instead (policy_kernels.h). Neither case asks the device. If device
+// memory runs out, the verb fails before it changes a row, although expired rows may have left.
+// Nothing is written beyond the room, because the kernel compares each new row's number with it.
 //
-// Locks: those of TableLocks. A verb that changes anything is alone in both locks. The verbs of a
-// cache are called under the locks of the table over it, which let writes go together, and some
-// under further locks of that one. So a cache has a lock of its own instead, which verbs take last
-// of all.
+// Locks: those of TableLocks. A verb that changes anything holds both exclusively. The verbs of a
+// cache run under the locks of the table over it, which admit concurrent writes, and some under
+// further locks of that table. So a cache has its own lock instead, which verbs take last.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
 
@@ -145,15 +141,15 @@ class DeviceTableImpl final : public DeviceTable,
   template <typename T>
   using Array = DeviceArray<Device, T>;
 
-  // Rough costs in nanoseconds, by which a thread pool splits work.
+  // Rough costs in nanoseconds, used to split work over threads.
   static constexpr size_t kFindCost = 80;
   static constexpr size_t kWriteCost = 120;
   static constexpr size_t kSumCost = 20;  // of a block of columns
   static constexpr size_t kRowCost = 100;
   static constexpr size_t kPlaceCost = 5;
   static constexpr uint64_t kSampledPlaces = 7 * 1024;
-  // So many batches ahead the host sees to it that it need not wait for want of room; and so many
-  // times in vain it waits, before it makes more than is needed.
+  // Batches to make room for in advance, so that the host need not wait; and the number of waits in
+  // vain before it does so.
   static constexpr uint64_t kAhead = 8;
   static constexpr int kPatience = 4;
   static constexpr uint64_t kSmallAhead = 1 << 16;  // rows
@@ -161,13 +157,13 @@ class DeviceTableImpl final : public DeviceTable,
   // device.
   static constexpr size_t kScratchBytes = size_t{32} << 20;
   static constexpr size_t kMinTogether = size_t{1} << 14;
-  // A table that loses one row in so many is worth a copy.
+  // Rebuild the table if it loses at least one row in this many.
   static constexpr size_t kRebuildDivisor = 4;
 
   using Shared = std::shared_lock<FairSharedMutex>;
   using Alone = std::unique_lock<FairSharedMutex>;
 
-  // A verb that reads, under way.
+  // The scope of a verb that reads.
   class Reading {
    public:
     Reading(const DeviceTableImpl* table, const ExecContext& context)
@@ -184,7 +180,7 @@ class DeviceTableImpl final : public DeviceTable,
     Shared lock_;
   };
 
-  // One that writes; `keeps_keys`: and neither inserts nor erases any.
+  // The scope of a verb that writes. `keeps_keys`: it neither inserts nor erases keys.
   class Writing {
    public:
     Writing(const DeviceTableImpl* table, const ExecContext& context, bool keeps_keys = false)
@@ -221,7 +217,7 @@ class DeviceTableImpl final : public DeviceTable,
 
     GroupsView view;
     typename Device::Groups sorted;
-    // Or, if they are said to be distinct, the arrays of ClaimKernel.
+    // The arrays of ClaimKernel instead, if the caller declared the keys distinct.
     Array<uint64_t> claims;
     Array<DeviceGroup> claimed;
     Array<uint32_t> members;
@@ -269,14 +265,14 @@ class DeviceTableImpl final : public DeviceTable,
                   const Verb& verb) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
   PoolView ViewOf(const ExecContext& context, const PooledFind& find, const BagsView& bags) const;
-  // The row that all keys have at first, on the host, if it is not random.
+  // Fills the host copy of the initial row of all keys, unless it is random.
   void FillInitialRow(const RowInitializer& initializer) const;
   // Makes `slots` the slots of a new row, on the host.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
   Status NoMemory(const ExecContext& context) const {
     return NoMemoryForRow(options_.name, content_->Rows(context));
   }
-  // The most rows that a write may leave in a table that has no more.
+  // The most rows that a write may leave, if the table has no more already.
   uint64_t Bound(const ExecContext& context) const {
     return options_.policy.max_rows > 0 && !context.restoring ? options_.policy.max_rows
                                                               : UINT64_MAX;
@@ -284,11 +280,11 @@ class DeviceTableImpl final : public DeviceTable,
   Expiry ExpiryAt(const ExecContext& context) const {
     return Expiry{options_.policy.ttl_milliseconds, context.now.milliseconds};
   }
-  // Makes room for `keys` more, as far as the bounds go. If the room may not suffice, asks the
-  // device how many of them are new: `wanted` is there. `*all` says whether all surely do.
+  // Makes room for `keys` more rows, within the bounds. If room may be short, reads from the device
+  // how many keys are new (`wanted`, in device memory). `*all` says whether all certainly fit.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
-  // The end of a verb of so many keys that changed the number of rows: asks for it where the next
-  // ones may have no room before long, as far as the host knows.
+  // Ends a verb of `keys` keys that changed the number of rows. Requests the new count if, as far
+  // as the host knows, the next verbs may soon lack room.
   Status Launched(const ExecContext& context, uint64_t keys) {
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
     const bool has_room = content_->row_bound.most() + kAhead * keys <= content_->room();
@@ -530,7 +526,7 @@ Status DeviceTableImpl<Device>::FindOrInsert(const ExecContext& context, const K
   keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
   WriteOptions write;
   write.uses = context.training;
-  write.counts_refused = !context.training;  // else the apply that follows will count them
+  write.counts_refused = !context.training;  // otherwise the following Apply counts them
   if (context.training) write.admits = Admits::kPeeked;
   return Write(
       context, batch, groups, write, kWriteCost + content_->layout().weight_bytes / 8,

@@ -18,8 +18,8 @@
 
 namespace tf_embed {
 
-// Of batches whose bags stand in one line, the one that bag `bag` belongs to; `first_bag` of each
-// is the number of bags before it.
+// The batch of bag `bag`, for batches with consecutive bags. `first_bag` of each is the number of
+// bags before it.
 template <class Batch>
 TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint64_t bag) {
   size_t first = 0;
@@ -35,8 +35,8 @@ TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint
   return batches[first];
 }
 
-// One of the tables that the keys of a batch are spread over: the part that a find needs. Many of
-// them go with a launch, so it has no more slabs than there are.
+// One shard of a batch's table, reduced to the part that a find needs. A launch carries many of
+// them, so each has just the slabs in use.
 struct ShardView {
   ShardView(const TableView& table, const DefaultsView& defaults)
       : index(table.index),
@@ -152,7 +152,7 @@ struct PoolKernel {
   }
 
  private:
-  // So many columns are summed in registers at a time; a bag of more is gone through once more.
+  // Columns summed in registers at a time. A wider row takes several passes over the bag.
   static constexpr size_t kColumns = 128;
 
   template <typename T, class Tile>
@@ -176,6 +176,7 @@ struct PoolKernel {
         const size_t j = first + k * Tile::kLanes + tile.lane();
         if (j >= dim) continue;
         if (Divides(batch.bags.combiner)) {
+          // A bag whose weights sum to 0 pools to 0, not to NaN.
           sums[k] = divisor == Compute{0} ? Compute{0} : sums[k] / divisor;
         }
         pooled[j] = sums[k];
@@ -202,6 +203,7 @@ struct PoolKernel {
     char* row = number == kNoRow ? nullptr : shard.Row(number);
     if (row != nullptr && batch.expiry.Has(tile, shard.StatisticsOf<Tile>(row))) row = nullptr;
     if (row == nullptr) {
+      // A wide row is visited once for each kColumns columns; only the first visit counts.
       if (first == 0 && tile.lane() == 0) CountMisses<Tile>(batch.tallies, key, 1);
       return shard.defaults.template UseRow<T>(key, position, add);
     }
@@ -220,8 +222,8 @@ struct BagGradientsView {
   uint64_t first_key;
 };
 
-// For each bag of all batches: writes the offset and the factor of the gradient of each of its
-// keys, in the form of Gradients.
+// For each bag of all batches: writes the offset and the factor of each key's gradient, in the form
+// of Gradients.
 struct SpreadGradientsKernel {
   const BagGradientsView* batches;
   size_t count;   // at least 1
@@ -250,7 +252,7 @@ struct SpreadGradientsKernel {
   }
 
  private:
-  // Splits in device memory can't be checked before; this keeps wrong ones within the keys.
+  // Splits in device memory are not validated by the host, so clamp them to the keys.
   static TF_EMBED_DEVICE size_t Within(const BagGradients& of, int64_t key) {
     if (key < 0) return 0;
     return static_cast<uint64_t>(key) < of.num_keys ? static_cast<size_t>(key) : of.num_keys;

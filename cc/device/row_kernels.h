@@ -149,6 +149,7 @@ struct DefaultsView {
 
 template <class Tile>
 TF_EMBED_DEVICE void CountMisses(TableTallies* tallies, int64_t key, uint64_t number) {
+  // Spread over several counters, so that atomics do not contend for one line.
   Tile::Add(&tallies->misses[HashKey(key) % TableTallies::kMissCounters].count, number);
 }
 
@@ -332,8 +333,8 @@ struct WriteKernel {
   }
 };
 
-// Buckets that are searched for expired rows where so many keys want to come: with at least one key
-// in each the table is gone through once while half of it comes.
+// Buckets to search for expired rows when `new_keys` keys want to come. With at least one key in
+// each bucket, one pass over the table takes as long as half of it needs to come.
 inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
   constexpr uint64_t kOfNewKey = 2;
   constexpr uint64_t kAtLeast = 16;
@@ -417,6 +418,7 @@ struct FindOrInsertVerb {
       if (exists != nullptr && tile.lane() < count) exists[here] = present;
       for (uint32_t k = 0; k < Tile::kLanes && k < count; ++k) {
         char* const to = weights + tile.From(here, k) * bytes;
+        // Absent passes a `row` that is the output of the first member.
         if (to != row) held.CopyTo(tile, to);
       }
     }
@@ -452,7 +454,7 @@ struct AssignVerb {
   TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
 };
 
-// a + b and a - b in the type they are computed in; integers wrap around.
+// a + b and a - b in the compute type; integers wrap around.
 template <typename T>
 TF_EMBED_DEVICE T WrappingSum(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -498,7 +500,7 @@ struct AccumVerb {
   TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
 
  private:
-  // Adds the differences at those members, from `first` on, that say they exist.
+  // Adds the differences of the members from `first` on that say they exist.
   template <class Tile>
   TF_EMBED_DEVICE void Add(const Tile& tile, const TableView& table, const DeviceGroup& group,
                            uint32_t first, char* row) const {
@@ -532,7 +534,7 @@ struct PlaceKernel {
   }
 };
 
-// Takes the key at a place out, and frees its row, once if a launch does so twice. For one lane.
+// Erases the key at a place and frees its row; idempotent within a launch. Runs on one lane.
 template <class Tile>
 TF_EMBED_DEVICE void EraseAt(const TableView& table, uint64_t place) {
   const DeviceBucket::Entry& entry = table.index.EntryAt(place);

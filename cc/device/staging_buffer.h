@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The staging buffer of a verb: some small arrays, laid out one behind the other in words on the
-// host, so that one copy takes them all. The place of each in device memory is known before.
+// The staging buffer of a verb: small arrays packed into consecutive host words, so that one copy
+// moves them all to the device. The device address of each is known before the copy.
 #ifndef TF_EMBED_CC_DEVICE_STAGING_BUFFER_H_
 #define TF_EMBED_CC_DEVICE_STAGING_BUFFER_H_
 
@@ -33,7 +33,7 @@ class StagingBuffer {
     TF_EMBED_RETURN_IF_ERROR(own_.Resize(words));
     return array_.Make(words);
   }
-  // Puts `count` values behind the others; returns their place in device memory.
+  // Appends `count` values; returns their address in device memory.
   template <typename T>
   const T* Put(const T* values, size_t count) {
     const T* const there = Next<T>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that begins at a page, as direct I/O needs it.
+// Page-aligned memory for direct I/O.
 #ifndef TF_EMBED_CC_DISK_ALIGNED_BUFFER_H_
 #define TF_EMBED_CC_DISK_ALIGNED_BUFFER_H_
 
@@ -17,7 +17,7 @@ class AlignedBuffer {
 
   explicit AlignedBuffer(Allocator* allocator) : buffer_(allocator) {}
 
-  // Makes room for at least `size` bytes. The content is lost.
+  // Resizes to at least `size` bytes. Discards the content.
   Status Resize(size_t size) {
     if (size <= size_) return Status();
     TF_EMBED_RETURN_IF_ERROR(buffer_.Resize(size + kPage));

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads many blocks of files at once, with as many requests under way as a disk works on side by
-// side.
+// Reads many blocks of files in parallel, at the queue depth that a disk needs.
 //
-// There are two of them: one by io_uring, and one by threads that call pread, for kernels that
-// refuse io_uring. These threads wait in system calls and do no other work; they are made with the
-// first read that needs them.
+// There are two implementations: io_uring, and threads that call pread for kernels without
+// io_uring. The threads only wait in system calls, and start with the first read that needs them.
 //
 // Thread safety: any thread may call Read at any time.
 #ifndef TF_EMBED_CC_DISK_BLOCK_READER_H_
@@ -33,20 +31,20 @@ class BlockReader {
  public:
   virtual ~BlockReader() = default;
 
-  // Takes a block that was read. `error` is 0, or the errno of the failure; `bytes` are lost when
-  // it returns. May be called by several threads at once.
+  // Receives a block. `error` is 0 or an errno. `bytes` are valid only during the call. Concurrent
+  // calls are possible.
   class Visitor {
    public:
     virtual ~Visitor() = default;
     virtual void Visit(size_t i, const char* bytes, int error) = 0;
   };
 
-  // Reads blocks of at most `most_bytes` each and visits each of them once. Fails if there is no
-  // memory; then some may have been visited.
+  // Reads blocks of at most `most_bytes` each, and visits each of them once. Fails if memory is
+  // short, possibly after some visits.
   virtual Status Read(const BlockRead* reads, size_t count, size_t most_bytes,
                       Visitor* visitor) = 0;
 
-  // The most requests that were under way at once.
+  // The highest queue depth so far.
   uint64_t max_depth() const { return max_depth_.load(std::memory_order_relaxed); }
 
  protected:
@@ -62,7 +60,7 @@ class BlockReader {
 };
 
 std::unique_ptr<BlockReader> NewPreadReader(Allocator* allocator);
-// Null if the kernel has no io_uring or does not allow it.
+// Null if io_uring is missing or not permitted.
 std::unique_ptr<BlockReader> NewIoUringReader(Allocator* allocator);
 
 }  // namespace tf_embed

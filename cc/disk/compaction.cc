@@ -6,9 +6,9 @@
 namespace tf_embed {
 namespace {
 
-// Compaction begins where the disk has so many times the live bytes.
+// Compaction begins when the disk holds this multiple of the live bytes.
 constexpr double kStart = 1.6;
-// A step reads so much at once.
+// Bytes read in one step.
 constexpr size_t kStepBytes = size_t{64} << 10;
 
 uint32_t BlocksOf(const Segment& segment) { return segment.flushed_blocks.load(); }
@@ -52,7 +52,7 @@ Status Compaction::MoveRows(const StoreRule& rule, uint32_t block, const RowBloc
       TF_EMBED_RETURN_IF_ERROR(
           log_->Stage(RowLog::Purpose::kCompaction, rule, run, begin, &staged, &place));
       for (size_t i = 0; i < staged; ++i, ++begin, ++place) {
-        // A row that was erased or replaced meanwhile leaves a copy that is garbage.
+        // If the row was erased or replaced meanwhile, the copy is garbage.
         index_->Move(rows.keys[begin], first + static_cast<uint32_t>(begin), place);
       }
       moved_bytes_.fetch_add(staged * segment_->row_bytes, std::memory_order_relaxed);
@@ -86,7 +86,7 @@ Status Compaction::Step(What what, uint64_t below_serial, const StoreRule& rule,
   const uint32_t blocks = BlocksOf(*segment_);
   const uint32_t count = std::min<uint32_t>(
       blocks - next_block_, static_cast<uint32_t>(std::max<size_t>(1, kStepBytes / block_bytes)));
-  // The segment may have lost its last row to others since.
+  // The segment may have lost its last row concurrently.
   if (segment_->live.load() == 0) next_block_ = blocks;
   if (next_block_ < blocks) {
     TF_EMBED_RETURN_IF_ERROR(buffer_.Resize(count * block_bytes));
@@ -116,7 +116,7 @@ Status Compaction::Step(What what, uint64_t below_serial, const StoreRule& rule,
     }
   }
   if (next_block_ < blocks) return Status();
-  // Rows of a damaged index entry would keep it for good.
+  // Rows of a damaged index entry would keep the segment forever.
   const uint32_t number = segment_->number;
   if (segment_->live.load() > 0) segment_->unreadable.store(true);
   segments_->RetireIfEmpty(number);

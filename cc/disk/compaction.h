@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives back the space of rows that were erased or replaced: reads the segment with the smallest
-// share of live rows from its beginning to its end, appends the live ones to the log, and lets the
-// segment go.
+// Reclaims the space of erased and replaced rows. Compaction reads the segment with the smallest
+// share of live rows from start to end, appends its live rows to the log, and releases the segment.
 //
-// It works in steps of a few blocks each, which Put calls in proportion to the rows that it takes.
-// So no call waits long, and the log stays below twice its live bytes: it begins at kStart of
-// them, where the segment that it picks has at most 1 / kStart live rows, and the room up to twice
-// is that of the steps until it is done.
+// It runs in steps of a few blocks, which Put calls in proportion to the rows it takes, so no call
+// waits long. The log stays below twice its live bytes. Compaction starts at kStart times the live
+// bytes, when the chosen segment has at most 1 / kStart live rows. The steps until it is done use
+// the room up to twice.
 //
 // Thread safety: REQUIRES the store's mutex of writers held (LockRank::kRowLog).
 #ifndef TF_EMBED_CC_DISK_COMPACTION_H_
@@ -37,27 +36,27 @@ class Compaction {
         buffer_(allocator) {}
   ~Compaction() { Stop(); }
 
-  // Whether there is more garbage than there should be.
+  // Whether there is too much garbage.
   bool IsDue() const;
 
-  // What is compacted.
+  // The choice of the segment.
   enum class What : uint8_t {
     kDue,    // the segment with the most garbage
     kWorth,  // the same, if at least a tenth of it is garbage
     kAny,    // any with garbage, below a serial number
   };
-  // Goes on for a few blocks and adds the rows that it looked at. `done` if there is no segment to
-  // work at. On failure the step can be made again; a segment that can't be read is left alone.
+  // Processes a few blocks and adds the number of rows examined. Sets `done` if no segment is left.
+  // A failed step can be retried. Unreadable segments are skipped.
   Status Step(What what, uint64_t below_serial, const StoreRule& rule, size_t* rows, bool* done);
 
-  // Lets go of the segment that it works at.
+  // Releases the current segment.
   void Stop();
-  // The same, without a lock: for a child of fork().
+  // The same without a lock, for a child of fork().
   void Forget() { segment_ = nullptr; }
-  // Segments that could not be read may be tried again.
+  // Allows another attempt at unreadable segments.
   void Retry();
 
-  // Any time.
+  // Callable at any time.
   uint64_t read_bytes() const { return read_bytes_.load(std::memory_order_relaxed); }
   uint64_t moved_bytes() const { return moved_bytes_.load(std::memory_order_relaxed); }
 

@@ -10,14 +10,14 @@
 namespace tf_embed {
 namespace {
 
-// Rows that compaction looks at for each row that came or left. At the share of live rows at which
-// it begins, fewer than half would do.
+// Rows that compaction examines for each row added or removed. At the share of live rows at which
+// it begins, less than half of this would suffice.
 constexpr int64_t kCompactedPerRow = 8;
-// Of the rows that left since the last Put, so many as fit in this are made good by the next one.
+// Limit on compaction work carried over from rows that left since the last Put.
 constexpr int64_t kMostCredit = 1 << 16;
 constexpr uint64_t kAnySerial = ~uint64_t{0};
 
-// Slots of a new row as Get gives them: rounded to the types that they would have in a table.
+// Fills the slots of a new row as Get returns them, rounded to their stored types.
 Status FillInitial(const RuleSlots& rule, DataType value_type, StoreRule* made) {
   TF_EMBED_RETURN_IF_ERROR(made->initial_slots.Resize(made->slot_bytes));
   if (made->slot_bytes == 0) return Status();
@@ -79,8 +79,8 @@ DiskStore::DiskStore(const DiskStoreOptions& options, std::unique_ptr<Folder> fo
 
 DiskStore::~DiskStore() {
   if (folder_->Owned()) return;
-  // A child of fork() has not the reader's threads, which a destructor would wait for, and a mutex
-  // may have been held when it was made.
+  // A child of fork() lacks the reader's threads, so its destructor would wait forever. A mutex may
+  // also have been held at the fork.
   (void)reader_.release();
   compaction_.Forget();
 }
@@ -141,7 +141,7 @@ Status DiskStore::PutSome(const StoreRule& rule, const WholeRows& rows, After af
     uint32_t place = 0;
     TF_EMBED_RETURN_IF_ERROR(
         log_.Stage(RowLog::Purpose::kPut, rule, given, *taken, &staged, &place));
-    // Without an entry, a row that was staged is garbage.
+    // A staged row without an index entry is garbage.
     for (size_t i = 0; i < staged; ++i, ++place, ++*taken) {
       const uint64_t* const statistics =
           rows.statistics.data() + *taken * options_.statistics.size();
@@ -160,8 +160,8 @@ void DiskStore::CompactSome(const StoreRule& rule, size_t rows) {
   while (compaction_credit_ > 0 && compaction_.IsDue()) {
     size_t looked_at = 0;
     bool done = false;
-    // The rows of the caller are here. What keeps compaction from its work, a full disk or a
-    // damaged file, is reported by Compact, or by the Put and the Get that it keeps from theirs.
+    // The caller's rows are stored. A full disk or a damaged file that stops compaction is reported
+    // by Compact, or by the Put or Get that it blocks.
     if (!compaction_.Step(Compaction::What::kDue, kAnySerial, rule, &looked_at, &done).ok()) break;
     if (done) break;
     compaction_credit_ -= static_cast<int64_t>(std::max<size_t>(looked_at, 1));
@@ -217,7 +217,7 @@ Status DiskStore::SetRule(const RuleSlots& rule, const std::function<Status()>& 
     made->generation = same ? old->generation : old->generation + 1;
     made->slot_bytes = rule.slots_per_row() * SlotSize(options_.value_type);
     if (same) {
-      // Rows that had none of this rule's slots keep the initial ones that they were given.
+      // Rows without slots of this rule keep the initial slots they were given.
       TF_EMBED_RETURN_IF_ERROR(made->initial_slots.Resize(made->slot_bytes));
       std::copy_n(old->initial_slots.data(), made->slot_bytes, made->initial_slots.data());
     } else {
@@ -239,7 +239,7 @@ Status DiskStore::Clear() {
   index_.Clear();
   compaction_.Stop();
   log_.Drop();
-  // None is left: without writers no row came since.
+  // All rows are gone: without writers, none was added.
   for (uint32_t number = 0; number < SegmentList::kMost; ++number) {
     segments_.RetireIfEmpty(number);
   }
@@ -256,7 +256,7 @@ Status DiskStore::Compact(const ExecContext&) {
     if (log_.OpenHasGarbage()) TF_EMBED_RETURN_IF_ERROR(log_.Seal());
     below_serial = log_.next_serial();
   }
-  // Puts may come between the steps.
+  // Puts may run between the steps.
   for (;;) {
     std::lock_guard<OrderedMutex> lock(writers_);
     const std::shared_ptr<const StoreRule> rule = this->rule();

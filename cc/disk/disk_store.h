@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows on a disk: a log of segments (segment.h, row_log.h), an index in memory that says where each
-// row is (place_index.h), compaction of what was erased or replaced (compaction.h), and reads of
-// many blocks at once (block_reader.h). The folder is scratch space of this process (folder.h).
+// Rows on disk: a log of segments (segment.h, row_log.h), an in-memory index of row places
+// (place_index.h), compaction of garbage (compaction.h), and parallel block reads (block_reader.h).
+// The folder is scratch space of this process (folder.h).
 //
-// What a row costs: its bytes on the disk, twice at most with garbage, and in memory 16 to 24 bytes
-// of index and 8 bytes for each statistic, which garbage takes as well. A Get reads one block for
-// each row, and one for all rows of a block. Each block that is read has its checksum and the keys
-// of its rows checked, so damage is an error and never a wrong row.
+// Cost of a row: its bytes on disk, at most doubled by garbage. In memory, 16 to 24 bytes of index,
+// and 8 bytes for each statistic, garbage included. A Get reads one block for each row, or one for
+// all rows of a block. Each read verifies the block's checksum and the keys of its rows, so damage
+// is reported and never returned as a row.
 //
-// Failures leave all rows where they are. A Put that finds no space takes some of its rows, each
-// whole; later ones work once there is space. Nothing is promised of rows after the process has
-// ended, so nothing is synchronized to the medium.
+// A failure leaves all rows in place. A Put that runs out of space stores some of its rows, each
+// completely; later Puts work once there is space. Rows need not outlive the process, so files are
+// not synced.
 //
-// In a child of fork() all verbs are refused or do nothing, and the parent's files stay.
+// In a child of fork(), all verbs fail or do nothing, and the parent's files stay.
 //
-// Thread safety: any verb, any time, from any thread. Put, Clear, SetRule and each step of Compact
-// exclude each other (LockRank::kRowLog). Get, Scan, Erase and the rest run beside them: they pin
-// the segments that they read, and check afterwards whether a row was moved before. No I/O is done
-// under the mutex of a stripe. No verb may be called by a thread that holds a lock of rank kRowLog
-// or above, thus none that holds a stripe of a table.
+// Thread-safe. Put, Clear, SetRule and each step of Compact exclude each other (LockRank::kRowLog).
+// Get, Scan, Erase and the rest run concurrently. They pin the segments they read, then check
+// whether a row has moved. No I/O runs under a stripe's mutex. REQUIRES: the caller holds no lock
+// of rank kRowLog or above, such as a table's stripe.
 #ifndef TF_EMBED_CC_DISK_DISK_STORE_H_
 #define TF_EMBED_CC_DISK_DISK_STORE_H_
 
@@ -44,20 +43,20 @@
 namespace tf_embed {
 
 struct DiskStoreOptions {
-  std::string path;  // a folder that exists
-  std::string name;  // of the folder in it that the store makes and removes
+  std::string path;  // an existing folder
+  std::string name;  // the subfolder that the store makes and removes
   DataType value_type = DataType::kFloat;
   size_t dim = 1;
   StatisticSet statistics;
-  size_t init_size = 0;          // rows to make room for in the index
-  uint64_t most_disk_bytes = 0;  // 0: no bound
+  size_t init_size = 0;          // rows to reserve in the index
+  uint64_t most_disk_bytes = 0;  // 0: unlimited
   size_t buffer_bytes = size_t{1} << 20;
-  // What a process left in the folder is moved aside instead of removed.
+  // Moves an earlier process's files aside instead of removing them.
   bool keep_leftovers = false;
-  bool use_io_uring = true;   // if the kernel allows it
-  bool use_direct_io = true;  // if the file system has it
+  bool use_io_uring = true;   // if the kernel permits it
+  bool use_direct_io = true;  // if the file system supports it
   FileSystem* files = HostFileSystem();
-  // Kept until the folder is removed, for a caller that gives out names.
+  // Held until the folder is removed, for the allocator of folder names.
   std::shared_ptr<const void> lease;
   Allocator* allocator = HostAllocator();
 };
@@ -91,7 +90,7 @@ class DiskStore final : public BackingStore {
                      RankList* expired) override {
     return index_.FindExpired(policy, now, num_absent, expired);
   }
-  // Goes along the log, which reads each block once, and none whose rows are not wanted.
+  // Reads in log order. Reads each block at most once, and skips blocks without wanted rows.
   using BackingStore::Scan;
   Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
               WholeRows* rows) const override;
@@ -105,7 +104,7 @@ class DiskStore final : public BackingStore {
   BackingStoreStats Stats() const override;
   const std::string& name() const override { return name_; }
 
-  // How it reads, for messages and benchmarks.
+  // The I/O methods in use, for messages and benchmarks.
   bool uses_io_uring() const { return uses_io_uring_; }
   bool uses_direct_io() const { return folder_->direct(); }
 
@@ -115,22 +114,22 @@ class DiskStore final : public BackingStore {
   DiskStore(const DiskStoreOptions& options, std::unique_ptr<Folder> folder,
             std::unique_ptr<BlockReader> reader, bool uses_io_uring);
 
-  // Refuses a child of fork().
+  // Fails in a child of fork().
   Status CheckOwned() const;
   std::shared_ptr<const StoreRule> rule() const;
   Status PutSome(const StoreRule& rule, const WholeRows& rows, After after, size_t* taken);
-  // Compacts in proportion to the rows that came and left. REQUIRES: writers_ held.
+  // Compacts in proportion to the rows added and removed. REQUIRES: writers_ held.
   void CompactSome(const StoreRule& rule, size_t rows);
-  // Makes room below the bound. False if there is none to be made. REQUIRES: writers_ held.
+  // Frees space below the bound. Returns false if there is none to free. REQUIRES: writers_ held.
   bool MakeSpace(const StoreRule& rule);
   // A part of Scan: cold rows of the blocks from `block` on.
   Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
                      const WantedRows& wanted, uint32_t* block, bool* ended, WholeRows* rows) const;
-  // Whether the row at a place of a segment is cold, and the snapshot wants it; without one, all
-  // are wanted.
+  // Whether a row of a segment is cold and wanted by the snapshot. Without a snapshot, all rows are
+  // wanted.
   bool IsWanted(const Segment& segment, size_t row, const WantedRows& wanted) const;
   RowChange::Word* ChangeOf(const Segment& segment, size_t row) const;
-  // Whether a snapshot wants a row of a block that is in the file; without one, yes.
+  // Whether the snapshot wants a row of a flushed block. Without a snapshot, returns true.
   bool HasWanted(const Segment& segment, uint32_t block, const WantedRows& wanted) const;
   void ScanBlock(const Segment& segment, const StoreRule& rule, uint32_t block,
                  const RowBlock& found, WholeRows* rows) const;
@@ -143,12 +142,12 @@ class DiskStore final : public BackingStore {
   PlaceIndex index_;
   RowLog log_;
   mutable OrderedMutex writers_{LockRank::kRowLog};
-  Compaction compaction_;          // of writers_
-  int64_t compaction_credit_ = 0;  // likewise: rows that it may look at now
+  Compaction compaction_;          // guarded by writers_
+  int64_t compaction_credit_ = 0;  // rows it may examine now; guarded by writers_
   std::unique_ptr<BlockReader> reader_;
   const bool uses_io_uring_;
 
-  mutable std::mutex rule_mutex_;  // nothing else is locked under it
+  mutable std::mutex rule_mutex_;  // no other lock is taken under it
   std::shared_ptr<const StoreRule> rule_;
 
   std::atomic<uint64_t> erased_{0};  // since the last Put

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Get. The rows of a batch are found in the index, sorted by place, and read block by block, all
-// blocks at once. Nothing keeps others from moving a row meanwhile. So a round goes
+// Get. Finds the rows of a batch in the index, sorts them by place, and reads all their blocks in
+// parallel. Rows may move meanwhile, so a round has these steps:
 //
-//     find places -> pin the segments -> read and check keys -> make shared, if places still hold
-//
-// and a key whose row was moved goes through another round.
+// A key whose row has moved goes through another round.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -49,7 +47,7 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
     }
     const size_t words = store_->options_.statistics.size();
     std::fill_n(rows_->statistics.data(), num_rows_ * words, uint64_t{0});
-    for (size_t i = 0; words > 0 && i < num_rows_; ++i) {  // a row may have been erased meanwhile
+    for (size_t i = 0; words > 0 && i < num_rows_; ++i) {  // the row may have been erased meanwhile
       store_->index_.Find(rows_->keys[i], rows_->statistics.data() + i * words);
     }
     DropHoles();
@@ -74,18 +72,18 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
   enum class State : uint8_t {
     kWanted,
     kRead,
-    kOtherKey,   // another key is at its place
-    kNoRow,      // no row is at its place
-    kShared,     // read, and shared before
-    kNowShared,  // read, and shared by this call
+    kOtherKey,   // another key at its place
+    kNoRow,      // no row at its place
+    kShared,     // read; was shared before
+    kNowShared,  // read; shared by this call
     kGone,       // erased meanwhile
   };
   struct Want {
     uint32_t place;
-    uint32_t key;  // its number in the batch
-    uint32_t row;  // in the rows that come out
+    uint32_t key;  // index in the batch
+    uint32_t row;  // index in the output rows
   };
-  // A block, and the wants that are for it, [first, first + count).
+  // A block and its wants, [first, first + count).
   struct Wanted {
     Segment* segment;
     uint32_t block;
@@ -130,7 +128,7 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
     return Conclude();
   }
 
-  // Pins the segments of the wants, and lists their blocks.
+  // Pins the segments of the wants and lists their blocks.
   Status FindBlocks() {
     const SegmentList& segments = store_->segments_;
     size_t num_segments = 0;
@@ -163,7 +161,7 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
     return Status();
   }
 
-  // Takes the rows that wait to be written, and keeps the blocks that are in files.
+  // Copies rows that are still in memory, and keeps the blocks that must be read.
   void TakeFromMemory() {
     const RowLog& log = store_->log_;
     std::lock_guard<OrderedMutex> lock(log.mutex());
@@ -255,7 +253,7 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
         continue;
       }
       if (state == State::kOtherKey && found.place == want.place) {
-        // The segment is pinned, so the place means the row that was read.
+        // The pin keeps the place from being reused, so it still denotes the row that was read.
         const Segment* const segment = store_->segments_.Of(store_->segments_.NumberOf(want.place));
         failed_keys_.fetch_add(1, std::memory_order_relaxed);
         failure_.Note(Status::DataLoss("'" + segment->path +

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links of segments, for snapshots. A sealed segment is a whole row file that never changes, so a
-// snapshot may have it under a second name. Rows are taken by their places in memory, and nothing
-// is read.
+// Hard links of segments, for snapshots. A sealed segment is a complete, immutable row file, so a
+// snapshot can link to it. Rows are selected by their places in memory, without a read.
 //
-// The cursor is Scan's. Compaction gives the rows that it moves higher serial numbers, so they are
-// met again behind the cursor, or by Scan.
+// The cursor is Scan's. Compaction moves rows to higher serial numbers, so moved rows are met again
+// after the cursor, or by Scan.
 #include <algorithm>
 #include <mutex>
 #include <new>
@@ -15,8 +14,8 @@ namespace tf_embed {
 namespace {
 
 constexpr int kBlockBits = 24;
-// Of a segment, what one call of TakeLinked goes over: writers wait meanwhile, and whoever loads
-// the rows reads as much at a time.
+// Bytes of a segment covered by one TakeLinked call. Writers wait during the call, and a load reads
+// as much at a time.
 constexpr size_t kTakenBytes = size_t{1} << 20;
 
 }  // namespace
@@ -78,7 +77,7 @@ Status DiskStore::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, Lin
   const size_t block = cursor->next & ((uint64_t{1} << kBlockBits) - 1);
   const size_t words = options_.statistics.size();
   rows->size = 0;
-  // Compaction moves no row meanwhile.
+  // Keeps compaction from moving rows.
   std::lock_guard<OrderedMutex> lock(writers_);
   Segment* const segment =
       segments_.PinLeast([&](const Segment& one) { return one.serial == serial; },

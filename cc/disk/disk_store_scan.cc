@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scan. It goes along the log by rising serial number, and gives the rows that the index still has
-// at their place and that are cold.
+// Scan. Reads the log by rising serial number. Returns rows that are cold and that the index still
+// places there.
 //
 //     cursor = | serial number of the segment : 40 | block : 24 |
 #include <algorithm>
@@ -80,7 +80,7 @@ Status DiskStore::ScanSegment(Segment* segment, const StoreRule& rule, size_t mo
       }
       continue;
     }
-    // Rows that wait to be written. The index is not locked under the mutex of the log's end.
+    // Rows not yet written. The index is not locked under the mutex of the log's end.
     TF_EMBED_RETURN_IF_ERROR(buffer.Resize(block_bytes));
     RowBlock found(nullptr);
     {
@@ -123,7 +123,7 @@ Status DiskStore::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* 
   rows->size = 0;
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   const std::shared_ptr<const StoreRule> rule = this->rule();
-  // Room for a block at least, or nothing would ever come.
+  // Take at least one block, or the scan would never advance.
   size_t most_block_rows = 0;
   segments_.ForEach(
       [&](Segment* segment) { most_block_rows = std::max(most_block_rows, segment->blocks.rows); });
@@ -150,7 +150,7 @@ Status DiskStore::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* 
     bool ended = false;
     const Status status =
         segment->blocks.rows > most_block_rows
-            ? Status()  // opened since; in the next call
+            ? Status()  // opened since; left for the next call
             : ScanSegment(segment, *rule, most_rows, wanted, &block, &ended, rows);
     segments_.Unpin(segment);
     if (!status.ok()) {

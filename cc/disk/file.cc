@@ -68,7 +68,7 @@ int File::WriteAll(const void* bytes, size_t size, uint64_t offset) {
     if (done == -EINTR) continue;
     if (done < 0) return static_cast<int>(-done);
     if (done == 0) return ENOSPC;
-    // Direct I/O goes on at whole pages only.
+    // Direct I/O can only continue at a page boundary.
     if (done > kPage && static_cast<size_t>(done) < size) done -= done % kPage;
     at += done;
     size -= static_cast<size_t>(done);

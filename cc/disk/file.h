@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of the operating system, as this room uses them: a seam for tests, which put files that
-// fail behind it. Failures are numbers of <errno.h>.
+// Operating system files, behind an interface that lets tests inject failures. Errors are errno
+// values.
 //
-// Thread safety: any thread may call any method at any time.
+// Thread-safe.
 #ifndef TF_EMBED_CC_DISK_FILE_H_
 #define TF_EMBED_CC_DISK_FILE_H_
 
@@ -23,30 +23,31 @@ class File {
  public:
   virtual ~File() = default;
 
-  // As pread and pwrite: the number of bytes, perhaps fewer than asked for, or -errno.
+  // As pread and pwrite: the number of bytes, perhaps short, or -errno.
   virtual ssize_t Pread(void* bytes, size_t size, uint64_t offset) const = 0;
   virtual ssize_t Pwrite(const void* bytes, size_t size, uint64_t offset) = 0;
 
-  // For reads that a ring does in place of Pread. Completed is called with the result of each, and
-  // returns the one that counts.
+  // For reads that a ring performs in place of Pread. Completed receives each result, and returns
+  // the result to use.
   virtual int descriptor() const = 0;
   virtual ssize_t Completed(ssize_t result, void* bytes, uint64_t offset) const {
     (void)bytes, (void)offset;
     return result;
   }
 
-  // All of it. Interrupted calls and short ones are gone on with; 0, or the errno of the failure.
-  // EIO if the file ends before.
+  // Reads or writes all bytes; continues after interrupted and short calls. Returns 0 or an errno.
+  // A read past the end returns EIO.
   int ReadAll(void* bytes, size_t size, uint64_t offset) const;
   int WriteAll(const void* bytes, size_t size, uint64_t offset);
 };
 
-// The calls that change folders.
+// Operations on folders.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // Makes a new file to read and to write; without the page cache if `direct`. 0 or errno.
+  // Creates a new file for reads and writes; `direct` bypasses the page cache. Returns 0 or an
+  // errno.
   virtual int Create(const std::string& path, bool direct, std::unique_ptr<File>* file) = 0;
   virtual int Unlink(const std::string& path) = 0;
 };
@@ -54,8 +55,8 @@ class FileSystem {
 // The file system of this machine.
 FileSystem* HostFileSystem();
 
-// The failure of a call as a status: kResourceExhausted if there is no space, else kUnavailable.
-// `what` is a sentence up to what failed, such as "Can't write to '/x/y'".
+// Converts a failed call to a status: kResourceExhausted if there is no space, else kUnavailable.
+// `what` begins the message, such as "Can't write to '/x/y'".
 Status FileFailure(const std::string& what, int error);
 
 }  // namespace tf_embed

@@ -26,8 +26,8 @@ namespace {
 constexpr char kLockName[] = "LOCK";
 constexpr char kContent[] = "A store of rows of tf_embed. The files beside this one are its own.\n";
 constexpr size_t kContentBytes = sizeof(kContent) - 1;
-constexpr char kKept[] = ".kept";  // and a number: what is behind the name of a folder that is kept
-constexpr uint64_t kProbe = ~uint64_t{0};  // a number that no file of rows has
+constexpr char kKept[] = ".kept";          // suffix of a kept folder's name, before a number
+constexpr uint64_t kProbe = ~uint64_t{0};  // a serial number that no row file has
 
 std::string NameOf(uint64_t serial) {
   char name[32];
@@ -43,7 +43,7 @@ bool IsOurs(const char* name) {
          std::strcmp(name + kPrefix + kDigits, ".seg") == 0;
 }
 
-// The names in a folder, except "." and "..". 0 or errno.
+// The names in a folder, except "." and "..". Returns 0 or an errno.
 int List(const std::string& path, std::vector<std::string>* names) {
   DIR* const folder = opendir(path.c_str());
   if (folder == nullptr) return errno;
@@ -58,7 +58,7 @@ int List(const std::string& path, std::vector<std::string>* names) {
   return error;
 }
 
-// Without the number at the end and the character before it, if it ends so.
+// Removes a number at the end, with the character before it. Other names are returned unchanged.
 std::string WithoutNumber(const std::string& name, char before) {
   const size_t last = name.find_last_not_of("0123456789");
   const bool has = last != std::string::npos && last + 1 < name.size() && name[last] == before;
@@ -72,29 +72,29 @@ bool LabelOf(const std::string& name, std::string* label) {
   return label->size() < shard.size();
 }
 
-// An open LOCK file, locked.
+// An open and locked LOCK file.
 struct Lock {
   int descriptor = -1;
-  bool ours = false;   // it says that the folder is ours: a process left it behind
-  bool empty = false;  // it says nothing yet
+  bool ours = false;   // its content marks the folder as ours, left by a process
+  bool empty = false;  // no content yet
 
   Lock() = default;
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
   ~Lock() {
     if (descriptor < 0) return;
-    flock(descriptor, LOCK_UN);  // a child of fork() may have the descriptor open still
+    flock(descriptor, LOCK_UN);  // a child of fork() may still have the descriptor open
     close(descriptor);
   }
 };
 
 enum class Taken : uint8_t {
   kYes,
-  kInUse,  // another one has the lock
+  kInUse,  // another process or store has the lock
   kGone,   // the folder or the file was removed or moved, perhaps just now
 };
 
-// Locks the LOCK file of a folder; makes it if `make` and it is not there.
+// Locks a folder's LOCK file. Creates it if missing and `make` is set.
 Status TakeLock(const std::string& path, bool make, Lock* lock, Taken* taken) {
   const std::string name = path + "/" + kLockName;
   const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0);
@@ -116,8 +116,8 @@ Status TakeLock(const std::string& path, bool make, Lock* lock, Taken* taken) {
     return Status();
   }
   lock->descriptor = descriptor;
-  // The file may have been removed, or moved with its folder, after it was opened here: then it
-  // locks nothing.
+  // The file may have been removed, or moved with its folder, after it was opened here. Then the
+  // lock protects nothing.
   struct stat opened, there;
   if (fstat(descriptor, &opened) != 0 || stat(name.c_str(), &there) != 0 ||
       opened.st_ino != there.st_ino || opened.st_dev != there.st_dev) {
@@ -133,19 +133,19 @@ Status TakeLock(const std::string& path, bool make, Lock* lock, Taken* taken) {
   return Status();
 }
 
-// What a folder that is locked has.
+// The content of a locked folder.
 struct Content {
   std::vector<std::string> rows;  // names of files of rows
-  bool has_others = false;        // and no LOCK
+  bool has_others = false;        // other files, except LOCK
 
   bool has_rows() const { return !rows.empty(); }
-  // Whether the folder is ours. A process may have ended before it wrote who it was.
+  // Whether the folder is ours. A process may have died before it marked the LOCK file.
   bool IsOf(const Lock& lock) const {
     return lock.ours || (lock.empty && !has_rows() && !has_others);
   }
 };
 
-// 0 or errno.
+// Returns 0 or an errno.
 int Look(const std::string& path, Content* content) {
   std::vector<std::string> names;
   if (const int error = List(path, &names)) return error;
@@ -159,7 +159,7 @@ int Look(const std::string& path, Content* content) {
   return 0;
 }
 
-// Removes the files of rows.
+// Removes the row files.
 Status RemoveRows(const std::string& path, const Content& content, FileSystem* files) {
   for (const std::string& name : content.rows) {
     const std::string file = path + "/" + name;
@@ -174,7 +174,7 @@ Status RemoveRows(const std::string& path, const Content& content, FileSystem* f
 Status MoveAside(const std::string& path) {
   for (uint64_t n = 1;; ++n) {
     const std::string kept = path + kKept + "-" + std::to_string(n);
-    // A folder that is made here and is empty is replaced by rename, another one is not.
+    // rename replaces an empty folder that was created here, but no other folder.
     if (mkdir(kept.c_str(), S_IRWXU) != 0) {
       if (errno == EEXIST) continue;
       return FileFailure("Can't make the folder '" + kept + "'", errno);
@@ -186,9 +186,9 @@ Status MoveAside(const std::string& path) {
   }
 }
 
-// Brings a file, or the names in a folder, to the disk. 0 or errno.
+// Flushes a file, or the entries of a folder. Returns 0 or an errno.
 int Sync(int descriptor) {
-  // EINVAL: a special file that has nothing to bring there.
+  // EINVAL: a special file, which can't be flushed.
   return fsync(descriptor) == 0 || errno == EINVAL ? 0 : errno;
 }
 int SyncNames(const std::string& path) {
@@ -199,7 +199,7 @@ int SyncNames(const std::string& path) {
   return error;
 }
 
-// Makes the folder's LOCK ours, once what another process left is away.
+// Marks the folder's LOCK as ours, after clearing leftovers of another process.
 Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, const Lock& lock,
                bool* moved) {
   Content content;
@@ -207,7 +207,7 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
     return FileFailure("Can't list the folder '" + path + "'", error);
   }
   if (!content.IsOf(lock)) {
-    if (lock.empty) unlink((path + "/" + kLockName).c_str());  // made by TakeLock
+    if (lock.empty) unlink((path + "/" + kLockName).c_str());  // created by TakeLock
     return Status::FailedPrecondition("The folder '" + path +
                                       "' has files that are not of a store of rows. Name another "
                                       "folder, or remove it.");
@@ -225,15 +225,15 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
     return status;
   }
   if (lock.ours) return Status();
-  // A crash of the machine must not leave rows without the word that they are ours.
+  // A machine crash must not leave row files without the mark that they are ours.
   int error = Sync(lock.descriptor);
   if (error == 0) error = SyncNames(path);
   return error == 0 ? Status() : FileFailure("Can't bring '" + path + "' to the disk", error);
 }
 
-// Gives a folder another name of the same shard, under which no table looks for it: removal takes
-// long, and meanwhile a table may want the folder. If this process dies, others find it. 0 or
-// errno.
+// Renames a folder to another name of the same shard, which no table opens. Removal takes long, and
+// a table may want the folder meanwhile. If this process dies, others find the new name. Returns 0
+// or an errno.
 int Rename(std::string* path) {
   constexpr uint64_t kFirst = 1000000;
   const size_t slash = path->rfind('/') + 1;
@@ -249,8 +249,8 @@ int Rename(std::string* path) {
   }
 }
 
-// Removes a folder, or moves it aside, if it is ours and not in use. If that fails it stays: a
-// table that wants a folder of this name is told why.
+// Removes a folder, or moves it aside, if it is ours and not in use. On failure it stays, and a
+// table that opens a folder of this name reports the reason.
 void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   struct stat found;
   if (lstat(path.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return;
@@ -263,7 +263,7 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
     (void)MoveAside(path);
     return;
   }
-  // With files of others the folder stays, and stays ours.
+  // With other files in it, the folder stays, and stays ours.
   if (!content.has_others && Rename(&path) != 0) return;
   if (!RemoveRows(path, content, files).ok() || content.has_others) return;
   if (SyncNames(path) != 0) return;
@@ -271,12 +271,12 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   rmdir(path.c_str());
 }
 
-// What dead processes left in folders for other shards of the table, or for copies of it.
+// Removes leftovers of dead processes for other shards of the table, or for copies of it.
 void RemoveLeftoversBeside(const std::string& parent, const std::string& name, bool keep_leftovers,
                            FileSystem* files) {
   std::string label, other_label;
   if (!LabelOf(name, &label)) return;
-  // Names of folders that were kept look like shards of such a table.
+  // Names of kept folders look like shards of such a table.
   const size_t kept_bytes = sizeof(kKept) - 1;
   if (label.size() >= kept_bytes && label.substr(label.size() - kept_bytes) == kKept) return;
   std::vector<std::string> names;
@@ -291,8 +291,8 @@ void RemoveLeftoversBeside(const std::string& parent, const std::string& name, b
 
 Status Folder::Open(const std::string& parent, const std::string& name, bool keep_leftovers,
                     FileSystem* files, std::unique_ptr<Folder>* folder) {
-  // Another process may remove the folder at any time before it is locked, if it was its own or is
-  // a leftover. One that removes a leftover holds the lock for a moment.
+  // Another process may remove the folder before it is locked here, if it owned it or is removing a
+  // leftover. The remover of a leftover holds the lock briefly.
   constexpr int kMostGone = 100;
   constexpr int kMostWaits = 20;
   constexpr auto kWait = std::chrono::milliseconds(10);
@@ -335,10 +335,10 @@ Status Folder::Open(const std::string& parent, const std::string& name, bool kee
 
 Folder::~Folder() {
   if (Owned()) {
-    (void)SyncNames(path_);  // rows go first, also in a crash of the machine
+    (void)SyncNames(path_);  // row files go first, even in a machine crash
     unlink((path_ + "/" + kLockName).c_str());
     rmdir(path_.c_str());   // fails if there are files that are not ours
-    flock(lock_, LOCK_UN);  // a child of fork() may have the descriptor open still
+    flock(lock_, LOCK_UN);  // a child of fork() may still have the descriptor open
   }
   close(lock_);
 }

@@ -4,17 +4,17 @@
 //     LOCK                    locked while the process lives; its content says whose folder it is
 //     rows-<16 digits>.seg    files of rows
 //
-// A folder that is in use is refused. One that its process left behind is emptied and used again,
-// or moved aside to "<folder>.kept-<n>" if it is to be kept. Files with other names are never
-// touched: a folder without our LOCK must be empty, and one that has other files is not removed.
+// A folder in use is refused. A leftover of a dead process is emptied and reused, or moved aside to
+// "<folder>.kept-<n>" if it is to be kept. Files with other names are never touched. So a folder
+// without our LOCK must be empty, and a folder with other files is not removed.
 //
 // A table's folders are named "<label>-<shard>" or "<label>-<shard>.<n>". Open also removes, or
-// moves aside, what dead processes left in folders beside it of exactly the same label, since the
-// table may have had more shards then.
+// moves aside, leftovers with exactly the same label, because the table may have had more shards
+// before.
 //
 // A child of fork() does not own the folder: Owned() is false there, and nothing is removed.
 //
-// Thread safety: any thread may call any method at any time.
+// Thread-safe.
 #ifndef TF_EMBED_CC_DISK_FOLDER_H_
 #define TF_EMBED_CC_DISK_FOLDER_H_
 
@@ -32,10 +32,10 @@ namespace tf_embed {
 
 class Folder {
  public:
-  // `path` exists; `name`, a folder in it, is made.
+  // `path` exists; its subfolder `name` is created.
   static Status Open(const std::string& path, const std::string& name, bool keep_leftovers,
                      FileSystem* files, std::unique_ptr<Folder>* folder);
-  // Removes the folder, whose other files are gone. In a child of fork() does nothing.
+  // Removes the folder. REQUIRES: its row files are gone. Does nothing in a child of fork().
   ~Folder();
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
@@ -43,14 +43,14 @@ class Folder {
   const std::string& path() const { return path_; }
   bool Owned() const;
 
-  // The path of a file of rows, by its number.
+  // The path of the row file with a serial number.
   std::string FileOf(uint64_t serial) const;
-  // Makes that file, for direct I/O if the file system has it and `direct` is wanted. 0 or errno.
+  // Creates that file, for direct I/O if `direct` and supported. Returns 0 or an errno.
   int Create(uint64_t serial, std::unique_ptr<File>* file);
-  // Removes it.
+  // Removes that file.
   void Remove(uint64_t serial);
 
-  // Finds out whether files can be made here, and whether direct I/O works.
+  // Checks whether files can be created here, and whether direct I/O works.
   Status Probe(bool direct);
   bool direct() const { return direct_; }
 

@@ -12,7 +12,7 @@
 
 namespace tf_embed {
 
-// Requests of reads came with Linux 5.6, one mapping for both queues with 5.4.
+// IORING_OP_READ needs Linux 5.6. The single mapping of both queues needs 5.4.
 int IoUring::Open(uint32_t entries) {
   io_uring_params parameters = {};
   const long descriptor = syscall(__NR_io_uring_setup, entries, &parameters);
@@ -48,7 +48,7 @@ int IoUring::Open(uint32_t entries) {
   completion_end_ = number(parameters.cq_off.tail);
   completion_mask_ = *number(parameters.cq_off.ring_mask);
   completions_ = reinterpret_cast<io_uring_cqe*>(base + parameters.cq_off.cqes);
-  // The queue has numbers of requests; each place has its own for good.
+  // The queue holds request indices; each entry keeps its own permanently.
   uint32_t* const array = number(parameters.sq_off.array);
   for (uint32_t i = 0; i < parameters.sq_entries; ++i) array[i] = i;
   return 0;
@@ -61,7 +61,7 @@ IoUring::~IoUring() {
 }
 
 void IoUring::QueueRead(int descriptor, void* bytes, uint32_t size, uint64_t offset, uint64_t tag) {
-  const uint32_t end = *request_end_;  // only this side moves it
+  const uint32_t end = *request_end_;  // moved only by this side
   io_uring_sqe* const request = &requests_[end & request_mask_];
   std::memset(request, 0, sizeof(*request));
   request->opcode = IORING_OP_READ;
@@ -81,7 +81,7 @@ int IoUring::Enter(uint32_t least) {
 }
 
 bool IoUring::Take(uint64_t* tag, int32_t* result) {
-  const uint32_t begin = *completion_begin_;  // only this side moves it
+  const uint32_t begin = *completion_begin_;  // moved only by this side
   if (begin == __atomic_load_n(completion_end_, __ATOMIC_ACQUIRE)) return false;
   const io_uring_cqe& completion = completions_[begin & completion_mask_];
   *tag = completion.user_data;

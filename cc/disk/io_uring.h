@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of reads that the kernel works on (io_uring), by its system calls alone.
+// An io_uring for reads, by its system calls alone.
 //
-// The ring is memory that the kernel shares: a queue of requests, whose end this side moves and
-// whose beginning the kernel moves, and a queue of completions, the other way round. A side
-// publishes what it wrote by a store-release of its end, and sees the other's by a load-acquire.
+// The ring is memory shared with the kernel. This side moves the end of the request queue, and the
+// kernel moves its beginning; the completion queue is the reverse. Each side publishes with a
+// store-release of its end, and reads the other end with a load-acquire.
 //
-// Thread safety: one thread at a time.
+// Not thread-safe.
 #ifndef TF_EMBED_CC_DISK_IO_URING_H_
 #define TF_EMBED_CC_DISK_IO_URING_H_
 
@@ -24,15 +24,15 @@ class IoUring {
   IoUring(const IoUring&) = delete;
   IoUring& operator=(const IoUring&) = delete;
 
-  // Makes the ring for so many requests at once, a power of two. 0 or errno.
+  // Creates the ring for `entries` concurrent requests, a power of two. Returns 0 or an errno.
   int Open(uint32_t entries);
   uint32_t entries() const { return entries_; }
 
-  // Queues a read. REQUIRES: fewer than entries() requests are queued or under way.
+  // Queues a read. REQUIRES: fewer than entries() requests are queued or in flight.
   void QueueRead(int descriptor, void* bytes, uint32_t size, uint64_t offset, uint64_t tag);
 
-  // Hands all queued requests to the kernel and waits for `least` completions. 0 or errno; EINTR,
-  // EAGAIN and EBUSY mean that it can be called again, perhaps with fewer queued by then.
+  // Submits all queued requests and waits for `least` completions. Returns 0 or an errno. After
+  // EINTR, EAGAIN or EBUSY the call can be repeated; some requests may have been submitted.
   int Enter(uint32_t least);
 
   // Takes one completion; false if there is none.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks read by io_uring. A read takes a ring of the pool, keeps it full of requests, and gives it
-// back; the pool keeps a few. A ring that fails is given up, and its reads are done by pread.
+// Block reads by io_uring. A read takes a ring from a pool, keeps it full of requests, and returns
+// it. If a ring fails, it is abandoned and its reads continue by pread.
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kMostEntries = 256;
 constexpr uint32_t kLeastEntries = 8;
-// Of the blocks that one ring reads at a time.
+// Bytes that one ring reads at a time.
 constexpr size_t kMostBytes = size_t{8} << 20;
 constexpr size_t kKeptRings = 4;
 
@@ -44,7 +44,7 @@ class IoUringReader final : public BlockReader {
     return status;
   }
 
-  // Whether rings can be made, and read.
+  // Whether rings can be created and can read.
   bool Works() {
     std::unique_ptr<Ring> ring = TakeRing();
     const bool works = ring != nullptr && ring->opened;
@@ -58,7 +58,7 @@ class IoUringReader final : public BlockReader {
     IoUring uring;
     bool opened = false;
     AlignedBuffer buffer;
-    // Of the parts of the buffer: the read that has it, and those that none has.
+    // The read in each part of the buffer, and the free parts.
     uint32_t read_of[kMostEntries];
     uint32_t free_parts[kMostEntries];
     std::unique_ptr<Ring> next;
@@ -87,8 +87,8 @@ class IoUringReader final : public BlockReader {
     ++num_rings_;
   }
 
-  // A block whose request gave `result`. A part of it only, or a request that this kernel does not
-  // know, is read again.
+  // Handles a completed request. Repeats a short read, and a request that this kernel does not
+  // support.
   static void Finish(const BlockRead& read, char* bytes, ssize_t result, Visitor* visitor,
                      size_t i) {
     result = read.file->Completed(result, bytes, read.offset);
@@ -107,8 +107,8 @@ class IoUringReader final : public BlockReader {
     visitor->Visit(i, bytes, read.file->ReadAll(bytes, read.bytes, read.offset));
   }
 
-  // Sets `refused` if the kernel refuses the ring. Reads that are under way may then still write to
-  // its buffer, so neither is ever used or freed again.
+  // Sets `refused` if the kernel rejects the ring. Reads in flight may then still write to its
+  // buffer, so ring and buffer are never reused or freed.
   Status ReadBy(Ring* ring, const BlockRead* reads, size_t count, uint32_t depth, size_t most_bytes,
                 Visitor* visitor, bool* refused) {
     char* const buffer = ring->buffer.data();
@@ -129,7 +129,7 @@ class IoUringReader final : public BlockReader {
       }
       const uint32_t under_way = depth - num_free;
       NoteDepth(under_way);
-      // A few at a time, so that there are fewer calls and the queue stays nearly full.
+      // Wait for several completions, which saves calls while the queue stays nearly full.
       const uint32_t least = std::max<uint32_t>(1, next < count ? under_way / 8 : under_way / 2);
       const int error = ring->uring.Enter(least);
       const uint32_t free_before = num_free;
@@ -148,7 +148,7 @@ class IoUringReader final : public BlockReader {
     return Status();
   }
 
-  // Reads the blocks that are under way, and those from `next` on, into other memory.
+  // Reads the blocks in flight, and those from `next` on, into other memory.
   Status ReadWithout(const Ring& ring, const BlockRead* reads, size_t count, size_t next,
                      uint32_t depth, uint32_t num_free, size_t most_bytes, Visitor* visitor) {
     AlignedBuffer buffer(allocator_);

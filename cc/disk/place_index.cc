@@ -96,7 +96,7 @@ bool PlaceIndex::Move(int64_t key, uint32_t from, uint32_t to) {
   const uint32_t shared = entry.row_id & kSharedBit;
   if (shared == 0) SetCold(to, true);
   index_.Replace(entry, key, to | shared);
-  DropLive(from);  // a row that is shared stays so; whoever compacts retires the segment
+  DropLive(from);  // a shared row stays shared; compaction retires the segment
   return true;
 }
 
@@ -129,7 +129,7 @@ Status PlaceIndex::Shrink() {
       std::lock_guard<OrderedMutex> lock(index_.StripeMutex(stripe));
       status = index_.Shrink(stripe);
     }
-    index_.DropRetired();  // before the next one, so that little more memory is taken than there is
+    index_.DropRetired();  // one stripe at a time, so that little extra memory is needed
   }
   return status;
 }
@@ -180,7 +180,7 @@ bool PlaceIndex::TakeForSnapshot(int64_t key, const WantedRows& wanted) {
 Status PlaceIndex::CollectRanks(EvictionOrder order, size_t one_in, const Rank& low,
                                 const Rank& high, RankList* ranks, size_t* below) const {
   Status status;
-  // Some keys at a time, so that the misses of their statistics overlap.
+  // Work in small groups, so that misses on statistics overlap.
   constexpr size_t kTogether = 32;
   int64_t keys[kTogether];
   RowStatistics::Word* words[kTogether];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a store on disk: from a key to the place of its row in the log, whether the row is
-// shared with the cache, and the statistics of the row.
+// The index of a disk store. Maps a key to its row's place in the log, whether the row is shared
+// with the cache, and the row's statistics.
 //
 //     row id of the StripedIndex = | shared : 1 | place : 31 |
 //
-// Statistics lie in the memory of the segment, by place. The index keeps them, and the counts of
-// live rows of segments, right: each change of an entry changes them in the same critical section.
+// Statistics are in the segment's memory, by place. Each change of an entry also updates them, and
+// the live-row count of the segment, in the same critical section.
 //
-// Thread safety: any thread may call any method at any time. Each takes the mutex of the key's
-// stripe, also to find, so that outgrown arrays can be freed at any time.
+// Thread-safe. Each method takes the mutex of the key's stripe, finds included, so that outgrown
+// arrays can be freed at any time.
 #ifndef TF_EMBED_CC_DISK_PLACE_INDEX_H_
 #define TF_EMBED_CC_DISK_PLACE_INDEX_H_
 
@@ -40,27 +40,27 @@ class PlaceIndex {
   PlaceIndex(Allocator* allocator, size_t size_hint, StatisticSet statistics, SegmentList* segments)
       : index_(allocator, size_hint), statistics_(statistics), segments_(segments) {}
 
-  // The cache line that Find of the key reads first.
+  // Prefetches the first cache line that Find reads.
   void Prefetch(int64_t key) const { __builtin_prefetch(index_.HomeOf(HashKey(key))); }
 
-  // Copies the statistics too if they are wanted.
+  // Also copies the statistics, unless null.
   Found Find(int64_t key, uint64_t* statistics = nullptr) const;
 
-  // Gives a key the place of its new row. On failure nothing has changed.
+  // Sets the place of a key's new row. A failure changes nothing.
   Status Put(int64_t key, uint32_t place, bool shared, const uint64_t* statistics);
-  // Gives a key the place that its row was copied to. False if the row is no longer at `from`.
+  // Updates the place of a copied row. False if the row is no longer at `from`.
   bool Move(int64_t key, uint32_t from, uint32_t to);
-  // False if there is no such key.
+  // False if the key is absent.
   bool Erase(int64_t key);
   // Removes all keys.
   void Clear();
-  // Gives back memory that the present keys do not need.
+  // Frees memory that the present keys do not need.
   Status Shrink();
 
   enum class Shared : uint8_t { kNow, kBefore, kMoved };
-  // Makes the row of a key shared, unless it is no longer at `place`.
+  // Makes a key's row shared, if it is still at `place`.
   Shared Share(int64_t key, uint32_t place);
-  // Makes it cold, if there is one, with these statistics, or with those that it had if null.
+  // Makes a key's row cold, if present, and sets its statistics unless null.
   void Unshare(int64_t key, const uint64_t* statistics);
 
   // See BackingStore.
@@ -74,26 +74,26 @@ class PlaceIndex {
   size_t size() const { return index_.size(); }
   size_t shared() const { return shared_.load(std::memory_order_relaxed); }
   size_t bytes() const { return index_.bytes(); }
-  // Of all rows.
+  // Total over all rows.
   uint64_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr uint32_t kSharedBit = 0x80000000u;
   static constexpr uint32_t kNoSegment = ~uint32_t{0};
 
-  // Valid while the stripe's mutex is held, as the segment is. `row_id` may have the shared bit.
+  // Valid while the stripe's mutex is held, like the segment. `row_id` may have the shared bit.
   RowStatistics::Word* WordsOf(uint32_t row_id) const;
   void SetWords(uint32_t row_id, const uint64_t* statistics);
-  // Segment::SetCold, of the row at a place.
+  // Segment::SetCold for the row at a place.
   void SetCold(uint32_t row_id, bool cold);
   void AddLive(uint32_t place);
-  // The number of the segment, if that was its last live row; else kNoSegment.
+  // The segment's number if that was its last live row, else kNoSegment.
   uint32_t DropLive(uint32_t row_id);
 
   StripedIndex index_;
   const StatisticSet statistics_;
   SegmentList* const segments_;
-  StripedIndex::Cursor expiry_cursor_;  // of who plans writes
+  StripedIndex::Cursor expiry_cursor_;  // owned by the write planner
   std::atomic<size_t> shared_{0};
   std::atomic<uint64_t> live_bytes_{0};
 };

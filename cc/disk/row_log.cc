@@ -14,9 +14,9 @@ constexpr uint64_t kMostSegmentBytes = uint64_t{64} << 20;
 constexpr uint64_t kMostBlockBytes = uint64_t{1} << 30;
 constexpr uint32_t kMostSegmentRows = 1 << 20;
 constexpr uint32_t kLeastSegmentBlocks = 8;
-// A table has about so many segments, so that one that is emptied is a small part of it.
+// Target number of segments. An emptied segment is then a small part of the table.
 constexpr uint64_t kSegments = 16;
-// Numbers of rows in a segment that any rule's blocks can do with: a page has fewer rows.
+// Rows numbered in a segment; enough for any rule, because a page has fewer rows.
 constexpr uint32_t kLeastStride = 4096;
 
 uint32_t MostBlocks(const PaddedBlocks& blocks) {
@@ -25,7 +25,8 @@ uint32_t MostBlocks(const PaddedBlocks& blocks) {
   return static_cast<uint32_t>(std::max<uint64_t>(most, 1));
 }
 
-// Of a bound of bytes: compaction needs room for a few segments, before it can give any back.
+// The part of the byte limit reserved for compaction, which needs a few segments before it frees
+// any.
 uint64_t Reserve(uint64_t most_disk_bytes, uint64_t segment_bytes) {
   return std::min(most_disk_bytes / 4, 2 * segment_bytes);
 }
@@ -44,7 +45,7 @@ Status RowLog::NoSpace(uint64_t bytes) const {
 }
 
 Status RowLog::Append(const void* bytes, size_t size) {
-  std::memcpy(buffer_.data() + buffered_, bytes, size);  // MakeRoom has seen to the room
+  std::memcpy(buffer_.data() + buffered_, bytes, size);  // MakeRoom reserved the space
   buffered_ += size;
   return Status();
 }
@@ -84,7 +85,7 @@ Status RowLog::Open(const StoreRule& rule) {
         std::max<uint32_t>(kLeastStride, MostBlocks(blocks) * static_cast<uint32_t>(blocks.rows)));
   }
   {
-    // Nothing is in them, but a reader may look at how much.
+    // They are empty, but a reader may check their size.
     std::lock_guard<OrderedMutex> lock(mutex_);
     const size_t capacity = std::max(options_.buffer_bytes, blocks.bytes);
     TF_EMBED_RETURN_IF_ERROR(buffer_.Resize(blocks.begin + capacity + PaddedBlocks::kEndBytes));
@@ -167,7 +168,7 @@ Status RowLog::EncodeStaged(Purpose purpose) {
   rows.weights = staged_weights_.data();
   rows.slots = staged_slots_.data();
   std::lock_guard<OrderedMutex> lock(mutex_);
-  TF_EMBED_RETURN_IF_ERROR(writer_->Append(rows));  // to memory: does not fail
+  TF_EMBED_RETURN_IF_ERROR(writer_->Append(rows));  // in memory: can't fail
   ++encoded_blocks_;
   staged_ = 0;
   return Status();
@@ -189,7 +190,7 @@ Status RowLog::Seal() {
     open_ = nullptr;
   }
   sealed->checksum = writer_->checksum();
-  sealed->sealed.store(true);  // from here on others may retire it
+  sealed->sealed.store(true);  // others may retire it from here on
   segments_->RetireIfEmpty(number);
   return Status();
 }

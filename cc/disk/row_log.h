@@ -3,15 +3,15 @@
 //
 //     staged rows -> blocks in the write buffer -> the file of the open segment
 //
-// Rows are staged until they make a block, and blocks wait in the buffer until it is full, which
-// then goes to the file in one write. The bytes are RowFileWriter's. A row has its place from the
-// moment it is staged, and readers find it wherever it is by then.
+// Rows are staged until they fill a block. Blocks wait in the buffer until it is full, then go to
+// the file in one write. RowFileWriter defines the format. A row has its final place from staging
+// on, and readers find it at each stage.
 //
-// A write that fails loses nothing: blocks stay in the buffer and staged rows stay staged, and the
-// next append writes first. Whatever is done on the way is remembered, so each step is done once.
+// A failed write loses nothing: blocks stay buffered and rows stay staged. The next append retries
+// the write. Each finished step is recorded, so that it runs only once.
 //
-// Thread safety: callers that append hold the store's mutex of writers (LockRank::kRowLog). Readers
-// hold mutex() while they look at what is in memory; no I/O is done under it.
+// Appends require the store's mutex of writers (LockRank::kRowLog). Readers hold mutex() while they
+// access data in memory. No I/O runs under it.
 #ifndef TF_EMBED_CC_DISK_ROW_LOG_H_
 #define TF_EMBED_CC_DISK_ROW_LOG_H_
 
@@ -33,15 +33,15 @@
 
 namespace tf_embed {
 
-// The rule whose slots rows have. Never changes: another rule is another object. Rows of segments
-// of an older generation have initial slots.
+// The rule whose slots rows have. Immutable: another rule is another object. Rows in segments of an
+// older generation have initial slots.
 struct StoreRule {
   explicit StoreRule(Allocator* allocator) : initial_slots(allocator) {}
 
   RuleSlots rule;
   uint64_t generation = 0;
   size_t slot_bytes = 0;
-  Buffer<char> initial_slots;  // of a row, of the compute type
+  Buffer<char> initial_slots;  // of a row, in the compute type
 };
 
 class RowLog final : private ByteSink {
@@ -50,11 +50,12 @@ class RowLog final : private ByteSink {
     DataType value_type = DataType::kFloat;
     size_t dim = 1;
     size_t buffer_bytes = 0;
-    uint64_t most_disk_bytes = 0;  // 0: no bound
+    uint64_t most_disk_bytes = 0;  // 0: unlimited
     size_t statistics_per_row = 0;
     Allocator* allocator = nullptr;
   };
-  // Who appends. Only compaction, which gives space back in the end, may use the reserve.
+  // The purpose of an append. Only compaction may use the reserve, because it frees space in the
+  // end.
   enum class Purpose : uint8_t { kPut, kCompaction };
 
   RowLog(const Options& options, Folder* folder, SegmentList* segments, const PlaceIndex* index)
@@ -67,40 +68,39 @@ class RowLog final : private ByteSink {
         staged_weights_(options.allocator),
         staged_slots_(options.allocator) {}
 
-  // Stages at least one row of those from `begin` on, as many as fit in a block. Without `slots`
-  // they are initial ones. Nothing is lost if it fails; over_bound() tells whether the bound of
-  // bytes was the reason.
+  // Stages at least one row from `begin` on, and as many as fit in a block. Null `slots` means
+  // initial ones. A failure loses nothing; over_bound() tells whether it was the byte limit.
   Status Stage(Purpose purpose, const StoreRule& rule, const RowsToWrite& rows, size_t begin,
                size_t* staged, uint32_t* first_place);
   bool over_bound() const { return over_bound_; }
-  // Seals the open segment, if there is one.
+  // Seals the open segment, if any.
   Status Seal();
-  // Drops the open segment and what waits for it. REQUIRES: no key has a place in it.
+  // Drops the open segment and its buffered rows. REQUIRES: no key has a place in it.
   void Drop();
 
   // Whether a row of the open segment was erased or replaced.
   bool OpenHasGarbage() const {
     return open_ != nullptr && open_->live.load() < open_->rows.load();
   }
-  // Above those of all segments.
+  // Greater than the serial number of every segment.
   uint64_t next_serial() const { return next_serial_; }
 
-  // About what a segment has that is opened now.
+  // Approximate size of a segment opened now.
   uint64_t SegmentBytes() const;
 
   // For readers, under mutex().
   OrderedMutex& mutex() const { return mutex_; }
   const Segment* open_segment() const { return open_; }
   uint32_t encoded_blocks() const { return encoded_blocks_; }
-  // A block that is not in the file yet.
+  // A block that is not yet in the file.
   const char* BytesOf(uint32_t block) const;
-  // Rows of the block that comes next.
+  // Rows of the next block.
   size_t staged() const { return staged_; }
   const int64_t* staged_keys() const { return staged_keys_.data(); }
   const char* staged_weights() const { return staged_weights_.data(); }
   const char* staged_slots() const { return staged_slots_.data(); }
 
-  // Any time.
+  // Callable at any time.
   uint64_t buffer_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
   uint64_t disk_bytes() const { return disk_bytes_.load(std::memory_order_relaxed); }
   uint64_t flushed_bytes() const { return flushed_bytes_.load(std::memory_order_relaxed); }
@@ -123,18 +123,18 @@ class RowLog final : private ByteSink {
   const PlaceIndex* const index_;
 
   mutable OrderedMutex mutex_{LockRank::kLogTail};
-  // Written under both mutexes, so either lets read.
+  // Written under both mutexes, so either suffices for reads.
   Segment* open_ = nullptr;
   AlignedBuffer buffer_;
   size_t buffered_ = 0;         // bytes in the buffer
-  uint64_t buffer_offset_ = 0;  // in the file, of the buffer's first byte
+  uint64_t buffer_offset_ = 0;  // file offset of the buffer's first byte
   uint32_t encoded_blocks_ = 0;
   size_t staged_ = 0;
   Buffer<int64_t> staged_keys_;
   Buffer<char> staged_weights_;
   Buffer<char> staged_slots_;
 
-  // Of the writers' mutex.
+  // Guarded by the writers' mutex.
   std::optional<RowFileWriter> writer_;
   bool finished_ = false;  // the open segment's footer is in the buffer
   bool over_bound_ = false;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A segment: a file of rows that is a part of a store's log, and the list of all of them.
+// A segment, which is a row file in a store's log, and the list of all segments.
 //
-// A segment is a padded row file (cc/core/files/row_file.h). The last one of a log is open: rows
-// are appended to it, and its last blocks may still be in memory. The others are sealed, which
-// means that the file is whole and never changes.
+// A segment is a padded row file (cc/core/files/row_file.h). The last segment of a log is open:
+// rows are appended, and its last blocks may still be in memory. The others are sealed: complete
+// and immutable.
 //
-// A place is the number of a row in the log, 31 bits: segment number * stride + number in the
-// segment. Numbers of segments are used again; serial numbers, by which files are named, are not.
+// A place is the 31-bit number of a row in the log: segment number * stride + row in the segment.
+// Segment numbers are reused; serial numbers, which name the files, are not.
 //
 // Invariants
 //   - `live` counts the index entries with places in the segment. It is raised before the entry is
@@ -16,7 +16,7 @@
 //     number is used again only then, so a place means one row while its segment is pinned.
 //   - The file is removed when the segment leaves the list.
 //
-// Thread safety: as the fields say. SegmentList has a mutex of its own; Of takes none.
+// Thread safety: as noted at each field. SegmentList has its own mutex; Of takes none.
 #ifndef TF_EMBED_CC_DISK_SEGMENT_H_
 #define TF_EMBED_CC_DISK_SEGMENT_H_
 
@@ -60,7 +60,7 @@ struct Segment {
     disk_bytes->fetch_sub(file_bytes.load());
   }
 
-  // Makes room for what is kept in memory of its rows.
+  // Allocates the in-memory state of its rows.
   Status Init(size_t statistics_per_row) {
     const size_t most_rows = size_t{most_blocks} * blocks.rows;
     TF_EMBED_RETURN_IF_ERROR(statistics.Resize(most_rows * statistics_per_row));
@@ -71,8 +71,8 @@ struct Segment {
 
   uint64_t OffsetOf(uint32_t block) const { return blocks.begin + uint64_t{block} * blocks.bytes; }
 
-  // Whether a row is a live one that the cache does not have. What the index says of its key, by
-  // place; set in the same critical section.
+  // Whether a row is live and not in the cache. Mirrors the index by place; set in the same
+  // critical section.
   bool IsCold(size_t row) const {
     return (cold_[row / 64].load(std::memory_order_relaxed) >> (row % 64) & 1) != 0;
   }
@@ -87,27 +87,27 @@ struct Segment {
 
   Folder* const folder;
   const uint64_t serial;
-  const uint64_t generation;  // of the rule whose slots the rows have
+  const uint64_t generation;  // of the rule of the rows' slots
   const RowFileHeader header;
   const PaddedBlocks blocks;
   const uint32_t most_blocks;
-  const size_t row_bytes;  // of the file, for each row
+  const size_t row_bytes;  // file bytes per row
   const std::string path;
-  std::atomic<uint64_t>* const disk_bytes;  // of all segments
+  std::atomic<uint64_t>* const disk_bytes;  // total over all segments
   std::unique_ptr<File> file;
   uint32_t number = 0;
-  // By row; those of live rows, each under the mutex of its key's stripe.
+  // By row. Statistics of live rows are guarded by their keys' stripe mutexes.
   Buffer<RowStatistics::Word> statistics;
 
   std::atomic<uint32_t> live{0};
-  std::atomic<uint32_t> rows{0};            // written, with those that wait to be
+  std::atomic<uint32_t> rows{0};            // written, buffered rows included
   std::atomic<uint32_t> flushed_blocks{0};  // in the file; changes under the log's tail mutex
   std::atomic<uint64_t> file_bytes{0};
-  uint32_t checksum = 0;  // of the file, once it is sealed
+  uint32_t checksum = 0;  // of the file, once sealed
   std::atomic<bool> sealed{false};
   std::atomic<bool> unreadable{false};  // compaction failed to read it
 
-  // Of SegmentList's mutex.
+  // Guarded by SegmentList's mutex.
   uint32_t pins = 0;
   bool retired = false;
 
@@ -124,7 +124,7 @@ class SegmentList {
   SegmentList(const SegmentList&) = delete;
   SegmentList& operator=(const SegmentList&) = delete;
 
-  // The numbers that a segment has for its rows. Set once, before the first Add.
+  // Sets the number of rows numbered per segment. Called once, before the first Add.
   void SetStride(uint32_t stride) { stride_.store(stride, std::memory_order_relaxed); }
   uint32_t stride() const { return stride_.load(std::memory_order_relaxed); }
   uint32_t NumberOf(uint32_t place) const { return place / stride(); }
@@ -133,26 +133,27 @@ class SegmentList {
     return segment.number * stride() + row;
   }
 
-  // Takes a segment and numbers it. Fails if there is no number or no memory.
+  // Takes over a segment and numbers it. Fails if numbers or memory run out.
   Status Add(std::unique_ptr<Segment> segment);
 
-  // The segment of a number. REQUIRES: there is one, and the caller knows that it stays, by a pin
-  // or by an entry of the index and its stripe's mutex.
+  // The segment with a number. REQUIRES: it exists, and is kept by a pin, or by an index entry
+  // whose stripe's mutex is held.
   Segment* Of(uint32_t number) const {
     return parts_[number / kPart].load(std::memory_order_acquire)[number % kPart].load(
         std::memory_order_acquire);
   }
 
-  // Keeps a segment where it is until Unpin. Null if there is none or it is retired.
+  // Pins a segment until Unpin. Null if there is none or it is retired.
   Segment* Pin(uint32_t number);
   void Unpin(Segment* segment);
 
   // Retires a segment if it is sealed and has no live rows.
   void RetireIfEmpty(uint32_t number);
-  // Retires an open one. REQUIRES: it has no live rows, and nobody writes to it.
+  // Retires an open segment. REQUIRES: no live rows, no writers.
   void Retire(Segment* segment);
 
-  // Calls visit(segment) for each that is not retired. The mutex is held: `visit` takes no lock.
+  // Calls visit(segment) for each segment that is not retired. `visit` must take no lock, because
+  // the mutex is held.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     std::lock_guard<OrderedMutex> lock(mutex_);
@@ -161,8 +162,7 @@ class SegmentList {
       if (segment != nullptr && !segment->retired) visit(segment);
     }
   }
-  // Pins the segment for which less(a, b) holds against all others that `wanted` wants; null if it
-  // wants none.
+  // Pins the least segment by `less` among those that `wanted` accepts; null if there is none.
   template <typename Wanted, typename Less>
   Segment* PinLeast(const Wanted& wanted, const Less& less) {
     std::lock_guard<OrderedMutex> lock(mutex_);
@@ -179,21 +179,21 @@ class SegmentList {
  private:
   static constexpr uint32_t kPart = 256;
 
-  // The segment of a number, or null. REQUIRES: mutex_ held.
+  // The segment with a number, or null. REQUIRES: mutex_ held.
   Segment* At(uint32_t number) const {
     std::atomic<Segment*>* const part = parts_[number / kPart].load(std::memory_order_acquire);
     return part == nullptr ? nullptr : part[number % kPart].load(std::memory_order_acquire);
   }
-  // REQUIRES: mutex_ held. Takes a segment out of the list if nothing keeps it; the caller deletes
-  // it without the mutex.
+  // Removes a segment from the list if nothing pins it; the caller deletes it outside the mutex.
+  // REQUIRES: mutex_ held.
   std::unique_ptr<Segment> TakeOut(Segment* segment);
 
   mutable OrderedMutex mutex_{LockRank::kSegments};
   std::atomic<uint32_t> stride_{1};
-  // Parts of 256 segments each, made when they are needed and kept.
+  // Blocks of 256 segments, allocated on demand and kept.
   std::atomic<std::atomic<Segment*>*> parts_[kMost / kPart] = {};
-  uint32_t end_ = 0;    // numbers in use are below
-  uint32_t first_ = 0;  // numbers below are in use
+  uint32_t end_ = 0;    // bound on the numbers in use
+  uint32_t first_ = 0;  // all lower numbers are in use
 };
 
 }  // namespace tf_embed

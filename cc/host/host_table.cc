@@ -21,11 +21,11 @@
 namespace tf_embed {
 namespace {
 
-// Rough costs in nanoseconds, by which a thread pool splits work.
+// Rough costs in nanoseconds, used to split work over threads.
 constexpr size_t kFindCost = 60;
 constexpr size_t kWriteCost = 120;
 
-// a + b in the type they are computed in; integers wrap around.
+// a + b in the compute type; integers wrap around.
 template <typename T>
 T Sum(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -35,7 +35,7 @@ T Sum(T a, T b) {
   }
 }
 
-// a - b likewise.
+// a - b in the compute type.
 template <typename T>
 T Difference(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -45,7 +45,7 @@ T Difference(T a, T b) {
   }
 }
 
-// The first place of a group whose `exists` is false.
+// The first position of a group whose `exists` is false.
 size_t FirstAbsent(const KeyGroup& group, const bool* exists) {
   size_t first = 0;
   while (first < group.count && exists[group.positions[first]]) ++first;
@@ -108,7 +108,7 @@ Status HostTable::OtherRule() const { return RuleWasChanged(options_.name); }
 Status HostTable::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
   const size_t bytes = LayoutOf(rule).slot_bytes;
   TF_EMBED_RETURN_IF_ERROR(slots->Resize(bytes));
-  std::fill_n(slots->data(), bytes, char{0});  // what lies between groups too
+  std::fill_n(slots->data(), bytes, char{0});  // padding between groups too
   DispatchSlots(options_.value_type, [&](auto tag) {
     StoreInitialSlots<typename decltype(tag)::Type>(rule, slots->data());
   });
@@ -229,7 +229,7 @@ Status HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bo
 Status HostTable::Group(const ExecContext& context, const KeyBatch& batch, const bool* skip,
                         KeyGroups* groups) const {
   KeyBatch taken = batch;
-  // A plan counts the keys that will come, so it takes nobody's word for that.
+  // A plan counts new keys, so it can't rely on the caller's hint.
   if (options_.policy.plans_writes()) taken.distinct = false;
   return groups->Build(context, taken, skip);
 }
@@ -298,7 +298,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
       NoteChange(*content, group.key, probe.entry.row_id);
       present(content->rows.Row(probe.entry.row_id));
       write.NoteChange(probe.mark);
-      // A planned write has noted the use before.
+      // A planned write has already noted the use.
       if (write.decisions == nullptr) Use(*content, probe.entry.row_id, write.now);
       SetScore(write, group, probe.entry.row_id);
       probe.entry.bucket->Unlock(probe.entry.word);
@@ -310,8 +310,8 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
     if (index.Find(group.key, probe.hash).found()) continue;
     const uint32_t row_id = content->rows.Take(&content->pools[stripe]);
     if (row_id == kNoRowId) return NoMemory(content->index.size());
-    // A reader who still reads the row id for a key that was erased, and sees what is written now,
-    // also sees that erasure in the bucket's word.
+    // Order the erasure before the new row: a reader that sees the reused row's new bytes also sees
+    // the erasure in the bucket's word, and retries.
     std::atomic_thread_fence(std::memory_order_release);
     absent(content->rows.Row(row_id));
     if (content->rows.layout().statistics_per_row > 0) {
@@ -345,7 +345,7 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
     return ForEachGroup(
         *write.content, range, [](const KeyGroup&) {},
         [&](const KeyGroup& group, const Probe& probe) {
-          // The first place holds the default that Find put there; the others get what it becomes.
+          // Find put the default at the first position; the other positions get the new row.
           const auto out = [&](size_t k) {
             return static_cast<char*>(weights) + group.positions[k] * row_bytes;
           };
@@ -409,7 +409,7 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
 Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                         const void* new_rows, const bool* exists) {
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
-  // An absent key is inserted if one of its places says that it is absent.
+  // An absent key is inserted if any of its positions says that it is absent.
   const auto wants = [&](const KeyGroup& group) {
     return FirstAbsent(group, exists) < group.count;
   };
@@ -430,7 +430,7 @@ Status HostTable::AccumRange(const Write& write, KeyGroups::Range* range, const 
   const size_t dim = layout.dim;
   RowScratch scratch(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(NewScratch(*write.content, &scratch));
-  // Adds the differences at those places of a group, from the `first` on, that say they exist.
+  // Adds the differences at the group's positions, starting at `first`, that say the key exists.
   const auto add = [&](const KeyGroup& group, size_t first, char* row) {
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
       loops_.AddDifferences<T>()(old_rows, new_rows, exists, group.positions + first,
@@ -510,7 +510,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
       if (context.held != Held::kNothing) return OtherRule();
       writing.Release();
       TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), rule.slots));
-      continue;  // another thread may have set yet another rule meanwhile
+      continue;  // another thread may have set yet another rule
     }
     const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
     const auto apply = [&](const Write& write, KeyGroups::Range* range) {

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table in the memory of the host: a StripedIndex from keys to row ids, and a RowStore of rows.
+// A table in host memory: a StripedIndex from keys to row ids, and a RowStore of rows.
 //
-// A find:  hash -> bucket (one cache line) -> row id -> row. The keys of a batch go through these
-// steps one behind the other, each step asking for the memory of the next, so that the misses of a
-// dozen keys overlap (table_loops.h). A row is copied without a lock and the bucket's word checked
-// afterwards.
+// A find goes from hash to bucket (one cache line) to row id to row. A pipeline prefetches each
+// step, so that the cache misses of a dozen keys overlap (table_loops.h). Rows are copied without a
+// lock and validated afterwards by the bucket's word.
 //
-// A write: equal keys of the batch are brought together (KeyGroups), and each group is dealt with
-// once, many at the same time, by the same pipeline. A present row is changed under the lock of its
-// bucket's word. A new row is made complete where nobody sees it, then put in the index
-// under the stripe's mutex.
+// A write groups equal keys of the batch (KeyGroups) and handles each group once, in parallel, by
+// the same pipeline. It changes a present row under the lock of the bucket's word. It completes a
+// new row out of sight, then inserts it in the index under the stripe's mutex.
 //
-// A table whose policy bounds or admits or expires rows plans a write first (write_planner.h): a
-// pass over the batch tells which keys are absent, room is made for those that may come, and then
-// the write goes as any other. Such writes go one at a time, each on all threads.
+// A table with a bound, admission or expiry plans each write first (write_planner.h). A pass over
+// the batch finds the absent keys, and room is made for those admitted. Then the write runs like
+// any other. Such writes run one at a time, each on all threads.
 //
 // Locks: those of TableLocks, then a stripe's mutex, then those of the row store and of the index's
 // arena, or a bucket's word (lock_order.h).
@@ -45,11 +43,11 @@ class HostTable final : public Table,
                         public TableEviction,
                         public TableCache {
  public:
-  // Returns nullptr without memory for an empty table.
+  // Returns nullptr if memory for an empty table is short.
   static std::unique_ptr<HostTable> Create(const TableOptions& options) {
     return Create(options, RuleSlots());
   }
-  // One whose rows have the slots of a rule.
+  // A table whose rows have the slots of a rule.
   static std::unique_ptr<HostTable> Create(const TableOptions& options, const RuleSlots& rule);
 
   const TableOptions& options() const override { return options_; }
@@ -119,7 +117,7 @@ class HostTable final : public Table,
   using Shared = std::shared_lock<FairSharedMutex>;
   using Alone = std::unique_lock<FairSharedMutex>;
 
-  // All that Clear, Shrink and TakeContent replace at once.
+  // The state that Clear, Shrink and TakeContent replace as a whole.
   struct Content {
     Content(Allocator* allocator, size_t size_hint, const RowLayout& layout,
             RowInitializer initializer, const RuleSlots& rule)
@@ -133,8 +131,8 @@ class HostTable final : public Table,
       return rows.layout().has_marks ? rows.Mark(row_id) : nullptr;
     }
 
-    // Where keys come and go, more of them lie away from their home buckets than their number
-    // tells. Beside the rows of a cache the index is small.
+    // Insertions and erasures displace more keys from their home buckets than the load alone
+    // suggests. The index of a cache is small beside its rows, so a low load is affordable.
     static constexpr double kCacheLoad = 0.5;
 
     StripedIndex index;
@@ -144,29 +142,29 @@ class HostTable final : public Table,
     RuleSlots rule;
   };
 
-  // A key on its way through the pipeline: where it was found a moment ago, perhaps nowhere.
+  // A key in the pipeline, with the result of its last lookup.
   struct Probe {
     uint64_t hash;
     StripedIndex::Entry entry;
     RowMark::Byte* mark;  // of the row that was found; null if rows have no marks
 
-    // Looks for the key once more.
+    // Looks the key up again.
     void FindAgain(const Content& content, int64_t key) {
       entry = content.index.Find(key, hash);
       mark = entry.found() ? content.MarkOf(entry.row_id) : nullptr;
     }
   };
 
-  // One write of a batch, under way.
+  // A write of a batch in progress.
   struct Write {
     Content* content;
     const Moment& now;
-    const Decision* decisions;  // null if writes are not planned: all may come
+    const Decision* decisions;  // null: not a planned write, all keys are admitted
     const int64_t* scores;      // KeyBatch::scores
     bool* absent;               // KeyBatch::absent
     uint8_t tick;
 
-    // What becomes of an absent key that is the caller's. False: it is not.
+    // Whether the caller handles this absent key; if so, marks it as left absent.
     bool LeaveAbsent(const KeyGroup& group) const {
       if (absent == nullptr) return false;
       for (size_t k = 0; k < group.count; ++k) absent[group.positions[k]] = true;
@@ -182,12 +180,12 @@ class HostTable final : public Table,
 
   using Wants = std::function<bool(const KeyGroup& group)>;
 
-  // Keys that finds found, and did not.
+  // Hits and misses of finds.
   struct Counters {
     std::atomic<uint64_t> hits{0}, misses{0};
   };
 
-  // What the planner of writes sees of the table, whose policy's lock it holds.
+  // The planner's view of the table. REQUIRES: the policy's lock held.
   class Planned final : public PlannedRows {
    public:
     explicit Planned(HostTable* table) : table_(table) {}
@@ -206,16 +204,16 @@ class HostTable final : public Table,
 
    private:
     HostTable* const table_;
-    StripedIndex::Cursor expiry_cursor_;  // up to where expired rows were looked for
+    StripedIndex::Cursor expiry_cursor_;  // end of the last search for expired rows
   };
 
-  // Copies whole rows out while others use them.
+  // Copies whole rows out during concurrent use.
   class RowCopier {
    public:
     RowCopier(const Content& content, Allocator* allocator);
-    // Comes before the first row. What `rows` held is lost.
+    // REQUIRES: called before the first Append. Discards the content of `rows`.
     Status MakeRoom(size_t count, WholeRows* rows);
-    // REQUIRES: the key can't leave meanwhile.
+    // REQUIRES: the key can't leave concurrently.
     void Append(const Bucket& bucket, int64_t key, uint32_t row_id, WholeRows* rows);
 
    private:
@@ -224,48 +222,47 @@ class HostTable final : public Table,
     Buffer<char> stored_slots_;  // of one row, if they are narrow
   };
 
-  // Goes over some stripes for an export, and calls append(copier, bucket, key, row id) for their
-  // keys. The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe
-  // between two calls is neither missed nor taken twice.
+  // Exports some stripes: calls append(copier, bucket, key, row id) for their keys. The cursor
+  // counts stripes. A call takes whole stripes, so a key that moves within its stripe between calls
+  // is exported exactly once.
   template <typename Append>
   Status ExportStripes(size_t max_rows, ExportCursor* cursor, WholeRows* rows,
                        const Append& append) const;
 
-  // What one thread needs to put new rows together.
+  // One thread's buffers for building new rows.
   struct RowScratch {
     explicit RowScratch(Allocator* allocator) : row(allocator), initial_slots(allocator) {}
     Buffer<char> row;            // one row
-    Buffer<char> initial_slots;  // the slots of a new row, as they lie in it
+    Buffer<char> initial_slots;  // slots of a new row, in row format
   };
 
   HostTable(const TableOptions& options, const RuleSlots& rule);  // may throw std::bad_alloc
 
-  // What snapshots go by, in host_table_snapshot.cc. They do nothing in a table without a
-  // ChangeLog.
+  // Snapshot hooks (host_table_snapshot.cc). No-ops in a table without a ChangeLog.
 
-  // Comes before each change of a present row. REQUIRES: the lock of its bucket's word.
+  // Called before each change of a present row. REQUIRES: the lock of its bucket's word.
   void NoteChange(const Content& content, int64_t key, uint32_t row_id) const {
     if (changes_ != nullptr) NoteTrackedChange(content, key, row_id);
   }
   void NoteTrackedChange(const Content& content, int64_t key, uint32_t row_id) const;
-  // Gives the snapshot under way a row. REQUIRES: the same.
+  // Hands a row to the snapshot in progress. REQUIRES: the same.
   void Give(const Content& content, int64_t key, uint32_t row_id) const;
-  // Of a new row that nobody sees yet.
+  // Called for a new row before it is visible.
   void NoteCame(const Content& content, uint32_t row_id) const;
-  // Comes before a row leaves. REQUIRES: the mutex of its stripe.
+  // Called before a row leaves. REQUIRES: the mutex of its stripe.
   void NoteLeaves(const Content& content, int64_t key, uint64_t hash) const;
   RowChange::Word* ChangeOf(const Content& content, uint32_t row_id) const {
     return content.rows.Statistics(row_id) + options_.policy.statistics.IndexOf(Statistic::kChange);
   }
 
-  // Empty content like the present one.
+  // Empty content like the present content.
   Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
-  // Puts all rows that `stays(statistics, hash)` is true of into a new content. Nobody writes
-  // meanwhile.
+  // Copies all rows for which `stays(statistics, hash)` is true to new content. REQUIRES: no
+  // concurrent writes.
   template <typename Stays>
   Status CopyContent(const ExecContext& context, const Stays& stays, Content* copy) const;
   RowLayout LayoutOf(const RuleSlots& rule) const;
-  // Makes `slots` the slots of a new row, as they lie in it.
+  // Fills `slots` with the slots of a new row, in row format.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
   Status NewScratch(const Content& content, RowScratch* scratch) const;
   Status NoMemory(size_t keys_held) const;
@@ -273,37 +270,36 @@ class HostTable final : public Table,
   void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
                   void* weights) const;
 
-  // Brings the equal keys of a batch together.
+  // Groups the equal keys of a batch.
   Status Group(const ExecContext& context, const KeyBatch& batch, const bool* skip,
                KeyGroups* groups) const;
 
-  // Runs `work(write, range)` over the groups of a batch, many ranges at once, and returns the
-  // first failure. Keys whose `skip` is true are left out. Refuses where `expected` is given and
-  // the table has another rule. `wants(group)` says whether the verb would insert the key if it
-  // were absent.
+  // Runs `work(write, range)` over the groups of a batch in parallel, and returns the first
+  // failure. Skips keys whose `skip` is true. Fails if `expected` is given and the table has
+  // another rule. `wants(group)` says whether the verb would insert the key if it were absent.
   template <typename Work>
   Status ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
                       const RuleSlots* expected, Admits admits, const Wants& wants,
                       const Work& work);
-  // The same, once the groups are made and the locks are held.
+  // The same. REQUIRES: groups made and locks held.
   template <typename Work>
   Status RunPlanned(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
                     Admits admits, const Wants& wants, size_t key_cost, const Work& work);
 
-  // Calls `visit(group, probe)` for all groups of a range, having asked for the memory of their
-  // buckets and rows; stops at a failure. `approach(group)` is called some keys before the visit,
-  // to ask for what else it will need.
+  // Calls `visit(group, probe)` for all groups of a range, with their buckets and rows prefetched.
+  // Stops at a failure. `approach(group)` runs some keys ahead of the visit, to prefetch other
+  // data.
   template <typename Approach, typename Visit>
   Status ForEachGroup(const Content& content, KeyGroups::Range* range, const Approach& approach,
                       const Visit& visit);
 
-  // Calls `present(row)` under the row's lock, or `absent(row)` for a new row that nobody sees yet,
-  // which then joins the table; for an absent key that may not be inserted, nothing.
+  // Calls `present(row)` under the row's lock, or `absent(row)` for a new row before it becomes
+  // visible. Does nothing for an absent key that may not be inserted.
   template <typename Present, typename Absent>
   Status VisitRow(const Write& write, const KeyGroup& group, Probe probe, const Present& present,
                   const Absent& absent);
-  // The same, passing over an absent key. A key comes once in a batch's groups; so one whose probe
-  // found nothing can only have been inserted since by another verb, which may as well come later.
+  // The same, but skips absent keys. A key occurs once in the groups, so if its probe missed, only
+  // a concurrent verb can have inserted it since. That verb may as well be ordered later.
   template <typename Present>
   Status VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
                          const Present& present);
@@ -320,38 +316,38 @@ class HostTable final : public Table,
   RowStatistics StatisticsOf(const Content& content, uint32_t row_id) const {
     return RowStatistics(options_.policy.statistics, content.rows.Statistics(row_id));
   }
-  // Notes a use of a row where there are statistics.
+  // Notes a use of a row, if the table keeps statistics.
   void Use(const Content& content, uint32_t row_id, const Moment& now) const {
     if (notes_uses_) StatisticsOf(content, row_id).Use(now);
   }
-  // Sets the score that a write brings for a row.
+  // Sets a row's score, if the write has scores.
   void SetScore(const Write& write, const KeyGroup& group, uint32_t row_id) const {
     if (write.scores == nullptr) return;
     const int64_t score = write.scores[group.positions[group.count - 1]];
     StatisticsOf(*write.content, row_id).Set(Statistic::kScore, RowStatistics::ScoreBits(score));
   }
-  // Looks each group up and notes its use, or decides what it is for the planner.
+  // Looks up each group, and notes its use or classifies it for the planner.
   Status Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
                 const Wants& wants, WritePlan* plan);
-  // Calls visit(bucket, key, row id, row) for the keys of a stripe, whose mutex is held, having
-  // asked for the memory of their rows.
+  // Calls visit(bucket, key, row id, row) for the keys of a stripe, with rows prefetched. REQUIRES:
+  // the stripe's mutex held.
   template <typename Visit>
   void ForEachRow(const Content& content, size_t stripe, const Visit& visit) const;
-  // Calls visit(key, statistics) for the keys of a stripe, whose mutex is held.
+  // Calls visit(key, statistics) for the keys of a stripe. REQUIRES: its mutex held.
   template <typename Visit>
   void ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const;
   // CollectRanks. REQUIRES: the content is held.
   Status RanksOf(const Content& content, const ExecContext& context, EvictionOrder order,
                  size_t one_in, const Rank& low, const Rank& high, RankList* ranks,
                  size_t* below) const;
-  // Takes rows out and tells the sink. REQUIRES: each key has a row and comes once; nobody else
-  // writes; no stripe's mutex is held.
+  // Evicts rows and tells the sink. REQUIRES: keys are distinct and present; no concurrent writes;
+  // no stripe's mutex held.
   Status Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
-  // Copies the rows that `stays(statistics, hash)` is true of, while nobody writes, and changes
-  // over to the copy.
+  // Copies the rows for which `stays(statistics, hash)` is true, and switches to the copy. Pauses
+  // writers.
   template <typename Stays>
   Status KeepOnly(const ExecContext& context, size_t num_left, const Stays& stays, size_t* removed);
-  // Takes out all rows of which `leaves(statistics, rank)` is true, while nobody writes.
+  // Evicts all rows for which `leaves(statistics, rank)` is true. Pauses writers.
   template <typename Leaves>
   Status EvictAll(const ExecContext& context, const Leaves& leaves, std::atomic<uint64_t>* counter,
                   size_t* removed);
@@ -368,7 +364,7 @@ class HostTable final : public Table,
   template <typename Visit>
   void ForEachProbe(const KeyBatch& batch, size_t begin, size_t end, const Visit& visit) const;
 
-  // Gives all rows the slots of a new row, or their own in other types. Nobody else is in.
+  // Gives all rows initial slots, or converts their own to new types. REQUIRES: exclusive access.
   Status ReplaceSlots(const RuleSlots& rule);
   Status ConvertSlots(const RuleSlots& rule);
 
@@ -382,7 +378,7 @@ class HostTable final : public Table,
   bool notes_uses_ = false;  // rows have statistics of use
 
   Planned planned_{this};
-  WritePlanner planner_;  // under the policy's lock, or while nobody else writes
+  WritePlanner planner_;  // under the policy's lock, or with writers excluded
   mutable Counters counters_;
   std::atomic<uint8_t> tick_{0};
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What HostTable is to a table over several tiers. The verbs on rows are in host_table.cc.
+// TableCache for HostTable: its verbs as the cache of a tiered table. Verbs on rows: host_table.cc.
 #include <algorithm>
 #include <functional>
 #include <mutex>
@@ -14,7 +14,7 @@
 namespace tf_embed {
 namespace {
 
-// Rough costs in nanoseconds, by which a thread pool splits work.
+// Rough costs in nanoseconds, used to split work over threads.
 constexpr size_t kLookCost = 60;
 constexpr size_t kAgeCost = 8;
 constexpr size_t kAddCost = 300;
@@ -25,7 +25,7 @@ constexpr size_t kDropCost = 100;
 template <typename Visit>
 void HostTable::ForEachProbe(const KeyBatch& batch, size_t begin, size_t end,
                              const Visit& visit) const {
-  // Some keys at a time: the buckets of the next ones are asked for, and then the marks of these.
+  // Work in small groups: prefetch the next buckets, then the marks of this group.
   constexpr size_t kTogether = 16;
   const Content& content = *content_;
   const auto ask = [&](size_t from) {
@@ -92,7 +92,7 @@ Status HostTable::CollectAges(const ExecContext& context, size_t one_in, uint8_t
   const uint8_t now = tick();
   const uint8_t oldest = static_cast<uint8_t>(now - RowMark::kOldest) % RowMark::kTicks;
   FirstFailure failure;
-  std::mutex mutex;  // of what all threads add to
+  std::mutex mutex;  // guards the shared results
   const auto collect = [&](size_t begin, size_t end) {
     RankList mine(options_.allocator);
     Status status;
@@ -188,7 +188,7 @@ Status HostTable::NoteUses(const ExecContext& context, const KeyBatch& batch, Fo
     ForEachProbe(batch, begin, end, [&](size_t position, const StripedIndex::Entry& entry) {
       found[position] = entry.found() ? Found::kPresent : Found::kAbsent;
       if (!entry.found() || policy.statistics.size() == 0) return;
-      // Nobody else inserts or erases, so the row id is still the key's.
+      // No concurrent inserts or erasures, so the row id is still the key's.
       RowStatistics row = StatisticsOf(*content_, entry.row_id);
       if (policy.Expired(row, context.now)) {
         found[position] = Found::kExpired;

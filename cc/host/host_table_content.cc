@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What HostTable does to its content as a whole. The verbs on rows are in host_table.cc.
+// HostTable's operations on its whole content. Verbs on rows: host_table.cc.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -16,7 +16,7 @@
 namespace tf_embed {
 namespace {
 
-constexpr size_t kRowCost = 100;  // ns, of a row that all threads pass by
+constexpr size_t kRowCost = 100;  // ns a row, over all threads
 
 }  // namespace
 
@@ -31,7 +31,7 @@ Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content
 }
 
 Status HostTable::Clear(const ExecContext& context) {
-  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  std::unique_ptr<Content> content;  // holds the old content, freed after the locks
   const ReplaceLocks replacing(locks_, context);
   planner_.Forget();
   if (changes_ != nullptr) changes_->Forget("was cleared");
@@ -39,7 +39,7 @@ Status HostTable::Clear(const ExecContext& context) {
     content_.swap(content);
     return Status();
   }
-  // In place, because who clears a table may have no memory left. Nothing here needs any.
+  // Clear in place, because memory may be exhausted. Nothing here allocates.
   const RowLayout layout = content_->rows.layout();
   const RuleSlots rule = content_->rule;
   RowInitializer initializer = std::move(content_->initializer);
@@ -50,10 +50,10 @@ Status HostTable::Clear(const ExecContext& context) {
 }
 
 Status HostTable::Shrink(const ExecContext& context) {
-  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  std::unique_ptr<Content> content;  // holds the old content, freed after the locks
   const PauseLocks pausing(locks_, context);
   {
-    // Readers go on: nobody changes what is copied.
+    // Readers may continue: nothing writes to the rows being copied.
     Shared lock(locks_.content);
     TF_EMBED_RETURN_IF_ERROR(NewContent(content_->index.size(), &content));
     const auto all = [](const RowStatistics&, uint64_t) { return true; };
@@ -97,7 +97,7 @@ Status HostTable::ConvertSlots(const RuleSlots& rule) {
   Buffer<char> slots(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(wide.Resize(layout.wide_slot_bytes));
   TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
-  std::fill_n(slots.data(), layout.slot_bytes, char{0});  // what lies between groups too
+  std::fill_n(slots.data(), layout.slot_bytes, char{0});  // padding between groups too
   const auto converted = [&](const char* present) {
     WidenSlots(content_->rule, layout.value_type, present, wide.data());
     NarrowSlots(rule, layout.value_type, wide.data(), slots.data());
@@ -216,7 +216,7 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
 }
 
 Status HostTable::TakeContent(const ExecContext& context, Table* other) {
-  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  std::unique_ptr<Content> content;  // holds the old content, freed after the locks
   const ReplaceLocks replacing(locks_, context);
   planner_.Forget();
   if (changes_ != nullptr) changes_->Forget("took other rows over");
@@ -252,7 +252,7 @@ TableStats HostTable::Stats() const {
 }
 
 void HostTable::DropOutgrown() const {
-  // If others are inside now, one of them or a later writer will do it.
+  // If another verb is inside, it or a later writer does this.
   Alone lock(locks_.content, std::try_to_lock);
   if (lock.owns_lock()) content_->index.DropRetired();
 }

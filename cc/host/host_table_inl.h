@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that the files of HostTable share.
+// Loops shared by the files of HostTable.
 #ifndef TF_EMBED_CC_HOST_HOST_TABLE_INL_H_
 #define TF_EMBED_CC_HOST_HOST_TABLE_INL_H_
 
@@ -57,7 +57,7 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
 
 template <typename Visit>
 void HostTable::ForEachRow(const Content& content, size_t stripe, const Visit& visit) const {
-  // Some rows at a time, so that their misses overlap.
+  // Work in small groups, so that cache misses overlap.
   constexpr size_t kTogether = 16;
   Bucket* buckets[kTogether];
   int64_t keys[kTogether];
@@ -81,7 +81,7 @@ void HostTable::ForEachRow(const Content& content, size_t stripe, const Visit& v
 
 template <typename Visit>
 void HostTable::ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const {
-  // Some keys at a time, so that the misses of their statistics overlap.
+  // Work in small groups, so that misses on statistics overlap.
   constexpr size_t kTogether = 32;
   int64_t keys[kTogether];
   RowStatistics::Word* words[kTogether];
@@ -128,7 +128,7 @@ Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Co
   const RowLayout& layout = content_->rows.layout();
   FirstFailure failure;
   const auto copy_stripes = [&](size_t begin, size_t end) {
-    // Some keys at a time, so that the misses of their rows overlap.
+    // Work in small groups, so that misses on rows overlap.
     constexpr size_t kTogether = 32;
     int64_t keys[kTogether];
     uint32_t row_ids[kTogether];
@@ -150,7 +150,7 @@ Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Co
           return;
         }
         std::memcpy(copy->rows.Row(to), content_->rows.Row(row_ids[i]), layout.stride);
-        // Readers go on using rows.
+        // Readers may update usage concurrently.
         const RowStatistics::Word* const words = content_->rows.Statistics(row_ids[i]);
         RowStatistics::Word* const copied = copy->rows.Statistics(to);
         for (size_t word = 0; word < layout.statistics_per_row; ++word) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows come and leave by a HostTable's policy. The verbs on rows are in host_table.cc.
+// HostTable's admission and eviction. Verbs on rows: host_table.cc.
 #include <algorithm>
 #include <cassert>
 #include <functional>
@@ -15,12 +15,12 @@
 namespace tf_embed {
 namespace {
 
-// Rough costs in nanoseconds, by which a thread pool splits work.
+// Rough costs in nanoseconds, used to split work over threads.
 constexpr size_t kSurveyCost = 60;
 constexpr size_t kRankCost = 8;
-// Rows that are taken out at a time.
+// Rows evicted at a time.
 constexpr size_t kChunk = 512;
-// A table that loses one row in so many is worth a copy.
+// Rebuild the table if it loses at least one row in this many.
 constexpr size_t kRebuildDivisor = 4;
 
 bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit == kHighestRank; }
@@ -43,7 +43,7 @@ Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, cons
           if (!probe.entry.found()) {
             if (wants(group)) decision = Decision::kAbsent;
           } else if (policy.statistics.size() > 0) {
-            // Nobody else writes, so the row id is still the key's.
+            // No concurrent writes, so the row id is still the key's.
             RowStatistics row = StatisticsOf(*content_, probe.entry.row_id);
             if (policy.Expired(row, context.now)) {
               decision = wants(group) ? Decision::kExpired : Decision::kExpiredUnwanted;
@@ -160,20 +160,20 @@ Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, co
   };
   const size_t present = size();
   const bool much = num_left + present / kRebuildDivisor <= present;
-  // What a sink or a snapshot learns of must have left, and a copy can fail when it is nearly done.
+  // A copy may fail late, but a sink or a snapshot must only learn of rows that have left.
   if (much && options_.policy.sink == nullptr && changes_ == nullptr) {
     const auto stays = [&](const RowStatistics& row, uint64_t hash) { return !leaves(row, hash); };
     if (KeepOnly(context, num_left, stays, removed).ok()) return Status();
   }
   TF_EMBED_RETURN_IF_ERROR(EvictAll(context, leaves, &planner_.counters().evicted, removed));
-  if (much) (void)Shrink(context);  // without memory for it the table is right, only larger
+  if (much) (void)Shrink(context);  // without memory, the table stays correct but larger
   return Status();
 }
 
 template <typename Stays>
 Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const Stays& stays,
                            size_t* removed) {
-  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  std::unique_ptr<Content> content;  // holds the old content, freed after the locks
   const PauseLocks pausing(locks_, context);
   size_t gone;
   {
@@ -200,7 +200,7 @@ Status HostTable::RanksOf(const Content& content, const ExecContext& context, Ev
                           size_t one_in, const Rank& low, const Rank& high, RankList* ranks,
                           size_t* below) const {
   FirstFailure failure;
-  std::mutex mutex;  // of what all threads add to
+  std::mutex mutex;  // guards the shared results
   const auto collect = [&](size_t begin, size_t end) {
     RankList mine(options_.allocator);
     size_t mine_below = 0;

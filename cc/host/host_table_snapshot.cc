@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a HostTable does for snapshots: it tells its ChangeLog of rows that change and leave, and
-// writes down those that have not. The verbs on rows are in host_table.cc.
+// HostTable's part in snapshots. It reports changed and evicted rows to its ChangeLog, and exports
+// the unchanged ones. Verbs on rows: host_table.cc.
 #include <cstring>
 #include <mutex>
 
@@ -47,7 +47,7 @@ void HostTable::NoteLeaves(const Content& content, int64_t key, uint64_t hash) c
     entry = content.index.Find(key, hash);
     if (!entry.found()) return;
   } while (!entry.bucket->TryLock(entry.word));
-  // From here on as if it changed, so that it is given before it goes.
+  // Treat it as a change, so that the row is handed over before it leaves.
   NoteTrackedChange(content, key, entry.row_id);
   entry.bucket->Unlock(entry.word);
   changes_->NoteLeft(key);
@@ -55,7 +55,7 @@ void HostTable::NoteLeaves(const Content& content, int64_t key, uint64_t hash) c
 
 Status HostTable::ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
                                  WholeRows* rows) {
-  // Writers go on, but nobody who rearranges the rows or keeps writers out.
+  // Admits writers, but no rearrangement of rows and no caller that pauses writers.
   const WriteLocks beside_writers(locks_, context);
   const WantedRows wanted = changes_->wanted();
   return ExportStripes(max_rows, cursor, rows,
@@ -64,7 +64,8 @@ Status HostTable::ExportSnapshot(const ExecContext& context, size_t max_rows, Ex
                          const uint64_t present = word->load(std::memory_order_relaxed);
                          if (!RowChange::IsWanted(present, wanted)) return;
                          copier->Append(bucket, key, row_id, rows);
-                         // If a writer was first, it gives the row, and this copy may be too new.
+                         // A writer came first and hands the row over itself; this copy may be too
+                         // new.
                          if (!RowChange::Take(word, wanted)) --rows->size;
                        });
 }

@@ -18,11 +18,11 @@ namespace {
 using Shared = std::shared_lock<FairSharedMutex>;
 using Alone = std::unique_lock<FairSharedMutex>;
 
-// Keys whose buckets are asked for ahead of time.
+// Prefetch distance for buckets, in keys.
 constexpr size_t kAhead = 16;
-// Buckets that the hand passes at a time, under the mutex of a stripe.
+// Buckets that the hand passes at a time, under a stripe's mutex.
 constexpr size_t kBucketsOfSweep = 64;
-// Places for this share of the rows are made besides, so that few rows have to make any.
+// Spare places to make, as a share of the rows, so that few writes must make any.
 constexpr size_t kSpareDivisor = 32;
 
 }  // namespace
@@ -144,7 +144,7 @@ Status HostStore::Get(const ExecContext&, const int64_t* keys, size_t count, Aft
     if (i + kAhead < count) __builtin_prefetch(content_->index.HomeOf(HashKey(keys[i + kAhead])));
     WithRow(keys[i], [&](uint32_t row_id) {
       Append(keys[i], row_id, rows);
-      // The place of a row that goes up is wanted for others.
+      // A promoted row may give up its place to others.
       SetMark(row_id, after == After::kShared
                           ? kShared
                           : content_->rows.Mark(row_id)->load(std::memory_order_relaxed) | kUsed);
@@ -208,7 +208,7 @@ Status HostStore::PutRow(const WholeRows& rows, size_t i, uint8_t mark) {
     }
     if (!status.ok()) size_.fetch_sub(1, std::memory_order_relaxed);
   }
-  // Finds are under a stripe's mutex too.
+  // Finds also hold a stripe's mutex, so outgrown arrays can be freed.
   if (content.index.has_retired()) content.index.DropRetired();
   return status;
 }
@@ -279,7 +279,7 @@ Status HostStore::SweepFor(size_t count, Buffer<int64_t>* cold, size_t* num_cold
   if (num_cold != nullptr) *num_cold = 0;
   *num_forgotten = 0;
   const StripedIndex& index = content_->index;
-  // Twice as many as there are, or a few more: once to take what was used its second chance.
+  // Two rounds, or a little more: the first round clears the second chance of used rows.
   size_t buckets = 2 * (index.bytes() / sizeof(Bucket) + StripedIndex::kStripes);
   for (; found < count && buckets > 0; buckets -= std::min(buckets, kBucketsOfSweep)) {
     num_leaving = 0;
@@ -408,7 +408,7 @@ Status HostStore::SetRule(const RuleSlots& rule, const std::function<Status()>& 
     Buffer<char> slots(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(wide.Resize(layout.wide_slot_bytes));
     TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
-    std::fill_n(slots.data(), layout.slot_bytes, char{0});  // between groups too
+    std::fill_n(slots.data(), layout.slot_bytes, char{0});  // padding between groups too
     DispatchSlots(options_.value_type, [&](auto tag) {
       StoreInitialSlots<typename decltype(tag)::Type>(rule, slots.data());
     });
@@ -431,7 +431,7 @@ Status HostStore::Clear() {
   const Alone inside(inside_);
   const RowLayout layout = content_->rows.layout();
   const RuleSlots rule = content_->rule;
-  // In place, because whoever clears may have no memory left. Nothing here needs any.
+  // Clear in place, because memory may be exhausted. Nothing here allocates.
   content_->~Content();
   new (content_.get()) Content(options_.allocator, options_.init_size, layout, rule);
   size_ = 0;
@@ -440,7 +440,7 @@ Status HostStore::Clear() {
 }
 
 Status HostStore::Compact(const ExecContext&) {
-  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  std::unique_ptr<Content> content;  // holds the old content, freed after the locks
   const Alone inside(inside_);
   const RowLayout& layout = content_->rows.layout();
   try {

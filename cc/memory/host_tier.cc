@@ -16,14 +16,14 @@ using Shared = std::shared_lock<FairSharedMutex>;
 using Alone = std::unique_lock<FairSharedMutex>;
 using Writing = std::lock_guard<OrderedMutex>;
 
-// Rows that are put together: so many, or this share of the bound.
+// Rows put together: this many, or this share of the bound.
 constexpr size_t kPutTogether = 4096;
 constexpr size_t kPutDivisor = 8;
-// Keys that are looked for below together.
+// Keys looked up below together.
 constexpr size_t kLookedForTogether = 256;
-// Rows that move down together.
+// Rows moved down together.
 constexpr size_t kMovedTogether = 4096;
-// Room is made for this share of the bound besides, so that few rows have to make any.
+// Extra room to make, as a share of the bound, so that few writes must make any.
 constexpr size_t kSpareDivisor = 32;
 
 // The sizes of one row.
@@ -33,7 +33,7 @@ struct RowSizes {
   size_t words;
 };
 
-// Copies a row to the end of `to`, which has room.
+// Copies a row to the end of `to`. REQUIRES: `to` has room.
 void Append(const WholeRows& from, size_t i, const RowSizes& sizes, WholeRows* to) {
   const size_t end = to->size++;
   to->keys[end] = from.keys[i];
@@ -98,7 +98,7 @@ Status HostTier::GetFromBoth(const ExecContext& context, const int64_t* keys, si
                              After after, WholeRows* rows, bool* missed) const {
   const uint64_t ups = ups_.load(std::memory_order_acquire);
   *missed = false;
-  // This makes room for all keys. Rows become shared when nothing can fail any more.
+  // Makes room for all keys. Rows become shared only once nothing can fail.
   TF_EMBED_RETURN_IF_ERROR(above_->Get(context, keys, count, After::kCold, rows));
   const size_t num_above = rows->size;
   if (num_above < count && below_->size() > 0) {
@@ -186,7 +186,7 @@ Status HostTier::PutSome(const ExecContext& context, const WholeRows& rows, size
   uint64_t words[StatisticSet::kMax];
   const bool any_below = after == After::kCold && below_->size() > 0;
   for (size_t i = begin; i < end; ++i) {
-    // A scan that is below already shall meet rows that were cold there all the time.
+    // A scan that has reached the store below must meet the rows that were cold there throughout.
     const bool is_below = any_below && below_->FindStatistics(rows.keys[i], words);
     Append(rows, i, sizes, is_below ? &lower : &upper);
   }
@@ -199,7 +199,7 @@ Status HostTier::PutSome(const ExecContext& context, const WholeRows& rows, size
     below_->Erase(upper.keys.data(), upper.size);
     return status;
   }
-  // Those that came have left below, each alone.
+  // Rows that moved up have left the store below, one by one.
   for (size_t i = 0; i < upper.size; ++i) {
     bool exists;
     above_->Contains(upper.keys.data() + i, 1, &exists);
@@ -281,7 +281,7 @@ Status HostTier::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, Link
 Status HostTier::CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                               RankList* ranks, size_t* below) const {
   const Shared inside(inside_);
-  const Writing writing(writers_);  // so that no row moves and counts twice
+  const Writing writing(writers_);  // keeps rows from moving and counting twice
   TF_EMBED_RETURN_IF_ERROR(above_->CollectRanks(order, one_in, low, high, ranks, below));
   return below_->CollectRanks(order, one_in, low, high, ranks, below);
 }
@@ -314,7 +314,8 @@ Status HostTier::SetRule(const RuleSlots& rule, const std::function<Status()>& c
   const auto change_above = [&] { return above_->SetRule(rule, change_cache); };
   TF_EMBED_RETURN_IF_ERROR(below_->SetRule(rule, std::cref(change_above)));
   slot_bytes_ = rule.slots_per_row() * SlotSize(options_.value_type);
-  // Larger rows are fewer. Those that can't go down now are too many until they can.
+  // Larger rows fit in smaller numbers. The excess rows that can't move down now stay until they
+  // can.
   const Writing writing(writers_);
   (void)MakeRoom(ExecContext::Serial(), nullptr);
   return Status();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops by which bags of many tables are looked up at the workers that own their keys: the bags
-// are taken apart by owner, owners pool what they have, and what they send back is added up.
-// Batches are those of table_batch_ops.cc.
+// Ops that look up bags of many tables at the workers that own their keys. Bags are split by owner,
+// owners pool their own keys, and the returned rows are summed. Batches are those of
+// table_batch_ops.cc.
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -23,7 +23,7 @@ absl::Status CheckVectors(InferenceContext* c, int begin, int end) {
   return absl::OkStatus();
 }
 
-// Inputs `first` and on: indices, offsets, pieces.
+// Checks inputs from `first` on: indices, offsets, pieces.
 absl::Status CheckBatch(InferenceContext* c, int first) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(CheckVectors(c, first, first + 2));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The check of a batch of bags before it is looked up in arrays of rows.
+// The bounds check of a batch of bags, before lookups in arrays of rows.
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What processes ask about each other's library.
+// Ops that let processes compare their library builds.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of the exchange between workers. They pack and unpack; TensorFlow's collectives send.
+// Ops of the exchange between workers. They pack and unpack; TensorFlow's collectives send.
 #include <cstdint>
 #include <vector>
 
@@ -18,7 +18,8 @@ using tensorflow::shape_inference::ShapeHandle;
 
 namespace {
 
-// The outputs of an op that routes the keys of some tables: keys, what `second` sets, and counts.
+// Output shapes of an op that routes the keys of some tables: keys, outputs set by `second`,
+// counts.
 template <typename Second>
 Status RoutedShapes(InferenceContext* c, const Second& second) {
   int64_t num_workers, num_tables;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python asks about GPUs.
+// Queries about GPUs, for Python.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How gradients of rows leave loops and conditions, where TensorFlow would add them up as dense
+// Ops that carry row gradients out of loops and conditions. TensorFlow would otherwise sum dense
 // tensors of the anchor's shape, which has no rows.
 //
 //   anchor --TfEmbedToken--> token --> [loop: ... TfEmbedFind ...]
 //
-// The token is made outside of the loop. Inside, its gradient is made by TfEmbedRowGradients, a
-// variant, of which TensorFlow adds up those of all iterations. Outside, TfEmbedUnpackRowGradients
-// gives the keys and the rows of the anchor's gradient.
+// The token is made outside of the loop. Inside, TfEmbedRowGradients makes its gradient, a variant
+// that TensorFlow sums over iterations. Outside, TfEmbedUnpackRowGradients returns the keys and
+// rows of the anchor's gradient.
 #include "absl/status/status.h"
 #include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/common_shape_fns.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes with one axis more, which shape functions may not make of everything: TensorFlow ends the
-// process over a shape that no tensor has.
+// Adds an axis to a shape in shape functions. The check is needed because TensorFlow aborts the
+// process on a shape that no tensor can have.
 #ifndef TF_EMBED_CC_OPS_LONGER_SHAPE_H_
 #define TF_EMBED_CC_OPS_LONGER_SHAPE_H_
 
@@ -13,7 +13,7 @@
 
 namespace tf_embed {
 
-// shape + [size], if it has no more axes and elements, as far as they are known, than a tensor can.
+// Returns shape + [size]. Fails if the known axes and elements exceed a tensor's limits.
 inline absl::Status WithAxis(tensorflow::shape_inference::InferenceContext* c,
                              tensorflow::shape_inference::ShapeHandle shape,
                              tensorflow::shape_inference::DimensionOrConstant size,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op that makes a table in eager execution.
+// The op that creates a table in eager execution.
 
 #include "absl/status/status.h"
 #include "cc/ops/key_types.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of rows that come and go. The policy itself is in the attributes of TfEmbedTable; common
-// inputs as in table_ops.cc.
+// Admission and eviction ops. The policy itself is in the attributes of TfEmbedTable. Common
+// inputs: see table_ops.cc.
 #include <iterator>
 
 #include "absl/status/status.h"

@@ -4,11 +4,12 @@
 //     keys --TfEmbedFindPooled--> a row for each bag
 //     gradient of these rows --TfEmbedSumByKey--> distinct keys and the sums of their gradients
 //
-// Neither op holds a row for each key. The second runs where a table is that it is given, of which
-// it reads nothing. What makes a bag is said by the input list `bags`:
+// Neither op materializes a row for each key. SumByKey runs on the device of its table input, whose
+// content it does not read. The input list `bags` defines the bags:
 //   none              the keys along the last axis of `keys`
-//   [splits]          row splits [bags + 1]: bag b holds the flattened keys splits[b] to splits[b +
-//   1] [indices, shape]  the keys are the values of a sparse array of `shape` [rank], int64, at
+//   [splits]          row splits [bags + 1]: bag b holds the flattened keys from splits[b] up to
+//                     splits[b + 1]
+//   [indices, shape]  the keys are the values of a sparse array of `shape` [rank], int64, at
 //                     `indices` [keys, rank], in any order; the lines along its last axis are the
 //                     bags
 #include <cstdint>
@@ -54,7 +55,7 @@ absl::Status BagsShape(InferenceContext* c, ShapeHandle keys, int first, ShapeHa
   return c->Subshape(dense, 0, -1, shape);
 }
 
-// Outputs 0 and 1: the distinct keys, and for each key its number among them.
+// Outputs 0 and 1: the distinct keys, and the index of each key among them.
 void DistinctShape(InferenceContext* c, DimensionHandle distinct) {
   c->set_output(0, c->Vector(distinct));
   c->set_output(1, c->input(0));

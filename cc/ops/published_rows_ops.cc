@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops by which a table follows another one, of which changes are published as saves.
+// Ops by which a table follows another table that publishes its changes as saves.
 #include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that save rows as files and load them.
+// Ops that save rows to files and load them.
 #include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -12,7 +12,7 @@ using tensorflow::shape_inference::ShapeHandle;
 
 namespace {
 
-// Checks the first `count` inputs.
+// Checks that the first `count` inputs are scalars.
 absl::Status Scalars(InferenceContext* c, int count) {
   ShapeHandle unused;
   for (int i = 0; i < count; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op that checks sparse ids.
+// The op that validates sparse ids.
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"

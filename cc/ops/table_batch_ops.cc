@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pooled lookup in many tables at once, and the ops of its gradients. These go one of two ways:
-// SumByKeyTables gives each table its own, for whatever trains it; or PackBatch hands the batch on
-// as it is, and ApplyTables trains all tables by it in one step, so that no gradient of a key is
-// ever written down.
+// A pooled lookup in many tables, and the ops of its gradients. There are two ways to train.
+// SumByKeyTables gives each table its own gradient, for any optimizer. Or PackBatch keeps the
+// batch, and ApplyTables trains all tables with it in one step, so that gradients by key are never
+// materialized.
 //
-// All bags stand in one line: bag b holds indices offsets[b] to offsets[b + 1]. `pieces` [n, 5]
-// says what becomes of them. A piece is a run of bags whose keys are of one table:
+// Bags are consecutive: bag b holds indices offsets[b] to offsets[b + 1]. `pieces` [n, 5] assigns
+// them to tables. A piece is a run of bags whose keys are from one table:
 //
 //     table, first bag, number of bags, begin, stride
 //
-// The pooled row of its i-th bag is values begin + i * stride and on, as many as the table's dim,
-// of all pooled values. Pieces cover each of these once. A bag is in at most one of them. Other
-// pieces are refused.
+// The pooled row of its i-th bag starts at value begin + i * stride of all pooled values, and has
+// the table's dim. Pieces must cover each value exactly once, and a bag may be in only one piece.
+// Other pieces are refused.
 #include <cstdint>
 #include <vector>
 
@@ -29,7 +29,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// Inputs `first` and on: indices, offsets, pieces. Those before are tables.
+// Inputs from `first` on: indices, offsets, pieces. Tables come before them.
 absl::Status CheckBatch(InferenceContext* c, int first) {
   ShapeHandle unused;
   for (int i = 0; i < first; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
@@ -123,8 +123,8 @@ of_weights: [n]; of each index the product of its row, as it is now, with the gr
   with mean divided by the number of indices in the bag.
 )doc");
 
-// No attribute says how many outputs there are: TensorFlow would make room for whatever it says,
-// and keep a graph locked for ever if there is none.
+// The number of outputs is not an attribute: TensorFlow would allocate for any number given, and
+// hang on a graph lock if there is none.
 REGISTER_OP("TfEmbedSumByKeyTables")
     .Input("indices: int64")
     .Input("offsets: int64")

@@ -8,9 +8,9 @@
 //            Strings are any bytes, and different ones are different keys.
 //   owners   the shard of each key, flattened: int32 [num_keys]; or int32 [0], which leaves
 //            the choice to the table: floor_mod(key, num_shards), for a string of its 64-bit key.
-//   scores   none; or the scores of the rows that are written, keys.shape, in a table that keeps
-//            scores. Of equal keys the last one's. Where scores decide who leaves, a new row then
-//            comes only in place of one of no higher score.
+//   scores   none; or the scores of the written rows, keys.shape, in a table that keeps scores.
+//            The last of equal keys wins. If scores decide evictions, a new row only replaces a
+//            row of an equal or lower score.
 #include <cstdint>
 #include <vector>
 
@@ -43,7 +43,7 @@ absl::Status ScalarHandle(InferenceContext* c) {
   return c->WithRank(c->input(0), 0, &unused);
 }
 
-// Checks inputs 0 to 2 (table, keys, owners) and gives the shape of the keys' rows.
+// Checks inputs 0 to 2 (table, keys, owners) and returns the shape of the keys' rows.
 absl::Status TableKeysOwners(InferenceContext* c, ShapeHandle* rows) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(ScalarHandle(c));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How steps that read rows, compute outside of the table and write rows back exclude each other.
+// Turns: mutual exclusion of steps that read rows, compute outside of the table and write back.
 //
 //   TfEmbedTakeTurn --> turn ... TfEmbedFindSlots ... TfEmbedAssignSlots ... TfEmbedEndTurn
 #include "absl/status/status.h"

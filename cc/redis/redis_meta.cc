@@ -56,9 +56,9 @@ Status RedisMeta::Decode(std::string_view text, RedisMeta* meta) {
   };
   std::vector<int64_t> numbers(text.size() / sizeof(int64_t));
   if (numbers.size() * sizeof(int64_t) != text.size()) return damaged();
-  // Neither may be null.
+  // memcpy requires non-null pointers.
   if (!text.empty()) std::memcpy(numbers.data(), text.data(), text.size());
-  // Each group has one number here and two among those of the table.
+  // Each group has one number here and two in the table's metadata.
   if (numbers.size() < kOwnNumbers + TableMeta::kFixedNumbers || numbers[0] != kMagic ||
       numbers[1] != kFormat) {
     return damaged();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table in Redis is besides its rows, as the server keeps it: the kind of rows, where they
-// are, and the rule whose slots they have. All processes with the table go by it.
+// Metadata of a Redis table, kept on the server: the kind of rows, their layout, and the rule of
+// their slots. All processes that share the table follow it.
 //
-// Each row names the generation of the rule that its slots are of. Another rule is another
-// generation, so to change the rule takes one write: slots of an earlier generation are no longer
-// read, and count as initial ones.
+// Each row names the rule generation of its slots. A new rule is a new generation, so a rule change
+// takes one write. Slots of an earlier generation are no longer read, and count as initial ones.
 #ifndef TF_EMBED_CC_REDIS_REDIS_META_H_
 #define TF_EMBED_CC_REDIS_REDIS_META_H_
 
@@ -23,20 +22,21 @@ struct RedisMeta {
   DataType value_type = DataType::kFloat;
   size_t dim = 0;
   uint32_t slices = 1;
-  bool expires = false;     // rows are keys of their own, else fields of a hash for each slice
+  bool expires = false;     // rows are separate keys; otherwise fields of one hash a slice
   uint32_t generation = 0;  // of the rule
   RuleSlots rule;
-  RuleSlots first_rule;  // with the initial values that the generation began with
+  RuleSlots first_rule;  // with the initial values at the start of the generation
 
-  // That of the next generation, or with the same slots and other initial values or types.
+  // Metadata with another rule. A rule with other slots starts a new generation; other initial
+  // values or types keep it.
   RedisMeta With(const RuleSlots& other) const;
 
   std::string Encode() const;
-  // `text` as Encode wrote it. Whatever else it is, it is refused.
+  // Decodes the output of Encode. Rejects any other text.
   static Status Decode(std::string_view text, RedisMeta* meta);
 };
 
-// A generation that comes after all earlier ones of a table, even if its meta was lost.
+// A generation later than all earlier ones of a table, even if its metadata was lost.
 uint32_t NextGeneration(uint32_t present);
 
 }  // namespace tf_embed

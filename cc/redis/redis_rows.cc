@@ -15,11 +15,11 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows lie in the order 
 
 constexpr size_t kKeyBytes = sizeof(int64_t);
 
-// Rows that a scan asks for at once.
+// Rows requested by one scan command.
 constexpr size_t kMostOfScan = 4096;
 constexpr size_t kLeastOfScan = 16;
 
-// ARGV: key, expected stamp, value, for each row. Gives the numbers of rows that were not written.
+// ARGV: key, expected stamp, value, for each row. Returns the indices of rows not written.
 constexpr char kExchangeFields[] = R"(
 local lost = {}
 for i = 1, #ARGV, 3 do
@@ -33,7 +33,7 @@ for i = 1, #ARGV, 3 do
 end
 return lost)";
 
-// KEYS: rows. ARGV: time to live, then expected stamp and value of each.
+// KEYS: rows. ARGV: time to live, then the expected stamp and value of each.
 constexpr char kExchangeKeys[] = R"(
 local lost = {}
 for i = 1, #KEYS do
@@ -64,7 +64,7 @@ std::string_view StampOf(const uint64_t& stamp) {
                     : std::string_view(reinterpret_cast<const char*>(&stamp), sizeof(stamp));
 }
 
-// A name as SCAN's MATCH takes it for nothing but itself.
+// Escapes a name for SCAN's MATCH.
 std::string Escaped(const std::string& name) {
   std::string pattern;
   for (const char c : name) {
@@ -169,7 +169,7 @@ Status RedisRows::Get(const int64_t* keys, size_t count, bool uses, std::string*
                       const Visit& visit) const {
   RedisCommands commands;
   std::vector<uint32_t> order;
-  std::vector<std::string> names;  // of rows that expire
+  std::vector<std::string> names;  // of expiring rows
   struct Piece {
     const uint32_t* numbers;
     size_t count;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of one table in Redis: how they lie there, and the commands that read and write them.
+// The rows of one table in Redis: their layout, and the commands that read and write them.
 //
-// A row is one value:
+// The value of a row:
 //
 //     | stamp : 8 | generation : 4 | 0 : 4 | weights | slots, of the compute type |
 //
-// The stamp is a random number that each write draws. A write goes through only if the row still
-// has the stamp that its writer has read, so no update is lost, whichever process it came from. A
-// writer that finds its own stamp has written before, and lost the answer.
+// The stamp is a random number, drawn by each write. A write succeeds only if the row still has the
+// stamp that the writer read, so no process loses an update. A writer that finds its own stamp has
+// already written, but lost the reply.
 //
-// A key is in the slice of its hash. Without expiry a slice is one hash, with keys of 8 bytes for
-// fields: the server then counts rows, and clears them, without looking at each. A row that expires
-// by itself must be a key of its own, and a table is then found by a scan of the whole database.
+// The hash of a key selects its slice. Without expiry, a slice is one Redis hash with 8-byte keys
+// as fields, so the server counts and clears rows without visiting each. Rows that expire must be
+// separate keys, and a scan of the whole database then finds the table.
 //
 //     {prefix:slice}          field: key                         without expiry
 //     {prefix:slice}key                                          with expiry
@@ -52,42 +52,42 @@ class RedisRows {
   const RedisOptions& options() const { return options_; }
   const std::string& address() const { return server_->address(); }
 
-  // Reads the meta; "" if there is none.
+  // Reads the metadata; "" if there is none.
   Status GetMeta(std::string* meta) const;
-  // Replaces the meta if it is still `expected`, "" for none. False: it is another one.
+  // Replaces the metadata if it is still `expected`, "" for none. Otherwise sets `done` to false.
   Status SetMeta(const std::string& expected, const std::string& meta, bool* done) const;
 
-  // Takes the value of key `i`; null data: there is none. Values are checked for their header.
+  // Receives the value of key `i`; null data if it is absent. The header has been checked.
   using Visit = std::function<Status(size_t i, std::string_view value)>;
 
-  // Reads rows, in any order. With `meta`, that too, before the rows. `uses`: they count as used
-  // now, if rows expire.
+  // Reads rows, in any order. A non-null `meta` receives the metadata, before the rows. With
+  // `uses`, expiring rows count as used now.
   Status Get(const int64_t* keys, size_t count, bool uses, std::string* meta,
              const Visit& visit) const;
 
-  // A row to write. The value begins with a header of a new stamp.
+  // A row to write. The value begins with a header that has a new stamp.
   struct Change {
     int64_t key;
-    uint64_t expected;  // the stamp that was read; 0 for no row
+    uint64_t expected;  // the stamp that was read; 0 for an absent row
     std::string_view value;
   };
-  // Writes rows whose stamp is the expected one, and gives the numbers of the others.
+  // Writes rows that still have the expected stamp, and returns the indices of the others.
   Status Exchange(const std::vector<Change>& changes, std::vector<uint32_t>* lost) const;
-  // Writes all.
+  // Writes all rows unconditionally.
   Status Put(const std::vector<Change>& changes) const;
 
   Status Erase(const int64_t* keys, size_t count) const;
   Status Clear() const;
   Status Count(size_t* count) const;
 
-  // A scan of all rows. Rows that are there from its begin to its end come once.
+  // The state of a scan. Rows present throughout the scan are visited once.
   struct Scan {
     size_t part = 0;  // a slice, or a server
     std::string cursor = "0";
-    std::unordered_set<int64_t> seen;  // Redis gives some twice
+    std::unordered_set<int64_t> seen;  // Redis returns some keys twice
     bool done = false;
   };
-  // Visits about `most` rows, or none.
+  // Visits about `most` rows, possibly none.
   Status ScanSome(size_t most, Scan* scan,
                   const std::function<Status(int64_t key, std::string_view value)>& visit) const;
 
@@ -96,7 +96,7 @@ class RedisRows {
  private:
   RedisRows(std::string table, const RedisOptions& options, std::unique_ptr<RedisServer> server);
 
-  // Calls add(slice, numbers, count) for pieces of a batch, each of keys of one slice.
+  // Calls add(slice, numbers, count) for pieces of a batch; the keys of a piece are in one slice.
   template <typename KeyOf, typename Add>
   void ForEachPiece(size_t count, const KeyOf& key_of, std::vector<uint32_t>* order,
                     const Add& add) const;
@@ -105,9 +105,9 @@ class RedisRows {
   std::string RowName(size_t slice, int64_t key) const;
   Status CheckValue(int64_t key, std::string_view value) const;
   Status Unexpected(const char* command) const;
-  // Adds the names of some rows that expire. Some may come twice.
+  // Adds the names of some expiring rows, possibly with repeats.
   Status ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const;
-  // The key in a name. False: it is not of a row of this table.
+  // The key in a name. Returns false if it is not a row of this table.
   bool KeyOfName(std::string_view name, int64_t* key) const;
   bool expires() const { return options_.ttl_milliseconds > 0; }
 

@@ -12,14 +12,14 @@ namespace {
 
 constexpr char kLibrary[] = "libtf_embed_redis.so";
 
-// Sanitizers put functions of their own before all others, which RTLD_DEEPBIND would undo.
+// Sanitizers interpose their own functions, which RTLD_DEEPBIND would bypass.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kApart = 0;
 #else
 constexpr int kApart = RTLD_DEEPBIND;
 #endif
 
-// The client library beside the file that this function is in.
+// The client library in the folder of this library.
 std::string LibraryHere() {
   Dl_info here;
   if (dladdr(reinterpret_cast<const void*>(&LibraryHere), &here) == 0) return kLibrary;
@@ -28,7 +28,7 @@ std::string LibraryHere() {
   return slash == std::string::npos ? kLibrary : file.substr(0, slash + 1) + kLibrary;
 }
 
-// Opens a library once; it stays open. A failure is tried again by the next table.
+// Opens a library once; it stays open. After a failure, the next table tries again.
 Status OpenLibrary(const std::string& path, const TfEmbedRedisApi** api) {
   static std::mutex mutex;
   static auto* const opened = new std::map<std::string, const TfEmbedRedisApi*>;  // never destroyed

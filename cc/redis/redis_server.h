@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Redis server or cluster as the engine sees it: commands in batches, and their replies.
+// A Redis server or cluster, for the engine: batches of commands and their replies.
 //
-// The client library (client/redis_client.h) is opened on first use, with RTLD_LOCAL and
-// RTLD_DEEPBIND: none of its symbols meet those of TensorFlow. Without it all other tables work.
+// Opens the client library (client/redis_client.h) on first use, with RTLD_LOCAL and RTLD_DEEPBIND,
+// so that its symbols never clash with TensorFlow's. If it is missing, all other tables still work.
 #ifndef TF_EMBED_CC_REDIS_REDIS_SERVER_H_
 #define TF_EMBED_CC_REDIS_REDIS_SERVER_H_
 
@@ -20,10 +20,10 @@
 
 namespace tf_embed {
 
-// Commands to send. What is added must live until they have run.
+// Commands to send. REQUIRES: added strings outlive their run.
 class RedisCommands {
  public:
-  // Begins another one. `slot` as in TfEmbedRedisCommand.
+  // Begins a command. `slot` as in TfEmbedRedisCommand.
   void Begin(int32_t slot) { commands_.push_back({parts_.size(), slot}); }
   void Add(std::string_view part) { parts_.push_back({part.data(), part.size()}); }
 
@@ -32,7 +32,7 @@ class RedisCommands {
  private:
   friend class RedisServer;
   struct Command {
-    size_t begin;  // of its parts
+    size_t begin;  // index of its first part
     int32_t slot;
   };
   std::vector<Command> commands_;
@@ -49,14 +49,15 @@ class RedisServer {
                      std::unique_ptr<RedisServer>* server);
   ~RedisServer();
 
-  // Takes the reply of a command of that number. It is no error, and lives until the call returns.
+  // Receives the reply of command `index`, never an error reply. The reply is valid during the
+  // call.
   using Receive = std::function<Status(size_t index, const TfEmbedRedisReply& reply)>;
 
   // Sends all commands and waits for their replies. Each may run twice; see TfEmbedRedisApi::run.
-  // The first error of a reply or of `receive` is returned when all have run.
+  // Returns the first error of a reply or of `receive`, after all have run.
   Status Run(const RedisCommands& commands, const Receive& receive) const;
 
-  // Servers with rows; the commands of slot ~n go to server n.
+  // Number of servers with rows. Commands with slot ~n go to server n.
   size_t num_servers() const { return api_->num_servers(client_); }
   int32_t SlotOf(const std::string& key) const { return api_->slot_of(key.data(), key.size()); }
   const std::string& address() const { return address_; }

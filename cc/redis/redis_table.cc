@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs on rows. What RedisTable does to its content as a whole is in redis_table_content.cc.
+// Verbs on rows. RedisTable's operations on its whole content: redis_table_content.cc.
 #include "cc/redis/redis_table.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 namespace tf_embed {
 namespace {
 
-// Processes that write the same rows wait for a random time before they try again, up to so many
-// times 2^tries.
+// Randomized exponential backoff for processes that write the same rows: at most this, times
+// 2^tries.
 constexpr int kFirstWaitMicroseconds = 50;
 constexpr int kMostDoublings = 8;
 
@@ -80,7 +80,7 @@ Status RedisTable::Find(const ExecContext& context, const KeyBatch& batch,
     char* const rows = static_cast<char*>(weights);
     char* const all_slots = static_cast<char*>(slots.slots);
     size_t misses = 0;
-    // Of slots the meta tells what they are, so rows wait until it has come.
+    // The metadata determines the slot layout, so rows wait until it has arrived.
     std::vector<std::string> values;
     if (slots.slots != nullptr) values.resize(batch.size);
     const auto take = [&](size_t i, std::string_view value) -> Status {
@@ -141,7 +141,7 @@ Status RedisTable::Load(const std::vector<int64_t>& keys, Loaded* loaded) const 
     const std::shared_ptr<const KnownMeta> meta = Known();
     const RowLayout layout = LayoutOf(meta->rule);
     std::string bytes;
-    bool is_old = false;  // a row is of a rule that came after the meta
+    bool is_old = false;  // a row's rule is newer than the metadata
     loaded->meta = meta;
     loaded->stamps.assign(keys.size(), 0);
     loaded->weights.resize(keys.size() * weight_bytes);
@@ -159,7 +159,7 @@ Status RedisTable::Load(const std::vector<int64_t>& keys, Loaded* loaded) const 
       return ReadSlots(*meta, keys[i], value, loaded->slots.data() + i * layout.wide_slot_bytes);
     };
     const Status status = rows_->Get(keys.data(), keys.size(), false, &bytes, take);
-    // Rows that can't be read may be those of a rule that this process has not heard of.
+    // Unreadable rows may have a rule that this process has not seen yet.
     if (bytes == meta->bytes && !is_old) return status;
     if (status.code() != StatusCode::kDataLoss) TF_EMBED_RETURN_IF_ERROR(status);
     if (bytes.empty()) {
@@ -248,7 +248,7 @@ Status RedisTable::Write(const ExecContext& context, const KeyBatch& batch,
     if (expected != nullptr && !SameRule(*expected, loaded.meta->rule)) {
       return RuleWasChanged(options_.name);
     }
-    // The caller's initial values are those of new rows.
+    // New rows get the caller's initial values.
     const RuleSlots& rule = expected != nullptr ? *expected : loaded.meta->rule;
     std::unique_ptr<Table> rows;
     TF_EMBED_RETURN_IF_ERROR(NewHostTable(rule, distinct, loaded, &rows));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table whose rows are in Redis, and may be those of several processes at once.
+// A table whose rows are in Redis, possibly shared by several processes.
 //
-// A verb that writes reads the rows of its batch, puts them into a HostTable of their own, runs
-// there, and writes back the rows that have changed, each under the condition that the server still
-// has what was read (RedisRows::Exchange). With the keys of the others it begins again. So each
-// verb does what it does in a HostTable, to the last bit, and no update of another process is lost.
+// A write reads the rows of its batch into a temporary HostTable and runs there. Then it writes
+// back the changed rows, each only if the server's row is still the one read (RedisRows::Exchange).
+// It repeats with the keys that lost this race. So each verb matches HostTable to the last bit, and
+// no process loses an update.
 //
-// A verb is not of one moment for other processes: they may see some of its rows before the others.
-// A single row is always whole.
+// A verb is not atomic for other processes: they may see some of its rows before others. A single
+// row is always consistent.
 //
-// Not here: bounds, admission, statistics and changes of rows (CheckRedisTable). Rows may expire
-// after a time without use; the server drops them.
+// Not supported: bounds, admission, statistics and change tracking (CheckRedisTable). Rows may
+// expire after a time without use; the server drops them.
 //
-// Locks: those of TableLocks, as in HostTable. They order the verbs of this process alone.
+// Locks: those of TableLocks, as in HostTable. They only order the verbs of this process.
 #ifndef TF_EMBED_CC_REDIS_REDIS_TABLE_H_
 #define TF_EMBED_CC_REDIS_REDIS_TABLE_H_
 
@@ -32,12 +32,12 @@
 
 namespace tf_embed {
 
-// Refuses what a table in Redis can't have, by name.
+// Fails, naming the option, if a table in Redis does not support the options.
 Status CheckRedisTable(const TableOptions& options, const RedisOptions& redis);
 
 class RedisTable final : public Table, public TableMaintenance {
  public:
-  // Finds the table, or makes an empty one if there is none. Its expiry is that of the policy.
+  // Opens the table, or creates an empty one. The policy sets its expiry.
   static Status Open(const TableOptions& options, RedisOptions redis,
                      std::unique_ptr<RedisTable>* table);
 
@@ -72,7 +72,7 @@ class RedisTable final : public Table, public TableMaintenance {
 
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
-  // NaN if the server is lost.
+  // NaN if the server is unreachable.
   double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
   Status Shrink(const ExecContext&) override { return Status(); }
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
@@ -83,20 +83,20 @@ class RedisTable final : public Table, public TableMaintenance {
   Status TakeContent(const ExecContext& context, Table* other) override;
 
  private:
-  // The meta as it was read last, and its bytes on the server.
+  // The metadata read last, and its bytes on the server.
   struct KnownMeta : RedisMeta {
     std::string bytes;
   };
 
-  // Rows of distinct keys as they were read, the weights and slots of absent ones unspecified.
+  // Rows of distinct keys as read. The weights and slots of absent keys are unspecified.
   struct Loaded {
-    std::shared_ptr<const KnownMeta> meta;  // whose slots they have
+    std::shared_ptr<const KnownMeta> meta;  // layout of their slots
     std::vector<uint64_t> stamps;           // 0: absent
     std::vector<char> weights;
     std::vector<char> slots;
   };
 
-  // Runs a verb on a table of the rows of a batch.
+  // A verb to run on a table of the batch's rows.
   using Verb =
       std::function<Status(const ExecContext& context, const KeyBatch& batch, Table* rows)>;
 
@@ -109,36 +109,36 @@ class RedisTable final : public Table, public TableMaintenance {
     const std::lock_guard<std::mutex> lock(mutex_);
     return known_;
   }
-  // Takes over a meta that the server has given.
+  // Applies metadata received from the server.
   Status Learn(const std::string& bytes) const;
-  // Makes a meta where there is none.
+  // Creates the metadata, if there is none.
   Status MakeMeta(const RedisMeta& meta) const;
-  // Gives the table a rule, as the locks allow it.
+  // Sets the table's rule, given the locks held.
   Status ChangeRule(const RuleSlots& rule) const;
 
   RowLayout LayoutOf(const RuleSlots& rule) const {
     return RowLayout(options_.value_type, options_.dim, rule);
   }
-  // Reads the slots of a row's value as rows of `meta` have them, [wide slots of a row].
+  // Reads the slots of a row's value in the layout of `meta`, [wide slots of a row].
   Status ReadSlots(const KnownMeta& meta, int64_t key, std::string_view value, char* slots) const;
   Status CheckWeights(int64_t key, std::string_view value) const;
 
   Status Load(const std::vector<int64_t>& keys, Loaded* loaded) const;
-  // The rows in a table, with the slots of `rule`.
+  // A table with the rows, with the slots of `rule`.
   Status NewHostTable(const RuleSlots& rule, const std::vector<int64_t>& keys, const Loaded& loaded,
                       std::unique_ptr<Table>* table) const;
-  // Writes those rows back that the table has changed, and gives the numbers of the keys whose rows
-  // another process has changed meanwhile.
+  // Writes changed rows back. Returns the indices of keys whose rows another process has changed
+  // meanwhile.
   Status Store(const std::vector<int64_t>& keys, const Loaded& loaded, const RuleSlots& rule,
                const Table& table, std::vector<uint32_t>* lost) const;
-  // Runs a verb that writes. If `expected` is given and the table has another rule, it is refused.
+  // Runs a writing verb. Fails if `expected` is given and the table has another rule.
   Status Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* expected,
                const Verb& verb) const;
 
   const TableOptions options_;
   const std::unique_ptr<RedisRows> rows_;
   const TableLocks locks_{TableLocks::Writes::kTogether};
-  mutable std::mutex mutex_;  // of what follows; nothing is waited for meanwhile
+  mutable std::mutex mutex_;  // guards the fields below; never held during a wait
   RowInitializer initializer_;
   mutable std::shared_ptr<const KnownMeta> known_;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What RedisTable does to its content as a whole, and its meta. The verbs on rows are in
-// redis_table.cc.
+// RedisTable's metadata, and its operations on its whole content. Verbs on rows: redis_table.cc.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of RedisTable share.
+// Helpers shared by the files of RedisTable.
 #ifndef TF_EMBED_CC_REDIS_REDIS_TABLE_INL_H_
 #define TF_EMBED_CC_REDIS_REDIS_TABLE_INL_H_
 
@@ -13,7 +13,7 @@
 
 namespace tf_embed {
 
-// Runs an action of the verbs, in which standard containers may find no memory.
+// Runs an action of a verb, and reports a failed allocation of standard containers.
 template <typename Action>
 Status WithMemory(const std::string& table, const Action& act) {
   try {

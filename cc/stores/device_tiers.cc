@@ -25,7 +25,7 @@ class OnHost {
     size_ = size;
     return Status();
   }
-  // Copies them back. What nobody has changed is as it was.
+  // Copies the array back, changed or not.
   Status WriteBack(DeviceMemory* memory, const ExecContext& context) const {
     if (device_ == nullptr) return Status();
     return memory->CopyIn(context, values_.data(), size_ * sizeof(T), device_);
@@ -38,7 +38,7 @@ class OnHost {
   size_t size_ = 0;
 };
 
-// The keys of a batch, with what says where they belong.
+// The keys of a batch, with their owners.
 class KeysOnHost {
  public:
   explicit KeysOnHost(Allocator* allocator)
@@ -64,7 +64,7 @@ class KeysOnHost {
   KeyBatch batch_;
 };
 
-// An array of the host, copied to a device for as long as this lives.
+// An array of the host, copied to a device for the lifetime of this object.
 template <typename T>
 class OnDevice {
  public:
@@ -91,7 +91,7 @@ class OnDevice {
   size_t size_ = 0;
 };
 
-// The keys of some batches of bags, one behind the other, and where the gradient of each begins.
+// The keys of several batches of bags, consecutively, and the start of each key's gradient.
 class BagsOnHost {
  public:
   explicit BagsOnHost(Allocator* allocator)
@@ -260,7 +260,7 @@ class DeviceTiers final : public DeviceTable {
   }
 
  private:
-  // Calls `verb(context, keys, flags)` for what is on the host then.
+  // Calls `verb(context, keys, flags)` with host copies of the keys and flags.
   template <typename Verb>
   Status WithKeys(const ExecContext& context, const KeyBatch& batch, const bool* exists,
                   const Verb& verb) const {
@@ -274,7 +274,7 @@ class DeviceTiers final : public DeviceTable {
     return flags.WriteBack(memory_, context);
   }
 
-  // All shards are tables like this one.
+  // REQUIRES: all shards are of this class.
   Status FindPooledOnHost(const ExecContext& context, const PooledFind& find) const {
     const size_t num_keys = find.bags->num_keys();
     const size_t row_bytes = options().dim * SizeOf(options().value_type);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table over several tiers whose first one is in a device's memory, for callers whose arrays are
-// there.
+// A tiered table whose first tier is device memory, for callers with arrays in that memory.
 //
-// Where a row is, is known on the host. So each verb copies the keys of its batch to the host, 8
-// bytes for each, and what it says of keys back to the device. Rows and gradients stay where they
-// are (ExecContext::rows_on_device). A pooled find copies its sums, and a step of bags its weights
-// and where the gradient of each key begins.
+// The host knows the tier of each row. So each verb copies the keys of its batch to the host, 8
+// bytes each, and its per-key results back to the device. Rows and gradients stay in place
+// (ExecContext::rows_on_device). A pooled find also copies its sums. A step on bags also copies its
+// weights and the start of each key's gradient.
 #ifndef TF_EMBED_CC_STORES_DEVICE_TIERS_H_
 #define TF_EMBED_CC_STORES_DEVICE_TIERS_H_
 
@@ -17,7 +16,7 @@
 
 namespace tf_embed {
 
-// `tiers`, whose cache is a CopyingTable, and `memory` outlive the table.
+// REQUIRES: `tiers`, whose cache is a CopyingTable, and `memory` outlive the table.
 std::unique_ptr<DeviceTable> NewDeviceTiers(Table* tiers, DeviceMemory* memory);
 
 }  // namespace tf_embed

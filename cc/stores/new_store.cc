@@ -38,7 +38,7 @@ Status NewDeviceStore(const TableOptions& options, const DeviceOptions& device, 
   return Status();
 }
 
-// The file that keeps `path` from being a folder: itself or one above it. "" if there is none.
+// The file that blocks `path` from being a folder: itself or a parent. "" if there is none.
 std::string FileInTheWay(const std::string& path) {
   std::error_code error;
   for (std::filesystem::path part = path; !part.empty(); part = part.parent_path()) {
@@ -51,8 +51,8 @@ std::string FileInTheWay(const std::string& path) {
   return "";
 }
 
-// Bytes of the smallest file of rows, which has one block, and of the reserve for compaction beside
-// it: a quarter of the bound, or two segments as RowLog makes them. Rows have no slots yet.
+// Size of the smallest row file, with one block, plus the compaction reserve: a quarter of the
+// limit, or two segments as RowLog makes them. Assumes rows without slots.
 uint64_t LeastDiskBytes(const TableOptions& options) {
   RowFileHeader header;
   header.value_type = static_cast<StoredType>(options.value_type);
@@ -66,9 +66,9 @@ uint64_t LeastDiskBytes(const TableOptions& options) {
   return file + std::min((file + 2) / 3, 2 * segment);
 }
 
-// A name of a folder in `path` that no other store of this process has: `name` with other
-// characters than letters, digits, dots and dashes replaced, and a number behind it if there are
-// several. Another process that has it is told by the folder's lock.
+// A folder name in `path` that is unique in this process. Replaces characters of `name` other than
+// letters, digits, dots and dashes. Appends a number to a repeated name. The folder's lock detects
+// use by another process.
 Status TakeFolderName(const std::string& path, std::string name, DiskStoreOptions* disk) {
   constexpr size_t kMaxName = 128;
   static std::mutex mutex;
@@ -104,7 +104,7 @@ Status TakeFolderName(const std::string& path, std::string name, DiskStoreOption
   }
 }
 
-// Makes empty caches, in host memory or a GPU's.
+// Configures the cache factory, in host memory or a GPU's.
 void SetCache(const StorageOptions& storage, TierOptions* options) {
   if (!storage.on_device) {
     options->new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
@@ -144,7 +144,7 @@ Status NewDiskStore(const TableOptions& options, const LowerTierOptions& tiers,
   return Status();
 }
 
-// An empty store of what is below a cache.
+// An empty store for the tiers below a cache.
 Status NewLowerTiers(const TableOptions& options, const LowerTierOptions& tiers,
                      StatisticSet statistics, std::unique_ptr<BackingStore>* store) {
   std::unique_ptr<BackingStore> disk;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the store that options ask for: the one place that knows all of them. A new store is a room
-// of its own, a field of StorageOptions if it has options, and a line in NewStore.
+// Makes the store that options ask for. Only this file knows all stores. A new store adds a folder,
+// a field of StorageOptions if it has options, and a line in NewStore.
 #ifndef TF_EMBED_CC_STORES_NEW_STORE_H_
 #define TF_EMBED_CC_STORES_NEW_STORE_H_
 
@@ -18,19 +18,19 @@ namespace tf_embed {
 
 // A cache of rows over rows in host memory, on disk, or both.
 struct LowerTierOptions {
-  std::string path;  // where tables have their folders; "": no rows on disk
-  std::string name;  // of the shard, for its folder
+  std::string path;  // parent of the tables' folders; "": no rows on disk
+  std::string name;  // the shard's name, for its folder
   uint64_t cache_bytes =
       UINT64_MAX;           // of rows in the cache, which is in the host's memory or a GPU's
-  uint64_t host_bytes = 0;  // of rows in host memory below it; 0: none, UINT64_MAX: no bound
-  uint64_t disk_bytes = UINT64_MAX;  // of the folder
-  // What a process that has died left in the folder is kept, under another name.
+  uint64_t host_bytes = 0;  // host tier below the cache; 0: none, UINT64_MAX: unlimited
+  uint64_t disk_bytes = UINT64_MAX;  // limit on the folder
+  // Keep, under another name, files left in the folder by a dead process.
   bool keep_leftovers = false;
 
   bool any() const { return !path.empty() || host_bytes > 0; }
 };
 
-// Where the rows of one shard are.
+// The location of the rows of one shard.
 struct StorageOptions {
   bool on_device = false;  // on a GPU, with these options; else in host memory
   DeviceOptions device;    // of a table over several tiers, the number counts
@@ -42,13 +42,13 @@ struct Store {
   std::unique_ptr<Table> table;  // takes arrays on the host, wherever its rows are
   // The same table for arrays in device memory. Null in host memory.
   DeviceTable* on_device = nullptr;
-  std::unique_ptr<DeviceTable> own_on_device;  // if it does not live in `table`
+  std::unique_ptr<DeviceTable> own_on_device;  // if it is not owned by `table`
 };
 
-// Without memory for an empty table kResourceExhausted; without a GPU kUnavailable.
+// Returns kResourceExhausted if memory is short, and kUnavailable without a GPU.
 Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store);
 
-// Whether the host stands in for every GPU: TF_EMBED_EMULATE_GPU=1 in the environment.
+// Whether the host emulates every GPU: TF_EMBED_EMULATE_GPU=1 in the environment.
 bool EmulatesDevice();
 
 // The memory of a device with such tables.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SplitBags, which takes bags apart by the workers that own their keys, and JoinBags, which puts
-// what comes back together.
+// SplitBags splits bags by the workers that own their keys. JoinBags pools the rows that come back.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -111,7 +110,7 @@ class JoinOp : public TableBatchOp {
  protected:
   using TableBatchOp::TableBatchOp;
 
-  // Reads all but values and gradient, of which there are so many, and checks them.
+  // Reads and checks every input except the values and the gradient, whose counts are given.
   absl::Status ReadJoin(tf::OpKernelContext* context, int64_t num_values, int64_t num_pooled,
                         TableBatch* batch, BagJoin* join) const {
     const tf::Tensor *sources, *splits;
@@ -198,7 +197,7 @@ class JoinBagsGradientOp final : public JoinOp {
     GradientOfValues(exec, join, of_pooled, of_values->flat<float>().data());
     if (num_weights == 0) return absl::OkStatus();
     float* const to = of_weights->flat<float>().data();
-    std::fill_n(to, num_weights, 0.0f);  // of bags that are in no piece
+    std::fill_n(to, num_weights, 0.0f);  // bags outside every piece keep weight gradient 0
     GradientOfWeights(exec, join, of_pooled, values->flat<float>().data(), to);
     return absl::OkStatus();
   }

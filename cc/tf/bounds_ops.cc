@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CheckBounds.
+// CheckBounds: reports or repairs ids and offsets out of range.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -46,22 +46,22 @@ class CheckBoundsOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
 
  private:
-  // What is wrong with a batch.
+  // The faults found in a batch.
   struct Faults {
     int64_t events = 0;
     int64_t pruned = 0;
     int64_t out_of_bounds = 0;
-    std::string first;  // in words
+    std::string first;  // a readable description
   };
 
-  // The faults of one kind in all calls so far.
+  // Faults of one kind over all calls.
   struct Reported {
     std::atomic<int64_t> calls{0};
     std::atomic<int64_t> faults{0};
   };
 
-  // Logs faults of one kind in the first call that has some, the second, the fourth and so on, so
-  // that none is silent for ever and a stream of them does not flood the log.
+  // Logs faults of one kind on the first, second, fourth, ... call that has some. Doubling keeps
+  // every kind visible and the log small.
   static void Warn(const std::string& words, int64_t count, Reported* so_far) {
     const int64_t calls = so_far->calls.fetch_add(1) + 1;
     const int64_t faults = so_far->faults.fetch_add(count) + count;
@@ -127,7 +127,7 @@ class CheckBoundsOp : public tf::OpKernel {
                                 " bags and one more. Received: ", num_offsets, ".");
   }
 
-  // Replaces `offsets` by good ones where they are not.
+  // Replaces invalid `offsets`.
   absl::Status MendOffsets(tf::OpKernelContext* context, int64_t n, tf::Tensor* offsets,
                            Faults* faults) {
     const int64_t* const given = offsets->flat<int64_t>().data();
@@ -138,7 +138,7 @@ class CheckBoundsOp : public tf::OpKernel {
     };
     int64_t before = 0;
     for (int64_t i = 0; i <= last; ++i) {
-      // The first bag of all ends where the last one does if there is none.
+      // Without bags, the only offset is both the first and the last one, and must be n.
       const int64_t good = last == 0 ? n : mended(i, before);
       if (given[i] != good) {
         if (faults->events++ == 0) {
@@ -160,7 +160,7 @@ class CheckBoundsOp : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  // Calls visit(feature, begin, end) with the indices of each feature that has bounds.
+  // Calls visit(feature, begin, end) with the index range of each bounded feature.
   template <typename Visit>
   void ForEachFeature(const int64_t* splits, const int64_t* num_bags, const Visit& visit) const {
     int64_t bag = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops of the exchange between workers have in common.
+// Shared parts of the ops that exchange data between workers.
 #ifndef TF_EMBED_CC_TF_EXCHANGE_OP_H_
 #define TF_EMBED_CC_TF_EXCHANGE_OP_H_
 
@@ -11,10 +11,10 @@
 
 namespace tf_embed {
 
-// Few enough that what all workers have together can be counted in 64 bits.
+// Low enough that the totals over all workers fit in 64 bits.
 constexpr int64_t kMostWorkers = 1 << 16;
 
-// An op that may find no memory.
+// An op that reports a failed allocation as ResourceExhausted.
 class ExchangeOp : public tensorflow::OpKernel {
  public:
   using tensorflow::OpKernel::OpKernel;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs keys and rows into messages between workers, and unpacks them. TensorFlow's collectives
-// carry the messages. What comes from another worker is checked before it is read.
+// carry the messages. Every message is validated before it is read.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -21,16 +21,16 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Then the numbers of a plan can be counted in 64 bits.
+// Low enough that the counts in a plan fit in 64 bits.
 constexpr int64_t kMostTables = 1 << 16;
-constexpr double kBytesPerNanosecond = 4;  // of a copy, roughly
+constexpr double kBytesPerNanosecond = 4;  // rough copy speed
 
 // The attributes of an op that packs or unpacks parts.
 struct PartAttributes {
   std::vector<tf::DataType> types;
   std::vector<int64_t> tables;
   std::vector<WireType> wires;
-  int64_t rank = -1;  // the worker to which nothing is packed; -1: there is none
+  int64_t rank = -1;  // nothing is packed for this worker; -1: no such worker
 
   absl::Status Read(tf::OpKernelConstruction* construction) {
     std::vector<std::string> names;
@@ -81,13 +81,13 @@ struct PartAttributes {
     return absl::OkStatus();
   }
 
-  // How many keys of a part's table there are for each worker.
+  // Key counts per worker for the table of `part`.
   const int32_t* CountsOf(size_t part, const tf::Tensor& counts) const {
     return counts.flat<int32_t>().data() + tables[part] * counts.dim_size(1);
   }
 };
 
-// The parts of messages that go out.
+// The outgoing parts of messages.
 class PartsOut {
  public:
   absl::Status Read(tf::OpKernelContext* context, const PartAttributes& attributes,
@@ -158,7 +158,7 @@ class PartsOut {
   const PartAttributes* attributes_ = nullptr;
   size_t num_workers_ = 0;
   std::vector<const tf::Tensor*> tensors_;
-  std::vector<std::vector<size_t>> begins_;  // of each worker's rows; one more for the end
+  std::vector<std::vector<size_t>> begins_;  // row ranges per worker, end included
   std::vector<size_t> row_bytes_;            // 0 for strings
 };
 
@@ -361,10 +361,11 @@ class UnpackMessagesOp final : public ExchangeOp {
     const size_t num_workers = static_cast<size_t>(messages.dim_size(0));
     const uint64_t capacity = static_cast<uint64_t>(messages.dim_size(1));
     const char* const in = static_cast<const char*>(messages.data());
-    std::vector<size_t> own;  // the first own row of each part
+    std::vector<size_t> own;  // first own row of each part
     TF_RETURN_IF_ERROR(ReadOwn(context, counts, &own));
 
-    // What a row says it has is compared with its length before any memory is asked for.
+    // Compare the claimed counts with the message size before allocating: corrupt counts must not
+    // cause a huge allocation.
     for (size_t worker = 0; worker < num_workers; ++worker) {
       uint64_t words = 0;
       if (static_cast<int64_t>(worker) == attributes_.rank) continue;
@@ -384,7 +385,7 @@ class UnpackMessagesOp final : public ExchangeOp {
       if (widths_[part] > 0) TF_RETURN_IF_ERROR(AddAxis(widths_[part], &shape));
       TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(part), shape, &outputs[part]));
     }
-    std::vector<size_t> at(num_parts, 0);  // the next row of each part
+    std::vector<size_t> at(num_parts, 0);  // next row of each part
     for (size_t worker = 0; worker < num_workers; ++worker) {
       const char* const message = in + worker * capacity * kWordBytes;
       uint64_t word = 0;
@@ -417,7 +418,8 @@ class UnpackMessagesOp final : public ExchangeOp {
     return absl::OkStatus();
   }
 
-  // Reads and checks the parts that this worker packed: `own` [parts] says where its share begins.
+  // Reads and checks the parts packed by this worker. `own` [parts] receives the start of its
+  // share.
   absl::Status ReadOwn(tf::OpKernelContext* context, const tf::Tensor& counts,
                        std::vector<size_t>* own) const {
     const size_t num_own = static_cast<size_t>(context->num_inputs() - 3);
@@ -473,7 +475,7 @@ class UnpackMessagesOp final : public ExchangeOp {
     return static_cast<size_t>(std::max<int64_t>(widths_[part], 1)) *
            static_cast<size_t>(tf::DataTypeSize(attributes_.types[part]));
   }
-  // The fewest bytes that a row takes in a message.
+  // The minimum size of a row in a message, in bytes.
   size_t LeastBytes(size_t part) const {
     return attributes_.types[part] == tf::DT_STRING
                ? kWordBytes

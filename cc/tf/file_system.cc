@@ -18,7 +18,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// The core knows few codes; the message tells what it was.
+// The core has few status codes; the message keeps TensorFlow's own.
 Status ToCore(const absl::Status& status) {
   if (status.ok()) return Status();
   if (absl::IsResourceExhausted(status)) {
@@ -27,14 +27,14 @@ Status ToCore(const absl::Status& status) {
   return Status::Unavailable(std::string(status.message()));
 }
 
-// The path for the system's calls; null if the file is not a local one.
+// The path for system calls; null if the file is not local.
 const char* LocalPath(const std::string& path) {
   constexpr char kScheme[] = "file://";
   if (path.rfind(kScheme, 0) == 0) return path.c_str() + sizeof(kScheme) - 1;
   return path.find("://") == std::string::npos ? path.c_str() : nullptr;
 }
 
-// The folder that a local path is in.
+// The parent folder of a local path.
 std::string ParentOf(const std::string& path) {
   std::string local = LocalPath(path);
   while (local.size() > 1 && local.back() == '/') local.pop_back();
@@ -42,7 +42,7 @@ std::string ParentOf(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// TensorFlow's local files go to the system by Sync, and no further.
+// Flushes a local file to disk. TensorFlow's Sync only hands the bytes to the operating system.
 absl::Status SyncLocal(const std::string& path, bool must_be_readable = true) {
   const char* const local = LocalPath(path);
   if (local == nullptr) return absl::OkStatus();
@@ -50,7 +50,7 @@ absl::Status SyncLocal(const std::string& path, bool must_be_readable = true) {
   int error = file < 0 ? errno : 0;
   if (error == EACCES && !must_be_readable) error = 0;
   if (file >= 0) {
-    // EINVAL: a special file that has nothing to bring to a disk.
+    // EINVAL: a special file, which can't be flushed.
     if (fsync(file) != 0 && errno != EINVAL) error = errno;
     close(file);
   }
@@ -59,16 +59,17 @@ absl::Status SyncLocal(const std::string& path, bool must_be_readable = true) {
       absl::StrCat("'", path, "' can't be brought to the disk: ", std::strerror(error), "."));
 }
 
-// Refuses a pipe, a socket or a device, where a read may never end.
+// Rejects pipes, sockets and devices, because a read from one may never end.
 absl::Status CheckRegular(const std::string& path) {
   const char* const local = LocalPath(path);
   struct stat found;
-  if (local == nullptr || stat(local, &found) != 0) return absl::OkStatus();  // the read tells
+  if (local == nullptr || stat(local, &found) != 0) return absl::OkStatus();  // the read reports it
   if (S_ISREG(found.st_mode) || S_ISDIR(found.st_mode)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("'", path, "' is damaged: it is no regular file."));
 }
 
-// Removes a symbolic link, which would lead the bytes of a file of a known name elsewhere.
+// Removes a symbolic link. Otherwise a planted link with a predictable name could redirect the
+// write to another file.
 absl::Status RemoveLink(const std::string& path) {
   const char* const local = LocalPath(path);
   struct stat found;
@@ -95,7 +96,7 @@ Status FileSink::Append(const void* bytes, size_t size) {
 
 absl::Status FileSink::Close() {
   absl::Status status = file_->Sync();
-  // A file system without a flush of its own, such as an object store, writes all of it in Close.
+  // A file system without a flush, such as an object store, writes everything in Close.
   if (absl::IsUnimplemented(status)) status = absl::OkStatus();
   const absl::Status closed = file_->Close();
   TF_RETURN_IF_ERROR(status);
@@ -138,7 +139,7 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
 }
 
 absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* bytes) {
-  // Read until it ends: a size that is asked for by name may be that of another file.
+  // Read until the end: a size queried by name may be that of a replacement file.
   constexpr size_t kChunk = size_t{1} << 16;
   std::unique_ptr<tf::RandomAccessFile> file;
   TF_RETURN_IF_ERROR(CheckRegular(path));
@@ -160,7 +161,7 @@ std::string Folder::PathOf(const std::string& file) const { return tf::io::JoinP
 absl::Status Folder::Create() const {
   tf::Env* const env = tf::Env::Default();
   if (!IsLocal()) return env->RecursivelyCreateDir(path_);
-  // The folder's own name, too: a process that made it may have ended before it came to that.
+  // Flush the parent folders too: the process that made them may have died before doing so.
   std::vector<std::string> parents = {ParentOf(path_)};
   while (!env->FileExists(parents.back()).ok()) {
     std::string above = ParentOf(parents.back());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow's file systems behind the core's streams: local folders, and whatever else has a
-// scheme that TensorFlow knows, such as gs:// or, once tensorflow-io is imported, s3://.
+// TensorFlow's file systems behind the core's streams. Paths are local, or have a scheme that
+// TensorFlow supports, such as gs://, or s3:// once tensorflow-io is imported.
 #ifndef TF_EMBED_CC_TF_FILE_SYSTEM_H_
 #define TF_EMBED_CC_TF_FILE_SYSTEM_H_
 
@@ -19,8 +19,7 @@ class FileSink final : public ByteSink {
   static absl::Status Create(const std::string& path, std::unique_ptr<FileSink>* sink);
 
   Status Append(const void* bytes, size_t size) override;
-  // Ends the file, and sees to it that it survives a crash of the machine, where the file system
-  // lets us.
+  // Closes the file and flushes it to disk, if the file system has a flush.
   absl::Status Close();
 
  private:
@@ -33,8 +32,8 @@ class FileSink final : public ByteSink {
 
 class FileSource final : public ByteSource {
  public:
-  // `stays_open`: what is removed from a local disk meanwhile can still be read. Else the file is
-  // opened for each read, as there may be more of them than a process can have open.
+  // If `stays_open`, the file stays readable after its removal from a local disk. Otherwise each
+  // read opens it again, which keeps the number of open files small.
   static absl::Status Open(const std::string& path, bool stays_open,
                            std::unique_ptr<FileSource>* source);
 
@@ -48,15 +47,15 @@ class FileSource final : public ByteSource {
       : path_(path), file_(std::move(file)), size_(size) {}
 
   const std::string path_;
-  const std::unique_ptr<tensorflow::RandomAccessFile> file_;  // null: it is opened for each read
+  const std::unique_ptr<tensorflow::RandomAccessFile> file_;  // null: opened for each read
   const uint64_t size_;
 };
 
-// Reads a whole file that others may put another one in place of: all bytes are of one of them.
-// Refuses more than `most` bytes.
+// Reads a whole file that may be replaced concurrently; all bytes come from one version. Refuses
+// more than `most` bytes.
 absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* bytes);
 
-// A folder of files that begin to be at once and whole, or not at all.
+// A folder whose files appear atomically: complete or not at all.
 class Folder {
  public:
   explicit Folder(std::string path) : path_(std::move(path)) {}
@@ -64,21 +63,20 @@ class Folder {
   const std::string& path() const { return path_; }
   std::string PathOf(const std::string& file) const;
 
-  // Makes the folder, and sees to it that its name survives a crash of the machine.
+  // Creates the folder and flushes its directory entry.
   absl::Status Create() const;
   absl::Status List(std::vector<std::string>* files) const;
-  // Puts a file in place of one of that name. Where the file system can rename, it is written under
-  // `aside` first; an object store shows a file when it is whole.
+  // Replaces a file atomically. If the file system supports rename, writes to `aside` first. An
+  // object store publishes a file only once it is complete.
   absl::Status Replace(const std::string& file, const std::string& aside,
                        const std::string& text) const;
-  // Removes a file. That it stays is no harm, and logged.
+  // Removes a file. A failure is only logged, because a leftover file is harmless.
   void Remove(const std::string& file) const;
-  // Whether files of this machine can be linked here: it is a local folder.
+  // Whether local files can be hard-linked here, which requires a local folder.
   bool IsLocal() const;
-  // Gives a local file a second name here, and sees to it that its bytes survive a crash of the
-  // machine. False if it can't be linked.
+  // Hard-links a local file into this folder and flushes it. Returns false if it can't be linked.
   bool Link(const std::string& from, const std::string& file) const;
-  // Makes names survive a crash of the machine.
+  // Flushes directory entries.
   absl::Status Sync() const;
 
  private:

@@ -43,7 +43,7 @@ class FindOp : public TableOp {
     };
     if (table->value_strings() == nullptr) return find(defaults, values->data());
 
-    // Rows of strings are rows of their numbers.
+    // Rows of strings are stored as rows of dictionary numbers.
     const tf::Tensor& strings = context->input(3);
     Buffer<int64_t> numbers(table->allocator());
     Buffer<int64_t> default_numbers(table->allocator());
@@ -61,7 +61,7 @@ class FindOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // Puts the defaults, if there are any, where keys are absent.
+  // Writes the defaults, if any, to the rows of absent keys.
   static void WriteDefaults(const DefaultRows& defaults, const bool* exists, size_t dim,
                             tf::Tensor* values) {
     if (defaults.kind == DefaultRows::Kind::kInitializer) return;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables on the GPUs of TensorFlow.
+// Tables on TensorFlow's GPUs.
 //
-// An op that is registered for a GPU has its arrays in the GPU's memory (HostMemory says which are
-// not), and hands them, with its stream, to TableResource::device_shard. All others have them on
-// the host, and go by TableResource::shard as everywhere.
+// A kernel registered for a GPU has its arrays in GPU memory, except the HostMemory arguments. It
+// passes them, with its stream, to TableResource::device_shard. Other kernels have host arrays and
+// use TableResource::shard.
 //
-// With TF_EMBED_EMULATE_GPU=1 in the environment the host stands in for every GPU (EmulatesDevice).
-// With a device of TensorFlow that calls itself a GPU and is the host too (tests/cc/gpu) all of
-// this runs where no GPU is.
+// TF_EMBED_EMULATE_GPU=1 makes the host emulate every GPU (EmulatesDevice). Together with the
+// host-backed GPU device of tests/cc/gpu, all of this runs on a machine without a GPU.
 #ifndef TF_EMBED_CC_TF_GPU_TABLES_H_
 #define TF_EMBED_CC_TF_GPU_TABLES_H_
 
@@ -24,27 +23,27 @@
 
 namespace tf_embed {
 
-// Whether tables can be on GPUs: as this library was built, and by what CUDA finds on this machine.
+// Whether tables can be on GPUs, given the build and the devices that CUDA finds.
 bool HasGpuTables();
 
-// The number, among those of the machine, of the GPU that an op is made for.
+// The CUDA device number of the GPU that runs the op.
 int GpuOf(tensorflow::OpKernelConstruction* construction);
 
-// What TableResource::device_shard gives.
+// Casts a result of TableResource::device_shard.
 inline DeviceTable* OnDevice(Table* device_shard) {
   return static_cast<DeviceTable*>(device_shard);
 }
 
-// The memory of a GPU that has such tables.
+// The memory of a GPU that supports tables.
 inline DeviceMemory* MemoryOfGpu(int gpu) { return MemoryOfStores(gpu); }
 
-// The same status; if it says that there is no memory, also what leaves tables on a GPU more.
+// Adds advice on saving GPU memory to an out-of-memory status; returns others unchanged.
 absl::Status WithMemoryAdvice(absl::Status status);
 
-// Spreads keys in the memory of that GPU over tables there.
+// Splits keys in that GPU's memory over the tables there.
 std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu);
 
-// Sums the gradients of equal keys in the memory of that GPU.
+// Sums the gradients of equal keys in that GPU's memory.
 std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu);
 
 }  // namespace tf_embed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that carry gradients of rows through loops and conditions; see row_gradients.h.
+// Ops that carry row gradients through loops and conditions. See row_gradients.h.
 #include <algorithm>
 #include <cstring>
 
@@ -110,7 +110,7 @@ class UnpackOp : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  // Puts a tensor behind the first `done` lines of another.
+  // Copies a tensor to the lines of another after the first `done`.
   static void Copy(const tf::Tensor& from, int64_t done, tf::Tensor* to) {
     if (from.NumElements() == 0) return;
     const size_t at = static_cast<size_t>(done * (from.NumElements() / from.dim_size(0)));

@@ -16,8 +16,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Finds the distinct keys of input 0 and gives what outputs share: the distinct keys and the number
-// of each key.
+// Outputs the distinct keys of input 0 and, for each key, its index among them.
 class DistinctKeysOp : public tf::OpKernel {
  public:
   explicit DistinctKeysOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -36,7 +35,7 @@ class DistinctKeysOp : public tf::OpKernel {
 
  protected:
   virtual const PoolingAttributes* attributes() const { return nullptr; }
-  // What comes after the keys: `sums` makes it, where the arrays of the op are.
+  // Writes the outputs after the keys. `sums` fills an array in the memory of the op's arrays.
   using Sums = std::function<Status(const KeyGradients&, DataType, void*)>;
   virtual absl::Status Finish(tf::OpKernelContext*, int64_t, const Sums&) {
     return absl::OkStatus();
@@ -108,7 +107,7 @@ class DistinctKeysOp : public tf::OpKernel {
     });
   }
 
-  // Gives each string a number from 1 on, equal ones the same; padding is kNoKey.
+  // Numbers strings from 1; equal strings get equal numbers. Padding gets kNoKey.
   absl::Status NumberStrings(const ExecContext& exec, const tf::Tensor& strings,
                              Buffer<int64_t>* numbers) {
     const StringBatch batch = StringsOf(strings);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that bring saved rows back: OpenSavedRows finds and checks them and makes the table
-// ready, SavedKeys tells whose rows a block has, for who must choose, and LoadSavedRows takes them
-// in.
+// Ops that restore saved rows. OpenSavedRows finds and checks the files and prepares the table.
+// SavedKeys returns a block's keys, so that a process can select its own. LoadSavedRows inserts the
+// rows.
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -22,8 +22,8 @@ bool HasSlots(const SavedRows::File& file) {
   return file.reader.header().meta.rule.slots_per_row() > 0;
 }
 
-// Reads the inputs `rows` and `block` of an op. The rows may have been opened for another table, so
-// they are checked against this one.
+// Reads the inputs `rows` and `block` of an op. Checks the rows against this table, because they
+// may have been opened for another.
 absl::Status ReadFittingBlock(tf::OpKernelContext* context, int input, const TableResource& table,
                               SavedRows** rows, size_t* block) {
   TF_RETURN_IF_ERROR(ReadBlockInput(context, input, rows, block));
@@ -62,8 +62,8 @@ class OpenSavedRowsOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // Makes the table one that takes the rows: their rule, and for an empty one their seed, too.
-  // `waiting` gets the keys that wait for a row since then.
+  // Prepares the table for the rows: sets their rule and, if the table is empty, their seed.
+  // `waiting` receives the keys that now wait for admission.
   static absl::Status Prepare(const SavedRows& rows, TableResource* table,
                               std::vector<int64_t>* waiting) {
     const SavedRows::File* slots;
@@ -98,8 +98,7 @@ class OpenSavedRowsOp : public TableOp {
     return HasRule(*table, rule) ? absl::OkStatus() : SetRuleOfAll(rule, table);
   }
 
-  // What a table without rows goes on from: rows of absent keys are those of the saved table, and
-  // keys that waited there wait here.
+  // Takes over the seed and the waiting keys of the saved table. REQUIRES: the table is empty.
   static absl::Status TakeOrigin(const SavedRows& rows, TableResource* table,
                                  std::vector<int64_t>* waiting) {
     const SavedRows::File& first = *rows.files().front();
@@ -115,8 +114,8 @@ class OpenSavedRowsOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // Takes the counts of all processes whose rows these are. What is damaged, or does not fit
-  // together, is refused before the table is changed.
+  // Takes over the admission counts of all processes that saved. Validates all of them before it
+  // changes the table.
   static absl::Status TakeCounts(const SavedRows& rows, TableResource* table,
                                  std::vector<int64_t>* waiting) {
     if (table->admission() == nullptr) return absl::OkStatus();
@@ -142,7 +141,7 @@ class OpenSavedRowsOp : public TableOp {
     std::vector<int64_t> numbers;
     TF_RETURN_IF_ERROR(ToTensorFlow(all->Save(&numbers)));
     TF_RETURN_IF_ERROR(ToTensorFlow(table->admission()->Load(numbers.data(), numbers.size())));
-    // Numbers of strings mean nothing to callers.
+    // Dictionary numbers mean nothing to callers.
     if (table->key_strings() == nullptr) Admission::SavedKeys(numbers, waiting);
     return absl::OkStatus();
   }
@@ -227,8 +226,8 @@ class LoadSavedRowsOp : public TableOp {
     exec.restoring = true;
     if (!file.HasAllStatistics(*table)) exec.now = table->clock()->LastStep();
 
-    // There may be more rows than the bound until the statistics say which of them leave: nobody
-    // saves or exports the table meanwhile.
+    // The table may exceed its bound until the statistics decide which rows leave. The save mutex
+    // keeps saves and exports away meanwhile.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     StringKeyScope string_scope(table, KeyUse::kWrite);
     Buffer<int64_t> key_numbers(table->allocator());
@@ -252,7 +251,7 @@ class LoadSavedRowsOp : public TableOp {
     if (HasSlots(file)) slots = {&header.meta.rule, block->slots};
     for (size_t i = 0; i < table->num_shards(); ++i) {
       KeyBatch batch = split.shard(i);
-      batch.distinct = true;  // as the keys of a table are
+      batch.distinct = true;  // true of the keys of any table
       TF_RETURN_IF_ERROR(
           ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
       if (has_statistics) {
@@ -264,7 +263,7 @@ class LoadSavedRowsOp : public TableOp {
     return KeepBounds(exec, table);
   }
 
-  // Spreads keys over the shards, and over one more that takes those which are left out.
+  // Splits keys over the shards and one extra part for keys to skip.
   static absl::Status Spread(const TableResource& table, const tf::Tensor& owners,
                              const int64_t* keys, size_t size, bool unsigned_keys,
                              Buffer<int32_t>* places, ShardSplit* split) {
@@ -280,7 +279,7 @@ class LoadSavedRowsOp : public TableOp {
       } else if (owner == kLeftOut) {
         (*places)[i] = static_cast<int32_t>(num_shards);
       } else {
-        // The split refuses what is no shard.
+        // The split reports -1 as an invalid shard.
         (*places)[i] = owner == static_cast<int32_t>(num_shards) ? -1 : owner;
       }
     }

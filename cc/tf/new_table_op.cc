@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes a table in eager execution.
+// Creates a table in eager execution.
 //
-// TensorFlow keeps an eager kernel for each set of attributes, for ever. So whatever differs from
-// table to table is an input here; attributes of TfEmbedTable would keep 42 KB for each table that
-// was ever made.
+// TensorFlow caches an eager kernel for each set of attributes and never frees it. So every setting
+// that varies by table is an input here. As attributes of TfEmbedTable, they would leak 42 KB for
+// each table ever made.
 
 #include <atomic>
 #include <cstdint>
@@ -74,7 +74,7 @@ class NewTableOp : public tf::OpKernel {
                           &options->initializer);
   }
 
-  TableResource::Signature signature_;  // without a policy
+  TableResource::Signature signature_;  // without the policy
   std::string initializer_;
   int gpu_ = -1;
 };

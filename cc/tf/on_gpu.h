@@ -3,8 +3,7 @@
 //
 //     const OnGpu<EraseOp> erase("TfEmbedErase", {"table", "owners"}, KeyTypes::kWide);
 //
-// The arguments that are named are in the host's memory, all others in the GPU's; gpu_tables.h says
-// what a kernel does with either.
+// The named arguments are in host memory, all others in GPU memory. See gpu_tables.h.
 #ifndef TF_EMBED_CC_TF_ON_GPU_H_
 #define TF_EMBED_CC_TF_ON_GPU_H_
 
@@ -18,8 +17,8 @@
 
 namespace tf_embed {
 
-// Keys that a kernel is registered for: all, or those of 64 bits or of fewer. A device's table
-// takes the former from the GPU's memory; the latter are widened on the host.
+// The key types of a registration: all, 64-bit only, or narrower only. A device table reads 64-bit
+// keys from GPU memory; narrower keys are widened on the host.
 enum class KeyTypes { kAll, kWide, kNarrow };
 
 template <class Kernel>

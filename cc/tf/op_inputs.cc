@@ -22,7 +22,7 @@ absl::Status LookUpTable(tf::OpKernelContext* context, const tf::Tensor& tensor,
 }
 
 absl::Status AddAxis(int64_t size, tf::TensorShape* shape) {
-  if (shape->AddDimWithStatus(size).ok()) return absl::OkStatus();  // else it is as it was
+  if (shape->AddDimWithStatus(size).ok()) return absl::OkStatus();  // a failure leaves it unchanged
   return InvalidArgumentError("There is no tensor of shape ", shape->DebugString(),
                               " with one more axis, of ", size,
                               ": it would have too many elements, or axes.");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each kernel asks of its inputs and attributes before it reads them. An eager op is given
-// tensors of any shape, and TensorFlow ends the process where one is read as a scalar that is none,
-// or where a shape gets more elements or axes than a tensor can have.
+// Checks of inputs and attributes, made by each kernel before it reads them. An eager op receives
+// tensors of any shape. TensorFlow aborts the process if a non-scalar is read as a scalar, or if a
+// shape exceeds a tensor's limit on elements or axes.
 #ifndef TF_EMBED_CC_TF_OP_INPUTS_H_
 #define TF_EMBED_CC_TF_OP_INPUTS_H_
 
@@ -14,10 +14,10 @@
 
 namespace tf_embed {
 
-// Refuses a tensor that has another number of axes. `name` is the argument's.
+// Checks the rank of a tensor. `name` is the argument's name.
 absl::Status CheckRank(const tensorflow::Tensor& tensor, const char* name, int rank);
 
-// Reads a scalar, which is in the memory of the host.
+// Reads a scalar. REQUIRES: `tensor` is in host memory.
 template <typename T>
 absl::Status ReadScalar(const tensorflow::Tensor& tensor, const char* name, T* value) {
   TF_RETURN_IF_ERROR(CheckRank(tensor, name, 0));
@@ -30,19 +30,19 @@ absl::Status ReadScalar(const tensorflow::Tensor& tensor, const char* name, T* v
   return absl::OkStatus();
 }
 
-// Finds the table of a handle.
+// Looks up the table of a handle.
 absl::Status LookUpTable(tensorflow::OpKernelContext* context, const tensorflow::Tensor& handle,
                          const char* name, tensorflow::core::RefCountPtr<TableResource>* table);
 
-// Adds an axis, unless there would be too many, or too many elements.
+// Adds an axis. Fails if the shape would exceed a tensor's limits.
 absl::Status AddAxis(int64_t size, tensorflow::TensorShape* shape);
 
-// Reads an attribute and refuses what is not from `least` to `most`.
+// Reads an attribute and checks that it is from `least` to `most`.
 absl::Status ReadNumber(tensorflow::OpKernelConstruction* construction, const char* name,
                         int64_t least, int64_t most, int64_t* number);
 
-// Refuses an op that is given more tensors in a list than it reads: two that make bags; one of
-// weights, of scores, or as a token.
+// Checks the lengths of an op's list inputs: at most two tensors for bags, and at most one each for
+// weights, scores and tokens.
 absl::Status CheckListLengths(tensorflow::OpKernelConstruction* construction);
 
 }  // namespace tf_embed

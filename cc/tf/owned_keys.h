@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a batch, of any key type, as the routes of cc/core/exchange take them.
+// The keys of a batch, of any key type, in the form that the routes of cc/core/exchange take.
 #ifndef TF_EMBED_CC_TF_OWNED_KEYS_H_
 #define TF_EMBED_CC_TF_OWNED_KEYS_H_
 
@@ -18,8 +18,8 @@ class OwnedKeys {
  public:
   OwnedKeys() : widened_(HostAllocator()), owners_of_strings_(HostAllocator()) {}
 
-  // `keys` and `owners` outlive this. `owners`: the worker of each key, or none: by the rule, whose
-  // attribute messages call `rule_name`.
+  // `owners` is the worker of each key; if it is empty, `rule` chooses, an attribute that errors
+  // call `rule_name`. REQUIRES: `keys` and `owners` outlive this object.
   absl::Status Read(const ExecContext& exec, const tensorflow::Tensor& keys,
                     const tensorflow::Tensor& owners, OwnerRule rule, const char* rule_name,
                     int64_t num_workers);
@@ -30,12 +30,12 @@ class OwnedKeys {
   bool is_unsigned() const {
     return keys_->dtype() == tensorflow::DT_UINT64 || keys_->dtype() == tensorflow::DT_UINT32;
   }
-  // The keys as int64. Of a string it is the place of the first one that equals it.
+  // The keys as int64. A string is represented by the position of its first equal.
   const int64_t* wide() const { return wide_; }
   // The worker of each key; null: by the rule.
   const int32_t* owners() const { return owners_; }
 
-  // Gives some of `wide` as an output of the keys' type.
+  // Writes keys of `wide` to an output, in the original key type.
   absl::Status Give(tensorflow::OpKernelContext* context, int output, const int64_t* some,
                     size_t count) const;
 

@@ -98,9 +98,9 @@ void PendingSave::EndFile(const RowFileWriter& writer) {
 
 absl::Status PendingSave::Commit() {
   for (const auto& sink : sinks_) TF_RETURN_IF_ERROR(sink->Close());
-  // The names of the files before that of the manifest.
+  // Flush the row files' directory entries before the manifest names them.
   TF_RETURN_IF_ERROR(folder_->Sync());
-  // A save of the same place that ended meanwhile has removed them.
+  // A concurrent save of the same place may have removed the files.
   for (const std::string& file : FileNames()) {
     const absl::Status found = tf::Env::Default()->FileExists(folder_->PathOf(file));
     if (absl::IsNotFound(found)) {
@@ -121,7 +121,7 @@ std::string PendingSave::Aside() const {
 }
 
 absl::Status PendingSave::PutManifest() {
-  // Later than what there is, whatever the clocks of those machines said.
+  // Newer than every existing save, even if another machine's clock is ahead.
   manifest_.milliseconds = tf::EnvTime::NowMicros() / 1000;
   std::vector<std::string> files;
   TF_RETURN_IF_ERROR(folder_->List(&files));
@@ -133,7 +133,7 @@ absl::Status PendingSave::PutManifest() {
                           manifest_.Encode());
 }
 
-// When the last part was written of those that can be read.
+// The time of the last readable part.
 uint64_t PendingSave::LastTimeOf(const SavedRanks::value_type& ranks) const {
   uint64_t last = 0;
   for (const uint32_t rank : ranks.second) {
@@ -145,7 +145,7 @@ uint64_t PendingSave::LastTimeOf(const SavedRanks::value_type& ranks) const {
   return last;
 }
 
-// Removes files other than manifests and those of this save.
+// Removes row files, except those of this save.
 template <typename Wanted>
 void PendingSave::RemoveRows(const std::vector<std::string>& files, const Wanted& wanted) const {
   std::vector<std::string> own = FileNames();
@@ -161,8 +161,8 @@ void PendingSave::RemoveRows(const std::vector<std::string>& files, const Wanted
   }
 }
 
-// Removes what this save takes the place of: this rank's other files and, once all ranks have
-// saved, the files of other numbers of processes.
+// Removes the files that this save replaces: this rank's older files and, once all ranks have
+// saved, files of other numbers of processes.
 void PendingSave::RemoveOlder() const {
   std::vector<std::string> files;
   if (!folder_->List(&files).ok()) return;
@@ -179,7 +179,7 @@ void PendingSave::RemoveOlder() const {
   }
   for (const auto& ranks : present) {
     if (ranks.first == manifest_.processes || LastTimeOf(ranks) >= oldest) continue;
-    // Manifests first: without their files they would be a damaged save.
+    // Manifests first, because a manifest without its files is a damaged save.
     for (const uint32_t rank : ranks.second) folder_->Remove(names_.Manifest(rank, ranks.first));
     RemoveRows(files, [&](uint32_t, uint32_t processes) { return processes == ranks.first; });
   }
@@ -207,7 +207,7 @@ absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
                        "' is not a part of the save of which '", names.Manifest(0, place.processes),
                        "' is one."));
     }
-    // Later than the parts, so it counts if their manifests stay.
+    // Newer than its parts, so that it wins if their manifests remain.
     joined.milliseconds = std::max(joined.milliseconds, part.milliseconds + 1);
     if (rank > 0) joined.files.insert(joined.files.end(), part.files.begin(), part.files.end());
   }

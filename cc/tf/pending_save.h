@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A save of rows under way: files that take the place of an earlier save at once, or not at all.
+// A save of rows in progress. Its files replace an earlier save atomically.
 //
-// Files of rows have names that no other save has. When all of them are there, and on the disk, the
-// manifest is put in place of the old one, by which the new save takes over from the old; then the
-// files of the old one are removed. So a crash at any moment leaves one of the two, whole, and
-// perhaps files that no manifest names, which the next save removes.
+// Each save gives its row files unique names. Once all of them are on disk, the new manifest
+// replaces the old one, which commits the save. Then the files of the old save are removed. A crash
+// at any point leaves one complete save, and perhaps orphan files that the next save removes.
 #ifndef TF_EMBED_CC_TF_PENDING_SAVE_H_
 #define TF_EMBED_CC_TF_PENDING_SAVE_H_
 
@@ -20,8 +19,8 @@
 
 namespace tf_embed {
 
-// Not thread-safe. One save of a place at a time: the first to finish removes the files of others,
-// which then fail.
+// Not thread-safe. Concurrent saves to one place conflict: the first to finish removes the files of
+// the others, which then fail.
 class PendingSave {
  public:
   // `kind`: the types and the dim of the rows.
@@ -30,31 +29,31 @@ class PendingSave {
   PendingSave& operator=(const PendingSave&) = delete;
   ~PendingSave() { GiveUp(); }
 
-  // A number that all files of this save have.
+  // The number shared by all files of this save.
   uint64_t number() const { return manifest_.save; }
-  // Whether the files are a part of a save, by several processes with as many shards each.
+  // Whether this is one process's part of a joint save. All processes have equally many shards.
   bool is_part() const { return is_part_; }
-  // The number of a shard among those of the save, and how many there are.
+  // A local shard's number within the save.
   uint32_t ShardOf(size_t shard, uint32_t num_shards) const;
   uint32_t NumShards(uint32_t num_shards) const;
 
-  // In this order; files one after the other, in the order of their shards.
+  // Call order: Begin, then NewFile or LinkFile for each file in shard order, then Commit.
   absl::Status Begin();
   absl::Status NewFile(uint32_t num_shards, FileSink** sink);  // of this process
-  // Gives a file of this machine a name among those of the save, by a number. False if it can't.
+  // Links a local file into the save and returns its number. False if it can't be linked.
   bool LinkFile(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number);
-  // Whether that may be possible. Linked files are numbered in a save, whose parts are written at
-  // one time, so a part has none.
+  // Whether LinkFile may succeed. Links are numbered across a whole save, but the parts of a joint
+  // save are written concurrently, so a part has none.
   bool can_link() const { return !is_part_ && folder_->IsLocal(); }
-  // Says that `writer` has finished the last file.
+  // Records that `writer` has finished the last file.
   void EndFile(const RowFileWriter& writer);
   absl::Status Commit();
-  // Removes the files, unless the save was committed. Nothing follows.
+  // Removes the files unless the save was committed. Must be the last call.
   void GiveUp();
 
  private:
   std::string Aside() const;
-  // The names of all files of rows.
+  // The names of all row files.
   std::vector<std::string> FileNames() const;
   absl::Status PutManifest();
   uint64_t LastTimeOf(const SavedRanks::value_type& ranks) const;
@@ -71,8 +70,8 @@ class PendingSave {
   bool committed_ = false;
 };
 
-// Makes one save of the parts that `place.processes` processes have written in its folder, as if
-// one process had written the shards of all, and removes their manifests. Gives its number.
+// Joins the parts written by `place.processes` processes in one folder into a single save, as if
+// one process had written all shards. Removes the parts' manifests and returns the save's number.
 absl::Status JoinSaves(const SavePlace& place, uint64_t* save);
 
 }  // namespace tf_embed

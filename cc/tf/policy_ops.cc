@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of rows that come and go: Restrict, DrainEvicted, RowStatistics, SetScores, SetClock.
+// Admission and eviction verbs: Restrict, DrainEvicted, RowStatistics, SetScores, SetClock.
 #include <algorithm>
 #include <cstring>
 #include <iterator>

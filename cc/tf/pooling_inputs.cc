@@ -41,7 +41,7 @@ absl::Status ReadBags(tf::OpKernelContext* context, const tf::TensorShape& keys,
       TF_RETURN_IF_ERROR(AddAxis(keys.dim_size(axis), shape));
     }
     const size_t lines = static_cast<size_t>(shape->num_elements());
-    if (lines > kMaxBatchSize) {  // lines of no keys, which take no memory
+    if (lines > kMaxBatchSize) {  // lines without keys take no memory
       return InvalidArgumentError("A pooled batch may have at most ", kMaxBatchSize,
                                   " bags. Received: ", lines, ".");
     }

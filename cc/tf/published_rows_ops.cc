@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops by which a table follows another one. OpenPublishedRows reads and checks files beside
-// whoever looks rows up. BeginPublishedRows says which keys leave. Rows then come by LoadSavedRows.
+// Ops by which a table follows another table. OpenPublishedRows reads and checks files while
+// lookups continue. BeginPublishedRows returns the keys to remove. LoadSavedRows then loads the
+// rows.
 //
-// Readers go on meanwhile, and each row that they get is the old or the new one: a row that stays
-// is never removed and put back.
+// Concurrent lookups see the old or the new version of a row. A row that stays is never removed and
+// inserted again.
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -77,7 +78,7 @@ class BeginPublishedRowsOp : public TableOp {
     for (const auto& file : rows->files()) TF_RETURN_IF_ERROR(file->CheckFits(*table));
     TF_RETURN_IF_ERROR(table->CheckMaintenance());
     const ExecContext exec = ThreadPoolOf(context, table);
-    // The numbers of strings stay what they are until the keys are strings again.
+    // Keeps the dictionary numbers valid until the keys are converted back to strings.
     StringKeyScope string_scope(table, KeyUse::kRead);
     std::vector<int64_t> left;
     if (rows->files().front()->reader.header().has_changes) {
@@ -97,7 +98,7 @@ class BeginPublishedRowsOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // Of a save of changes. A key that left and came back has a row there.
+  // The removed keys of an incremental save. A key that was removed and returned has a row in it.
   static absl::Status KeysThatLeft(const SavedRows& rows, std::vector<int64_t>* left) {
     KeySet present;
     RowBlock block(HostAllocator());
@@ -120,7 +121,7 @@ class BeginPublishedRowsOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // The keys in a table that a save of all rows does not have.
+  // The keys of the table that are missing from a full save.
   static absl::Status KeysNotIn(const ExecContext& exec, SavedRows* rows,
                                 const TableResource& table, StringKeyScope* string_scope,
                                 std::vector<int64_t>* left) {
@@ -153,7 +154,7 @@ class BeginPublishedRowsOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // Rows of absent keys are those of the saved table from now on.
+  // Absent keys now get the initial rows of the saved table.
   static absl::Status TakeSeed(const SavedRows& rows, TableResource* table) {
     const SavedRows::File& first = *rows.files().front();
     if (!first.has_origin()) return absl::OkStatus();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RouteKeys and RouteGradients, which bring the keys of batches together by the worker that owns
-// them.
+// RouteKeys and RouteGradients group the keys of batches by the worker that owns them.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -22,7 +21,7 @@ class TableRoute {
  public:
   TableRoute() : route_(HostAllocator()) {}
 
-  // `keys` and `owners` outlive this.
+  // REQUIRES: `keys` and `owners` outlive this object.
   absl::Status Build(const ExecContext& exec, const tf::Tensor& keys, const tf::Tensor& owners,
                      OwnerRule rule, int64_t num_workers) {
     TF_RETURN_IF_ERROR(keys_.Read(exec, keys, owners, rule, "owner_rules", num_workers));
@@ -78,8 +77,8 @@ class TableRoute {
   KeyRoute route_;
 };
 
-// An op on the keys of some tables, which come first among inputs and outputs. The last outputs are
-// how many keys each worker owns.
+// An op on the keys of several tables, which are its first inputs and outputs. The last output has
+// the number of keys that each worker owns.
 class RouteOp : public ExchangeOp {
  public:
   explicit RouteOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
@@ -101,7 +100,7 @@ class RouteOp : public ExchangeOp {
   }
 
  protected:
-  // Gives what comes with the routed keys of a table.
+  // Writes the outputs that follow a table's routed keys.
   virtual absl::Status Finish(tf::OpKernelContext* context, const ExecContext& exec, int table,
                               TableRoute* route) = 0;
 

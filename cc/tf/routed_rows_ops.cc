@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoutedRows, which gives a batch the rows of its distinct keys; its gradient; and UnlessFrozen.
+// RoutedRows gathers the rows of a batch from the rows of its distinct keys. Also its gradient, and
+// UnlessFrozen.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -15,9 +16,9 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-constexpr size_t kBytesPerNanosecond = 4;  // of a copy, roughly
+constexpr size_t kBytesPerNanosecond = 4;  // rough copy speed
 
-// Refuses places that are not among `size` rows.
+// Fails if a position is outside `size` rows.
 absl::Status CheckPlaces(const tf::Tensor& places, int64_t size) {
   const int32_t* const numbers = places.flat<int32_t>().data();
   for (int64_t i = 0; i < places.NumElements(); ++i) {
@@ -92,7 +93,7 @@ class RoutedRowsOp final : public ExchangeOp {
   std::string label_;
 };
 
-// Adds gradients [n, dim] to sums of their places, in their order.
+// Adds gradients [n, dim] to the sums at their positions, in batch order.
 template <typename Gradient, typename Sum>
 void AddAtPlaces(const Gradient* gradients, const int32_t* places, size_t count, size_t dim,
                  Sum* sums) {
@@ -151,7 +152,7 @@ class RoutedRowsGradientOp final : public ExchangeOp {
     }
   }
 
-  // Sums of 16 bits would lose what is small beside them.
+  // Sums in float, because a 16-bit sum loses small addends.
   template <typename T>
   absl::Status AddNarrow(const tf::Tensor& gradient, const int32_t* places, size_t count,
                          tf::Tensor* sums) const {

@@ -30,7 +30,8 @@ RowGradients RowGradients::Sum(const RowGradients& first, const RowGradients& se
   const RowGradients& longer = first_is_longer ? first : second;
   const RowGradients& shorter = first_is_longer ? second : first;
   if (shorter.size_ == 0) return longer;
-  const std::vector<Part> added = shorter.parts();  // before the lock: both may share a list
+  // Before the lock, because both may share a list.
+  const std::vector<Part> added = shorter.parts();
   {
     std::lock_guard<std::mutex> lock(longer.list_->mutex);
     std::vector<Part>& parts = longer.list_->parts;
@@ -96,7 +97,7 @@ absl::Status Add(tf::OpKernelContext*, const RowGradients& first, const RowGradi
   return absl::OkStatus();
 }
 
-// The tensors stay on the host, wherever TensorFlow runs a sum.
+// The tensors stay on the host, wherever TensorFlow places the sum.
 absl::Status Copy(const RowGradients& from, RowGradients* to,
                   const tf::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn&) {
   *to = from;

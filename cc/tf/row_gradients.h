@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of some rows of one table, as a value that flows through a graph in a variant.
+// Gradients of some rows of one table, carried through a graph in a variant tensor.
 //
-// A loop of TensorFlow adds up the gradients of its iterations, and a condition gives zeros for the
-// branch that was not taken. It does so for variants too, by a sum and a zero of the type's own:
-// here the sum is one list after the other, and the zero is none. So what leaves the loop holds
-// every key and its gradient, where dense tensors would have lost the keys.
+// TensorFlow loops add up the gradients of their iterations, and a condition supplies zeros for the
+// branch not taken. Both call the sum and the zero registered for a variant's type. Here a sum
+// concatenates lists, and zero is the empty list, so a loop returns every key with its gradient.
+// Dense tensors would lose the keys.
 #ifndef TF_EMBED_CC_TF_ROW_GRADIENTS_H_
 #define TF_EMBED_CC_TF_ROW_GRADIENTS_H_
 
@@ -19,9 +19,9 @@
 
 namespace tf_embed {
 
-// Immutable, and cheap to copy. Sums share memory: the parts lie in a list of which each value
-// sees a beginning, so a sum appends to its longer summand's list where no other sum has done so,
-// and n iterations cost n appends. Any thread may use any value at any time.
+// Immutable, cheap to copy and thread-safe. Values share a list of parts, and each value sees a
+// prefix of it. A sum appends to its longer operand's list in place, unless another sum already
+// has. Thus n iterations cost n appends.
 class RowGradients {
  public:
   struct Part {
@@ -32,12 +32,12 @@ class RowGradients {
   RowGradients() = default;
   static RowGradients Of(tensorflow::Tensor keys, tensorflow::Tensor values);
 
-  // The parts of the one that has more, then those of the other.
+  // The parts of the longer operand, followed by the parts of the shorter.
   static RowGradients Sum(const RowGradients& first, const RowGradients& second);
 
   std::vector<Part> parts() const;
 
-  // What TensorFlow asks of a type in a variant.
+  // The interface that TensorFlow requires of a type in a variant.
   static constexpr char kTypeName[] = "tf_embed::RowGradients";
   std::string TypeName() const { return kTypeName; }
   std::string DebugString() const;
@@ -52,8 +52,8 @@ class RowGradients {
 
   explicit RowGradients(std::vector<Part> parts);
 
-  std::shared_ptr<List> list_;  // null where there are none
-  size_t size_ = 0;             // how many of the list's parts are this value's
+  std::shared_ptr<List> list_;  // null: no parts
+  size_t size_ = 0;             // length of this value's prefix of the list
 };
 
 }  // namespace tf_embed

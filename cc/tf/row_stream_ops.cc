@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that read and write saved rows block by block, without a table. They run on the CPU, and
-// open files are in variants: a stream that is dropped before it was finished leaves nothing.
+// Ops that read and write saved rows block by block, without a table. They run on the CPU and keep
+// open files in variants. A stream dropped before it is finished leaves no files.
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -18,7 +18,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// As the rows of a layer have them.
+// the block size of a layer's saves
 constexpr size_t kBlockBytes = size_t{1} << 22;
 
 class OpenRowStreamOp : public tf::OpKernel {
@@ -102,7 +102,7 @@ class ReadRowStreamOp : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  // Initial slots for all rows, as rows without any get when a table loads them.
+  // Fills initial slots for all rows, as a load does for rows without slots.
   static void FillSlots(const RuleSlots& rule, size_t slot_size, tf::Tensor* slots) {
     for (int64_t row = 0; row < slots->dim_size(0); ++row) {
       char* const begin = static_cast<char*>(slots->data()) +
@@ -120,7 +120,7 @@ class ReadRowStreamOp : public tf::OpKernel {
   }
 };
 
-// One file of rows, under way. Any thread may call anything.
+// One file of rows in progress. Thread-safe.
 class RowStream {
  public:
   static constexpr char kTypeName[] = "tf_embed::RowStream";
@@ -162,7 +162,7 @@ class RowStream {
     rows.weights = static_cast<const char*>(weights.data());
     rows.slots = static_cast<const char*>(slots.data());
     const absl::Status status = ToTensorFlow(writer_->Append(rows));
-    if (!status.ok()) GiveUp();  // the file may end in half a block
+    if (!status.ok()) GiveUp();  // the file may end in a partial block
     return status;
   }
 
@@ -178,7 +178,7 @@ class RowStream {
   }
 
  private:
-  // Now, since the one who sees the error may hold the stream for long.
+  // Closes the file early: the caller may keep the failed stream for long.
   void GiveUp() {
     open_ = false;
     pending_.GiveUp();

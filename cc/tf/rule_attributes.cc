@@ -55,7 +55,7 @@ absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& hyper, Rule* 
     return InvalidArgumentError("`hyper` of the rule '", facts.name, "' must have ", wanted,
                                 " numbers. Received: ", hyper.NumElements(), ".");
   }
-  // Those of one table among many may begin anywhere.
+  // Unaligned: a row of several tables' hyper-parameters may start anywhere.
   const double* const numbers = hyper.unaligned_flat<double>().data();
   rule->learning_rate = numbers[0];
   rule->weight_decay = numbers[1];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the attributes by which ops name a rule, and its hyper-parameters.
+// Reads the attributes that name a rule, and the rule's hyper-parameters.
 #ifndef TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_
 #define TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_
 
@@ -14,13 +14,13 @@ namespace tf_embed {
 // Reads `rule`.
 absl::Status ReadRuleKind(tensorflow::OpKernelConstruction* construction, RuleKind* kind);
 
-// Reads `slot_types`: what each group of a rule's slots is in rows; none: the type that it computes
-// in.
+// Reads `slot_types`: the stored type of each group of the rule's slots. If empty, slots are stored
+// in the compute type.
 absl::Status ReadSlotTypes(tensorflow::OpKernelConstruction* construction, RuleKind kind,
                            std::vector<SlotType>* types);
 
-// Reads a rule out of `hyper`, the vector of TfEmbedApply, but for its step. `kind` is one that
-// ReadRuleKind gave.
+// Reads a rule, except its step, from `hyper`, the vector of TfEmbedApply. REQUIRES: `kind` comes
+// from ReadRuleKind.
 absl::Status ReadRule(RuleKind kind, size_t dim, const tensorflow::Tensor& hyper, Rule* rule);
 
 // Reads the input `step` of a rule's op.

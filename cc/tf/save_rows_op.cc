@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SaveRows: a variable's rows go to files, of one moment, and replace those of an earlier save.
+// SaveRows: writes a consistent snapshot of a variable's rows, and replaces the earlier save.
 #include <mutex>
 #include <utility>
 
@@ -16,7 +16,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// What is saved, and how.
+// The requested content and format of a save.
 struct Wanted {
   int64_t buffer_bytes = 0;
   bool with_slots = true;
@@ -28,7 +28,7 @@ struct Wanted {
   }
 };
 
-// Writers wait until this is over, and go on while disks take in what was written.
+// Blocks writers until it returns. They then run while the disk flushes.
 absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* save) {
   StringKeyScope string_scope(table, KeyUse::kRead);
   PausedTables paused(table->allocator());
@@ -59,7 +59,7 @@ absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* 
 
 absl::Status Save(TableResource* table, SavePlace place, const Wanted& wanted) {
   TF_RETURN_IF_ERROR(table->CheckMaintenance());
-  // One after the other, or one would remove what the other has half written.
+  // Serialize saves: concurrent ones would remove each other's partial files.
   std::lock_guard<OrderedMutex> turn(*table->save_mutex());
   PendingSave save(std::move(place), KindOf(*table));
   TF_RETURN_IF_ERROR(save.Begin());

@@ -16,11 +16,11 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// While saves replace one another, files may go away between two looks, as often as that.
+// Bounds the retries when a concurrent save replaces files between two looks.
 constexpr int kMaxTries = 1000;
-// Linked files that stay open; others are opened for each read.
+// Linked files kept open; more are opened for each read.
 constexpr size_t kMaxOpenLinks = 256;
-// Saves of changes that are loaded as one.
+// Bound on a chain of incremental saves.
 constexpr size_t kMaxChain = 10000;
 
 std::string KindOf(StoredType keys, StoredType values, uint64_t dim) {
@@ -38,7 +38,7 @@ absl::Status CheckKind(const TableResource& table, const std::string& file, Stor
                               ", and the rows in the file have ", present, ".");
 }
 
-// How a table has values of a type. It has strings as numbers.
+// The type of saved values in a table. Strings are stored as numbers.
 DataType ValueTypeOf(StoredType stored) {
   return stored == StoredType::kString ? DataType::kInt64 : static_cast<DataType>(stored);
 }
@@ -57,7 +57,7 @@ absl::Status NoSave(const SavePlace& place, const SavedRanks& ranks) {
                                      ", and this is ", place.rank, " of ", place.processes, ".")));
 }
 
-// When the first part of a save was written.
+// The time of a save's first part.
 absl::Status TimeOf(const Folder& folder, const RowFileNames& names,
                     const SavedRanks::value_type& ranks, uint64_t* milliseconds) {
   *milliseconds = UINT64_MAX;
@@ -69,7 +69,7 @@ absl::Status TimeOf(const Folder& folder, const RowFileNames& names,
   return absl::OkStatus();
 }
 
-// The manifests of the parts that a process takes.
+// The manifests of the parts that a process reads.
 absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
                        std::vector<RowManifest>* parts) {
   const Folder& folder = *place.folder;
@@ -83,7 +83,7 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
   const auto complete = std::count_if(ranks.begin(), ranks.end(), IsComplete);
   for (const auto& some : ranks) {
     if (!IsComplete(some)) continue;
-    // Of two whole saves, which a crash may leave, the later one counts.
+    // A crash may leave two complete saves; the newer one counts.
     uint64_t milliseconds = 0;
     if (complete > 1) TF_RETURN_IF_ERROR(TimeOf(folder, names, some, &milliseconds));
     if (processes == 0 || milliseconds > latest) {
@@ -95,7 +95,7 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
   const auto own = ranks.find(place.processes);
   if (processes == 0 && !whole && own != ranks.end() &&
       std::count(own->second.begin(), own->second.end(), place.rank) > 0) {
-    processes = place.processes;  // each process has a folder of its own
+    processes = place.processes;  // each process has its own folder
   }
   if (processes == 0) return NoSave(place, ranks);
   *by_key = !whole && processes != place.processes && place.processes > 1;
@@ -112,7 +112,7 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
   return absl::OkStatus();
 }
 
-// The manifest of a save of that number, whatever its files are named after.
+// Finds the manifest of save `number`, whatever its file names.
 absl::Status FindSave(const Folder& folder, uint32_t rank, uint32_t processes, uint64_t number,
                       RowManifest* manifest) {
   const std::string end = RowFileNames("").Manifest(rank, processes);
@@ -143,7 +143,7 @@ absl::Status OpenNamed(const Folder& folder, const std::string& name, uint64_t b
   return absl::OkStatus();
 }
 
-// The parts of a save may be of several processes.
+// The parts of a save may come from several processes.
 absl::Status CheckAlike(const SavedRows::File& first, const SavedRows::File& file) {
   const RowFileHeader& one = first.reader.header();
   const RowFileHeader& other = file.reader.header();
@@ -301,7 +301,7 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, bool alone, All
     for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
       status = (*rows)->OpenPart(place, parts[i], alone, table);
     }
-    // What is missing of a save that is still the last one will not come.
+    // Retry only while new saves appear. A file missing from the last save stays missing.
     if (!absl::IsNotFound(status) || (tries > 0 && saves == last_saves)) break;
     last_saves.swap(saves);
   }
@@ -376,7 +376,7 @@ absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manife
     TF_RETURN_IF_ERROR(CheckKind(*table, folder.PathOf(manifest.files[0].name), manifest.key_type,
                                  manifest.value_type, manifest.dim));
   }
-  // All are opened before one is read, since on local disks what is open can't go away.
+  // Open all files before reading any: on a local disk, an open file survives removal.
   const size_t begin = files_.size();
   for (const RowManifest::File& named : manifest.files) {
     files_.emplace_back();
@@ -437,10 +437,11 @@ void SavedRows::SetClockOf(TableResource* table) const {
     step = std::max(step, file->policy.step);
     epoch = std::max(epoch, file->policy.epoch);
   }
-  // No row was used at a step, or in an epoch, that is still to come.
+  // The clock must not be behind the last use of any row.
   if (step > table->clock()->step()) table->clock()->SetStep(step);
   if (epoch > table->clock()->epoch()) table->clock()->SetEpoch(epoch);
-  // Rows whose use begins now are of one step, which is over. Blocks come newest save first.
+  // Rows without usage statistics count as used in one finished step. Blocks of newer saves come
+  // first.
   for (size_t block = 0; block < num_blocks(); ++block) {
     if (FileOf(block).HasAllStatistics(*table)) continue;
     table->clock()->BeginStep();

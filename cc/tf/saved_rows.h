@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A save of a variable: where its files are, which of them a process takes, and their rows.
+// A save of a variable: its location, the files that a process reads, and their rows.
 #ifndef TF_EMBED_CC_TF_SAVED_ROWS_H_
 #define TF_EMBED_CC_TF_SAVED_ROWS_H_
 
@@ -22,41 +22,41 @@
 
 namespace tf_embed {
 
-// Processes whose files are one save.
+// Limit on the processes of one save.
 inline constexpr int64_t kMaxParts = RowManifest::kMaxFiles;
 
 StoredType StoredTypeOf(tensorflow::DataType type);
 
-// Where a save is, and whose.
+// The location of a save, and this process's part in it.
 struct SavePlace {
   std::unique_ptr<Folder> folder;
   std::string file_name;
-  uint32_t rank = 0;  // of the process that asks
+  uint32_t rank = 0;  // this process's rank
   uint32_t processes = 1;
-  // The number of the save that the files of all processes become, by JoinSaves; 0: each process
-  // has a save of its own.
+  // The number of the save that JoinSaves makes of all processes' files; 0: each process has its
+  // own save.
   uint64_t joint_save = 0;
 };
 
-// Reads two inputs of an op: `folder`, and `file_name`, which follows.
+// Reads two inputs of an op: `folder`, followed by `file_name`.
 absl::Status ReadPlace(tensorflow::OpKernelContext* context, int input, SavePlace* place);
 // Reads three inputs of an op that writes a part of a save: `save`, `rank` and `processes`.
 absl::Status ReadPart(tensorflow::OpKernelContext* context, int input, SavePlace* place);
 
-// The attributes of the ops that save and load.
+// Attributes shared by the save and load ops.
 class SaveAttributes {
  public:
   absl::Status Read(tensorflow::OpKernelConstruction* construction);
-  // With the inputs `folder`, unless the environment has another, and `file_name`.
+  // Reads the inputs `folder`, which the environment may override, and `file_name`.
   absl::Status PlaceOf(tensorflow::OpKernelContext* context, SavePlace* place) const;
 
  private:
-  std::string folder_variable_;  // an environment variable; if it is set, it is the folder
+  std::string folder_variable_;  // environment variable that overrides the folder
   uint32_t rank_ = 0;
   uint32_t processes_ = 1;
 };
 
-// The ranks of which a folder has manifests, by their number of processes.
+// Ranks with a manifest in a folder, by the number of processes.
 using SavedRanks = std::map<uint32_t, std::vector<uint32_t>>;
 SavedRanks RanksIn(const RowFileNames& names, const std::vector<std::string>& files);
 bool IsComplete(const SavedRanks::value_type& ranks);
@@ -64,11 +64,11 @@ bool IsComplete(const SavedRanks::value_type& ranks);
 absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint32_t rank,
                           uint32_t processes, RowManifest* manifest);
 
-// Files of rows that fit a table, or of any kind, every byte of them checked. Blocks of all files
-// are numbered in a row. Any thread may read.
+// Files of rows that fit a table, or of any one kind, with every byte verified. Blocks are numbered
+// consecutively across all files. Thread-safe for reads.
 //
-// A save of changes comes with what it is changes of, as one: files of newer saves come first, and
-// of an older one come those rows whose keys are in no newer one, and did not leave there.
+// An incremental save is opened together with the chain of saves that it builds on. Newer files
+// come first. An older file contributes only rows whose keys no newer save wrote or removed.
 class SavedRows {
  public:
   static constexpr char kTypeName[] = "tf_embed::SavedRows";
@@ -79,65 +79,65 @@ class SavedRows {
     std::unique_ptr<FileSource> source;
     RowFileReader reader;
     SavedPolicy policy;
-    // The readers of the files that rows of this one lie in; those of `linked_`.
+    // Readers of the files that hold this file's linked rows; owned by `linked_`.
     std::shared_ptr<const std::vector<const RowFileReader*>> links;
-    // The keys of the newer saves that this is a part of.
+    // The keys of the newer saves in the chain.
     std::vector<std::shared_ptr<const KeySet>> newer;
 
-    // Whether a table saved the rows, which has a seed. The first file of such a save has the
-    // numbers of a policy, also if there is none; that of other rows has none.
+    // Whether a table saved the rows, in which case there is a seed. The first file of such a save
+    // has policy numbers, even without a policy. A file from another source has none.
     bool has_origin() const { return !reader.header().policy.empty(); }
 
-    // What is wrong with numbers of the file, with its name.
+    // Adds the file's name to an error about its numbers.
     absl::Status Damaged(const absl::Status& status) const;
-    // Refuses a table whose rows are of other types, or of another dim.
+    // Fails if the table's row types or dim differ.
     absl::Status CheckFits(const TableResource& table) const;
-    // Whether rows know all that the table keeps of their use.
+    // Whether the rows have every usage statistic that the table keeps.
     bool HasAllStatistics(const TableResource& table) const;
   };
 
-  // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.
+  // Finds and reads the save in a folder. `whole`: the rows of all ranks.
   static absl::Status Open(const SavePlace& place, bool whole, const TableResource& table,
                            std::shared_ptr<SavedRows>* rows);
-  // As the first, but a save of changes comes without what it is changes of.
+  // As the first Open, but an incremental save comes without the saves it builds on.
   static absl::Status OpenAlone(const SavePlace& place, const TableResource& table,
                                 std::shared_ptr<SavedRows>* rows);
-  // As above, for no table in particular; all rows are of the same types and dim.
+  // As the first Open, for no particular table. All rows have the same types and dim.
   static absl::Status Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows);
 
   const std::vector<std::unique_ptr<File>>& files() const { return files_; }
-  // Whether a process has to pick its rows by their keys: they were saved by another number.
+  // Whether a process must select its rows by key, because another number of processes saved them.
   bool by_key() const { return by_key_; }
-  // How many processes' parts these are.
+  // Number of processes whose parts these are.
   size_t num_parts() const { return num_parts_; }
   size_t num_blocks() const { return blocks_.size(); }
   const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
-  // Sets a table's clock for rows that it is about to take.
+  // Advances a table's clock for the rows that it is about to load.
   void SetClockOf(TableResource* table) const;
-  // Of all blocks. Reads the older saves of a chain once more.
+  // Counts the rows of all blocks. Reads the older saves of a chain again.
   absl::Status CountRows(uint64_t* count) const;
-  // The first file of rows with slots; null if there is none. Rows of other files have none, and
-  // get initial ones. Refuses the slots of two optimizers.
+  // The first file of rows with slots, or null. Rows of files without slots get initial ones. Fails
+  // if slots belong to two optimizers.
   absl::Status FindSlots(const File** file) const;
-  // The last block stays in memory, for who asks for its keys first.
+  // The last block stays in memory, so a caller may first read its keys and then its rows.
   absl::Status ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows);
 
  private:
   explicit SavedRows(Allocator* allocator) : allocator_(allocator) {}
 
-  // Without a table, rows of any kind. `alone`: without what they are changes of.
+  // `table` null: rows of any kind. `alone`: without the saves that it builds on.
   static absl::Status Open(const SavePlace& place, bool whole, bool alone, Allocator* allocator,
                            const TableResource* table, std::shared_ptr<SavedRows>* rows);
-  // Opens the part of a process, with all that it is changes of unless it is wanted `alone`.
+  // Opens the part of a process and, unless `alone`, the saves that it builds on.
   absl::Status OpenPart(const SavePlace& place, const RowManifest& manifest, bool alone,
                         const TableResource* table);
   absl::Status OpenSave(const Folder& folder, const RowManifest& manifest,
                         const TableResource* table,
                         const std::vector<std::shared_ptr<const KeySet>>& newer);
-  // Opens and checks the files that a save links.
+  // Opens and checks the files that a save links to.
   absl::Status OpenLinks(const Folder& folder, const RowManifest& manifest,
                          std::vector<const RowFileReader*>* links);
-  // The keys of the files from number `first` on.
+  // The keys of the files from index `first` on.
   absl::Status KeysOf(size_t first, std::shared_ptr<const KeySet>* keys) const;
   absl::Status ReadNewest(size_t block, RowBlock* rows) const;
 
@@ -155,7 +155,7 @@ class SavedRows {
 
 using SavedRowsVariant = SharedVariant<SavedRows>;
 
-// Reads the input `rows` of an op, and its number of a block, which follows.
+// Reads the input `rows` of an op, followed by a block number.
 absl::Status ReadBlockInput(tensorflow::OpKernelContext* context, int input, SavedRows** rows,
                             size_t* block);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings of a table that an op is to make: attributes of that op, or scalar inputs of the
-// same names.
+// Settings of a new table, read from attributes of an op or from scalar inputs of the same names.
 #ifndef TF_EMBED_CC_TF_SETTINGS_H_
 #define TF_EMBED_CC_TF_SETTINGS_H_
 
@@ -19,7 +18,7 @@ class Settings {
   virtual absl::Status Get(const char* name, bool* value) const = 0;
   virtual absl::Status Get(const char* name, std::string* value) const = 0;
 
-  // Refuses what is not at least `least`.
+  // Fails if the value is less than `least`.
   absl::Status GetNumber(const char* name, int64_t least, int64_t* value) const;
 };
 

@@ -9,7 +9,7 @@
 namespace tf_embed {
 namespace {
 
-// The strings of numbers of a dictionary.
+// Looks up the strings of dictionary numbers.
 struct NumberedStrings {
   const StringKeys* dictionary;
   const int64_t* numbers;
@@ -55,7 +55,7 @@ RowManifest KindOf(const TableResource& table) {
 absl::Status ShardFile::Begin(const RowFileHeader& header, size_t shard) {
   RowFileHeader own = header;
   own.save = save_->number();
-  // What is the variable's and not a shard's stands in the first file.
+  // The variable's own data goes in the first shard's file only.
   if (shard > 0) own.policy.clear();
   FileSink* sink;
   TF_RETURN_IF_ERROR(save_->NewFile(header.num_shards, &sink));

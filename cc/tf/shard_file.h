@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of a shard in a save under way: rows as a table gives them, in the form of files.
+// The file of one shard in a save in progress: rows of a table, converted to the file format.
 #ifndef TF_EMBED_CC_TF_SHARD_FILE_H_
 #define TF_EMBED_CC_TF_SHARD_FILE_H_
 
@@ -15,30 +15,31 @@
 
 namespace tf_embed {
 
-// What a table's files have in common: everything but the number of the shard. Nobody writes
-// meanwhile.
+// The header shared by all files of a table, without the shard number. REQUIRES: no concurrent
+// writes.
 absl::Status HeaderOf(TableResource* table, RowFileHeader* header);
-// Leaves the slots out of files: rows are saved as if the table had no rule.
+// Omits slots from files, as if the table had no rule.
 void LeaveSlotsOut(RowFileHeader* header);
-// Whether files of a save may link others.
+// Whether files of a save may link to other files.
 bool CanLink(const TableResource& table, const PendingSave& save);
-// What a table is, as a manifest says it.
+// The row types and dim of a table, for a manifest.
 RowManifest KindOf(const TableResource& table);
 
 class ShardFile final : public FileLinker {
  public:
-  // All outlive it.
+  // REQUIRES: `table` and `save` outlive this object.
   ShardFile(const TableResource* table, PendingSave* save, size_t block_bytes)
       : table_(*table), save_(save), block_bytes_(block_bytes) {}
 
-  // In this order. `header`: HeaderOf's; the first shard's file has the numbers of the policy.
+  // Call order: Begin, then the appends, then Finish. `header` comes from HeaderOf. Only the first
+  // shard's file has the policy.
   absl::Status Begin(const RowFileHeader& header, size_t shard);
-  // How many rows a block takes.
+  // Number of rows in a block.
   size_t rows_of_block() const { return rows_of_block_; }
-  // Changes the statistics in `rows`: files have those of use.
+  // Appends rows. Modifies the statistics in `rows`, because files keep only usage statistics.
   absl::Status Append(WholeRows* rows);
   absl::Status AppendLeft(const int64_t* keys, size_t count);
-  // Appends all rows of the shard that can be linked. REQUIRES: the header says that it has links.
+  // Appends all linkable rows of the shard. REQUIRES: the header has links.
   absl::Status AppendLinks(const ExecContext& context, Table* shard, LinkedRows* rows);
   bool Link(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number) override {
     return save_->LinkFile(path, bytes, checksum, number);

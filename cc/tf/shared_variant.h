@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An object in a variant tensor, which lives as long as one of the tensors. It can't be sent to
-// another device or process.
+// A reference-counted object in a variant tensor. It can't be sent to another device or process.
 #ifndef TF_EMBED_CC_TF_SHARED_VARIANT_H_
 #define TF_EMBED_CC_TF_SHARED_VARIANT_H_
 
@@ -14,21 +13,21 @@
 
 namespace tf_embed {
 
-// REQUIRES: T::kTypeName, the name of the type for TensorFlow.
+// REQUIRES: T::kTypeName is the type's name for TensorFlow.
 template <class T>
 class SharedVariant {
  public:
   SharedVariant() = default;
   explicit SharedVariant(std::shared_ptr<T> object) : object_(std::move(object)) {}
 
-  // The object in a tensor; null if it is not a scalar with one.
+  // The object in a tensor; null if the tensor is not a scalar that holds one.
   static T* In(const tensorflow::Tensor& tensor) {
     if (tensor.dtype() != tensorflow::DT_VARIANT || tensor.dims() != 0) return nullptr;
     const auto* const held = tensor.scalar<tensorflow::Variant>()().get<SharedVariant>();
     return held == nullptr ? nullptr : held->object_.get();
   }
 
-  // The interface of a type in a variant.
+  // The interface that TensorFlow requires of a type in a variant.
   std::string TypeName() const { return T::kTypeName; }
   std::string DebugString() const { return TypeName(); }
   void Encode(tensorflow::VariantTensorData* data) const { data->set_type_name(TypeName()); }

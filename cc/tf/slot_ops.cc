@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a rule that runs outside of the table: FindSlots and AssignSlots give and take whole
-// rows, RowsOfOtherRule says what a rule would replace. ReadSlots shows the slots of any rule, and
-// AssignSlots writes those of a fused one too. LargestSlot is one of them, for a rule that counts.
+// Ops of a rule that runs outside of the table. FindSlots and AssignSlots read and write whole
+// rows, and RowsOfOtherRule counts the rows whose slots a rule would replace. ReadSlots, and
+// AssignSlots too, take any rule, fused ones included. LargestSlot serves rules that count steps.
 #include <algorithm>
 
 #include "cc/core/files/table_meta.h"
@@ -58,7 +58,7 @@ class FindSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(1, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
     TF_RETURN_IF_ERROR(SetRuleOfAll(rule_, table));
-    // A part of a step: an expired row starts anew here already.
+    // Part of a training step, so expired rows are re-initialized by this lookup.
     const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
     bool* const flags = exists->flat<bool>().data();
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
@@ -69,7 +69,7 @@ class FindSlotsOp : public TableOp {
   RuleSlots rule_;
 };
 
-// A rule of either kind, as attributes name it.
+// A fused or an external rule, as given by attributes.
 class AnyRule {
  public:
   absl::Status Read(tf::OpKernelConstruction* construction) {
@@ -112,12 +112,12 @@ class AssignSlotsOp : public TableOp {
                                   ". Received: ", slots.shape().DebugString(), ".");
     }
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 5));
-    // Nothing was read for a fused rule, as FindSlots does for an external one: a table that its
-    // rule has not trained yet takes it now.
+    // An external rule was set by FindSlots. A fused rule has no such lookup, so a table that it
+    // has not trained yet takes it here.
     if (!rule_.is_external() && !HasRule(*table, rule)) {
       TF_RETURN_IF_ERROR(SetRuleOfAll(rule, table));
     }
-    // All shards are asked before one is written to. Each looks again when it writes.
+    // Check all shards before writing to one. Each write checks again.
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
           ExecContext::Serial(), KeyBatch(), nullptr, {&rule, nullptr})));
@@ -153,8 +153,8 @@ class ReadSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(SlotsShape(*table, keys, wanted, &slots_shape));
     TF_RETURN_IF_ERROR(context->allocate_output(0, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
-    tf::Tensor weights;  // which come along
-    // On the host, where all others are: else an op on a GPU gets memory of the GPU.
+    tf::Tensor weights;  // read together with the slots, and discarded
+    // On the host like the other arrays; a GPU op would get GPU memory by default.
     tf::AllocatorAttributes on_host;
     on_host.set_on_host(true);
     TF_RETURN_IF_ERROR(context->allocate_temp(table->signature().value_dtype, keys.rows_shape(),
@@ -172,7 +172,7 @@ class ReadSlotsOp : public TableOp {
     });
   }
 
-  // The slots with which the first step of a rule would begin.
+  // Fills the slots with which the rule's first step starts.
   static void FillInitial(const RuleSlots& rule, const KeyBatch& batch, tf::Tensor* slots) {
     for (size_t i = 0; i < batch.size; ++i) {
       const size_t begin = batch.Position(i) * rule.slots_per_row();

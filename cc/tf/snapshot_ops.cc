@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of snapshots. They run on the CPU, in eager execution.
+// Snapshot ops. They run on the CPU, in eager execution.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -30,12 +30,12 @@ absl::Status CheckTracked(const TableResource& table) {
       absl::StrCat("Table '", table.name(), "' does not keep track of changes."));
 }
 
-// Tables at one moment. Any thread may call anything.
+// A consistent snapshot of several tables. Thread-safe.
 class Snapshot {
  public:
   static constexpr char kTypeName[] = "tf_embed::Snapshot";
   using TablePointer = tf::core::RefCountPtr<TableResource>;
-  // Of the files.
+  // The format of the files.
   struct Form {
     size_t block_bytes;
     bool with_slots;
@@ -103,7 +103,7 @@ class Snapshot {
     TablePointer table;
     uint64_t since = 0;
     RowFileHeader header;
-    size_t begun = 0;  // shards of which a snapshot is under way
+    size_t begun = 0;  // shards whose snapshot has begun
     bool written = false;
   };
 
@@ -118,7 +118,7 @@ class Snapshot {
   static absl::Status WriteOne(const One& one, SavePlace place, std::string since_name,
                                const Form& form, uint64_t* number) {
     TableResource* const table = one.table.get();
-    // Nobody clears or replaces the table meanwhile.
+    // Keeps clears and imports out.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     RowManifest kind = KindOf(*table);
     kind.since = one.since;
@@ -158,7 +158,8 @@ class Snapshot {
       TF_RETURN_IF_ERROR(write_given());
     }
     {
-      // All rows are taken. Who has taken one gives it before this.
+      // The scan is done. This pause waits until writers hand over the rows that they have
+      // captured.
       HeldTables paused(allocator);
       TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(&shard, 1, Held::kPaused)));
     }
@@ -169,7 +170,7 @@ class Snapshot {
     return file->AppendLeft(left.data(), count);
   }
 
-  std::mutex mutex_;  // of `written`
+  std::mutex mutex_;  // guards `written`
   std::vector<One> tables_;
 };
 
@@ -207,7 +208,7 @@ class BeginSnapshotOp : public tf::OpKernel {
   }
 };
 
-// Writes a table, or the part of this process of a table that several have.
+// Writes a table, or this process's part of a table shared by several processes.
 class WriteSnapshotOp : public tf::OpKernel {
  public:
   explicit WriteSnapshotOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -320,7 +321,7 @@ class FoldRowsOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(ReadPlace(context, 2, &to));
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     TF_RETURN_IF_ERROR(SavedRows::Open(from, /*whole=*/true, &saved));
-    const SavedRows::File* slots;  // a fold of two optimizers' could not be loaded
+    const SavedRows::File* slots;  // slots of two optimizers can't be merged
     TF_RETURN_IF_ERROR(saved->FindSlots(&slots));
     const RowFileHeader& first = saved->files().front()->reader.header();
     RowManifest kind;
@@ -348,8 +349,8 @@ class FoldRowsOp : public tf::OpKernel {
            SameRule(one.meta.rule, other.meta.rule);
   }
 
-  // The first file of each kind of rows. The saves of a chain may have different statistics and
-  // slots. What a row does not have begins when it is loaded, so each kind has a file of its own.
+  // The first file of each kind of rows. Saves in a chain may differ in statistics and slots. A
+  // load initializes whatever is missing from a row, so each kind keeps a separate file.
   static std::vector<const SavedRows::File*> HeadsIn(const SavedRows& saved) {
     std::vector<const SavedRows::File*> heads;
     for (const auto& file : saved.files()) {
@@ -361,7 +362,7 @@ class FoldRowsOp : public tf::OpKernel {
     return heads;
   }
 
-  // The policy of a file, with the clock that a load of all files sets.
+  // The policy of a file, with the clock that loading all files would set.
   static SavedPolicy PolicyOf(const SavedRows::File& head, const SavedRows& saved) {
     SavedPolicy policy = head.policy;
     for (const auto& file : saved.files()) {

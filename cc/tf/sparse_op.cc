@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks sparse ids, for those of TensorFlow's ops that take any numbers and end the process where
-// they make a tensor of a negative size, or write elsewhere.
+// Validates sparse ids before they reach TensorFlow ops that don't. Those ops abort the process on
+// a negative size, or write out of bounds.
 #include <cstdint>
 #include <string>
 

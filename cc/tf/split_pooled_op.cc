@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SplitPooled, which takes the keys of a pooled lookup apart by the workers that own them.
+// SplitPooled splits the keys of a pooled lookup by the workers that own them.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -17,11 +17,11 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// A batch of bags whose keys stand bag by bag, without padding.
+// A batch of bags with consecutive keys, padding removed.
 struct Compacted {
-  std::vector<int32_t> positions;  // of each key in the batch
+  std::vector<int32_t> positions;  // position of each key in the batch
   std::vector<int64_t> keys;
-  std::vector<int32_t> owners;  // of each key; none: by the rule
+  std::vector<int32_t> owners;  // of each key; empty: by the rule
   std::vector<int64_t> offsets = {0};
 };
 
@@ -67,7 +67,7 @@ class SplitPooledOp final : public ExchangeOp {
     return Give(context, keys, batch, split);
   }
 
-  // What the bags hold, in their order.
+  // The keys of the bags, in batch order, without padding.
   Compacted WithoutPadding(const OwnedKeys& keys, const Bags& bags) const {
     const bool has_text = keys.is_string() && !pooling_.padding_string.empty();
     const tf::tstring* const strings =
@@ -92,7 +92,7 @@ class SplitPooledOp final : public ExchangeOp {
     return batch;
   }
 
-  // Asked by keys, the owners get each key again with its gradient. Asked by bags, they keep them.
+  // By keys, an owner receives each key again with its gradient. By bags, it keeps the keys.
   AskCost CostOf(const OwnedKeys& keys) const {
     const size_t size = std::max<size_t>(keys.size(), 1);
     uint64_t key = static_cast<uint64_t>(tf::DataTypeSize(keys.tensor().dtype()));
@@ -115,7 +115,7 @@ class SplitPooledOp final : public ExchangeOp {
     const std::vector<int64_t>& sources = split.sources();
     TF_RETURN_IF_ERROR(keys.Give(context, 0, sent.data(), by_bags ? 0 : sent.size()));
     TF_RETURN_IF_ERROR(keys.Give(context, 4, sent.data(), by_bags ? sent.size() : 0));
-    // Where rows come from, and where sums go.
+    // The sources of rows and the destinations of sums.
     tf::Tensor *places, *positions, *bags_of_places, *from, *lengths, *bags_of_sums, *counts;
     const int64_t num_places = by_bags ? 0 : static_cast<int64_t>(sources.size());
     const int64_t num_sent = by_bags ? static_cast<int64_t>(sent.size()) : 0;

@@ -19,11 +19,11 @@ class StatsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TableStats stats;
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      size_t count;  // tells if the rows are out of reach
+      size_t count;  // read only for its error, if the rows are unreachable
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Count(&count)));
       stats.Add(table->shard(number)->Stats());
     }
-    // What all shards share.
+    // Shared by all shards.
     if (table->admission() != nullptr) stats.admission_bytes = table->admission()->bytes();
     if (table->evicted() != nullptr) stats.undrained = table->evicted()->size();
     tf::Tensor* output;

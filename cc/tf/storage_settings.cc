@@ -51,7 +51,7 @@ absl::Status StorageSettings::ReadRedis(const std::string& text) {
     int64_t number;
     if (found == numbers.end() || !absl::SimpleAtoi(field.second, &number) || number < 0 ||
         number > INT32_MAX) {
-      // Not the value: it may be a password.
+      // Never print the value: it may be a password.
       return InvalidArgumentError("`redis` must have lines of known fields and their values. ",
                                   "Received: a line of '", field.first, "'.");
     }
@@ -121,7 +121,7 @@ absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, 
   options->tiers.path = path;
   options->tiers.name = absl::StrCat(table, "-", shard);
   options->tiers.cache_bytes = part(gpu >= 0 ? gpu_bytes : host_bytes);
-  // Beside a disk no bound means no such tier. A part too small for a row is refused later.
+  // With a disk tier, an unset bound means no host tier. A share too small for a row fails later.
   const bool has_host = host_bytes > 0 || path.empty();
   if (gpu >= 0 && has_host) {
     options->tiers.host_bytes = std::max<uint64_t>(1, part(host_bytes));

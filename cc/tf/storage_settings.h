@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings of a table that say in which memory, or on which disk, its rows are.
+// The storage settings of a table: the memory or disk that holds its rows.
 #ifndef TF_EMBED_CC_TF_STORAGE_SETTINGS_H_
 #define TF_EMBED_CC_TF_STORAGE_SETTINGS_H_
 
@@ -13,28 +13,28 @@ namespace tf_embed {
 
 class Settings;
 
-// Bytes are those of all shards together, -1 for no bound.
+// Byte limits are totals over all shards; -1 is unlimited.
 struct StorageSettings {
   int64_t gpu_total_bytes = -1;
   int64_t gpu_bytes = -1;
   int64_t host_bytes = 0;
-  bool gpu_cache = false;  // a GPU's memory is a cache over the host's
+  bool gpu_cache = false;  // GPU memory is a cache over host memory
   bool evict_by_bytes = false;
-  std::string path;  // "": no rows on disk
+  std::string path;  // empty: no disk tier
   int64_t disk_bytes = -1;
   bool keep_leftovers = false;
-  RedisOptions redis;  // without a host: not in Redis
+  RedisOptions redis;  // no host: not in Redis
 
   absl::Status Read(const Settings& settings);
-  // Reads "host=127.0.0.1\nport=6379\n...", with a line for each field that has no default; "" for
-  // a table that is not in Redis. It is an input of TfEmbedNewTable and no attribute, so no graph
-  // has a password.
+  // Reads "host=127.0.0.1\nport=6379\n...", with a line for each field that has no default. The
+  // text is empty if the table is not in Redis. It is an input of TfEmbedNewTable, not an
+  // attribute, so that a password is never stored in a graph.
   absl::Status ReadRedis(const std::string& text);
 
-  // Whether a table has a cache and other tiers below it.
+  // Whether the table has a cache over lower tiers.
   bool HasTiers(int gpu) const { return !path.empty() || (gpu >= 0 && gpu_cache); }
 
-  // Those of one shard of so many, on that GPU, or with -1 on the host.
+  // The settings of one shard, on GPU `gpu`, or on the host if it is -1.
   absl::Status ForShard(const std::string& table, int64_t shard, int64_t num_shards, int gpu,
                         StorageOptions* options) const;
 };

@@ -24,7 +24,8 @@ StringBatch StringsOf(const tf::Tensor& tensor) {
 StringKeyScope::StringKeyScope(TableResource* table, KeyUse use)
     : table_(table), use_(use), touched_(table->allocator()) {
   if (!table->has_string_keys() && !table->has_string_values()) return;
-  // A table of strings as values takes others in with each write; one that evicts removes some.
+  // A write to a table of string values adds strings, and an eviction removes some. Both need the
+  // mutex exclusively.
   const bool is_alone = table->has_string_values() || table->evicts();
   if (use == KeyUse::kErase || (use == KeyUse::kWrite && is_alone)) {
     alone_ = std::unique_lock<FairSharedMutex>(*table->strings_mutex());
@@ -49,10 +50,10 @@ absl::Status StringKeyScope::Keys(const ExecContext& context, const StringBatch&
     std::copy_n(keys->data(), strings.size, touched_.data());
     num_touched_ = strings.size;
   }
-  // If all strings are there, a write changes only rows that exist: many may do so at once.
+  // If every string exists, a write changes existing rows only, so the shared lock suffices.
   if (use_ != KeyUse::kWrite || all_there) return absl::OkStatus();
   if (!alone_.owns_lock()) {
-    // Between the two locks another operation may replace the dictionary.
+    // The lock can't be upgraded in place. Another operation may replace the dictionary in between.
     shared_.unlock();
     alone_ = std::unique_lock<FairSharedMutex>(*table_->strings_mutex());
   }

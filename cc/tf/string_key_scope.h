@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scope of one operation on a table of strings: it holds the strings mutex (table_resource.h),
-// under which the strings of tensors become numbers of the table's dictionaries, and back.
+// The scope of one operation on a table of strings. It holds the strings mutex (table_resource.h),
+// under which strings are converted to numbers of the table's dictionaries and back.
 #ifndef TF_EMBED_CC_TF_STRING_KEY_SCOPE_H_
 #define TF_EMBED_CC_TF_STRING_KEY_SCOPE_H_
 
@@ -17,26 +17,25 @@
 
 namespace tf_embed {
 
-// What an operation does to the rows of its keys.
+// The effect of an operation on the rows of its keys.
 enum class KeyUse { kRead, kWrite, kErase };
 
-// The strings of a tensor, which outlives this.
+// The strings of a tensor. REQUIRES: the tensor outlives the result.
 StringBatch StringsOf(const tensorflow::Tensor& tensor);
 
 class StringKeyScope {
  public:
-  // Enters the table's strings mutex, if it has one.
+  // Locks the table's strings mutex, if it has one.
   StringKeyScope(TableResource* table, KeyUse use);
-  // Removes what the operation left without a row, and leaves.
+  // Removes strings that the operation left without a row, then unlocks.
   ~StringKeyScope();
   StringKeyScope(const StringKeyScope&) = delete;
   StringKeyScope& operator=(const StringKeyScope&) = delete;
 
-  // Writes the key of each string. Those that are not there are added in order to be
-  // written.
+  // Writes the key of each string. A write adds the missing strings.
   absl::Status Keys(const ExecContext& context, const StringBatch& strings, Buffer<int64_t>* keys);
 
-  // Writes the number of each string among values, and adds those that are not there.
+  // Writes the number of each string value, and adds missing strings.
   absl::Status InternValues(const ExecContext& context, const StringBatch& strings,
                             Buffer<int64_t>* numbers);
 
@@ -45,7 +44,7 @@ class StringKeyScope {
   const KeyUse use_;
   std::shared_lock<FairSharedMutex> shared_;
   std::unique_lock<FairSharedMutex> alone_;
-  Buffer<int64_t> touched_;  // keys that may have no row in the end
+  Buffer<int64_t> touched_;  // keys that may end up without a row
   size_t num_touched_ = 0;
 };
 
@@ -53,7 +52,7 @@ class StringKeyScope {
 absl::Status InternStrings(const ExecContext& context, const StringBatch& batch,
                            Allocator* allocator, StringKeys* dictionary, Buffer<int64_t>* numbers);
 
-// Writes the strings that have `numbers` [count] to a tensor, from `at` on.
+// Writes the strings of `numbers` [count] to a tensor, starting at `at`.
 void WriteStrings(const ExecContext& context, const StringKeys& dictionary, const int64_t* numbers,
                   size_t count, size_t at, tensorflow::Tensor* tensor);
 

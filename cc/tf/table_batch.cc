@@ -15,10 +15,9 @@ namespace tf_embed {
 
 namespace tf = ::tensorflow;
 
-// The first words of a packed batch. Pieces, offsets, keys and weights follow, two weights in a
-// word.
+// The header of a packed batch. Pieces, offsets, keys and weights follow, two weights to a word.
 struct TableBatch::Header {
-  int64_t num_words;  // of all
+  int64_t num_words;  // total length
   int64_t size;
   int64_t num_keys;
   int64_t num_bags;
@@ -37,7 +36,7 @@ struct Range {
   int64_t begin, end;
 };
 
-// A number that two of some ranges have; -1 if they are apart. Sorts them.
+// A number in two of the ranges; -1 if they are disjoint. Sorts the ranges.
 int64_t FirstInTwo(std::vector<Range>* ranges) {
   const auto before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
   if (!std::is_sorted(ranges->begin(), ranges->end(), before)) {
@@ -51,13 +50,14 @@ int64_t FirstInTwo(std::vector<Range>* ranges) {
   return -1;
 }
 
-// The number of values from the first one of a piece's first row to behind its last row.
+// The number of values from the start of a piece's first row to the end of its last row.
 int64_t Extent(const Piece& piece, int64_t dim) {
   return (piece.num_bags - 1) * piece.stride + dim;
 }
 
-// Pieces whose rows stand side by side make one range, so that most batches have few: in order of
-// `begin`, those of as many bags and one stride that fit between two rows of the first.
+// Merges pieces with adjacent rows into one range, which leaves few ranges in most batches. Pieces
+// merge, in order of `begin`, if they have equal bag counts and strides and fit between two rows of
+// the first piece.
 std::vector<Range> Blocks(std::vector<const Piece*> pieces, const std::vector<int64_t>& dims) {
   const auto before = [](const Piece* a, const Piece* b) { return a->begin < b->begin; };
   if (!std::is_sorted(pieces.begin(), pieces.end(), before)) {
@@ -65,7 +65,7 @@ std::vector<Range> Blocks(std::vector<const Piece*> pieces, const std::vector<in
   }
   std::vector<Range> blocks;
   const Piece* first = nullptr;
-  int64_t row_end = 0;  // of the piece before
+  int64_t row_end = 0;  // of the previous piece
   for (const Piece* const piece : pieces) {
     const int64_t dim = dims[static_cast<size_t>(piece->table)];
     const bool is_beside = first != nullptr && piece->stride == first->stride &&
@@ -82,7 +82,7 @@ std::vector<Range> Blocks(std::vector<const Piece*> pieces, const std::vector<in
   return blocks;
 }
 
-// A pooled value that is in two rows of pieces; -1 if there is none.
+// A pooled value claimed by two rows; -1 if there is none.
 int64_t FirstValueInTwo(const std::vector<Piece>& pieces, const std::vector<int64_t>& dims) {
   std::vector<const Piece*> some;
   for (const Piece& piece : pieces) {
@@ -90,7 +90,7 @@ int64_t FirstValueInTwo(const std::vector<Piece>& pieces, const std::vector<int6
   }
   std::vector<Range> ranges = Blocks(some, dims);
   if (FirstInTwo(&ranges) < 0) return -1;
-  ranges.clear();  // blocks may overlap although no rows do
+  ranges.clear();  // merged ranges may overlap although no rows do
   for (const Piece* const piece : some) {
     for (int64_t bag = 0; bag < piece->num_bags; ++bag) {
       const int64_t begin = piece->begin + bag * piece->stride;
@@ -100,7 +100,7 @@ int64_t FirstValueInTwo(const std::vector<Piece>& pieces, const std::vector<int6
   return FirstInTwo(&ranges);
 }
 
-// A bag that is in two pieces; -1 if there is none.
+// A bag claimed by two pieces; -1 if there is none.
 int64_t FirstBagInTwo(const std::vector<Piece>& pieces) {
   std::vector<Range> ranges;
   for (const Piece& piece : pieces) {
@@ -238,7 +238,7 @@ absl::Status TableBatch::Unpack(const int64_t* words, size_t count,
 absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memory,
                                      const int64_t* words, size_t count,
                                      const std::vector<int64_t>& dims, size_t* used) {
-  constexpr size_t kPiecesAtOnce = 100;  // so many come with the header
+  constexpr size_t kPiecesAtOnce = 100;  // copied with the header
   std::vector<int64_t> head(
       std::min(count, static_cast<size_t>(kHeaderWords) + kPiecesAtOnce * kPieceWords));
   const auto read = [&] {

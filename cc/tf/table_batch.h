@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of bags whose keys are of many tables, as the ops of cc/ops/table_batch_ops.cc take it:
-// out of their inputs, or out of the words that one of them has packed it in.
+// A batch of bags whose keys are from many tables, as used by the ops of cc/ops/table_batch_ops.cc.
+// It is read from their inputs, or unpacked from the words of PackBatch.
 #ifndef TF_EMBED_CC_TF_TABLE_BATCH_H_
 #define TF_EMBED_CC_TF_TABLE_BATCH_H_
 
@@ -18,10 +18,10 @@
 
 namespace tf_embed {
 
-// A run of bags whose keys are of one table, and where their pooled rows lie: that of its i-th bag
-// at `begin + i * stride`. The keys follow from the bags.
+// A run of bags from one table. The pooled row of bag i starts at `begin + i * stride`. The bags
+// determine the keys.
 struct Piece {
-  static constexpr int64_t kGiven = 5;  // numbers of it in the input `pieces`
+  static constexpr int64_t kGiven = 5;  // fields given by the input `pieces`
 
   int64_t table;
   int64_t first_bag;
@@ -32,25 +32,26 @@ struct Piece {
   int64_t num_keys;
 };
 
-// Does not own what it is made of. On a GPU keys and weights are in its memory; so are offsets
-// where the batch was packed there.
+// A view: it does not own its arrays. On a GPU, keys and weights are in GPU memory. Offsets are
+// too, if the batch was packed there.
 class TableBatch {
  public:
-  // Reads the inputs `indices`, `offsets`, `pieces` and `weights`, and checks them; `dims` are
-  // those of the tables, pooled rows are `size` values in all. Offsets and pieces are on the host.
+  // Reads and checks the inputs `indices`, `offsets`, `pieces` and `weights`. `dims` are the dims
+  // of the tables, and `size` counts the values of all pooled rows. Offsets and pieces are on the
+  // host.
   absl::Status Read(tensorflow::OpKernelContext* context, const std::vector<int64_t>& dims,
                     int64_t size);
 
-  // A batch in words. All but the first ones are as the inputs of `Read` have them; two weights
-  // are a word.
+  // The packed form of a batch, in 64-bit words. After the header come the arrays as `Read` takes
+  // them, with two weights in each word.
   size_t PackedSize() const;
   void Pack(int64_t* words) const;
-  // Reads, and checks, a packed batch at the begin of `words` [count]; sets `used` to its length.
+  // Reads and checks a packed batch at the start of `words` [count]. Sets `used` to its length.
   absl::Status Unpack(const int64_t* words, size_t count, const std::vector<int64_t>& dims,
                       size_t* used);
 
-  // The same in the memory of a GPU. UnpackOnGpu reads the pieces from there, and waits for them;
-  // what it can't check are the offsets.
+  // The same in GPU memory. UnpackOnGpu copies the pieces to the host and waits for them. It can't
+  // check the offsets.
   absl::Status PackOnGpu(const ExecContext& exec, DeviceMemory* memory, int64_t* words) const;
   absl::Status UnpackOnGpu(const ExecContext& exec, DeviceMemory* memory, const int64_t* words,
                            size_t count, const std::vector<int64_t>& dims, size_t* used);
@@ -64,9 +65,9 @@ class TableBatch {
   const int64_t* keys() const { return keys_; }
   const int64_t* offsets() const { return offsets_; }
   const int64_t* keys(const Piece& piece) const { return keys_ + piece.first_key; }
-  // The offsets of its bags, and where the last one ends.
+  // The offsets of a piece's bags, including the end of the last one.
   const int64_t* offsets(const Piece& piece) const { return offsets_ + piece.first_bag; }
-  // Null where there are none.
+  // Null if the batch has no weights.
   const float* weights() const { return weights_; }
   const float* weights(const Piece& piece) const {
     return weights_ == nullptr ? nullptr : weights_ + piece.first_key;
@@ -77,13 +78,13 @@ class TableBatch {
     return offsets(piece)[bag + 1] - offsets(piece)[bag];
   }
 
-  // Adds the row splits of a piece, but for the first, to those that end at the keys before it.
+  // Appends the row splits of a piece, except the first, shifted to continue `splits`.
   void AddSplits(const Piece& piece, std::vector<int64_t>* splits) const;
 
  private:
   struct Header;
 
-  // The first two are on the host, `words` wherever they are.
+  // `head` is on the host; `words` may be in either memory.
   absl::Status Open(const int64_t* head, size_t head_size, const int64_t* words, size_t count,
                     size_t* used);
   std::vector<int64_t> Head() const;
@@ -101,7 +102,7 @@ class TableBatch {
   std::vector<Piece> pieces_;
 };
 
-// An op on many tables, which it knows by their `dims`; its kernels throw nothing.
+// An op on many tables, given by their `dims`. Its kernels do not throw.
 class TableBatchOp : public tensorflow::OpKernel {
  public:
   explicit TableBatchOp(tensorflow::OpKernelConstruction* construction);
@@ -112,20 +113,20 @@ class TableBatchOp : public tensorflow::OpKernel {
 
   virtual absl::Status Run(tensorflow::OpKernelContext* context) = 0;
 
-  // Reads the input `tables`; of an op on a GPU they must be on it too.
+  // Reads the input `tables`. The tables of a GPU op must be on that GPU.
   absl::Status LookUp(tensorflow::OpKernelContext* context, Resources* tables) const;
 
-  // Whether an input is in the memory of a GPU.
+  // Whether an input is in GPU memory.
   bool IsOnGpu(tensorflow::OpKernelContext* context, const char* input) const;
-  // The memory of the GPU that the op is made for.
+  // The memory of the op's GPU.
   DeviceMemory* gpu_memory() const { return gpu_memory_; }
 
-  // Calls `work(context, table)` for each table: many tables at once, or where there are few, one
-  // after the other with many threads each. A table has `num_keys / tables` keys, roughly, each of
-  // `key_cost` nanoseconds.
+  // Calls `work(context, table)` for each table. Many tables run in parallel with one thread each;
+  // a few run one after the other with many threads each. The cost estimate is `num_keys / tables`
+  // keys a table at `key_cost` nanoseconds each.
   //
-  // Work on many tables at once runs in the threads of a pool: REQUIRES: `exec` holds the tables
-  // that it works on, if any (HeldTables).
+  // REQUIRES: `exec` holds the tables that `work` uses, if any (HeldTables), because parallel work
+  // runs on pool threads.
   template <typename Work>
   absl::Status ForEachTable(const ExecContext& exec, size_t num_keys, size_t key_cost,
                             const Work& work) const;

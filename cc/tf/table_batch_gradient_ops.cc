@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the gradient of a pooled lookup in many tables: SumByKeyTables makes that of the
-// tables of it, for others to train them; ApplyTables trains them by it, in the form that PackBatch
-// has given its batch.
+// Gradients of a pooled lookup in many tables. SumByKeyTables turns the gradient of the pooled rows
+// into summed gradients by key. ApplyTables trains the tables with it. Its batch has the packed
+// form of PackBatch.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -19,8 +19,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-constexpr size_t kSumCost = 30;    // nanoseconds a key, roughly
-constexpr size_t kApplyCost = 60;  // the same
+constexpr size_t kSumCost = 30;    // rough cost of a key, in nanoseconds
+constexpr size_t kApplyCost = 60;  // rough cost of a key, in nanoseconds
 
 // A batch and the gradient of its pooled rows.
 struct BatchGradient {
@@ -28,7 +28,7 @@ struct BatchGradient {
   const float* values;
 };
 
-// The keys of one table in some batches, in the order of these and of their pieces.
+// The keys of one table over several batches, in order of batches and pieces.
 class KeysOfTable {
  public:
   KeysOfTable(const std::deque<BatchGradient>& batches, int64_t table) {
@@ -73,7 +73,7 @@ class KeysOfTable {
   bool is_weighted_ = false;
 };
 
-// The sums of the gradients of a table's keys.
+// The summed gradients of a table's keys.
 class SumsOfTable {
  public:
   SumsOfTable(KeysOfTable keys, size_t dim)
@@ -99,11 +99,11 @@ class SumsOfTable {
 
   size_t size() const { return sums_.size(); }
 
-  // Writes the distinct keys [size] and the sums of their gradients [size, dim].
+  // Writes the distinct keys [size] and their summed gradients [size, dim].
   Status Write(const ExecContext& exec, Combiner combiner, DataType type, int64_t* distinct,
                void* sums) {
     sums_.WriteKeys(distinct);
-    // The gradients of a table's bags, one after the other.
+    // The gradients of a table's bags, consecutively.
     std::vector<float> rows(bags_.size() * dim_);
     float* to = rows.data();
     for (const KeysOfTable::Part& part : keys_.parts()) {
@@ -242,12 +242,13 @@ class ApplyTablesOp : public TableBatchOp {
       return table->shard(0)->tiers() != nullptr;
     });
     if (!WorksOnManyAtOnce()) return ForEachTable(exec, num_keys, kApplyCost, apply);
-    if (has_tiers) return ForEachInTurn(tables.size(), exec, apply);  // a held table moves no rows
+    // Not held, because a held table can't move rows between tiers.
+    if (has_tiers) return ForEachInTurn(tables.size(), exec, apply);
     std::vector<const Table*> shards;
     for (size_t i = 0; i < tables.size(); ++i) {
       Table* const shard = tables[i]->shard(0);
       shards.push_back(shard);
-      // A held table keeps its rule.
+      // A held table can't change its rule.
       if (!SameRuleAndInitialValues(shard->rule(), rules[i].slots)) {
         TF_RETURN_IF_ERROR(tables[i]->CheckMaintenance());
         TF_RETURN_IF_ERROR(ToTensorFlow(shard->maintenance()->SetRule(rules[i].slots)));
@@ -258,7 +259,7 @@ class ApplyTablesOp : public TableBatchOp {
     if (held.size() == shards.size()) {
       return ForEachTable(exec.Holding(Held::kWriting), num_keys, kApplyCost, apply);
     }
-    // A table that comes twice is trained by one thread at a time.
+    // A repeated table must not be trained by two threads at once.
     held.Release();
     return ForEachInTurn(tables.size(), exec, apply);
   }

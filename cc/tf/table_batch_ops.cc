@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FindPooledTables, a pooled lookup in many tables at once, and WeightGradientsOfTables, the
-// gradient of its weights.
+// FindPooledTables: a pooled lookup in many tables. WeightGradientsOfTables: the gradient of its
+// weights.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -15,7 +15,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Inputs that forward lookups and the gradient of weights share: tables, and a find for each piece.
+// Inputs shared by the lookup and the gradient of its weights: the tables, and a find for each
+// piece.
 class TablesOp : public TableBatchOp {
  public:
   explicit TablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
@@ -33,7 +34,7 @@ class TablesOp : public TableBatchOp {
     bool on_gpu = false;
   };
 
-  // Reads all but the pooled values, of which there are `size`.
+  // Reads all inputs except the pooled values, which number `size`.
   absl::Status ReadFinds(tf::OpKernelContext* context, int64_t size, Finds* all) {
     TF_RETURN_IF_ERROR(LookUp(context, &all->tables));
     TF_RETURN_IF_ERROR(all->batch.Read(context, dims_, size));
@@ -66,7 +67,7 @@ class TablesOp : public TableBatchOp {
     return absl::OkStatus();
   }
 
-  // `values` are the pooled ones, or their gradient.
+  // `values` are the pooled rows or their gradient.
   static void SetValues(float* values, Finds* all) {
     for (size_t i = 0; i < all->finds.size(); ++i) {
       all->finds[i].pooled = values + all->batch.pieces()[i].begin;
@@ -101,7 +102,7 @@ class FindPooledTablesOp : public TablesOp {
     return FindOnGpu(exec, all);
   }
 
-  // Tables over several tiers each by itself, and the others together.
+  // Looks up tiered tables one by one, and all other tables together.
   static absl::Status FindOnGpu(const ExecContext& exec, const Finds& all) {
     std::vector<PooledFind> together;
     DeviceTable* first = nullptr;
@@ -133,12 +134,13 @@ class WeightGradientsOfTablesOp : public TablesOp {
     TF_RETURN_IF_ERROR(CheckRank(*gradient, "gradient", 1));
     Finds all;
     TF_RETURN_IF_ERROR(ReadFinds(context, gradient->NumElements(), &all));
-    // A gradient is only read.
+    // The cast is safe: the gradient is only read.
     SetValues(const_cast<float*>(gradient->flat<float>().data()), &all);
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, indices->shape(), &output));
     float* const of_weights = output->flat<float>().data();
-    std::fill_n(of_weights, output->NumElements(), 0.0f);  // of bags that no piece has
+    // Weights of bags outside every piece keep gradient 0.
+    std::fill_n(of_weights, output->NumElements(), 0.0f);
     std::vector<void*> of_pieces;
     for (const Piece& piece : all.batch.pieces()) {
       of_pieces.push_back(of_weights + piece.first_key);

@@ -19,7 +19,7 @@ namespace tf = ::tensorflow;
 
 namespace {
 
-// Ops of tables that are under way, in all of the process.
+// Running table ops in the whole process.
 std::atomic<int> ops_under_way{0};
 
 class UnderWay {
@@ -87,7 +87,8 @@ void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor
     TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)
 #undef TF_EMBED_KEY
     default:
-      LOG(FATAL) << "Keys of " << tf::DataTypeString(tensor->dtype());  // ops have no others
+      // Unreachable: ops are registered for no other types.
+      LOG(FATAL) << "Keys of " << tf::DataTypeString(tensor->dtype());
   }
 }
 
@@ -235,8 +236,8 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
       context->device()->tensorflow_cpu_worker_threads();
   ExecContext exec;
   exec.parallel_for = [workers](size_t total, size_t cost, const ExecContext::Work& work) {
-    // Ops that come at once with little work share the threads: each would only wait for those
-    // that the others use. One with much work may outlast them, and takes what it gets.
+    // Small concurrent ops share the threads evenly: more threads would only wait for busy ones. A
+    // large op outlasts the others, so it may use all.
     constexpr size_t kLittle = 1000000;  // ns
     const int together = std::max(1, ops_under_way.load(std::memory_order_relaxed));
     const int threads = total * cost > kLittle ? workers->num_threads
@@ -248,7 +249,7 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
   };
   const tf::DeviceContext* const device = context->op_device_context();
   if (device != nullptr && device->stream() != nullptr) {
-    exec.stream = device->stream()->platform_specific_handle().stream;  // a GPU's: CUDA's own
+    exec.stream = device->stream()->platform_specific_handle().stream;  // the GPU's CUDA stream
   }
   return exec;
 }

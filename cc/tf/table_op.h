@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels share: each unpacks tensors, calls one verb on each shard, and returns the
-// status.
+// Shared parts of the kernels. Each kernel unpacks tensors, calls one verb on each shard, and
+// returns the status.
 #ifndef TF_EMBED_CC_TF_TABLE_OP_H_
 #define TF_EMBED_CC_TF_TABLE_OP_H_
 
@@ -28,27 +28,27 @@ class TableOp : public tensorflow::OpKernel {
   virtual absl::Status Run(tensorflow::OpKernelContext* context, TableResource* table) = 0;
 
  private:
-  int64_t dim_ = 0;  // what the op says of the table's; 0: nothing
+  int64_t dim_ = 0;  // the dim that the op declares for the table; 0: none
 };
 
-// Gives keys of any integer key type as int64: those of the tensor, or copied to `widened`.
+// Gives keys of any integer type as int64: a pointer into the tensor, or a copy in `widened`.
 absl::Status WidenedKeys(const tensorflow::Tensor& tensor, Buffer<int64_t>* widened,
                          const int64_t** keys);
 
-// Puts keys [count] that WidenedKeys gave, or a table, into `tensor` from place `at` on.
+// Writes keys [count] from WidenedKeys or a table to `tensor`, starting at `at`.
 void NarrowKeys(const int64_t* keys, size_t count, size_t at, tensorflow::Tensor* tensor);
 
-// The inputs `keys` and `owners` of an op, spread over a table's shards. While it lives, the op is
-// within the strings mutex of a table of strings.
+// The inputs `keys` and `owners` of an op, split over a table's shards. Holds the strings mutex of
+// a table of strings.
 class KeysInput {
  public:
   // Reads inputs 1 and 2.
   static absl::Status Read(tensorflow::OpKernelContext* context, TableResource* table, KeyUse use,
                            KeysInput* keys);
-  // As Read, for whoever spreads the keys by himself: shard() has none, and no owner is checked.
+  // As Read, for a caller that splits the keys itself. shard() is empty and owners are not checked.
   static absl::Status ReadUnspread(tensorflow::OpKernelContext* context, TableResource* table,
                                    KeyUse use, KeysInput* keys);
-  // As Read, but adds strings to a dictionary that is no table's yet, and enters no lock.
+  // As Read, but interns strings in a dictionary that no table has yet. Takes no lock.
   static absl::Status ReadAside(tensorflow::OpKernelContext* context, const TableResource& table,
                                 StringKeys* dictionary, KeysInput* keys);
 
@@ -56,7 +56,7 @@ class KeysInput {
 
   size_t size() const { return size_; }
   const tensorflow::TensorShape& shape() const { return shape_; }
-  // Whether the arrays of the op are in the memory of its device. The keys are then of 64 bits.
+  // Whether the op's arrays are in device memory. The keys are then 64-bit.
   bool on_device() const { return on_device_; }
   const int64_t* keys() const { return keys_; }
   const int32_t* owners() const { return owners_; }  // null: the table chooses
@@ -69,15 +69,14 @@ class KeysInput {
   }
   StringKeyScope* string_scope() { return &*string_scope_; }
 
-  // Reads the input that follows all others of an op that writes, if there is one: the scores that
-  // rows get.
+  // Reads an optional last input of a writing op: the new scores of the rows.
   absl::Status ReadScores(tensorflow::OpKernelContext* context, const TableResource& table,
                           int input);
 
-  // Says that no key comes twice, as KeyBatch::distinct has it.
+  // Declares that no key repeats (KeyBatch::distinct).
   void TakeAsDistinct(bool distinct) { distinct_ = distinct; }
 
-  // Gives each of `strings`, from which the keys were read, that is `replaced` the key `key`.
+  // Sets `key` for each of `strings` equal to `replaced`. The keys must have been read from them.
   void ReplaceString(const tensorflow::Tensor& strings, std::string_view replaced, int64_t key);
 
   // keys.shape + [dim].
@@ -97,9 +96,9 @@ class KeysInput {
   bool unsigned_keys_ = false;
   bool distinct_ = false;
   bool on_device_ = false;
-  Buffer<int64_t> widened_;  // keys of 32 bits, and of strings
+  Buffer<int64_t> widened_;  // narrow keys, and the numbers of strings
   ShardSplit split_;
-  std::unique_ptr<DeviceSplit> device_split_;  // where the keys are on the device
+  std::unique_ptr<DeviceSplit> device_split_;  // if the keys are on the device
 };
 
 // Checks that an input has one row for each key.
@@ -110,20 +109,20 @@ absl::Status CheckRowsShape(const tensorflow::Tensor& rows, const char* argument
 absl::Status CheckRows(const tensorflow::Tensor& rows, const char* argument,
                        const TableResource& table, const KeysInput& keys);
 
-// Reads input 3 of a lookup, the rows of absent keys.
+// Reads input 3 of a lookup: the default rows of absent keys.
 absl::Status ReadDefaults(tensorflow::OpKernelContext* context, const TableResource& table,
                           const KeysInput& keys, DefaultRows* defaults);
 
-// Checks that what an op gives rows in is the table's value type.
+// Checks that an output type equals the table's value type.
 absl::Status CheckOutputType(tensorflow::DataType type, const TableResource& table);
 
-// The thread pool of the device that runs the op; with a table, at the moment of its clock.
+// The thread pool of the op's device; with a table, at the present moment of its clock.
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context);
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, TableResource* table,
                          bool training = false);
 
-// A step of a table's clock, of an op that changes rows and no other. It is over at once for those
-// who ask for the present one, also if the op fails.
+// A step of a table's clock for one op that changes rows. The step counts as over at once for
+// readers of the clock, even if the op fails.
 class Step {
  public:
   explicit Step(TableResource* table) : now_(table->clock()->BeginStep()) {}
@@ -134,12 +133,11 @@ class Step {
   const Moment now_;
 };
 
-// The thread pool of the device that runs the op, at the moment of a step.
+// The thread pool of the op's device, at the moment of a step.
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, const Step& step,
                          bool training = false);
 
-// Of an op that writes: while this lives, nobody who keeps writers out (PausedTables) comes between
-// two shards of the table.
+// Scope of a writing op. Meanwhile PausedTables can't pause the table between two shards.
 class WholeWrite {
  public:
   explicit WholeWrite(const TableResource& table) {
@@ -150,8 +148,8 @@ class WholeWrite {
   std::shared_lock<FairSharedMutex> lock_;
 };
 
-// Calls `verb(shard, batch)` for each shard, which takes arrays of the memory that the keys are in,
-// up to the first failure.
+// Calls `verb(shard, batch)` for each shard until one fails. The shard takes arrays in the memory
+// that holds the keys.
 template <typename Verb>
 absl::Status ForEachShard(const TableResource& table, const KeysInput& keys, const Verb& verb) {
   for (size_t number = 0; number < table.num_shards(); ++number) {

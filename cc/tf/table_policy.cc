@@ -132,7 +132,7 @@ std::vector<int64_t> SavedPolicy::Encode() const {
 }
 
 absl::Status SavedPolicy::Decode(const int64_t* numbers, size_t count, SavedPolicy* saved) {
-  // The format says whether there is an epoch.
+  // The format tells whether there is an epoch.
   const bool has_epochs = count > 3 && numbers[0] == 2;
   const size_t fixed_numbers = has_epochs ? 4 : 3;
   if (count < 3 || numbers[0] != (has_epochs ? 2 : 1) || numbers[1] < 0 ||
@@ -155,7 +155,7 @@ bool SavedPolicy::CountsFor(const PolicySettings& policy) const {
   if (admission[0] == static_cast<int64_t>(Admission::Kind::kCounter)) {
     return policy.admission == "counter";
   }
-  // The cells of a filter are as wide as its threshold needs, and may be too narrow for another.
+  // A filter's cells are just wide enough for its own threshold.
   return policy.admission == "bloom" && admission.size() > 1 &&
          admission[1] == policy.admission_threshold;
 }
@@ -175,7 +175,7 @@ Status EvictionLog::Evict(const WholeRows& rows, const RuleSlots&) {
     return std::string(dictionary.StringOf(number));
   };
   std::lock_guard<OrderedMutex> lock(mutex_);
-  try {  // all room first: from there on nothing can fail
+  try {  // allocate first: nothing may fail after this
     std::vector<std::string> key_strings, value_strings;
     if (const StringKeys* const dictionary = table_->key_strings()) {
       string_keys_.reserve(string_keys_.size() + count);

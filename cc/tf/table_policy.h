@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// By which rows of a variable come and leave, as its handle op says it, and what its shards share
-// for that: the clock, and the log of rows that left.
+// Admission and eviction of a variable's rows, as set by its handle op. The variable's shards share
+// a clock and a log of evicted rows.
 #ifndef TF_EMBED_CC_TF_TABLE_POLICY_H_
 #define TF_EMBED_CC_TF_TABLE_POLICY_H_
 
@@ -25,14 +25,14 @@ namespace tf_embed {
 class Settings;
 class TableResource;
 
-// Reads the setting of that name, an order as TfEmbedTable's `eviction` names it.
+// Reads the setting `name`, an eviction order as named by TfEmbedTable's `eviction`.
 absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order);
 
-// The settings of a table about rows that come and go.
+// The admission and eviction settings of a table.
 struct PolicySettings {
   int64_t max_rows = 0;
   EvictionOrder eviction = EvictionOrder::kLru;
-  bool evicts = true;  // otherwise the bound refuses new rows
+  bool evicts = true;  // otherwise a full table refuses new rows
   int64_t steps_per_epoch = 0;
   int64_t ttl_milliseconds = 0;
   std::string admission = "none";
@@ -46,30 +46,29 @@ struct PolicySettings {
   std::string DebugString() const;
   bool operator==(const PolicySettings& other) const;
 
-  // Makes what counts the keys that wait for a row; null where none does.
+  // Makes the admission filter; null if rows need no admission.
   absl::Status NewAdmission(Allocator* allocator, std::shared_ptr<Admission>* made) const;
 
-  // The policy of one shard of so many. The bound is spread: the first shards have one row more.
+  // The policy of one shard. The row bound is divided; the first shards take the remainder.
   RowPolicy ForShard(int64_t shard, int64_t num_shards, std::shared_ptr<Admission> shared,
                      EvictionSink* sink) const;
 };
 
-// The time of a variable. Its steps are counted here and not by an optimizer, so that they go on
-// whoever changes rows: a step ends with each op that does. Steps 1 to n are epoch 0, the next n
-// are epoch 1, and so on; what SetEpoch says holds for the present step, and the rest follows. Any
-// thread may call anything.
+// The clock of a variable. Each op that changes rows ends a step, so steps advance without an
+// optimizer. Steps 1 to n are epoch 0, the next n are epoch 1, and so on. SetEpoch renumbers the
+// present epoch, and later epochs follow from it. Thread-safe.
 class StepClock {
  public:
-  // The largest number of a step that anybody may set, from which the clock can go on for ever.
+  // The largest step that a caller may set. It leaves the clock room that no run can exhaust.
   static constexpr int64_t kMaxStep = int64_t{1} << 62;
 
-  // `steps_per_epoch`: n; 0 where epochs do not end by themselves.
+  // `steps_per_epoch`: n; 0 if epochs never end by themselves.
   explicit StepClock(int64_t steps_per_epoch) : steps_per_epoch_(steps_per_epoch) {}
 
   Moment Now() const { return At(step()); }
-  // A step that is over; the first one if none is.
+  // The last finished step, or the first step if none has finished.
   Moment LastStep() const { return At(std::max<uint64_t>(step(), 2) - 1); }
-  // Makes the present step one of its own for who changes rows: two who do at once have two.
+  // Ends the present step and returns it. Concurrent writers get distinct steps.
   Moment BeginStep() { return At(step_.fetch_add(1, std::memory_order_relaxed)); }
 
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
@@ -81,7 +80,7 @@ class StepClock {
                         std::memory_order_relaxed);
   }
 
-  // The time stands at `milliseconds` since 1970 from now on; -1: it is the system's.
+  // Fixes the time at `milliseconds` since 1970; -1 returns to the system time.
   void SetTime(int64_t milliseconds) { time_.store(milliseconds, std::memory_order_relaxed); }
 
  private:
@@ -94,52 +93,52 @@ class StepClock {
 
   const int64_t steps_per_epoch_;
   std::atomic<uint64_t> step_{1};
-  std::atomic<int64_t> epochs_ahead_{0};  // of what the steps alone would give
+  std::atomic<int64_t> epochs_ahead_{0};  // relative to the step count alone
   std::atomic<int64_t> time_{-1};
 };
 
-// What a saved table says about its policy, the vector `policy` of TfEmbedExport:
+// The policy of a saved table, the vector `policy` of TfEmbedExport:
 //
 //     | format = 1 | the clock's step | bits of the statistics of a row | what admission counted
 //     ... |
 //
-// Where epochs are among the statistics, the format is 2, and the clock's epoch stands behind them.
+// Format 2 is used if epochs are among the statistics. It has the clock's epoch after them.
 struct SavedPolicy {
-  uint64_t step = 0;  // 0: nothing goes by it
+  uint64_t step = 0;  // 0: no clock
   uint64_t epoch = 0;
   StatisticSet statistics;
-  std::vector<int64_t> admission;  // none where nothing was counted
+  std::vector<int64_t> admission;  // empty if nothing was counted
 
   std::vector<int64_t> Encode() const;
-  // Reads what Encode gave. Whatever else the numbers are, they are refused.
+  // Reads the output of Encode. Rejects any other numbers.
   static absl::Status Decode(const int64_t* numbers, size_t count, SavedPolicy* saved);
-  // Whether a table with these settings can go on counting from `admission`.
+  // Whether a table with these settings can continue counting from `admission`.
   bool CountsFor(const PolicySettings& policy) const;
 };
 
-// Rows that left, until somebody asks for them; and for a table of strings, the keys whose strings
-// may go as well. What was a string is kept as a string, since dictionaries forget what no row
-// needs.
+// Evicted rows, kept until they are drained. For a table of strings it also has the keys whose
+// strings may be removed. Rows keep the strings themselves, because dictionaries drop strings that
+// no row uses.
 class EvictionLog final : public EvictionSink {
  public:
-  // What left, as a table has it. If keys or values are strings, they stand in place of numbers.
+  // Evicted rows as the table has them. String keys or values replace the numbers.
   struct Rows {
     explicit Rows(Allocator* allocator) : keys(allocator), weights(allocator) {}
     size_t size = 0;
-    Buffer<int64_t> keys;  // the first `size` are taken
+    Buffer<int64_t> keys;  // the first `size` are used
     Buffer<char> weights;
     std::vector<std::string> key_strings;
     std::vector<std::string> value_strings;
   };
 
-  // `keeps_rows`: whether anybody will ask. The table outlives this.
+  // `keeps_rows`: whether rows can be drained. REQUIRES: the table outlives this object.
   EvictionLog(const TableResource* table, const TableOptions& options, bool keeps_rows);
 
   bool keeps_rows() const { return keeps_rows_; }
   Status Evict(const WholeRows& rows, const RuleSlots& rule) override;
   size_t size() const;
 
-  // Calls `take(rows)` and forgets the rows if that succeeds.
+  // Calls `take(rows)`, and drops the rows if it succeeds.
   template <typename Take>
   absl::Status Drain(const Take& take) {
     std::lock_guard<OrderedMutex> lock(mutex_);
@@ -148,7 +147,7 @@ class EvictionLog final : public EvictionSink {
     return status;
   }
 
-  // Calls `take(keys, count)` for the keys of strings that left since the last time.
+  // Calls `take(keys, count)` for the string keys evicted since the last call.
   template <typename Take>
   void TakeStringKeys(const Take& take) {
     std::vector<int64_t> keys;
@@ -156,7 +155,8 @@ class EvictionLog final : public EvictionSink {
       std::lock_guard<OrderedMutex> lock(mutex_);
       keys.swap(string_keys_);
     }
-    take(keys.data(), keys.size());  // it looks them up in tables, whose locks come before the log
+    // Outside the lock: `take` looks keys up in tables, whose locks rank before the log's.
+    take(keys.data(), keys.size());
   }
 
  private:

@@ -36,12 +36,12 @@ absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim
   return NewInitializer(kind, std::move(numbers), dim, seed, table_id, initializer);
 }
 
-// Finds a table by its name, or creates it.
+// Finds a table by name, or creates it.
 //
-// The table lives as long as somebody has its handle, or a kernel that gave one: in a session the
-// kernels live as long as the session, which runs them anew each time. So the table of a SavedModel
-// that Python loads goes with what was loaded, and that of a session with the session. The manager
-// only knows the name.
+// A table lives as long as one of its handles, or a kernel that returned one. A session keeps its
+// kernels and runs them again at each step, so its tables live as long as the session. Tables of a
+// SavedModel loaded in Python are freed with the loaded object. The resource manager has only a
+// weak reference by name.
 class TableHandleOp : public tf::OpKernel {
  public:
   explicit TableHandleOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
@@ -58,7 +58,7 @@ class TableHandleOp : public tf::OpKernel {
     if (table_ == nullptr) OP_REQUIRES_OK(context, FindOrCreate(context->resource_manager()));
     tf::Tensor* handle;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
-    table_->Ref();  // the handle's
+    table_->Ref();  // for the handle
     handle->scalar<tf::ResourceHandle>()() = tf::ResourceHandle::MakeRefCountingHandle(
         table_.get(), context->device()->attributes().name());
   }
@@ -83,7 +83,7 @@ class TableHandleOp : public tf::OpKernel {
     TableResource* created;
     TF_RETURN_IF_ERROR(TableResource::Create(signature_, options_, storage_, gpu_, &created));
     table.reset(created);
-    // The name of one that is gone stays until it is deleted.
+    // A freed table's name remains until it is deleted.
     manager->Delete<TableResource>(info.container(), info.name()).IgnoreError();
     TF_RETURN_IF_ERROR(manager->CreateUnowned(info.container(), info.name(), created));
     table_ = std::move(table);
@@ -116,7 +116,7 @@ DataType CoreType(tf::DataType type) {
     case tf::DT_INT32:
       return DataType::kInt32;
     case tf::DT_INT64:
-    case tf::DT_STRING:  // the number that a dictionary has for it
+    case tf::DT_STRING:  // its dictionary number
       return DataType::kInt64;
     case tf::DT_BOOL:
       return DataType::kBool;
@@ -183,7 +183,7 @@ absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kUnavailable:
       return absl::UnavailableError(status.message());
     case StatusCode::kAborted:
-      // In a function TensorFlow would tell of an unavailable server as of an internal error.
+      // Inside a function, TensorFlow would report an unavailable server as an internal error.
       return absl::AbortedError(status.message());
   }
   return absl::OkStatus();

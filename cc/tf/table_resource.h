@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table handle points to: the shards of one variable, what they share for rows that come and
-// go and, if keys or values are strings, the dictionaries between them and the 64-bit numbers that
-// the shards hold.
+// The object behind a table handle: the shards of one variable and their shared admission and
+// eviction state. If keys or values are strings, it also has the dictionaries between strings and
+// the 64-bit numbers in the shards.
 //
-// A row's key has a string in the dictionary at any time. To keep it so, an operation on a table of
-// strings holds the strings mutex, before any lock of a shard: shared, if it adds no string and
-// removes no row; else alone. Without strings there is no lock to pass. The tables, the clock and
-// the log see to themselves.
+// Invariant: the key of every row has a string in the dictionary. So an operation on a table of
+// strings first locks the strings mutex, before any shard's lock. It locks shared if it neither
+// adds a string nor removes a row, otherwise exclusively. A table without strings takes no such
+// lock. The tables, the clock and the log do their own locking.
 #ifndef TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 #define TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 
@@ -30,13 +30,13 @@
 
 namespace tf_embed {
 
-// The type of the core for one of TensorFlow that a table can hold.
+// The core type for a TensorFlow type that a table can hold.
 DataType CoreType(tensorflow::DataType type);
 
-// How a status of the core is told to TensorFlow.
+// Converts a core status to a TensorFlow status.
 absl::Status ToTensorFlow(const Status& status);
 
-// Statuses whose message is the text of all arguments.
+// A status whose message is the concatenated arguments.
 template <typename... Parts>
 absl::Status InvalidArgumentError(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
@@ -46,12 +46,12 @@ absl::Status ResourceExhaustedError(const Parts&... parts) {
   return absl::ResourceExhaustedError(absl::StrCat(parts...));
 }
 
-// Reads decimal numbers with blanks between them, to the last bit and in no locale; "nan" and "inf"
-// are numbers.
+// Parses decimal numbers separated by blanks, exactly and independent of the locale. Accepts "nan"
+// and "inf".
 absl::Status ReadNumbers(const std::string& text, const char* attribute,
                          std::vector<double>* numbers);
 
-// Reads an initializer of a name that the ops' attribute takes.
+// Makes the initializer named `kind`, one of the values of the ops' attribute.
 absl::Status NewInitializer(const std::string& kind, std::vector<double> numbers, int64_t dim,
                             int64_t seed, int64_t table_id, RowInitializer* initializer);
 
@@ -59,7 +59,7 @@ struct StorageSettings;
 
 class TableResource : public tensorflow::ResourceBase {
  public:
-  // As given to the handle op; what a second op of the same shared_name must repeat.
+  // Arguments of the handle op. A second op of the same shared_name must repeat them.
   struct Signature {
     tensorflow::DataType key_dtype = tensorflow::DT_INVALID;
     tensorflow::DataType value_dtype = tensorflow::DT_INVALID;
@@ -71,16 +71,16 @@ class TableResource : public tensorflow::ResourceBase {
     bool operator==(const Signature& other) const;
   };
 
-  // The types and sizes, which are attributes. The policy's settings are read by themselves.
+  // Reads the attributes for types and sizes. The policy's settings are read separately.
   static absl::Status ReadSignature(tensorflow::OpKernelConstruction* construction,
                                     Signature* signature);
   static absl::Status ReadOptions(tensorflow::OpKernelConstruction* construction,
                                   const Signature& signature, TableOptions* options);
-  // Everything but the initializer. REQUIRES: init_size >= 0.
+  // Everything except the initializer. REQUIRES: init_size >= 0.
   static absl::Status NewOptions(const Signature& signature, std::string name, int64_t init_size,
                                  TableOptions* options);
 
-  // Creates the tables, on the GPU of that number, or with -1 on the host.
+  // Creates the tables on GPU `gpu`, or on the host if it is -1.
   static absl::Status Create(const Signature& signature, const TableOptions& options,
                              const StorageSettings& storage, int gpu, TableResource** resource);
 
@@ -92,60 +92,60 @@ class TableResource : public tensorflow::ResourceBase {
 
   bool has_string_keys() const { return signature_.key_dtype == tensorflow::DT_STRING; }
   bool has_string_values() const { return signature_.value_dtype == tensorflow::DT_STRING; }
-  // Null if keys, or values, are no strings. REQUIRES: the strings mutex held, and still held
-  // wherever the pointer is used: Import replaces the dictionaries.
+  // Null if keys (or values) are not strings. REQUIRES: the strings mutex is held as long as the
+  // pointer is used, because Import replaces the dictionaries.
   StringKeys* key_strings() const { return key_strings_.get(); }
   StringKeys* value_strings() const { return value_strings_.get(); }
   FairSharedMutex* strings_mutex() { return &strings_mutex_; }
 
-  // The rest wants the strings mutex held alone.
+  // REQUIRES: strings_mutex() held exclusively, for the methods up to ReplaceStrings.
 
-  // Removes the strings of those keys that have no row. If a shard can't say, they stay.
+  // Removes the strings of keys without a row. If a shard can't answer, the remaining strings stay.
   void DropStringsWithoutRows(const int64_t* keys, size_t count);
-  // The same of all rows that left by the table's policy.
+  // The same for the keys of evicted rows.
   void DropStringsOfEvicted();
-  // Removes the strings of values that no row holds, once there may be as many as of others.
-  // Without memory for it they stay until the next time.
+  // Removes strings of values that no row holds, once they may be half of all. If memory is short,
+  // leaves that to the next call.
   void DropUnusedValueStrings();
-  // Takes other dictionaries over.
+  // Takes over new dictionaries.
   void ReplaceStrings(std::unique_ptr<StringKeys>* key_strings,
                       std::unique_ptr<StringKeys>* value_strings);
 
   size_t num_shards() const { return shards_.size(); }
-  // Whether other processes change rows too (Table::is_shared).
+  // Whether other processes also change rows (Table::is_shared).
   bool is_shared() const { return shards_.front()->is_shared(); }
-  // Refuse a table whose store can't be exported, shrunk or given another rule, or whose rows have
-  // no statistics; after them the maintenance(), or the eviction(), of no shard is null.
+  // Fail if the store has no maintenance, or no eviction, interface. After success, maintenance()
+  // or eviction() is non-null for every shard.
   absl::Status CheckMaintenance() const;
   absl::Status CheckEviction() const;
   // Takes arrays that are on the host, wherever its rows are.
   Table* shard(size_t number) const { return shards_[number].get(); }
-  // The same table, where it is on a GPU, for arrays in the GPU's memory.
+  // The same shard for arrays in GPU memory. REQUIRES: is_on_gpu().
   bool is_on_gpu() const { return gpu_ >= 0; }
   int gpu() const { return gpu_; }  // -1: on the host
   Table* device_shard(size_t number) const { return device_shards_[number]; }
   size_t size() const;
-  // For who wants them in a row.
+  // The same shards as a vector of pointers.
   std::vector<Table*> shards() const;
 
   StepClock* clock() { return &clock_; }
-  // Held by operations on all shards that must not meet half of one another: saves, exports, loads,
-  // imports, clears.
+  // Serializes operations on all shards that must not interleave: saves, exports, loads, imports,
+  // clears.
   OrderedMutex* save_mutex() { return &save_mutex_; }
-  // Shared by ops that write to several shards, and exclusive to who keeps writers out of all of
-  // them: it meets no op between two shards.
+  // Held shared by ops that write to several shards. Exclusive holders keep all writers out, and
+  // never find an op between two shards.
   FairSharedMutex* shards_mutex() const { return &shards_mutex_; }
-  uint64_t number() const { return number_; }  // in whose order those of several are taken
-  // Of steps that read rows and write them back.
+  uint64_t number() const { return number_; }  // lock order of the shards_mutex() of several tables
+  // Turns of steps that read rows and write them back.
   TurnQueue* turns() { return &turns_; }
-  // Of senders that number their steps.
+  // Step numbers applied so far, for each sender.
   AppliedSteps* applied_steps() { return &applied_steps_; }
   Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
-  // Null where nobody asks for rows that left.
+  // Null unless evicted rows are kept for draining.
   EvictionLog* evicted() {
     return evicted_ != nullptr && evicted_->keeps_rows() ? evicted_.get() : nullptr;
   }
-  // Whether a write may take out other rows than its own.
+  // Whether a write may evict rows other than its own.
   bool evicts() const {
     const RowPolicy& policy = shards_.front()->options().policy;
     return policy.max_rows > 0 || policy.ttl_milliseconds > 0;
@@ -175,12 +175,12 @@ class TableResource : public tensorflow::ResourceBase {
   AppliedSteps applied_steps_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
-  std::vector<Table*> device_shards_;  // within those, or own ones, if they are on a GPU
-  std::vector<std::unique_ptr<DeviceTable>> own_device_shards_;  // those over several tiers
+  std::vector<Table*> device_shards_;  // point into `shards_`, or `own_device_shards_`
+  std::vector<std::unique_ptr<DeviceTable>> own_device_shards_;  // over several tiers
   FairSharedMutex strings_mutex_{LockRank::kStrings};
   std::unique_ptr<StringKeys> key_strings_;
   std::unique_ptr<StringKeys> value_strings_;
-  size_t value_strings_limit_ = kFewStrings;  // more than these, and the unused ones are looked for
+  size_t value_strings_limit_ = kFewStrings;  // size that triggers a search for unused strings
 
   static constexpr size_t kFewStrings = 1024;
 };

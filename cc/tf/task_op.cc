@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which process of a cluster an op runs in.
+// TaskOp: the process of a cluster in which the op runs.
 #include <cstdint>
 
 #include "tensorflow/core/framework/device_base.h"

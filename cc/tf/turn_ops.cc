@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops by which steps that read rows and write them back take turns on a table.
+// Ops by which steps that read rows and write them back take turns on a table.
 #include <atomic>
 #include <memory>
 #include <new>
@@ -22,8 +22,8 @@ namespace tf = ::tensorflow;
 
 using TablePtr = tf::core::RefCountPtr<TableResource>;
 
-// The turn of a table, in a variant. Its copies are the same turn, which ends with the last one at
-// the latest: so a step that fails or is cancelled between the two ops gives it back.
+// A turn on a table, in a variant. All copies are the same turn, released at the latest with the
+// last copy. So a step that fails or is cancelled between the two ops releases it.
 class Turn {
  public:
   Turn() = default;
@@ -33,7 +33,7 @@ class Turn {
   void Begin() { held_->begun = true; }
   void End() const { held_->End(); }
 
-  // What TensorFlow asks of a type in a variant. A turn can't leave its process.
+  // The interface that TensorFlow requires of a type in a variant. A turn can't leave its process.
   static constexpr char kTypeName[] = "tf_embed::Turn";
   std::string TypeName() const { return kTypeName; }
   std::string DebugString() const { return kTypeName; }
@@ -55,8 +55,7 @@ class Turn {
   std::shared_ptr<Held> held_;
 };
 
-// On a GPU the ops take and give turns in the host's memory, and TensorFlow copies them there and
-// back.
+// GPU versions of the ops use turns in host memory, and TensorFlow copies them back and forth.
 struct TurnCopies {
   explicit TurnCopies(tf::VariantDeviceCopyDirection direction)
       : copy(direction, tf::TypeIndex::Make<Turn>(), Copy) {}
@@ -90,7 +89,7 @@ class TakeTurnOp : public tf::AsyncOpKernel {
   }
 
  private:
-  // All that may throw comes before the request is queued, which is before anything is granted.
+  // Everything that may throw runs before the request is queued, so no granted turn can leak.
   static void Wait(tf::OpKernelContext* context, const DoneCallback& done, TablePtr table,
                    tf::Tensor* output) {
     TableResource* const resource = table.get();
@@ -101,8 +100,8 @@ class TakeTurnOp : public tf::AsyncOpKernel {
     const tf::CancellationToken token = cancellations == nullptr
                                             ? tf::CancellationManager::kInvalidToken
                                             : cancellations->get_cancellation_token();
-    // The context may be used only if the queue gives the request up: once it is granted, the op
-    // may be over at any moment.
+    // Use the context only if the queue cancels the request. Once granted, the op may finish at any
+    // moment.
     const auto give_up = [context, done, kept, turn] {
       if (!kept->turns()->Cancel(turn.get())) return;
       context->SetStatus(absl::CancelledError("The step was cancelled while it waited."));
@@ -119,12 +118,13 @@ class TakeTurnOp : public tf::AsyncOpKernel {
     }
     kept->turns()->Enter(turn.get(), [cancellations, token, done, turn, output] {
       turn->Begin();
-      // Does not wait for a cancellation under way, which may be what gives the turn back here.
+      // Try only: the running cancellation may be the code that releases the turn here, and waiting
+      // for it would deadlock.
       if (cancellations != nullptr) cancellations->TryDeregisterCallback(token);
       output->scalar<tf::Variant>()() = std::move(*turn);
       done();
     });
-    if (*cancelled) give_up();  // a cancellation before the request was queued found nothing
+    if (*cancelled) give_up();  // a cancellation before queuing found no request
   }
 };
 

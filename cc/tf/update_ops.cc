@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
+// Verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
@@ -119,7 +119,7 @@ class ApplyOp : public TableOp {
 
   absl::Status Apply(tf::OpKernelContext* context, TableResource* table, const KeysInput& keys,
                      const tf::Tensor& gradients, const Rule& rule) {
-    // A single shard takes the rule by itself.
+    // A single shard sets the rule itself.
     const auto set_rule = [&] {
       return table->num_shards() == 1 ? absl::OkStatus() : SetRuleOfAll(rule.slots, table);
     };
@@ -130,7 +130,8 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     }));
-    // Again, for an import may have come between two shards: those behind it have the rule.
+    // Set it again: an import may have come between two shards, and later shards already have the
+    // rule.
     TF_RETURN_IF_ERROR(set_rule());
     return ForEachShard(
         *table, keys, [&](Table* shard, const KeyBatch&) { return shard->FinishStep(exec, rule); });

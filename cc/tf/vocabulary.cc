@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that the engine and Python have in common, as JSON. `_library.vocabulary()` reads it.
+// The names shared by the engine and Python, as JSON. Read by `_library.vocabulary()`.
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -24,7 +24,7 @@ std::string List(const std::vector<std::string_view>& names) {
   return "[" + json + "]";
 }
 
-// Of names and their values, which are JSON.
+// A JSON object of names and JSON values.
 std::string Object(const std::vector<std::pair<std::string_view, std::string>>& members) {
   std::string json;
   for (const auto& [name, value] : members) {
@@ -50,7 +50,7 @@ std::string Names(const NamedValue<Enum> (&list)[kCount]) {
   return List(names);
 }
 
-// Of each order, the statistics that it goes by.
+// The statistics used by each eviction order.
 std::string EvictionOrders() {
   std::vector<std::pair<std::string_view, std::string>> orders;
   for (const NamedValue<EvictionOrder>& order : kEvictionOrderNames) {
@@ -63,7 +63,7 @@ std::string EvictionOrders() {
   return Object(orders);
 }
 
-// Of each statistic, its bit.
+// The bit of each statistic.
 std::string Statistics() {
   std::vector<std::pair<std::string_view, std::string>> statistics;
   for (const NamedValue<Statistic>& statistic : kStatisticNames) {

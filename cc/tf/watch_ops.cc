@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends collectives that take too long. One thread of the process watches over all of them.
+// Aborts collectives that take too long. One thread watches all of them.
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -22,18 +22,18 @@ namespace tf = ::tensorflow;
 
 using Clock = std::chrono::steady_clock;
 
-// The longest wait, which a clock can still add to the present.
+// The longest wait that can be added to the clock without overflow.
 constexpr float kMostSeconds = 1e8f;
 
 class Watchdog {
  public:
-  // The one of the process, which is never destroyed: its thread waits for ever.
+  // The process's watchdog. It is never destroyed, because its thread never ends.
   static Watchdog* Get() {
     static Watchdog* const watchdog = new Watchdog;
     return watchdog;
   }
 
-  // Calls `executor->StartAbort` after some time, unless Remove comes first.
+  // Calls `executor->StartAbort` after `seconds`, unless Remove comes first.
   uint64_t Add(tf::CollectiveExecutor* executor, float seconds, std::string message) {
     executor->Ref();
     const auto wait =
@@ -54,7 +54,7 @@ class Watchdog {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const auto end = ends_.find(number);
-      if (end == ends_.end()) return;  // it is over
+      if (end == ends_.end()) return;  // already removed or expired
       const auto watch = watches_.find({end->second, number});
       executor = watch->second.executor;
       watches_.erase(watch);
@@ -93,13 +93,13 @@ class Watchdog {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::pair<Clock::time_point, uint64_t>, Watch> watches_;  // by their end
+  std::map<std::pair<Clock::time_point, uint64_t>, Watch> watches_;  // by deadline
   std::map<uint64_t, Clock::time_point> ends_;
   uint64_t last_number_ = 0;
   bool has_thread_ = false;
 };
 
-// A watch, which ends with it.
+// Removes its watch when destroyed.
 class HeldWatch {
  public:
   static constexpr char kTypeName[] = "tf_embed::HeldWatch";

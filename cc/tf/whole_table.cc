@@ -50,7 +50,7 @@ absl::Status SetRuleOfAll(const RuleSlots& rule, TableResource* table) {
   };
   const std::vector<Table*> shards = table->shards();
   TF_RETURN_IF_ERROR(table->CheckMaintenance());
-  // Asked first, because setting a rule waits for all who read and write.
+  // Check first, because setting a rule waits for all readers and writers.
   if (std::all_of(shards.begin(), shards.end(), has_it)) return absl::OkStatus();
   HeldTables paused(table->allocator());
   TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(shards.data(), shards.size(), Held::kPaused)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops that save and restore whole tables share.
+// Shared parts of the ops that save and restore whole tables.
 #ifndef TF_EMBED_CC_TF_WHOLE_TABLE_H_
 #define TF_EMBED_CC_TF_WHOLE_TABLE_H_
 
@@ -12,12 +12,12 @@
 
 namespace tf_embed {
 
-// Tables that nobody else writes to, while this lives: all shards of any number of variables.
+// Keeps writers out of all shards of several variables while it lives.
 class PausedTables {
  public:
   explicit PausedTables(Allocator* allocator) : shards_(allocator) {}
 
-  // REQUIRES: none are held; the variables are different ones.
+  // REQUIRES: nothing is held; the variables are distinct.
   absl::Status Take(std::vector<const TableResource*> tables);
   void Release();
 
@@ -26,24 +26,25 @@ class PausedTables {
   HeldTables shards_;
 };
 
-// Keeps writers out of all shards while `paused` lives. If a step has given some shards the slots
-// of its rule, waits for it to reach the others, a second at most.
+// Pauses the writers of all shards while `paused` lives. If a step has set its rule on some shards
+// only, first waits for it to reach the others, at most a second.
 absl::Status PauseWriters(const TableResource& table, PausedTables* paused);
 
-// Whether all shards have a rule; its initial values may be others.
+// Whether all shards have the rule, regardless of initial values.
 bool HasRule(const TableResource& table, const RuleSlots& rule);
 
-// Gives all shards a rule, at one moment, if one has another, or other initial values of slots.
+// Sets the rule of all shards atomically, if any shard has another rule or other initial slots.
 absl::Status SetRuleOfAll(const RuleSlots& rule, TableResource* table);
 
-// What the table is besides its rows; without slots, as if it had no rule. Nobody writes meanwhile.
+// The table's metadata, without its rows. Unless `with_slots`, as if it had no rule. REQUIRES: no
+// concurrent writes.
 absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta);
 
-// What the table's policy keeps besides the rows.
+// The saved state of the table's policy, without the rows.
 absl::Status PolicyOf(TableResource* table, SavedPolicy* policy);
 
-// Rows beyond a shard's bound leave as they would have to when the next one comes. Of a table of
-// strings the strings mutex is held alone.
+// Evicts rows until each shard is within its bound. REQUIRES: the strings mutex of a table of
+// strings is held exclusively.
 absl::Status KeepBounds(const ExecContext& exec, TableResource* table);
 
 }  // namespace tf_embed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs on a table as a whole: Clear, Shrink, Size, Export, ExportScores, Import.
+// Verbs on whole tables: Clear, Shrink, Size, Export, ExportScores, Import.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -25,7 +25,7 @@ class ClearOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
-    // One after the other, so that none meets some shards before and some after.
+    // Serialize, so that no other such verb sees only some shards cleared.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     StringKeyScope string_scope(table, KeyUse::kErase);
     PausedTables paused(table->allocator());
@@ -105,14 +105,14 @@ class ExportOp : public TableOp {
           tf::DataTypeString(output_type(0)), ", values ", tf::DataTypeString(output_type(1)),
           ", slots ", tf::DataTypeString(output_type(2)), ".");
     }
-    // One after the other, so that none meets some shards before and some after.
+    // Serialize, so that an export sees all shards before or after another such verb.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     StringKeyScope string_scope(table, KeyUse::kRead);
     PausedTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     TableMeta meta;
     TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, &meta));
-    // Of a shared table nobody knows the number of rows before they have come.
+    // The row count of a shared table is unknown until its rows have been read.
     std::vector<WholeRows> shared;
     if (table->is_shared()) TF_RETURN_IF_ERROR(ReadShared(table, &meta, &shared));
     int64_t size = static_cast<int64_t>(table->is_shared() ? 0 : table->size());
@@ -167,8 +167,8 @@ class ExportOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // All rows of a shared table, which has no strings and no statistics, and the rule of their
-  // slots.
+  // Reads all rows of a shared table, with the rule of their slots. A shared table has neither
+  // strings nor statistics.
   absl::Status ReadShared(TableResource* table, TableMeta* meta,
                           std::vector<WholeRows>* parts) const {
     TableMaintenance* const maintenance = table->shard(0)->maintenance();
@@ -176,7 +176,7 @@ class ExportOp : public TableOp {
       parts->emplace_back(table->allocator());
       TF_RETURN_IF_ERROR(
           ToTensorFlow(maintenance->ExportBatch(kExportRows, &cursor, &parts->back())));
-      // The first part has read which rule it is.
+      // Reading the first part determined the rule.
       if (parts->size() == 1) TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, meta));
     }
     return absl::OkStatus();
@@ -270,8 +270,7 @@ class ImportOp : public TableOp {
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    // Everything is put together aside; the table takes it over when nothing in this process can
-    // fail any more.
+    // Build everything aside. The table takes it over once nothing in this process can fail.
     std::unique_ptr<StringKeys> key_strings, value_strings;
     TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_keys(), &key_strings));
     TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_values(), &value_strings));
@@ -284,7 +283,7 @@ class ImportOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
     TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
     TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_strings.get(), &keys));
-    keys.TakeAsDistinct(true);  // as those of an export are; else there will be fewer rows
+    keys.TakeAsDistinct(true);  // true of an export; repeated keys would yield fewer rows
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
     TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));
@@ -329,7 +328,7 @@ class ImportOp : public TableOp {
               ? table->admission()->Load(policy.admission.data(), policy.admission.size())
               : table->admission()->Clear()));
     }
-    // One after the other, so that none meets some shards before and some after.
+    // Serialize, so that no other such verb sees only some shards imported.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     StringKeyScope string_scope(table, KeyUse::kErase);
     {
@@ -344,7 +343,7 @@ class ImportOp : public TableOp {
     table->ReplaceStrings(&key_strings, &value_strings);
     table->clock()->SetStep(exec.now.step);
     table->clock()->SetEpoch(exec.now.epoch);
-    // Rows whose use begins with this import are of a step that is over.
+    // Rows whose statistics begin with this import count as used in a finished step.
     const bool all_known = (table->statistics().OfUse().bits() & ~policy.statistics.bits()) == 0;
     if (!all_known) table->clock()->BeginStep();
     return KeepBounds(exec, table);
@@ -366,7 +365,7 @@ class ImportOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // An empty dictionary, if there is one in the table.
+  // An empty dictionary, or null if the table has none.
   static absl::Status NewDictionary(const TableResource& table, bool is_there,
                                     std::unique_ptr<StringKeys>* dictionary) {
     if (!is_there) return absl::OkStatus();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batches that a find has made ready for a write: their rows are in the cache, and there is
-// room for those that are new.
+// Batches that a find has prepared for a write: their rows are in the cache, and new rows have
+// room.
 //
-// A batch is known by the sum of the hashes of its keys. Two batches may have one sum; then a write
-// that takes its batch for ready finds out that it is not, when it may have changed some rows.
+// A batch is identified by the sum of its key hashes. On a collision, a write takes an unprepared
+// batch for prepared. It detects this, possibly after it has changed some rows.
 //
 // Thread-safe.
 #ifndef TF_EMBED_CC_TIERED_SEEN_BATCHES_H_
@@ -32,16 +32,16 @@ class SeenBatches {
     }
     return found;
   }
-  // Rows have left the cache.
+  // Called when rows have left the cache.
   void Forget() {
     for (std::atomic<uint64_t>& seen : sums_) seen.store(0, std::memory_order_relaxed);
   }
 
  private:
-  // As many as finds of training may come before the first write of a step.
+  // Bound on training finds before the first write of a step.
   static constexpr size_t kMost = 16;
 
-  // Not 0.
+  // Never 0.
   static uint64_t SumOf(const KeyBatch& batch) {
     uint64_t sum = batch.size;
     for (size_t i = 0; i < batch.size; ++i) sum += HashKey(batch.keys[i]);

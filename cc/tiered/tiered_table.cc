@@ -17,11 +17,11 @@
 namespace tf_embed {
 namespace {
 
-// A batch may have rows up to this share of the cache. The others can then make room for it.
+// A batch may bring rows up to this share of the cache, so the rest can make room for it.
 constexpr size_t kBatchDivisor = 2;
-// So often a batch makes room and finds that others have taken it.
+// Attempts to make room before a batch runs alone, if other threads keep taking the room.
 constexpr int kMaxAttempts = 3;
-// Nanoseconds, roughly, of a key that is looked for in the store.
+// Rough nanoseconds to look up a key in the store.
 constexpr size_t kEraseCost = 100;
 
 }  // namespace
@@ -52,7 +52,7 @@ TieredTable::TieredTable(const TableOptions& options, const TierOptions& tiers)
   options_.policy = options.policy.WithNeeds();
   if (options_.policy.statistics.Has(Statistic::kChange)) {
     changes_ = std::make_shared<ChangeLog>(options.name);
-    options_.changes = changes_;  // of the cache, too
+    options_.changes = changes_;  // shared with the cache
   }
 }
 
@@ -159,7 +159,7 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
   if (keys.size == 0 || store_->size() == 0) return Status();
   const ExecContext serial = inner.InSerial();
   const std::lock_guard<OrderedMutex> lock(promotion_);
-  // Another thread may have brought some of them up.
+  // Another thread may have promoted some of them.
   Keys absent(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(AbsentInCache(serial, KeyBatch{keys.keys.data(), keys.size}, &absent));
   if (absent.size == 0) return Status();
@@ -176,7 +176,7 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
     counters_.promoted.fetch_add(rows.size, std::memory_order_relaxed);
     return status;
   }
-  // Without memory for all of them, some may have come.
+  // If memory ran out, some rows may have been inserted.
   for (size_t i = 0; i < rows.size; ++i) {
     bool exists = false;
     const KeyBatch key{rows.keys.data() + i, 1};
@@ -198,7 +198,7 @@ Status TieredTable::ReadThrough(const ExecContext& inner, const KeyBatch& batch,
   TF_EMBED_RETURN_IF_ERROR(
       store_->Get(inner, keys.keys.data(), keys.size, BackingStore::After::kCold, &rows));
   if (rows.size == 0) return Status();
-  // The rows by key.
+  // Row positions, sorted by key.
   Buffer<std::pair<int64_t, size_t>> found(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(found.Resize(rows.size));
   for (size_t i = 0; i < rows.size; ++i) found[i] = {rows.keys[i], i};
@@ -235,7 +235,7 @@ Status TieredTable::Find(const ExecContext& context, const KeyBatch& batch,
     exists = own.data();
   }
   Keys absent(options_.allocator);
-  // A row that came up since then, and was erased below, is in the cache.
+  // A row that was promoted and erased below since then is in the cache.
   const uint64_t moves = moves_.load(std::memory_order_acquire);
   {
     const ReadLocks reading(locks_, context);
@@ -249,7 +249,7 @@ Status TieredTable::Find(const ExecContext& context, const KeyBatch& batch,
       return Status();
     }
     if (promotes) {
-      // Without rows below there is nothing to bring up.
+      // With an empty store there is nothing to promote.
       if (store_->size() == 0 && NumCached() + absent.size <= capacity_ &&
           moves == moves_.load(std::memory_order_acquire)) {
         seen_.Note(batch);
@@ -275,7 +275,7 @@ Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch,
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     size_t wanted = 0;
     {
-      // While a caller keeps writers out, no row moves.
+      // While a caller pauses writers, no row moves.
       const std::shared_lock<FairSharedMutex> writers(locks_.writers, std::try_to_lock);
       if (!writers.owns_lock()) break;
       const std::shared_lock<FairSharedMutex> content(locks_.content);
@@ -286,7 +286,7 @@ Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch,
       TF_EMBED_RETURN_IF_ERROR(KeepStored(&stored));
       const size_t most = capacity_ / kBatchDivisor;
       if (stored.size > most) break;
-      // The write of the same step will insert the others, unless the policy has its say.
+      // The write of the same step inserts the others, unless the policy decides.
       wanted = options_.policy.plans_writes() || distinct > most ? stored.size : distinct;
       if (NumCached() + wanted <= capacity_) {
         if (wanted == distinct) seen_.Note(batch);
@@ -322,7 +322,7 @@ Status TieredTable::Contains(const ExecContext& context, const KeyBatch& batch,
   store_->Contains(absent.keys.data(), absent.size, stored.data());
   for (size_t i = 0; i < absent.size; ++i) exists[absent.positions[i]] = stored[i];
   if (moves == moves_.load(std::memory_order_acquire)) return Status();
-  // A row that came up since the first look, and was erased below, is in the cache.
+  // A row promoted since the first lookup and erased below is in the cache.
   Keys still(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(Absent(absent.Batch(batch), exists, &still));
   return still.size == 0 ? Status() : cache_->Contains(inner, still.Batch(batch), exists);
@@ -353,7 +353,7 @@ Status TieredTable::Replace(const ExecContext& inner, const Write& write, const 
                             const Keys& keys) {
   Status status = write.verb(inner, batch);
   if (store_->size() == 0) return status;
-  // A lookup that has looked into the cache before must look again, once the store has no row.
+  // A lookup that missed the cache earlier must retry once the store lacks the row.
   moves_.fetch_add(1, std::memory_order_release);
   if (status.ok()) {
     const auto erase = [&](size_t begin, size_t end) {
@@ -362,7 +362,7 @@ Status TieredTable::Replace(const ExecContext& inner, const Write& write, const 
     inner.parallel_for(keys.size, kEraseCost, std::cref(erase));
     return status;
   }
-  // Rows that were not written are still below.
+  // Rows that were not written are still in the store.
   for (size_t i = 0; i < keys.size; ++i) {
     bool exists = false;
     const KeyBatch key{keys.keys.data() + i, 1};
@@ -378,7 +378,7 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
   if (store_->size() == 0 && (!bounded || NumCached() + todo->size <= capacity_)) {
     return write.verb(inner, *todo);
   }
-  // A write that finds no room, because the disk is full, shall have changed nothing.
+  // If a write finds no room because the disk is full, it must not have changed anything.
   if (bounded && NumCached() + todo->size > capacity_ && !seen_.Has(*todo)) {
     Keys absent(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, *todo, &absent));
@@ -399,7 +399,7 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
   TF_EMBED_RETURN_IF_ERROR(write.verb(inner, present));
   if (std::memchr(left.data(), 1, places) == nullptr) return Status();
 
-  // The others.
+  // The remaining positions.
   for (size_t i = 0; i < places; ++i) left[i] = !left[i];
   Keys now(options_.allocator);
   Keys keys(options_.allocator);
@@ -422,7 +422,7 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
 
 Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, const Write& write) {
   const bool planned = options_.policy.plans_writes() && !context.restoring;
-  // Whoever holds several tables has called Prefetch before, and can't make room now.
+  // A caller that holds several tables has called Prefetch, and can't make room now.
   const bool bounded = context.held != Held::kWriting;
   const size_t limit = std::max<size_t>(1, capacity_.load() / kBatchDivisor);
   Keys rest(options_.allocator);
@@ -449,30 +449,30 @@ Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, co
     if (has_rule) {
       TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, todo, wanted));
       ++attempt;
-    } else {  // another thread may set yet another rule before this one writes
+    } else {  // another thread may set another rule before this write runs
       TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), *write.rule));
     }
   }
-  // Other threads keep taking the room, or another rule has left less of it. Alone, the batch gets
-  // what room there is, and more than the bound if need be.
+  // Other threads keep taking the room, or another rule has shrunk it. Alone, the batch gets all
+  // the room there is, and exceeds the bound if it must.
   const ReplaceLocks alone(locks_, context);
   if (!HasRule(write.rule)) return RuleWasChanged(options_.name);
   TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(context.Holding(Held::kWriting), todo, todo.size));
-  // Not as Held::kWriting: RunPlanned takes the policy's lock, as whoever asks for it has to.
+  // Not as Held::kWriting: RunPlanned takes the policy's lock itself.
   return planned ? RunPlanned(context, false, write, todo, &wanted)
                  : RunUnplanned(context, false, write, &todo, &rest, &wanted);
 }
 
 Status TieredTable::ForEachPart(const KeyBatch& batch, size_t limit,
                                 const std::function<Status(const KeyBatch& part)>& run) const {
-  // Keys go to parts in the order in which they first come.
+  // Keys go to parts in order of first occurrence.
   Buffer<std::pair<int64_t, uint32_t>> places(options_.allocator);
   Buffer<uint32_t> parts(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(places.Resize(batch.size));
   TF_EMBED_RETURN_IF_ERROR(parts.Resize(batch.size));
   for (size_t i = 0; i < batch.size; ++i) places[i] = {batch.keys[i], static_cast<uint32_t>(i)};
   std::sort(places.data(), places.data() + batch.size);
-  // By place, the first place of its key; later the number of its part.
+  // By position: the first position of its key, later its part number.
   for (size_t i = 0; i < batch.size; ++i) {
     const bool again = i > 0 && places[i].first == places[i - 1].first;
     parts[places[i].second] = again ? parts[places[i - 1].second] : places[i].second;
@@ -499,7 +499,7 @@ Status TieredTable::ForEachPart(const KeyBatch& batch, size_t limit,
 
 Status TieredTable::Run(const ExecContext& context, const KeyBatch& batch, const Write& write) {
   if (write.rule != nullptr && context.held == Held::kNothing) {
-    // The slots of the rule decide how large a part may be.
+    // The slots of the rule determine the size of a part.
     TF_EMBED_RETURN_IF_ERROR(TakeRule(context, *write.rule));
   }
   const size_t limit = std::max<size_t>(1, capacity_.load() / kBatchDivisor);
@@ -528,7 +528,7 @@ Status TieredTable::FindOrInsert(const ExecContext& context, const KeyBatch& bat
   write.verb = std::cref(verb);
   write.finds = true;
   if (!options_.policy.plans_writes()) return Run(context, batch, write);
-  // Keys that get no row have their defaults from here.
+  // Keys without a row take their defaults from here.
   Buffer<bool> own(options_.allocator);
   Keys absent(options_.allocator);
   if (exists == nullptr) {

@@ -1,39 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table larger than its first tier: a cache, which is a table itself, over a BackingStore.
+// A table larger than its first tier: a cache, itself a table, over a BackingStore.
 //
-// Verbs run on the cache. Before one that writes, the rows of its batch that the store has are
-// copied up in one request, and room is made for those that are new. If a find of the same step has
-// done so (SeenBatches), or there is room for all, the verb goes over its batch at once, leaves out
-// the keys that the cache does not have after all, and goes over these again when their rows are
-// up. A row that is copied up is *shared*: both tiers have it, and the cache knows whether its copy
-// has changed. When the cache is full, its oldest rows go down; of shared ones only those that have
-// changed are written.
+// Verbs run on the cache. Before a write, rows of the batch that are in the store are promoted in
+// one request, and room is made for new rows. If a find of the same step has prepared the batch
+// (SeenBatches), or all rows have room, the verb runs on the whole batch at once. It skips keys
+// that miss the cache, and runs on them again after their promotion. A promoted row is *shared*:
+// both tiers have it, and the cache tracks whether its copy has changed. A full cache demotes its
+// oldest rows; shared rows are written only if changed.
 //
-// A find that is a part of training brings rows up as well, and makes room for those that the write
-// after it will insert. Any other find reads rows of the store where they are and moves none.
+// A training find also promotes rows, and makes room for the rows that the write after it will
+// insert. Any other find reads rows from the store and moves none.
 //
-// A batch with more absent keys than half of the cache is written in parts. Rows are independent
-// of each other, so that makes no difference to them.
+// A batch with more absent keys than half of the cache is written in parts. The result is the same,
+// because rows are independent.
 //
-// A table whose policy bounds or admits or expires rows plans a write first, as HostTable does
-// (write_planner.h). All rows of the batch that the store has are brought up before that, so the
-// plan meets cold rows only among those that may leave, by their statistics, which are in memory.
+// A table with a bound, admission or expiry plans each write first, as HostTable does
+// (write_planner.h). All of the batch's rows in the store are promoted before that. So the plan
+// meets cold rows only as candidates for eviction, by their statistics, which are in memory.
 //
-// Where a row is
+// Locations of a row
 //   in the cache alone    it came as a new one
 //   in both               shared
 //   in the store alone    cold
 //
-// Locks. Rows go up while others read and write; a mutex sees that a row comes up once. They go
-// down only while nobody else is inside: the content lock is held alone. So a key that a verb,
-// under that lock, found in the cache stays there, and one that it does not find in the store and
-// then not in the cache is absent. While a caller keeps writers out, as an export does, no row
-// moves. The locks of the cache are never taken by a verb: those of this table stand for them.
+// Locks. Promotion runs concurrently with reads and writes; a mutex ensures that a row is promoted
+// once. Demotion needs the content lock exclusively. So a key that a verb finds in the cache, under
+// that lock, stays there. A key missing first from the store and then from the cache is absent.
+// While a caller pauses writers, as an export does, no row moves. Verbs never take the cache's
+// locks: the locks of this table stand for them.
 //
-// The bound of the cache is kept but for three cases, until the next verb: a caller that holds
-// several tables (HeldTables) can't make room; a batch that finds its room taken by other threads
-// again and again is not refused; and threads that bring up rows at once may count on the same
-// room.
+// The cache may exceed its bound until the next verb, in three cases:
+//   - a caller that holds several tables (HeldTables) can't make room
+//   - a batch that repeatedly loses its room to other threads is not refused
+//   - threads that promote rows concurrently may count on the same room
 #ifndef TF_EMBED_CC_TIERED_TIERED_TABLE_H_
 #define TF_EMBED_CC_TIERED_TIERED_TABLE_H_
 
@@ -59,17 +58,17 @@
 namespace tf_embed {
 
 struct TierOptions {
-  // Bytes of rows that the cache may hold: weights, slots, statistics and a byte a row.
+  // Byte limit on rows in the cache: weights, slots, statistics and one byte a row.
   uint64_t cache_bytes = 0;
-  // What the bound is called where the user sets it, for messages.
+  // The name of the limit in the user's API, for messages.
   const char* cache_bytes_argument = "host_bytes";
   // Makes an empty cache with TableCache, TableEviction and TableMaintenance.
   std::function<Status(const TableOptions& options, std::unique_ptr<Table>* cache)> new_cache;
-  // Copies a row to where the rows of a batch are, with ExecContext::rows_on_device.
+  // Copies a row to the batch's memory, with ExecContext::rows_on_device.
   std::function<Status(const ExecContext& context, const void* row, size_t bytes, void* to)>
       copy_row;
-  // Makes an empty store of rows with such statistics. Called again for a second table of the same
-  // kind (NewEmpty).
+  // Makes an empty store for rows with these statistics. Called again for a second table of the
+  // same kind (NewEmpty).
   std::function<Status(StatisticSet statistics, std::unique_ptr<BackingStore>* store)> new_store;
 };
 
@@ -142,25 +141,25 @@ class TieredTable final : public Table,
  private:
   // A verb that writes.
   struct Write {
-    // Runs it on the cache for a part of the batch; holds a reference (std::cref).
+    // Runs the verb on the cache for a part of the batch; a reference (std::cref).
     std::function<Status(const ExecContext& inner, const KeyBatch& part)> verb;
-    // The table has this rule by the time it runs; null: any.
+    // The rule that the table has when it runs; null: any.
     const RuleSlots* rule = nullptr;
-    // It replaces whole rows, whatever they are.
+    // Replaces whole rows, regardless of their content.
     bool overwrites = false;
-    // It counts hits and misses.
+    // Counts hits and misses.
     bool finds = false;
-    // How new keys come, and whether the verb would insert a key; null: it would insert all.
+    // Admission of new keys, and whether the verb would insert a key; null: inserts all.
     Admits admits = Admits::kAll;
     std::function<bool(const KeyGroup& group)> wants;
   };
 
-  // What the planner of writes sees of the table, whose policy's lock it holds.
+  // The planner's view of the table. REQUIRES: the policy's lock held.
   class Planned final : public PlannedRows {
    public:
     explicit Planned(TieredTable* table) : table_(table) {}
     size_t size() const override {
-      const std::lock_guard<OrderedMutex> lock(table_->promotion_);  // no row is on its way
+      const std::lock_guard<OrderedMutex> lock(table_->promotion_);  // no row is in transit
       return table_->SizeInside();
     }
     void Prefetch(uint64_t hash) const override { cache().Prefetch(hash); }
@@ -184,9 +183,9 @@ class TieredTable final : public Table,
   struct Keys {
     explicit Keys(Allocator* allocator) : keys(allocator), positions(allocator) {}
     Status Resize(size_t size);
-    // Sorts the keys and leaves each once. Positions are lost.
+    // Sorts and deduplicates the keys. Drops positions.
     void MakeDistinct();
-    // The same keys as a batch, beside the arrays of `of`.
+    // The same keys as a batch, with the arrays of `of`.
     KeyBatch Batch(const KeyBatch& of) const;
 
     size_t size = 0;
@@ -194,7 +193,7 @@ class TieredTable final : public Table,
     Buffer<uint32_t> positions;
   };
 
-  // Counted since the table was made.
+  // Counts since the table was made.
   struct Counters {
     std::atomic<uint64_t> promoted{0};     // rows that came up
     std::atomic<uint64_t> demoted{0};      // rows that went down
@@ -209,128 +208,127 @@ class TieredTable final : public Table,
   TieredTable(const TableOptions& options, const TierOptions& tiers);  // may throw std::bad_alloc
   Status Init();
 
-  // Bytes that a row with the slots of a rule takes in the cache.
+  // Size in the cache of a row with the slots of a rule, in bytes.
   size_t RowBytes(const RuleSlots& rule) const;
   Status CheckCapacity(const RuleSlots& rule, size_t* capacity) const;
 
-  // The rows of both tiers, and those of the cache. REQUIRES: the lock of a reader. A row that
-  // moves or leaves at this moment, if promotion_ is not held, may be counted twice or in neither
-  // tier.
+  // Number of rows in both tiers, and in the cache. REQUIRES: a reader's lock. Unless promotion_ is
+  // held, a row that moves or leaves concurrently may be counted twice or not at all.
   size_t SizeInside() const;
   size_t NumCached() const { return cache_->cache()->num_rows(); }
-  // Ends a tick of the cache if that has grown by a share.
+  // Ends a tick of the cache if it has grown enough.
   void NoteGrowth() const;
 
   // The keys of a batch whose `exists`, by position, is false.
   Status Absent(const KeyBatch& batch, const bool* exists, Keys* absent) const;
-  // The keys of a batch that the cache does not hold, each once. Its rows count as used.
+  // The distinct keys of a batch that miss the cache. Counts as a use of the batch's rows.
   Status AbsentInCache(const ExecContext& inner, const KeyBatch& batch, Keys* absent) const;
-  // Leaves the keys that the store has. REQUIRES: they are distinct.
+  // Keeps only keys that are in the store. REQUIRES: keys are distinct.
   Status KeepStored(Keys* keys) const;
 
-  // Copies those rows that the store has to the cache. REQUIRES: the locks of a writer.
+  // Promotes the keys that are in the store. REQUIRES: a writer's locks.
   Status BringUp(const ExecContext& inner, const Keys& keys) const;
-  // Copies a row of the store to a batch's.
+  // Copies a row of the store to the batch's memory.
   Status CopyRow(const ExecContext& context, const void* row, size_t bytes, void* to) const;
-  // Gives the rows of the store to who asked for them. REQUIRES: the lock of a reader.
+  // Reads rows of the store for a find. REQUIRES: a reader's lock.
   Status ReadThrough(const ExecContext& inner, const KeyBatch& batch, const Keys& absent,
                      void* weights, bool* exists, const SlotsOut& slots) const;
 
-  // Takes rows out of the cache until `wanted` more have room; those of the batch stay. Changed
-  // rows are written while others are inside, and leave when nobody is.
+  // Demotes rows until the cache has room for `wanted` more; rows of the batch stay. Changed rows
+  // are written under shared locks, and dropped under exclusive ones.
   Status MakeRoom(const ExecContext& context, const KeyBatch& batch, size_t wanted) const;
-  // The same. REQUIRES: nobody else is inside.
+  // The same. REQUIRES: exclusive access.
   Status MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch, size_t wanted) const;
-  // The rows that leave for `wanted` more, or 0.
+  // Number of rows to demote to make room for `wanted` more, or 0.
   size_t NumLeaving(size_t wanted) const;
-  // The keys of a batch in order.
+  // The keys of a batch, sorted.
   Status SortedKeys(const KeyBatch& batch, Keys* sorted) const;
-  // Calls `take(keys, changed, count)` for rows that may leave and are not in `stay`, which is
-  // sorted, until it has taken `most`.
+  // Calls `take(keys, changed, count)` for rows that may leave and are not in `stay`, until it has
+  // taken `most`. REQUIRES: `stay` is sorted.
   Status ForEachVictim(const ExecContext& inner, const Keys& stay, size_t most, size_t at_once,
                        const std::function<Status(const int64_t* keys, const bool* changed,
                                                   size_t count)>& take) const;
-  // Writes rows that will leave, which are shared and unchanged from then on until they change.
-  // REQUIRES: the locks of a writer.
+  // Writes rows that are about to leave. From then on they are shared and unchanged, until the next
+  // change. REQUIRES: a writer's locks.
   Status WriteVictims(const ExecContext& inner, const Keys& stay, size_t most, Keys* victims) const;
-  // Takes those out of the cache that have not been used or changed since. REQUIRES: nobody else is
-  // inside.
+  // Drops from the cache the victims that have not been used or changed since. REQUIRES: exclusive
+  // access.
   Status DropVictims(const ExecContext& inner, const Keys& victims) const;
-  // Fills in rows of which the keys are given, as the cache has them, and puts them in the store.
-  // REQUIRES: promotion_, or nobody else is inside. On failure the store may have some.
+  // Fills in rows by their keys from the cache, and puts them in the store. On failure the store
+  // may have some. REQUIRES: promotion_ held, or exclusive access.
   Status PutRows(const ExecContext& inner, WholeRows* rows, BackingStore::After after) const;
   // Erases the shared rows of the store. REQUIRES: the same.
   Status EraseShared() const;
-  // Moves rows from the cache to the store. REQUIRES: the same; they are in the cache. `changed`:
-  // whether they have changed there.
+  // Moves rows from the cache to the store. `changed` says whether each changed in the cache.
+  // REQUIRES: the same; the rows are in the cache.
   Status Demote(const ExecContext& inner, const int64_t* keys, const bool* changed,
                 size_t count) const;
 
-  // Runs a verb on a batch. RunPart: if too many keys are absent, on these part by part.
+  // Runs a verb on a batch. If too many keys are absent, runs it part by part (RunPart).
   Status Run(const ExecContext& context, const KeyBatch& batch, const Write& write);
   Status RunPart(const ExecContext& context, const KeyBatch& part, const Write& write);
-  // RunPart within the locks of a writer. If the cache has no room, `*wanted` is the number of rows
-  // that want it, else 0, and `*todo` is what is left to do: its arrays may be those of `rest`.
+  // RunPart under a writer's locks. If the cache lacks room, `*wanted` is the number of rows that
+  // need it, otherwise 0. `*todo` becomes the remaining batch; its arrays may belong to `rest`.
   Status RunUnplanned(const ExecContext& context, bool bounded, const Write& write, KeyBatch* todo,
                       Keys* rest, size_t* wanted);
-  // The same, of a write that is planned. All or nothing is left to do.
+  // The same for a planned write, which is done completely or not at all.
   Status RunPlanned(const ExecContext& context, bool bounded, const Write& write,
                     const KeyBatch& batch, size_t* wanted);
-  // Run, of a write that is planned and has more keys than a part may: the plan is for all of them.
-  // Nobody else is inside meanwhile.
+  // Run, for a planned write with more keys than a part may have. One plan covers all keys, under
+  // exclusive access.
   Status RunPlannedInParts(const ExecContext& context, const KeyBatch& batch, const Write& write,
                            size_t limit);
-  // Plans a write and calls `run(inner context, batch)` for the keys that may come and those that
-  // are there. REQUIRES: the policy's lock.
+  // Plans a write and calls `run(inner context, batch)` for the admitted and the present keys.
+  // REQUIRES: the policy's lock.
   Status Plan(const ExecContext& inner, const Write& write, const KeyBatch& batch,
               const std::function<Status(const ExecContext& inner, const KeyBatch& taken)>& run);
-  // TableCache::NoteUses, of a cold row. REQUIRES: the same.
+  // TableCache::NoteUses for a cold row. REQUIRES: the same.
   TableCache::Found NoteColdUse(const ExecContext& inner, int64_t key);
-  // Calls `run(part)` for parts of a batch with so many distinct keys at most, all places of a key
-  // in one part and in order, until one fails.
+  // Calls `run(part)` for parts of a batch, until one fails. A part has at most `limit` distinct
+  // keys. All positions of a key are in one part, in order.
   Status ForEachPart(const KeyBatch& batch, size_t limit,
                      const std::function<Status(const KeyBatch& part)>& run) const;
-  // Whether rows that the store has need not come up. If others could write, one that comes up for
-  // them might replace one that is written.
+  // Whether rows of the store need no promotion. Otherwise, with concurrent writers, a row promoted
+  // for them could replace a row just written.
   bool Replaces(const ExecContext& context, const Write& write) const {
     return write.overwrites && context.held == Held::kPaused &&
            options_.policy.statistics.size() == 0;
   }
-  // Runs the verb for new rows of keys, whatever the store has of them.
+  // Runs the verb on new rows for keys, ignoring the store's rows.
   Status Replace(const ExecContext& inner, const Write& write, const KeyBatch& batch,
                  const Keys& keys);
   bool HasRule(const RuleSlots* rule) const {
     return rule == nullptr || SameRuleAndInitialValues(rule_, *rule);
   }
-  // SetRule, if the table has another one.
+  // SetRule, if the table has another rule.
   Status TakeRule(const ExecContext& context, const RuleSlots& rule);
-  // Takes rows out of both tiers, tells the sink, and counts them. REQUIRES: nobody else writes, or
-  // the policy's lock; each key has a row and comes once.
+  // Evicts rows from both tiers, tells the sink, and counts them. REQUIRES: no concurrent writes,
+  // or the policy's lock held; keys are distinct and present.
   Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
-  // Copies whole rows of any tier, in any order. REQUIRES: the same, and promotion_.
+  // Copies whole rows of any tier, in any order. REQUIRES: the same, and promotion_ held.
   Status CopyRows(const ExecContext& inner, const KeyBatch& batch, WholeRows* rows) const;
-  // Takes out all rows in a list. REQUIRES: nobody else writes.
+  // Evicts all rows in a list. REQUIRES: no concurrent writes.
   Status RemoveAll(const RankList& list, std::atomic<uint64_t>* counter, size_t* removed);
 
-  // What snapshots go by, in tiered_table_snapshot.cc. They do nothing in a table without a
-  // ChangeLog. REQUIRES: promotion_, or nobody else is inside.
+  // Snapshot hooks (tiered_table_snapshot.cc). No-ops in a table without a ChangeLog. REQUIRES:
+  // promotion_ held, or exclusive access.
 
-  // Says that the snapshot under way has those of some cold rows that it wants, whose places are
-  // then `wanted`; GiveWanted gives it these.
+  // Claims the cold rows among `rows` that the snapshot wants, and lists their positions in
+  // `wanted`. GiveWanted hands them over.
   Status TakeWanted(WholeRows* rows, Keys* wanted) const;
   void GiveWanted(const WholeRows& rows, const Keys& wanted) const;
   void GiveRow(const WholeRows& rows, size_t place) const;
-  // Comes before the cold rows among some keys leave.
+  // Called before cold rows among some keys leave.
   Status NoteColdLeave(const ExecContext& inner, const KeyBatch& batch) const;
-  // Comes before some cold rows change. Sets their words.
+  // Called before cold rows change. Sets their change words.
   void NoteColdChange(WholeRows* rows) const;
 
-  // Finds keys that the cache did not have at `moves`, and brings up those that the store has.
+  // Looks up keys that missed the cache at `moves`, and promotes those in the store.
   Status FindBelow(const ExecContext& context, const KeyBatch& batch, const Keys& absent,
                    uint64_t moves, const DefaultRows& defaults, void* weights, bool* exists,
                    const SlotsOut& slots) const;
 
-  // A cursor of an export is in the store when this bit is set, and in the cache before that.
+  // Export cursor bit: set once the export has reached the store.
   static constexpr uint64_t kInStore = uint64_t{1} << 63;
 
   TableOptions options_;  // with all statistics that the policy needs
@@ -338,20 +336,21 @@ class TieredTable final : public Table,
   const TableLocks locks_{TableLocks::Writes::kTogether};  // before the cache has its own
   std::unique_ptr<Table> cache_;
   std::unique_ptr<BackingStore> store_;
-  std::shared_ptr<ChangeLog> changes_;  // the cache's, too
+  std::shared_ptr<ChangeLog> changes_;  // shared with the cache
   RuleSlots rule_;
   std::atomic<size_t> capacity_{0};  // rows of the cache
 
-  // Held while rows come up, or are written to go down, by who does not wait for a pool of threads.
+  // Held during promotion, and while rows are written for demotion. Its holder never waits for a
+  // thread pool.
   mutable OrderedMutex promotion_{LockRank::kTier};
-  mutable std::atomic<uint64_t> moves_{0};    // times that rows came up, or over
-  mutable Victims victims_;                   // of promotion_, or of who is alone
-  mutable std::atomic<size_t> next_tick_{0};  // rows of the cache at which a tick ends
+  mutable std::atomic<uint64_t> moves_{0};    // bumped when rows are promoted or replaced
+  mutable Victims victims_;                   // guarded by promotion_ or exclusive access
+  mutable std::atomic<size_t> next_tick_{0};  // cache size at which a tick ends
   mutable SeenBatches seen_;
   mutable Counters counters_;
 
   Planned planned_{this};
-  WritePlanner planner_;  // under the policy's lock, or while nobody else writes
+  WritePlanner planner_;  // under the policy's lock, or with writers excluded
 };
 
 }  // namespace tf_embed

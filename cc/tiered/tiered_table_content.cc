@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TieredTable does to its content as a whole. The verbs on rows are in tiered_table.cc.
+// TieredTable's operations on its whole content. Verbs on rows: tiered_table.cc.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -15,7 +15,7 @@
 namespace tf_embed {
 namespace {
 
-// Rows that a pass over the store works on together.
+// Rows processed together in a pass over the store.
 constexpr size_t kPassRows = 16384;
 
 }  // namespace
@@ -74,7 +74,7 @@ Status TieredTable::FinishStep(const ExecContext& context, const Rule& rule) {
   const ReplaceLocks alone(locks_, context);
   const ExecContext inner = context.Holding(Held::kWriting);
   TF_EMBED_RETURN_IF_ERROR(cache_->FinishStep(inner, rule));
-  // Shared rows have changed in the cache. Cold ones go through a table, some at a time.
+  // Shared rows changed in the cache. Cold rows go through a temporary table in batches.
   Keys cold(options_.allocator);
   WholeRows rows(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(cold.Resize(store_->size()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows come and leave by a TieredTable's policy. The verbs on rows are in tiered_table.cc.
+// TieredTable's admission and eviction. Verbs on rows: tiered_table.cc.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -14,13 +14,13 @@
 namespace tf_embed {
 namespace {
 
-// Nanoseconds, roughly, of a key that is surveyed.
+// Rough nanoseconds to survey a key.
 constexpr size_t kSurveyCost = 20;
-// Rows that are taken out at a time.
+// Rows evicted at a time.
 constexpr size_t kChunk = 4096;
-// So many new keys that a search for expired rows goes through the whole table.
+// Large enough that a search for expired rows covers the whole table.
 constexpr size_t kAnyNumber = size_t{1} << 40;
-// A table that loses one row in so many is worth a copy.
+// Rebuild the table if it loses at least one row in this many.
 constexpr size_t kRebuildDivisor = 4;
 
 }  // namespace
@@ -30,7 +30,7 @@ RowStatistics::Word* TieredTable::Planned::Find(int64_t key, uint64_t hash) cons
   if (words != nullptr) return words;
   uint64_t cold[StatisticSet::kMax];
   if (!table_->store_->FindStatistics(key, cold)) {
-    // It may have come up since, or be on its way: shared below, and not yet above.
+    // The row may have been promoted, or be in transit: shared below and not yet in the cache.
     const std::lock_guard<OrderedMutex> none_moves(table_->promotion_);
     words = cache().Find(key, hash);
     if (words != nullptr || !table_->store_->FindStatistics(key, cold)) return words;
@@ -44,7 +44,7 @@ RowStatistics::Word* TieredTable::Planned::Find(int64_t key, uint64_t hash) cons
 Status TieredTable::Planned::CollectRanks(const ExecContext& context, EvictionOrder order,
                                           size_t one_in, const Rank& low, const Rank& high,
                                           RankList* ranks, size_t* below) const {
-  // A row that came up between the two passes would be in neither, and would not leave in its turn.
+  // A row promoted between the two passes would be missed by both, and not be evicted in turn.
   const std::lock_guard<OrderedMutex> none_moves(table_->promotion_);
   TF_EMBED_RETURN_IF_ERROR(
       cache().CollectRanks(context.InSerial(), order, one_in, low, high, ranks, below));
@@ -89,7 +89,7 @@ Status TieredTable::RunPlannedInParts(const ExecContext& context, const KeyBatch
     };
     return ForEachPart(taken, limit, std::cref(run_part));
   };
-  // Nobody else is inside, so the policy's lock is not needed.
+  // Exclusive access makes the policy's lock unnecessary.
   return Plan(inner, write, batch, std::cref(run));
 }
 
@@ -98,7 +98,7 @@ Status TieredTable::Plan(
     const std::function<Status(const ExecContext& inner, const KeyBatch& taken)>& run) {
   const size_t places = batch.NumPositions();
   KeyBatch counted = batch;
-  counted.distinct = false;  // a plan counts the keys that will come, so it takes nobody's word
+  counted.distinct = false;  // a plan counts new keys, so it can't rely on the caller's hint
   KeyGroups groups(options_.allocator);
   Buffer<TableCache::Found> found(options_.allocator);
   Buffer<bool> stays_away(options_.allocator);
@@ -183,7 +183,7 @@ Status TieredTable::CopyRows(const ExecContext& inner, const KeyBatch& batch,
   SlotsOut slots;
   if (rule_.slots_per_row() > 0) slots = {&rule_, rows->slots.data()};
   ExecContext reading = inner.OnHost();
-  reading.training = false;  // this is no use of the rows
+  reading.training = false;  // not a use of the rows
   TF_EMBED_RETURN_IF_ERROR(
       cache_->Find(reading, batch, DefaultRows(), rows->weights.data(), exists.data(), slots));
   TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists.data(), &absent));
@@ -196,7 +196,7 @@ Status TieredTable::CopyRows(const ExecContext& inner, const KeyBatch& batch,
     TF_EMBED_RETURN_IF_ERROR(
         store_->Get(inner, absent.keys.data(), absent.size, BackingStore::After::kCold, &cold));
   }
-  // Cold rows take the places of absent ones; what is left of these goes.
+  // Cold rows fill the positions of absent keys. Positions left over are removed.
   size_t taken = 0;
   rows->size = 0;
   for (size_t i = 0; i < batch.size; ++i) {
@@ -228,7 +228,7 @@ Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   if (options_.policy.plans_writes() && context.held != Held::kWriting) {
     turn = std::unique_lock<OrderedMutex>(locks_.policy);
   }
-  // The store's copy, which may be older, leaves first. No row may come up between the two.
+  // Remove the store's copy first, which may be older. No row may be promoted between the two.
   const std::lock_guard<OrderedMutex> lock(promotion_);
   const ExecContext inner = context.Holding(Held::kWriting).InSerial();
   TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
@@ -249,10 +249,11 @@ Status TieredTable::Remove(const int64_t* keys, size_t count, std::atomic<uint64
       }
       TF_EMBED_RETURN_IF_ERROR(options_.policy.sink->Evict(leaving, rule_));
     }
-    // A row must not come up between the two.
+    // A row must not be promoted between the two.
     const std::lock_guard<OrderedMutex> lock(promotion_);
     if (changes_ != nullptr) TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
-    // The store's copies first: they may be older, and a lookup that misses the cache reads them.
+    // Remove the store's copies first: they may be older, and a lookup that misses the cache reads
+    // them.
     store_->Erase(batch.keys, batch.size);
     if (changes_ != nullptr) {
       TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
@@ -300,7 +301,7 @@ Status TieredTable::EvictBelow(const ExecContext& context, EvictionOrder order, 
         planned_.CollectRanks(context, order, 1, Rank(), limit, &leaving, &below));
     TF_EMBED_RETURN_IF_ERROR(RemoveAll(leaving, &planner_.counters().evicted, removed));
   }
-  if (much) (void)Shrink(context);  // without memory or space the table is right, only larger
+  if (much) (void)Shrink(context);  // without memory or space, the table stays correct but larger
   return Status();
 }
 
@@ -325,7 +326,7 @@ Status TieredTable::FindStatistics(const ExecContext& context, const KeyBatch& b
   TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(inner, batch, statistics, exists));
   TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists, &absent));
   if (absent.size == 0) return Status();
-  // No row is on its way from here on; those that came up since the first look are in the cache.
+  // No row is in transit from here on. Rows promoted since the first lookup are in the cache.
   const std::lock_guard<OrderedMutex> none_moves(promotion_);
   TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(inner.InSerial(), absent.Batch(batch),
                                                               statistics, exists));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How TieredTable makes room in its cache. The verbs on rows are in tiered_table.cc.
+// Demotion: how TieredTable makes room in its cache. Verbs on rows: tiered_table.cc.
 #include <algorithm>
 #include <functional>
 #include <mutex>
@@ -10,12 +10,12 @@
 namespace tf_embed {
 namespace {
 
-// Rows that go down together.
+// Rows demoted together.
 constexpr size_t kDemotedTogether = 4096;
-// Rows that are written together while others are inside.
+// Rows written together while other verbs run.
 constexpr size_t kWrittenTogether = 1024;
-// Room is made for this share of the cache besides, so that few batches have to make any. By so
-// much the cache grows in a tick.
+// Extra room, as a share of the cache, so that few batches must demote. The cache grows by this
+// share in a tick.
 constexpr size_t kSpareDivisor = 32;
 static_assert(kSpareDivisor <= Victims::kGrowthTicks);
 
@@ -54,7 +54,7 @@ Status TieredTable::ForEachVictim(
   const auto stays = [&](int64_t key) {
     return std::binary_search(stay.keys.data(), stay.keys.data() + stay.size, key);
   };
-  // A list of victims may have rows of the batch alone. After two such lists there are no others.
+  // A victim list may consist of the batch's rows alone. After two such lists there are no others.
   int lists_in_vain = 0;
   for (size_t gone = 0; gone < most && lists_in_vain < 2;) {
     size_t found;
@@ -115,7 +115,7 @@ Status TieredTable::PutRows(const ExecContext& inner, WholeRows* rows,
   if (rule_.slots_per_row() > 0) slots = {&rule_, rows->slots.data()};
   const KeyBatch batch{rows->keys.data(), rows->size};
   ExecContext reading = inner.OnHost();
-  reading.training = false;  // this is no use of the rows
+  reading.training = false;  // not a use of the rows
   TF_EMBED_RETURN_IF_ERROR(
       cache_->Find(reading, batch, DefaultRows(), rows->weights.data(), exists.data(), slots));
   counters_.copied_down.fetch_add(rows->size, std::memory_order_relaxed);
@@ -147,7 +147,7 @@ Status TieredTable::WriteVictims(const ExecContext& inner, const Keys& stay, siz
     TF_EMBED_RETURN_IF_ERROR(cache_->cache()->SetChanged(inner, written, false));
     Status status = PutRows(inner, &rows, BackingStore::After::kShared);
     if (!status.ok()) {
-      // Whichever of them are in the store by now, what the cache has counts.
+      // The cache's copy counts, whether or not the store has one by now.
       for (size_t i = 0; i < count; ++i) {
         const KeyBatch one{keys + i, 1};
         if (changed[i] || !stored[i]) (void)cache_->cache()->SetChanged(inner, one, true);
@@ -158,7 +158,7 @@ Status TieredTable::WriteVictims(const ExecContext& inner, const Keys& stay, siz
     victims->size += count;
     return status;
   };
-  // In several turns, so that rows which others want can come up between them.
+  // In several rounds, so that other rows can be promoted between them.
   while (victims->size < most) {
     const std::lock_guard<OrderedMutex> lock(promotion_);
     const size_t before = victims->size;
@@ -204,7 +204,7 @@ Status TieredTable::DropVictims(const ExecContext& inner, const Keys& victims) c
 
 Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const bool* changed,
                            size_t count) const {
-  // Shared rows are below already, unless they have changed.
+  // Shared rows are in the store already, unless they have changed.
   const size_t words = options_.policy.statistics.size();
   const RowLayout layout(options_.value_type, options_.dim, rule_);
   Buffer<bool> exists(options_.allocator);
@@ -229,7 +229,7 @@ Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const 
       TF_EMBED_RETURN_IF_ERROR(
           cache_->eviction()->FindStatistics(inner, batch, statistics.data(), exists.data()));
     }
-    // First, because the store may forget shared rows when it takes others.
+    // First, because the store may drop shared rows when it takes others.
     store_->Unshare(batch.keys, batch.size, words == 0 ? nullptr : statistics.data());
     cache_->cache()->Drop(inner, batch.keys, batch.size);
     seen_.Forget();
@@ -238,7 +238,7 @@ Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const 
   if (rows.size == 0) return Status();
   const Status status = PutRows(inner, &rows, BackingStore::After::kCold);
   if (!status.ok()) {
-    store_->Erase(rows.keys.data(), rows.size);  // the cache has them still
+    store_->Erase(rows.keys.data(), rows.size);  // the cache still has them
     return status;
   }
   cache_->cache()->Drop(inner, rows.keys.data(), rows.size);

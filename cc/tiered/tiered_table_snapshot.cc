@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a TieredTable does for snapshots. The cache tells of rows that change and leave there, so
-// what remains are cold rows: those that come up, which the snapshot may not have passed yet, and
-// those that leave. A snapshot goes over the cache first. So a row that goes down meanwhile has
-// been written down, or is met in the store. Before both it links files of the store: their cold
-// rows are then taken, and nothing of them is read.
+// TieredTable's part in snapshots. The cache reports its own changes and evictions. That leaves
+// cold rows which are promoted or evicted before the snapshot has passed them. The snapshot scans
+// the cache first, then the store, so it meets a row demoted meanwhile in one of them. Before both,
+// it links files of the store, which takes their cold rows without reading them.
 //
 // The verbs on rows are in tiered_table.cc.
 #include <algorithm>
@@ -16,10 +15,10 @@
 namespace tf_embed {
 namespace {
 
-// Rows that a snapshot takes at a time, while no row comes up.
+// Rows exported at a time, during which no row is promoted.
 constexpr size_t kMostExported = 2048;
 
-// The place of the word about changes, which is the last one.
+// The index of a row's change word, the last of its statistics.
 size_t ChangeWord(StatisticSet set, size_t row) {
   return row * set.size() + set.IndexOf(Statistic::kChange);
 }
@@ -104,7 +103,7 @@ Status TieredTable::ExportLinks(const ExecContext& context, FileLinker* linker,
     if (rows->ended) {
       TF_EMBED_RETURN_IF_ERROR(store_->LinkNext(wants, linker, cursor, rows));
     } else {
-      // What came up since then has been given.
+      // Rows promoted since then have been handed over.
       const std::lock_guard<OrderedMutex> lock(promotion_);
       TF_EMBED_RETURN_IF_ERROR(store_->TakeLinked(wants, cursor, rows));
     }
@@ -129,7 +128,7 @@ Status TieredTable::ExportSnapshot(const ExecContext& context, size_t max_rows,
     }
     const WantedRows wants = changes_->wanted();
     TF_EMBED_RETURN_IF_ERROR(store_->Scan(max_rows, wants, &part, rows));
-    // What came up since then has been given.
+    // Rows promoted since then have been handed over.
     const std::lock_guard<OrderedMutex> lock(promotion_);
     Keys kept(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(kept.Resize(rows->size));

@@ -10,11 +10,11 @@ namespace {
 
 // The share of the cache that one pass collects.
 constexpr size_t kShareDivisor = 8;
-// A sample of so many rows tells where that share ends.
+// One row in this many is sampled to find where that share ends.
 constexpr size_t kSampleOneIn = 32;
-// Below so many rows all of them are collected.
+// A smaller cache is collected whole.
 constexpr size_t kFewRows = 4096;
-// A pass keeps marks from getting too old, so one is due after so many ticks.
+// Ticks between passes, which keep marks from wrapping.
 constexpr uint64_t kMostTicks = 24;
 static_assert(RowMark::kOldest + kMostTicks + Victims::kGrowthTicks < RowMark::kTicks,
               "no mark comes around");
@@ -41,7 +41,7 @@ Status Victims::Collect(const ExecContext& context, Table* cache) {
     }
   }
   TF_EMBED_RETURN_IF_ERROR(rows.CollectAges(context, 1, least_age, &ranks_));
-  // Threads append to the list as they finish. Sorted, the same rows leave in each run.
+  // Threads append as they finish. Sorting makes evictions deterministic.
   std::sort(ranks_.begin(), ranks_.end(), [&](const Rank& a, const Rank& b) {
     return age(a) != age(b) ? age(a) > age(b) : a.hash() < b.hash();
   });

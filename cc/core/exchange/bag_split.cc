@@ -22,7 +22,7 @@ std::vector<int64_t> BeginsOf(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-// What is sent of one table, worker by worker.
+// The keys and bags sent for one table, in worker order.
 struct BagSplit::OfTable {
   AskBy asked_by;
   std::vector<int64_t> keys;
@@ -170,7 +170,7 @@ void BagSplit::Assemble(const BagBatch& batch, size_t num_workers,
   keys_.clear();
   positions_.clear();
   lengths_.clear();
-  // Where the values of a table's bags to a worker begin, less those of its bags to others before.
+  // The offset of a table's values to a worker, minus the values of its bags to earlier workers.
   std::vector<std::vector<int64_t>> begins(num_tables), first_bags(num_tables);
   std::vector<int64_t> at_key(num_tables, 0), at_bag(num_tables, 0);
   int64_t values = 0;

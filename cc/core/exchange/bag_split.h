@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the bags of a batch apart by the workers that own their keys, and puts the pooled rows that
-// come back together.
+// Splits the bags of a batch by the workers that own their keys, and pools the rows that come back.
 //
-// Each owner gets bags, pools their rows, and sends a row back for each. Of every table there are
-// two ways to ask, and Build takes the one that sends less:
+// Each owner receives bags, pools their rows, and returns a row for each bag. A table can be asked
+// in two ways, and Build takes the one that sends less:
 //
-//     by bags   what an owner has of a bag's keys is a bag for it; its sums are added up here
-//     by keys   each distinct key is a bag of its own; rows are pooled here
+//     by bags   an owner gets its keys of a bag as one bag; its sums are added up here
+//     by keys   each distinct key is its own bag; rows are pooled here
 #ifndef TF_EMBED_CC_CORE_EXCHANGE_BAG_SPLIT_H_
 #define TF_EMBED_CC_CORE_EXCHANGE_BAG_SPLIT_H_
 
@@ -20,14 +19,14 @@
 
 namespace tf_embed {
 
-// A run of bags whose keys are of one table. Bag b has keys offsets[b] to offsets[b + 1].
+// A run of bags whose keys are from one table. Bag b has keys offsets[b] to offsets[b + 1].
 struct BagRun {
   size_t table;
   size_t first_bag;
   size_t num_bags;
 };
 
-// The bags of a batch. Does not own what it points to.
+// The bags of a batch. A view: it does not own its arrays.
 struct BagBatch {
   const int64_t* keys;
   const int64_t* offsets;
@@ -44,47 +43,46 @@ struct BagOwners {
   bool unsigned_keys = false;
 };
 
-// How the bags of each table are asked for.
+// The way to ask for the bags of each table.
 enum class AskBy : uint8_t { kLess, kBags, kKeys };
 
-// Bytes on the wire, both ways and with gradients, that a table takes.
+// Bytes that a table sends, both ways and with gradients.
 struct AskCost {
-  uint64_t key;         // by keys, of a distinct key
-  uint64_t key_in_bag;  // by bags, of a key
-  uint64_t bag;         // by bags, of a bag
+  uint64_t key;         // by keys, for a distinct key
+  uint64_t key_in_bag;  // by bags, for a key
+  uint64_t bag;         // by bags, for a bag
 
-  // A row travels back for each bag, and its gradient forth, and distinct keys are bags too.
+  // Each bag costs a row back and its gradient forth. Distinct keys are bags too.
   static AskCost OfBags(size_t dim, size_t bytes_of_number);
 };
 
-// Results are the same for any number of threads.
+// Deterministic for any number of threads.
 class BagSplit {
  public:
-  // `costs`: of each table. Fails if an owner is out of range, or equal keys of a table have
-  // different owners. May throw std::bad_alloc.
+  // `costs` has an entry for each table. Fails if an owner is out of range, or if equal keys of a
+  // table have different owners. May throw std::bad_alloc.
   Status Build(const ExecContext& context, const BagBatch& batch, const BagOwners& owners,
                AskBy ask_by, const std::vector<AskCost>& costs);
 
   // How each table is asked: by bags or by keys.
   const std::vector<AskBy>& asked_by() const { return asked_by_; }
 
-  // What is sent, worker by worker, and to each worker table by table.
+  // The keys sent, by worker and then by table.
   const std::vector<int64_t>& keys() const { return keys_; }
-  // Of each key that is sent in a bag, its place among the keys of its table, which stand run by
-  // run.
+  // For each key sent in a bag, its position among the keys of its table, which are ordered by run.
   const std::vector<int64_t>& positions() const { return positions_; }
   // Number of keys of each bag that is sent.
   const std::vector<int32_t>& lengths() const { return lengths_; }
   // Number of bags [workers, tables].
   const std::vector<int32_t>& bags() const { return bags_; }
-  // Of each worker: keys, bags, and values that will come back, which are `dim` for each bag, side
-  // by side.
+  // For each worker: the number of keys, of bags, and of values that will come back. Each bag
+  // returns `dim` values, consecutively.
   const std::vector<int64_t>& keys_to() const { return keys_to_; }
   const std::vector<int64_t>& bags_to() const { return bags_to_; }
   const std::vector<int64_t>& values_from() const { return values_from_; }
 
   // The pooled row of bag b is the sum of the rows that begin at values sources[splits[b]] up to
-  // sources[splits[b + 1]]. By keys there is one for each key of the batch, in their order.
+  // sources[splits[b + 1]]. By keys, there is one source for each key of the batch, in their order.
   const std::vector<int64_t>& sources() const { return sources_; }
   const std::vector<int64_t>& splits() const { return splits_; }
 
@@ -107,7 +105,7 @@ class BagSplit {
   std::vector<int64_t> splits_;
 };
 
-// Where the pooled rows of a batch lie: that of bag i of a run at begin + i * stride.
+// Locations of the pooled rows of a batch. The row of bag i of a run is at begin + i * stride.
 struct PooledRun {
   BagRun bags;
   size_t begin;
@@ -115,7 +113,7 @@ struct PooledRun {
   size_t dim;
 };
 
-// What is pooled here of the rows that came back. Does not own what it points to.
+// The pooling of the rows that came back. A view: it does not own its arrays.
 struct BagJoin {
   const int64_t* sources;  // each is at most `num_values` - dim
   const int64_t* splits;

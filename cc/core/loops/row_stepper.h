@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a rule on rows of a table, whatever types weights and slots are: those of float16 and
-// bfloat16 are widened for the step and rounded once after it, weights to nearest or by noise,
-// slots to nearest.
+// Steps of a rule on rows of a table, for all types of weights and slots. Float16 and bfloat16 are
+// widened for the step and rounded once after it: weights to nearest or stochastically, slots to
+// nearest.
 #ifndef TF_EMBED_CC_CORE_LOOPS_ROW_STEPPER_H_
 #define TF_EMBED_CC_CORE_LOOPS_ROW_STEPPER_H_
 
@@ -17,13 +17,13 @@
 
 namespace tf_embed {
 
-// For one thread. T: the weights. kNarrowSlots: the layout's narrow_slots.
+// For one thread. T: the weight type. kNarrowSlots: the layout's narrow_slots.
 template <typename T, bool kNarrowSlots>
 class RowStepper {
  public:
   using Compute = typename Number<T>::Compute;
 
-  // `stored` are the slots as the rows have them.
+  // `stored` are the slots as stored in rows.
   RowStepper(const RowLayout& layout, const RuleSlots& stored, StepFunction<Compute> step,
              const Rule& rule, const RoundingNoise& noise, Allocator* allocator)
       : layout_(layout),
@@ -37,7 +37,7 @@ class RowStepper {
         narrow_slots_(allocator),
         wide_slots_(allocator) {}
 
-  // Comes before the first step.
+  // REQUIRES: called before the first step.
   Status MakeRoom() {
     if constexpr (kNarrowSlots) {
       TF_EMBED_RETURN_IF_ERROR(narrow_slots_.Resize(layout_.slot_bytes));
@@ -48,7 +48,8 @@ class RowStepper {
     return wide_.Resize(layout_.dim);
   }
 
-  // The caller is the row's only writer. `gradient` [dim]; null for a step that needs none.
+  // `gradient` [dim] is null for a step that needs none. REQUIRES: the caller is the row's only
+  // writer.
   void Step(int64_t key, const Compute* gradient, char* row) {
     char* const slots = row + layout_.slot_offset;
     if constexpr (kNarrowSlots) {
@@ -91,7 +92,7 @@ class RowStepper {
   Buffer<Compute> wide_slots_;
 };
 
-// Calls function(TypeTag<RowStepper<T, kNarrowSlots>>()) with that of a layout.
+// Calls function(TypeTag<RowStepper<T, kNarrowSlots>>()) with the layout's RowStepper.
 template <typename T, typename Function>
 auto DispatchStepper(const RowLayout& layout, const Function& function) {
   if (layout.narrow_slots) return function(TypeTag<RowStepper<T, true>>());

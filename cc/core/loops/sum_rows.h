@@ -13,8 +13,8 @@
 
 namespace tf_embed {
 
-// The sum of the rows at `positions` [count], in that order: one of `rows` itself where that is all
-// of it, else `sum` [dim].
+// The sum of the rows at `positions` [count], in that order. A single row is returned in place,
+// otherwise the result is in `sum` [dim].
 template <typename T>
 const typename Number<T>::Compute* SumRows(const TableLoops& loops, const GradientRows<T>& rows,
                                            const uint32_t* positions, size_t count,

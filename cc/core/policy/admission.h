@@ -42,35 +42,34 @@ class Admission {
   static std::shared_ptr<Admission> NewBloom(Allocator* allocator, uint32_t threshold,
                                              double error_rate, size_t max_keys);
 
-  // Notes an apply that holds these keys, no one twice, and says which of them are admitted. Those
-  // go on to be, until they are forgotten.
+  // Counts an apply with these distinct keys, and returns whether each is admitted. Admitted keys
+  // stay so until they are forgotten.
   virtual Status Count(const int64_t* keys, size_t count, bool* admitted) = 0;
 
   // The answers of Count, without counting.
   virtual void Peek(const int64_t* keys, size_t count, bool* admitted) const = 0;
 
-  // Tells that these keys have rows now.
+  // Forgets keys that now have rows.
   virtual void Forget(const int64_t* keys, size_t count) = 0;
 
-  // Forgets all.
+  // Forgets all keys.
   virtual Status Clear() = 0;
 
   virtual size_t bytes() const = 0;
 
-  // The counts, to go on with later. Load refuses, and changes nothing, if the numbers come from
-  // another kind or are damaged.
+  // Saves the counts, or restores them. Load fails, and changes nothing, if the numbers are damaged
+  // or from another kind.
   virtual Status Save(std::vector<int64_t>* numbers) const = 0;
   virtual Status Load(const int64_t* numbers, size_t count) = 0;
 
-  // Adds the counts of `other`, which are of other keys than this one's. Refuses, and changes
-  // nothing, if that is of another kind, or has filters of other sizes. REQUIRES: no other thread
-  // uses `other`.
+  // Adds the counts of `other`, whose keys must be different ones. Fails, and changes nothing, if
+  // that is of another kind, or has filters of other sizes. REQUIRES: no other thread uses `other`.
   virtual Status Merge(const Admission& other) = 0;
 
   virtual Kind kind() const = 0;
 
-  // Adds the keys in the saved counts of a counter to `keys`. Filters know no keys. REQUIRES: Load
-  // has taken these numbers.
+  // Adds the keys in a counter's saved counts to `keys`. Filters can't list keys. REQUIRES: Load
+  // has accepted these numbers.
   static void SavedKeys(const std::vector<int64_t>& numbers, std::vector<int64_t>* keys);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which row of a bounded table leaves first. An order is one struct and one line of the list below;
-// names in ops and Python, the statistics that a table keeps for it, and the dispatch on host and
-// device come from these.
+// The order in which rows leave a bounded table. An order is one struct and one line of the list
+// below. Names in ops and Python, the statistics that a table keeps for it, and the dispatch on
+// host and device derive from these.
 #ifndef TF_EMBED_CC_CORE_POLICY_EVICTION_ORDER_H_
 #define TF_EMBED_CC_CORE_POLICY_EVICTION_ORDER_H_
 
@@ -44,13 +44,13 @@ inline constexpr NamedValue<EvictionOrder> kEvictionOrderNames[] = {
 // Row: RowStatistics, or its counterpart on a device.
 struct OrderBase {
   static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
-  // Two numbers in one word: the first saturates, of the second the lower bits decide.
+  // Packs two numbers in one word. The first saturates; the second keeps its lower bits.
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t Pair(uint64_t first, uint64_t second,
                                                             int second_bits) {
     first = std::min(first, (uint64_t{1} << (64 - second_bits)) - 1);
     return first << second_bits | (second & ((uint64_t{1} << second_bits) - 1));
   }
-  // An epoch above the low half, in which the number saturates; 63 bits.
+  // An epoch above a 32-bit number, which saturates; 63 bits.
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InEpoch(uint64_t epoch, uint64_t number) {
     return std::min(epoch, uint64_t{kMaxEpoch}) << 32 | std::min(number, uint64_t{UINT32_MAX});
   }
@@ -98,7 +98,7 @@ struct TtlOrder : OrderBase {
   }
 };
 
-// The score that the user gives.
+// The user's score.
 struct ScoreOrder : OrderBase {
   static constexpr StatisticSet kStatistics = StatisticSet().With(Statistic::kScore);
   TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
@@ -138,9 +138,9 @@ inline StatisticSet StatisticsOf(EvictionOrder order) {
   return StatisticSet();
 }
 
-// A row's place in an order; the lowest leaves first. No two rows have the same one: if scores are
-// equal, hashes decide. So evictions do not depend on threads, or on the positions of rows. The
-// hash also gives the key (KeyOfHash).
+// A row's position in an order; the lowest leaves first. Ranks are unique, because hashes break
+// ties. So evictions depend neither on threads nor on the positions of rows. The hash also
+// determines the key (KeyOfHash).
 class Rank {
  public:
   constexpr Rank() = default;
@@ -160,8 +160,8 @@ class Rank {
   static constexpr uint64_t Turn(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
   uint64_t score_ = 0;
-  // The highest bits of a hash are the number of a stripe. They come last here, so that the rows of
-  // some stripes are a fair sample of an order in which hashes decide.
+  // The highest bits of a hash are a stripe's number. They come last here, so that the rows of some
+  // stripes are a fair sample of an order that hashes decide.
   uint64_t turned_hash_ = 0;
 };
 inline constexpr Rank kHighestRank{UINT64_MAX, UINT64_MAX};
@@ -182,7 +182,7 @@ TF_EMBED_HOST_DEVICE inline Rank RankOf(EvictionOrder order, const Row& row, uin
   return Rank();
 }
 
-// The number that an order goes by first, as it is told to users.
+// The leading number of an order, as shown to users.
 inline int64_t ShownScore(EvictionOrder order, const RowStatistics& row, uint64_t hash) {
   const uint64_t score = RankOf(order, row, hash).score();
   switch (order) {

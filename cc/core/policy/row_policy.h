@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules by which rows come and leave. They go by the statistics of rows (row_statistics.h).
+// Admission and eviction rules. They use the statistics of rows (row_statistics.h).
 #ifndef TF_EMBED_CC_CORE_POLICY_ROW_POLICY_H_
 #define TF_EMBED_CC_CORE_POLICY_ROW_POLICY_H_
 
@@ -21,24 +21,24 @@ namespace tf_embed {
 class EvictionSink {
  public:
   virtual ~EvictionSink() = default;
-  // Takes note of whole rows, with the slots of `rule`, before they leave. If it fails they stay,
-  // and the verb fails. Several tables may call at once.
+  // Receives whole rows, with the slots of `rule`, before they leave. If it fails, they stay and
+  // the verb fails. Several tables may call concurrently.
   virtual Status Evict(const WholeRows& rows, const RuleSlots& rule) = 0;
 };
 
 struct RowPolicy {
-  StatisticSet statistics;  // those that the rest needs, and others that are wanted
+  StatisticSet statistics;  // those that the policy needs, and others requested
 
-  // The bound on rows. If a table has so many, a new row evicts the lowest of all that are not used
-  // in the present step; if none can leave, it is refused. 0: no bound.
+  // The row bound. In a full table, a new row evicts the lowest of the rows not used in the present
+  // step, or is refused if there are none. 0: unbounded.
   size_t max_rows = 0;
-  // Whether rows leave for new ones. Otherwise the bound refuses all new rows, in the order of the
-  // batch, and keeps nothing beside a row.
+  // Whether new rows evict others. Otherwise a full table refuses new rows, in batch order, and
+  // keeps no extra data for a row.
   bool evicts = true;
   EvictionOrder eviction = EvictionOrder::kLru;
 
-  // A row that was not used for so long is expired: a verb of training that meets it takes it for
-  // absent, and verbs that insert take expired rows out, its own and some others. 0: never.
+  // Time without use after which a row is expired. A training verb treats an expired row as absent.
+  // Inserting verbs remove the expired rows of their batch and some others. 0: never.
   uint64_t ttl_milliseconds = 0;
 
   // Decides when an apply makes a row; null: at once. Tables may share one.
@@ -46,7 +46,7 @@ struct RowPolicy {
 
   EvictionSink* sink = nullptr;  // may be null; outlives the table
 
-  // Whether writes must be planned before rows are touched, and so go one at a time.
+  // Whether writes must be planned before they touch rows, and so run one at a time.
   bool plans_writes() const { return max_rows > 0 || ttl_milliseconds > 0 || admission != nullptr; }
 
   bool Expired(const RowStatistics& row, const Moment& now) const {
@@ -54,7 +54,7 @@ struct RowPolicy {
            row.Get(Statistic::kLastTime) + ttl_milliseconds <= now.milliseconds;
   }
 
-  // With the statistics that its own rules read.
+  // Adds the statistics that its own rules read.
   RowPolicy WithNeeds() const {
     RowPolicy policy = *this;
     if (max_rows > 0 && evicts) {  // the last step tells the rows of the batch in flight

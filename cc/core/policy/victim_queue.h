@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows that leave next, lowest rank first.
+// The next rows to leave, lowest rank first.
 //
-// To look for the lowest row of all at each insert would cost a pass over the table. So one pass
-// takes a sixteenth of the rows, the lowest, and many inserts live on it. That stays exact, because
-// uses only raise ranks: a row that is not in the queue was above `limit` and still is, unless it
-// came since, or its score was set; those below the limit are added. A row whose rank has risen
-// since is found out when its turn comes, and goes back in line while it is below the limit.
+// A search for the lowest row at each insert would cost a pass over the table. Instead, one pass
+// collects the lowest sixteenth of the rows, which serves many inserts. This is exact, because uses
+// only raise ranks. A row outside the queue was above `limit` and still is, unless it is new or its
+// score was set; such rows below the limit are added. A row whose rank has risen is detected when
+// its turn comes, and is queued again if it is still below the limit.
 //
-// Invariant: each row below the limit is in the queue, by its rank or by a lower one that it had
-// before. By others as well, perhaps.
+// Invariant: each row below the limit is in the queue, under its rank or an earlier, lower one. It
+// may also be there under other ranks.
 //
 // Not thread-safe.
 #ifndef TF_EMBED_CC_CORE_POLICY_VICTIM_QUEUE_H_
@@ -28,7 +28,7 @@ class VictimQueue {
 
   const Rank& limit() const { return limit_; }
   bool empty() const { return next_ == sorted_.size() && late_.empty(); }
-  // How many rows are in line, repeats included.
+  // Number of queued ranks, repeats included.
   size_t size() const { return sorted_.size() - next_ + late_.size(); }
 
   void Clear() {
@@ -38,7 +38,7 @@ class VictimQueue {
     limit_ = Rank();
   }
 
-  // Starts over with all the rows below `limit`, in any order.
+  // Refills the queue with all rows below `limit`, in any order.
   void Fill(RankList* ranks, const Rank& limit) {
     Clear();
     std::swap(sorted_, *ranks);
@@ -46,7 +46,7 @@ class VictimQueue {
     limit_ = limit;
   }
 
-  // Puts a row in line, if it is below the limit.
+  // Queues a row, if it is below the limit.
   Status Push(const Rank& rank) {
     if (!(rank < limit_)) return Status();
     TF_EMBED_RETURN_IF_ERROR(late_.Append(rank));
@@ -54,13 +54,13 @@ class VictimQueue {
     return Status();
   }
 
-  // One that will be taken soon, if there is any, to ask for its memory.
+  // A rank that is about to be popped, if any, for a prefetch.
   const Rank* Ahead() const {
     constexpr size_t kAhead = 12;
     return next_ + kAhead < sorted_.size() ? &sorted_[next_ + kAhead] : nullptr;
   }
 
-  // Takes the lowest. Not empty.
+  // Pops the lowest rank. REQUIRES: not empty.
   Rank Pop() {
     if (late_.empty() || (next_ < sorted_.size() && sorted_[next_] < late_[0])) {
       return sorted_[next_++];
@@ -76,7 +76,7 @@ class VictimQueue {
 
   Rank limit_;  // nothing is below it at first
   RankList sorted_;
-  size_t next_ = 0;  // those before it are taken
+  size_t next_ = 0;  // those before it were popped
   RankList late_;    // a heap
 };
 

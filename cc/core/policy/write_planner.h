@@ -30,7 +30,7 @@
 
 namespace tf_embed {
 
-// How a verb's new keys come.
+// Admission of a verb's new keys.
 enum class Admits : uint8_t {
   kAll,      // without admission
   kCounted,  // admission counts them
@@ -57,20 +57,20 @@ struct WritePlan {
   size_t size_before = 0;  // of the table, once there was room
 };
 
-// Rows that came and left, and rows that did not come, since a table was made.
+// Counts of admitted, refused and removed rows since a table was made.
 struct PolicyCounters {
   std::atomic<uint64_t> admitted{0}, held_back{0}, refused{0}, evicted{0}, expired{0};
 };
 
-// The rows of a store, as a planner needs them. REQUIRES: no other thread adds or removes rows
-// during a call; readers may use rows.
+// A planner's view of a store's rows. REQUIRES: no other thread adds or removes rows during a call;
+// readers may use rows.
 class PlannedRows {
  public:
   virtual ~PlannedRows() = default;
 
   virtual size_t size() const = 0;
 
-  // Asks for the memory of a key that will be looked up soon.
+  // Prefetches a key that will be looked up soon.
   virtual void Prefetch(uint64_t hash) const = 0;
 
   // The statistics of a key's row; null for an absent key.
@@ -81,35 +81,36 @@ class PlannedRows {
                               const Rank& low, const Rank& high, RankList* ranks,
                               size_t* below) const = 0;
 
-  // Adds Rank(0, hash) of the expired rows of a part of the table, which goes through all of it in
-  // the course of calls. `num_absent` keys of the batch have no row: with so many new rows the part
-  // must be so large that the whole table is searched while half of it comes.
+  // Adds Rank(0, hash) of the expired rows of a part of the table; successive calls cover all of
+  // it. `num_absent` keys of the batch have no row. The part must be so large that the whole table
+  // is searched by the time half as many rows as it has have been added.
   virtual Status FindExpired(const Moment& now, size_t num_absent, RankList* expired) = 0;
 
-  // Takes out rows, tells the sink, and counts them. Each key has a row and comes once.
+  // Evicts rows, tells the sink, and counts them. REQUIRES: keys are distinct and present.
   virtual Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) = 0;
 };
 
 // Not thread-safe, except for the counters.
 class WritePlanner {
  public:
-  // The first step above; all decisions are kNothing so far.
+  // Step 1 above; all decisions are kNothing before it.
   using Survey = std::function<Status(WritePlan* plan)>;
-  // The fourth one.
+  // Step 4 above.
   using Write = std::function<Status(const Decision* decisions)>;
 
-  // `policy` and `rows` outlive the planner.
+  // REQUIRES: `policy` and `rows` outlive the planner.
   WritePlanner(const RowPolicy& policy, Allocator* allocator, PlannedRows* rows)
       : policy_(policy), allocator_(allocator), rows_(*rows), victims_(allocator) {}
 
-  // Runs a planned write of a batch. Returns the first failure; rows that left by then are gone.
+  // Runs a planned write of a batch. Returns the first failure; rows that left by then stay
+  // removed.
   Status Run(const ExecContext& context, const KeyBatch& batch, Admits admits, const Survey& survey,
              const Write& write);
 
-  // A row's rank was set, other than by a use.
+  // Records a rank that was set, other than by a use.
   Status NoteRank(const Rank& rank) { return queues_rows() ? victims_.Push(rank) : Status(); }
 
-  // The rows were replaced.
+  // Records that all rows were replaced.
   void Forget() { victims_.Clear(); }
 
   PolicyCounters& counters() { return counters_; }
@@ -118,26 +119,26 @@ class WritePlanner {
  private:
   Status Plan(const ExecContext& context, const KeyBatch& batch, Admits admits,
               const Survey& survey, WritePlan* plan);
-  // Whether rows leave for new ones, and so stand in line.
+  // Whether new rows evict others, so that rows are queued.
   bool queues_rows() const { return policy_.max_rows > 0 && policy_.evicts; }
-  // Whether new rows stay away if their scores are lower than those of all that are there.
+  // Whether a new row is refused if its score is lower than those of all present rows.
   bool OrdersByScores(const KeyBatch& batch) const {
     return batch.scores != nullptr && policy_.eviction == EvictionOrder::kScore;
   }
-  // Takes out expired rows: those of the batch, and some of the others.
+  // Evicts expired rows: those of the batch, and some others.
   Status RemoveExpired(const Moment& now, const KeyBatch& batch, const Decision* decisions,
                        size_t num_absent);
-  // Takes out the lowest rows, for those of `coming` keys that find no room. If they are ordered by
-  // scores, puts the highest first, for which alone there may be room.
+  // Evicts the lowest rows for the `coming` keys that find no room. If scores decide, first sorts
+  // the keys by falling score, because only the first may have room.
   Status MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming, int64_t* keys,
                   size_t* positions, size_t* evicted);
-  // Takes out the lowest `wanted` rows, except for those in use at this step; fewer if all are.
-  // With `scores` [wanted], falling, the i-th of them goes only if its score is no higher than the
-  // i-th of these.
+  // Evicts the lowest `wanted` rows, except those in use at this step; fewer if all are in use.
+  // With `scores` [wanted], in falling order, the i-th row is evicted only if its score is at most
+  // the i-th of these.
   Status EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
                      size_t* evicted);
-  // Puts new victims in the queue, at least `wanted` if there are so many. Then `*all` says whether
-  // the whole table is in it.
+  // Queues new victims, at least `wanted` if there are so many. Then `*all` says whether the whole
+  // table is queued.
   Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
   Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
 

@@ -5,7 +5,7 @@
 // table gives out (Find, ExportBatch, checkpoints) are of the compute type, and a table takes over
 // slots of any types.
 //
-//     | group 0 | group 1 | ... |        each begins at a multiple of what one of its slots takes
+//     | group 0 | group 1 | ... |        each aligned to the size of its own slots
 //
 // If all slots are of the compute type, their bytes are the slots themselves: a table then never
 // calls the functions here, and its loops do no conversion.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows below a cache. A TieredTable keeps the rows that it works on in a table, its cache, and all
-// others in a BackingStore, which computes nothing: it takes whole rows and gives them back.
+// Rows below a cache. A TieredTable keeps its working set in a cache, itself a table, and all other
+// rows in a BackingStore. The store computes nothing: it takes and returns whole rows.
 //
-// A row of the store is *cold* if the cache has no copy of it, and *shared* if the cache has one.
-// The cache's copy is the current one, and the cache knows whether it has changed. An unchanged
+// A row of the store is *cold* if the cache has no copy of it, and *shared* if it has one. The
+// cache's copy is then the current one, and the cache tracks whether it has changed. An unchanged
 // copy need not be written again when it leaves the cache.
 //
-// Rows have weights, slots of the compute type, and statistics. The last are kept in memory,
-// whatever the medium, because the rules by which rows leave a table need those of all rows.
+// Rows have weights, slots of the compute type, and statistics. Statistics are in memory for every
+// medium, because eviction needs those of all rows.
 //
-// Thread safety: any thread may call any verb at any time. The keys of a call are distinct.
+// Thread-safe. REQUIRES: the keys of a call are distinct.
 #ifndef TF_EMBED_CC_CORE_TABLE_BACKING_STORE_H_
 #define TF_EMBED_CC_CORE_TABLE_BACKING_STORE_H_
 
@@ -34,12 +34,12 @@ namespace tf_embed {
 
 struct BackingStoreStats {
   uint64_t rows = 0;             // cold and shared ones
-  uint64_t shared_rows = 0;      // those in the cache as well
+  uint64_t shared_rows = 0;      // also in the cache
   uint64_t index_bytes = 0;      // of memory
-  uint64_t buffer_bytes = 0;     // of memory, for rows that wait to be written
-  uint64_t live_bytes = 0;       // of rows that are here, on the disk or waiting
-  uint64_t host_rows = 0;        // of the rows, those in host memory
-  uint64_t host_bytes = 0;       // of the live bytes, those of these rows
+  uint64_t buffer_bytes = 0;     // of memory, for rows not yet written
+  uint64_t live_bytes = 0;       // of present rows, on disk or buffered
+  uint64_t host_rows = 0;        // rows in host memory
+  uint64_t host_bytes = 0;       // live bytes of those rows
   uint64_t disk_bytes = 0;       // of files, garbage included
   uint64_t rows_read = 0;        // rows that Get read from the disk
   uint64_t bytes_read = 0;       // from the disk, for Get
@@ -47,7 +47,7 @@ struct BackingStoreStats {
   uint64_t bytes_written = 0;    // to the disk, for Put
   uint64_t compacted_bytes = 0;  // read and written by compaction
   uint64_t read_requests = 0;    // blocks that Get asked the disk for
-  uint64_t max_queue_depth = 0;  // the most requests that were under way at once
+  uint64_t max_queue_depth = 0;  // highest number of concurrent requests
 };
 
 class BackingStore {
@@ -57,7 +57,7 @@ class BackingStore {
   virtual size_t size() const = 0;
   virtual size_t shared() const = 0;
 
-  // Tells which keys are here, in `exists` [count].
+  // Sets `exists` [count] to whether each key is present.
   virtual void Contains(const int64_t* keys, size_t count, bool* exists) const = 0;
 
   // The state of rows after a verb.
@@ -65,45 +65,44 @@ class BackingStore {
     kCold,    // Get: as they were before
     kShared,  // the cache has them too, or the caller puts them there now
   };
-  // Copies the rows of those keys that are here to `rows`, in any order, and leaves out the others.
-  // On failure no row has become shared.
+  // Copies the rows of present keys to `rows`, in any order. On failure no row has become shared.
   virtual Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
                      WholeRows* rows) = 0;
 
-  // Takes rows; a row of a key that is here is replaced. On failure some of them may be here, each
-  // of them whole; the caller keeps its copies and may put them again. kResourceExhausted if there
-  // is no space. A store that is short of memory may forget shared rows of other keys meanwhile.
+  // Stores rows, replacing those of present keys. After a failure some of them may be stored, each
+  // completely; the caller keeps its copies and may retry. Returns kResourceExhausted if there is
+  // no space. A store short of memory may drop shared rows of other keys meanwhile.
   virtual Status Put(const ExecContext& context, const WholeRows& rows, After after) = 0;
   Status Put(const ExecContext& context, const WholeRows& rows) {
     return Put(context, rows, After::kCold);
   }
 
-  // The cache has dropped its unchanged copies of shared rows: they are cold now, with these
-  // statistics; null: with those that they had. Keys that are not here are passed over.
+  // Makes shared rows cold, because the cache has dropped its unchanged copies. Sets their
+  // statistics, unless null. Skips absent keys.
   virtual void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) = 0;
 
-  // Removes keys. Absent ones are no error, and a key may come twice. Can't fail.
+  // Removes keys, which may be absent or repeated. Can't fail.
   virtual void Erase(const int64_t* keys, size_t count) = 0;
 
-  // Of a cold row, copies the statistics, or sets those of use that both the rows and `set` have.
-  // False if there is none.
+  // Copies the statistics of a cold row, or sets the usage statistics that both the rows and `set`
+  // have. Returns false if there is no such row.
   virtual bool FindStatistics(int64_t key, uint64_t* statistics) const = 0;
   virtual bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) = 0;
 
-  // RowChange::Take, of a cold row. False if there is none.
+  // RowChange::Take for a cold row. Returns false if there is none.
   virtual bool TakeForSnapshot(int64_t key, const WantedRows& wanted) = 0;
 
-  // For a snapshot that links files of the store. Links the next file from the cursor on that is
-  // whole and of whose rows the snapshot wants at least half, puts its number in `rows->file`, and
-  // moves the cursor there. If there is none, the cursor is done.
+  // For a snapshot that links files of the store. From the cursor on, links the next complete file
+  // of which the snapshot wants at least half of the rows. Sets `rows->file` to its number, and
+  // moves the cursor to it. If there is none, the cursor is done.
   virtual Status LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
                           LinkedRows* rows) {
     (void)wanted, (void)linker, (void)rows;
     cursor->done = true;
     return Status();
   }
-  // RowChange::Take, of some cold rows of that file: those that the snapshot wants, or all if there
-  // is none. Moves the cursor. REQUIRES: no row comes up or leaves.
+  // RowChange::Take for some cold rows of that file: those that the snapshot wants, or all without
+  // a snapshot. Moves the cursor. REQUIRES: no row is promoted or removed.
   virtual Status TakeLinked(const WantedRows& wanted, ExportCursor* cursor, LinkedRows* rows) {
     (void)wanted, (void)cursor;
     rows->size = 0;
@@ -111,36 +110,34 @@ class BackingStore {
     return Status();
   }
 
-  // As TableEviction's and PlannedRows', of cold rows.
+  // As in TableEviction and PlannedRows, for cold rows.
   virtual Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                               RankList* ranks, size_t* below) const = 0;
   virtual Status FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
                              RankList* expired) = 0;
 
-  // Puts some cold rows in `rows`, in an unspecified order, and moves the cursor. About `max_rows`.
-  // Each key comes once while no row comes, leaves or changes between cold and shared, and no
-  // Compact runs. Whatever else happens, a key comes that is cold from the first call to the last.
-  // A cursor has 63 bits.
-  // Rows that a snapshot does not want may be left out, so that nothing is read for them; without a
-  // snapshot all are wanted.
+  // Copies about `max_rows` cold rows to `rows`, in an unspecified order, and moves the cursor,
+  // which has 63 bits. Each key comes once if no row is added, removed, or changed between cold and
+  // shared, and no Compact runs. In any case, a key that is cold throughout comes. Rows that a
+  // snapshot does not want may be skipped without a read; without a snapshot all are wanted.
   virtual Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
                       WholeRows* rows) const = 0;
   Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
     return Scan(max_rows, WantedRows(), cursor, rows);
   }
 
-  // Rows have the slots of another rule from now on, which are initial ones, as
-  // TableMaintenance::SetRule has it. Calls `change_cache` when nothing can fail here any more, and
-  // changes nothing if that fails. One call at a time.
+  // Gives rows the initial slots of another rule, as TableMaintenance::SetRule does. Calls
+  // `change_cache` once nothing can fail here, and changes nothing if that fails. REQUIRES: no
+  // concurrent SetRule.
   virtual Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) = 0;
   Status SetRule(const RuleSlots& rule) {
     return SetRule(rule, [] { return Status(); });
   }
 
-  // Removes all keys and gives the space back.
+  // Removes all keys and frees the space.
   virtual Status Clear() = 0;
 
-  // Gives back the space of rows that were erased or replaced, as much as there is.
+  // Frees the space of all erased and replaced rows.
   virtual Status Compact(const ExecContext& context) = 0;
 
   virtual BackingStoreStats Stats() const = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered
-// or sharded, is one. Above it stand ops that unpack tensors, call one verb and hand on the Status;
-// below it, one class a store. tests/cc/core/table/table_contract_test.cc tests the contract of
+// THE SEAM. A Table maps 64-bit keys to rows. Every store implements it: in memory, on a device, on
+// disk, tiered or sharded. Above it, ops unpack tensors, call one verb and return its Status. Below
+// it, each store is one class. tests/cc/core/table/table_contract_test.cc tests the contract of
 // each.
 //
 // The seam has three interfaces. Every store implements Table, the verbs on a batch.
-// TableMaintenance is for stores that are saved, shrunk or change their rule; TableEviction for
-// those whose rows leave by a policy. A caller that needs one of the two asks the table for it.
+// TableMaintenance is for stores that can be saved, shrunk or given another rule. TableEviction is
+// for stores whose rows leave by a policy. A caller asks the table for the latter two.
 //
 // Invariants
 //   - Every key is legal, the whole range of int64.
@@ -46,22 +46,21 @@ struct TableOptions {
   std::string name = "table";  // for messages
   DataType value_type = DataType::kFloat;
   size_t dim = 1;
-  size_t init_size = 0;  // rows to make room for
+  size_t init_size = 0;  // rows to reserve
   RowInitializer initializer;
   RowPolicy policy;
   bool is_cache = false;  // rows have marks, and writes mind KeyBatch::absent (table_cache.h)
-  // Of a cache whose rows have Statistic::kChange: that of the table over it.
+  // For a cache whose rows have Statistic::kChange: the change log of the table over it.
   std::shared_ptr<ChangeLog> changes;
   Allocator* allocator = HostAllocator();
   // The instruction set of the inner loops; results do not depend on it.
   InstructionSet instruction_set = BestInstructionSet();
 };
 
-// The slots that go beside the weights of a batch, [batch, slots of a row], and the rule that they
-// belong to; without one, none. They are of the type that rules compute in, float or double beside
-// double weights, whatever type they have in rows. A verb that takes them refuses with
-// kFailedPrecondition, and changes nothing, if the table has another rule by then, because its rows
-// have other slots.
+// The slots that accompany a batch's weights, [batch, slots of a row], and the rule that they
+// belong to; none without a rule. They have the rule's compute type, float, or double with double
+// weights, whatever type rows store. A verb that takes them fails with kFailedPrecondition, and
+// changes nothing, if the table has another rule by then, because its rows have other slots.
 struct SlotsOut {
   const RuleSlots* rule = nullptr;
   void* slots = nullptr;
@@ -71,14 +70,14 @@ struct SlotsIn {
   const void* slots = nullptr;
 };
 
-// A place in an export: the start, then whatever the table put there, then the end.
+// The position of an export: the start, then a value of the table's own, then the end.
 struct ExportCursor {
   uint64_t next = 0;
   bool done = false;
-  // The output of ExportLinks: rows of these files are left out. For ExportBatch, while no thread
-  // writes.
+  // The output of ExportLinks: the export skips rows of these files. Used by ExportBatch. REQUIRES:
+  // no concurrent writes.
   const LinkedRows* linked = nullptr;
-  // Whatever else the table keeps of the export.
+  // Other state that the table keeps for the export.
   std::shared_ptr<void> kept = nullptr;
 };
 
@@ -91,38 +90,39 @@ class TableMaintenance {
  public:
   virtual ~TableMaintenance() = default;
 
-  // Replaces the initializer; initial rows are other ones from then on.
+  // Replaces the initializer. Later initial rows follow the new one.
   virtual void SetInitializer(const RowInitializer& initializer) = 0;
 
-  // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
-  // with other initial values, only new rows get these; with other types, rows keep their slots in
-  // these. A table in the memory of a device has no types but the compute type.
+  // Replaces the slots of all rows by initial ones of another rule; weights stay. For the same
+  // rule, other initial values only affect new rows, and other types convert the slots of all rows.
+  // A table in device memory only supports the compute type.
   virtual Status SetRule(const ExecContext& context, const RuleSlots& rule) = 0;
   Status SetRule(const RuleSlots& rule) { return SetRule(ExecContext::Serial(), rule); }
 
-  // The largest of all rows' slots of that number, at least 0; 0 if the table has another rule.
+  // The largest value of slot number `slot` over all rows, at least 0; 0 if the table has another
+  // rule.
   virtual double LargestSlot(const ExecContext& context, const RuleSlots& rule,
                              size_t slot) const = 0;
 
-  // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
+  // Compacts the table and frees memory. Needs memory for a second copy of the rows meanwhile.
   virtual Status Shrink(const ExecContext& context) = 0;
 
-  // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the
-  // cursor. About `max_rows`; more if the table can't stop earlier. Each key comes once while no
-  // other thread changes the table, as under Held::kPaused.
+  // Copies some rows to `rows`, in the table's unspecified order, and advances the cursor. Copies
+  // about `max_rows`, or more if the table can't stop earlier. Each key comes once if no other
+  // thread changes the table, as under Held::kPaused.
   virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
 
   // The change log for snapshots; null if rows do not have Statistic::kChange.
   virtual ChangeLog* changes() const { return nullptr; }
 
-  // As ExportBatch, of the rows that the snapshot under way wants and has not been given, while
-  // others change the table. REQUIRES: changes() is not null.
+  // As ExportBatch, for rows that the snapshot in progress wants and has not received, during
+  // concurrent changes. REQUIRES: changes() is not null.
   virtual Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
                                 WholeRows* rows);
 
-  // The same, of rows that lie in files which the linker takes. If changes() is null, of all such
-  // rows, and REQUIRES that no thread writes. Comes before the export of all others, with the same
-  // `rows` until the cursor is done.
+  // The same for rows in files that the linker takes. If changes() is null, covers all such rows,
+  // and REQUIRES no concurrent writes. Call it before the export of all other rows, with the same
+  // `rows`, until the cursor is done.
   virtual Status ExportLinks(const ExecContext& context, FileLinker* linker, ExportCursor* cursor,
                              LinkedRows* rows) {
     (void)context, (void)linker;
@@ -131,14 +131,13 @@ class TableMaintenance {
     return Status();
   }
 
-  // An empty table of the same kind and options, except for the room and the initializer, and with
-  // the same statistics, but without rules by which rows come and leave; nullptr without memory for
-  // it.
+  // An empty table of the same kind, with the same options and statistics, except for the room and
+  // the initializer. It has no admission and no eviction. Returns nullptr if memory is short.
   virtual std::unique_ptr<Table> NewEmpty(size_t init_size,
                                           const RowInitializer& initializer) const = 0;
 
-  // Takes the whole content of `other`, made by NewEmpty, at one moment. Fails only in a table
-  // whose rows are on a server, which may have some of them then.
+  // Atomically takes over the content of `other`, which NewEmpty made. Fails only in a table whose
+  // rows are on a server, which may then have some of them.
   virtual Status TakeContent(const ExecContext& context, Table* other) = 0;
   Status TakeContent(Table* other) { return TakeContent(ExecContext::Serial(), other); }
 };
@@ -148,27 +147,27 @@ class TableEviction {
  public:
   virtual ~TableEviction() = default;
 
-  // Copies the statistics [batch, statistics of a row] of keys, 0 for absent ones; `exists` may be
-  // null. Is no use of a row.
+  // Copies the statistics [batch, statistics of a row] of keys, 0 for absent keys; `exists` may be
+  // null. Does not count as a use.
   virtual Status FindStatistics(const ExecContext& context, const KeyBatch& batch,
                                 uint64_t* statistics, bool* exists) const = 0;
 
-  // Sets those statistics of present keys that both the table and `set` have; the words [batch,
-  // set's size] have the order of `set`. Of equal keys the last one's.
+  // Sets the statistics that both the table and `set` have, for present keys. The words [batch,
+  // set's size] are in the order of `set`. The last of equal keys wins.
   virtual Status AssignStatistics(const ExecContext& context, const KeyBatch& batch,
                                   StatisticSet set, const uint64_t* statistics) = 0;
 
-  // Takes expired rows out, and adds their number.
+  // Evicts expired rows, and adds their number to `*removed`.
   virtual Status EvictExpired(const ExecContext& context, size_t* removed) = 0;
 
-  // Takes out the rows whose rank is below `limit`, and adds their number. If about `num_left` are
-  // left and that is much less than there are, gives memory back; that needs room for a copy of
-  // those that are left, and without it is not done.
+  // Evicts rows whose rank is below `limit`, and adds their number. If far fewer rows remain, about
+  // `num_left`, also frees memory. That needs memory for a copy of the remaining rows, and is
+  // skipped without it.
   virtual Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
                             size_t num_left, size_t* removed) = 0;
 
-  // Adds the ranks from `low` on that are below `high`, of about one row in `one_in`, which are
-  // always the same ones, and counts the rows below `low`.
+  // Samples about one row in `one_in`, always the same rows. Adds their ranks from `low` on that
+  // are below `high`, and counts the rows below `low`.
   virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                               const Rank& low, const Rank& high, RankList* ranks,
                               size_t* below) const = 0;
@@ -179,9 +178,9 @@ class TableTiers {
  public:
   virtual ~TableTiers() = default;
 
-  // Copies rows of a batch that are in a lower tier to the first one. There they count as used in
-  // the present step. Copies as many as half of the first tier holds, and none while a caller keeps
-  // writers out. Rows are the same before and after.
+  // Promotes rows of a batch to the first tier, where they count as used in the present step.
+  // Promotes at most half of the first tier's capacity, and none while a caller pauses writers. The
+  // content of rows does not change.
   virtual Status Prefetch(const ExecContext& context, const KeyBatch& batch) const = 0;
 };
 
@@ -194,97 +193,97 @@ class Table {
   virtual const TableOptions& options() const = 0;
   virtual RowInitializer initializer() const = 0;
 
-  // Number of keys. While others write, the parts of a table are counted one by one: a row that
-  // left a bounded table may be counted beside the one that came for it.
+  // Number of keys. During concurrent writes, the parts of a table are counted one by one, so a row
+  // that left a bounded table may be counted together with its replacement.
   virtual size_t size() const = 0;
 
-  // The same number, and an error if the rows are out of reach; size() is then an earlier number.
+  // The same number, with an error if the rows are unreachable; size() then returns an earlier
+  // number.
   virtual Status Count(size_t* count) const {
     *count = size();
     return Status();
   }
 
-  // Whether other processes change rows too. Nothing that the caller holds keeps them out, so a
-  // number of rows may be another one a moment later.
+  // Whether other processes also change rows. No lock of the caller keeps them out, so a row count
+  // may be outdated at once.
   virtual bool is_shared() const { return false; }
 
-  // The rule whose slots rows have.
+  // The rule of the rows' slots.
   virtual RuleSlots rule() const = 0;
 
-  // The other interfaces; null if the store has no such verbs.
+  // The other interfaces; null if the store lacks them.
   virtual TableMaintenance* maintenance() { return nullptr; }
   virtual TableEviction* eviction() { return nullptr; }
   virtual const TableTiers* tiers() const { return nullptr; }
   virtual TableCache* cache() { return nullptr; }
   const TableMaintenance* maintenance() const { return const_cast<Table*>(this)->maintenance(); }
   const TableEviction* eviction() const { return const_cast<Table*>(this)->eviction(); }
-  // The same, with an error that names the table in place of null.
+  // The same, but fails with an error that names the table instead of null.
   Status GetMaintenance(TableMaintenance** maintenance);
   Status GetEviction(TableEviction** eviction);
 
-  // Copies the keys' weights to `weights` [batch, dim], defaults for absent ones, and changes
-  // nothing; as a part of training, it is a use of the rows. `exists` [batch] may be null. Slots,
-  // if they are wanted, are of the same moment as the weights of their row; absent keys have
-  // initial ones.
+  // Copies the keys' weights to `weights` [batch, dim], or defaults for absent keys. Changes
+  // nothing, although a training find counts as a use of the rows. `exists` [batch] may be null.
+  // Requested slots are consistent with the weights of their row; absent keys have initial ones.
   virtual Status Find(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists,
                       const SlotsOut& slots) const = 0;
 
-  // Tells which keys are there, in `exists` [batch].
+  // Sets `exists` [batch] to whether each key is present.
   virtual Status Contains(const ExecContext& context, const KeyBatch& batch,
                           bool* exists) const = 0;
 
-  // As Find, and inserts absent keys with their defaults; of equal keys the first one's. As a part
-  // of training, only those that an Apply right now would insert.
+  // As Find, but inserts absent keys with their defaults; the first of equal keys decides. As a
+  // part of training, inserts only the keys that an Apply now would insert.
   virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                               const DefaultRows& defaults, void* weights, bool* exists) = 0;
 
-  // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too if they are given;
-  // else present rows keep theirs and new rows get initial ones. As a part of training, keys need
-  // admission.
+  // Sets weights [batch, dim]; the last of equal keys wins. Sets slots too if they are given.
+  // Otherwise present rows keep theirs, and new rows get initial ones. As a part of training, keys
+  // need admission.
   virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                 const void* weights, const SlotsIn& slots) = 0;
 
   // If `exists` and the key is present, adds `new_rows` - `old_rows` (both [batch, dim]; the
-  // difference is rounded to the value type); if neither, inserts the new row; else does nothing,
-  // for the table has changed since the caller looked. Refused for bool.
+  // difference is rounded to the value type). If neither, inserts the new row. Otherwise does
+  // nothing, because the table changed after the caller's lookup. Fails for bool.
   virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                        const void* new_rows, const bool* exists) = 0;
 
-  // One step of `rule`: gradients, of the value type or of float beside float16 and bfloat16
-  // weights, are summed over equal keys in the order of the batch, absent keys get their defaults
-  // once they are admitted, and the rule runs once a row. A rule other than the present one
-  // replaces all slots first. An external rule can't be applied.
+  // One step of `rule`. Gradients are summed over equal keys in batch order, and the rule runs once
+  // for each row. Gradients have the value type, or float with float16 and bfloat16 weights. Absent
+  // keys get their defaults once they are admitted. A rule other than the present one first
+  // replaces all slots. An external rule can't be applied.
   virtual Status Apply(const ExecContext& context, const KeyBatch& batch,
                        const Gradients& gradients, const Rule& rule) = 0;
-  // The same, of gradients [batch, dim].
+  // The same for gradients [batch, dim].
   Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
                DataType gradient_type, const Rule& rule) {
     return Apply(context, batch, Gradients{gradients, gradient_type, nullptr, nullptr}, rule);
   }
 
-  // Applies the change of `rule` to all rows between this step and the next (TablePass); most rules
-  // have none. Comes after the Apply of the step.
+  // Applies the rule's change to all rows between this step and the next (TablePass); most rules
+  // have none. Called after the step's Apply.
   virtual Status FinishStep(const ExecContext& context, const Rule& rule) = 0;
 
-  // Removes keys. Absent ones are no error.
+  // Removes keys. Absent keys are not an error.
   virtual Status Erase(const ExecContext& context, const KeyBatch& batch) = 0;
 
-  // Removes all keys and gives the memory back.
+  // Removes all keys and frees the memory.
   virtual Status Clear(const ExecContext& context) = 0;
   Status Clear() { return Clear(ExecContext::Serial()); }
 
   virtual TableStats Stats() const = 0;
 
-  // The locks that verbs hold, and that a caller of many verbs takes first (HeldTables).
+  // The locks that verbs hold, and that a caller of several verbs takes first (HeldTables).
   virtual const TableLocks& locks() const = 0;
 
-  // Frees memory that the table has outgrown, if no other verb is inside. Verbs that take their
-  // locks themselves need no such call after them.
+  // Frees memory that the table has outgrown, if no other verb is inside. Verbs that take their own
+  // locks do this themselves.
   virtual void DropOutgrown() const {}
 };
 
-// Errors that all tables return, with their messages.
+// Errors shared by all tables, with their messages.
 Status NoMemoryForRow(const std::string& table, size_t keys_held);
 Status RuleWasChanged(const std::string& table);
 Status CheckAccum(const TableOptions& options);

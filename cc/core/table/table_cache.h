@@ -58,7 +58,7 @@ class TableCache {
   // rows elsewhere. REQUIRES: the locks of a writer.
   virtual void Drop(const ExecContext& context, const int64_t* keys, size_t count) = 0;
 
-  // For a plan: notes a use of each row that is not expired, and tells by place what it found.
+  // For a plan: notes a use of each unexpired row, and reports each lookup's result by position.
   enum class Found : uint8_t { kAbsent, kPresent, kExpired };
   virtual Status NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) = 0;
   virtual PlannedRows* planned_rows() = 0;

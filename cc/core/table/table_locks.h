@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locks of a table that a verb holds from its beginning to its end, and how a caller takes
-// those of several tables for many verbs.
+// The locks of a table that a verb holds throughout, and their acquisition for several tables by a
+// caller of many verbs.
 //
 // A verb takes the locks that it needs, unless the context says that the caller holds them already
 // (ExecContext::held). The caller must hold them if verbs run in the threads of a pool: such a
@@ -25,7 +25,7 @@ namespace tf_embed {
 class Table;
 
 struct TableLocks {
-  // Whether verbs that write go one at a time.
+  // Whether writing verbs exclude each other.
   enum class Writes : uint8_t { kTogether, kAlone };
 
   explicit TableLocks(Writes writes)
@@ -35,14 +35,14 @@ struct TableLocks {
         content(LockRank::kContent, number),
         policy(LockRank::kPolicy, number) {}
 
-  // The order in which locks of one rank are taken: that in which the tables were made.
+  // Lock order within one rank: the order in which tables were made.
   const uint64_t number;
   const Writes writes;
   // Shared by verbs that change the table; exclusive to callers that keep them out.
   mutable FairSharedMutex writers;
   // Shared by all verbs; exclusive to those that replace or rearrange everything.
   mutable FairSharedMutex content;
-  // Of verbs that write, in a table that plans its writes.
+  // Serializes writing verbs in a table that plans its writes.
   mutable OrderedMutex policy;
 
  private:
@@ -64,7 +64,7 @@ class ReadLocks {
   std::shared_lock<FairSharedMutex> content_;
 };
 
-// A verb that writes, in a table where such verbs go together.
+// A verb that writes, in a table that admits concurrent writes.
 class WriteLocks {
  public:
   WriteLocks(const TableLocks& locks, const ExecContext& context) {
@@ -95,7 +95,7 @@ class ReplaceLocks {
   std::unique_lock<FairSharedMutex> content_;
 };
 
-// A verb that keeps out those that write; readers go on.
+// A verb that keeps writers out. Readers may continue.
 class PauseLocks {
  public:
   PauseLocks(const TableLocks& locks, const ExecContext& context) {
@@ -107,8 +107,8 @@ class PauseLocks {
   std::unique_lock<FairSharedMutex> writers_;
 };
 
-// Several tables, held by one thread for the verbs that it calls or has called in the threads of a
-// pool, with `held` in their context.
+// Several tables, held by one thread for the verbs that it calls, directly or on pool threads, with
+// `held` in their context.
 class HeldTables {
  public:
   explicit HeldTables(Allocator* allocator) : tables_(allocator) {}
@@ -116,8 +116,7 @@ class HeldTables {
   HeldTables(const HeldTables&) = delete;
   HeldTables& operator=(const HeldTables&) = delete;
 
-  // Takes the locks of tables, which may come more than once, in the order of all. REQUIRES: none
-  // are held.
+  // Locks tables, possibly repeated, in the global order. REQUIRES: none are held.
   Status Take(const Table* const* tables, size_t count, Held held);
   void Release();
 

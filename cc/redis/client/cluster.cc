@@ -17,7 +17,8 @@ int SlotOf(const char* key, size_t size) {
       size = static_cast<size_t>(close - key);
     }
   }
-  // CRC16 with the polynomial x^16 + x^12 + x^5 + 1 (XMODEM), bit by bit: keys of slices are few.
+  // CRC16 with the polynomial x^16 + x^12 + x^5 + 1 (XMODEM), bit by bit. A table would not pay:
+  // slice keys are few.
   uint32_t crc = 0;
   for (size_t i = 0; i < size; ++i) {
     crc ^= static_cast<uint32_t>(static_cast<unsigned char>(key[i])) << 8;
@@ -51,7 +52,7 @@ bool SlotMap::Update(const redisReply& reply, const Address& from) {
     }
     const long long first = range.element[0]->integer, last = range.element[1]->integer;
     if (first < 0 || last < first || last >= kSlots) return false;
-    // A server that does not know its own address is where it was asked.
+    // A server that does not know its own address is reachable where it was asked.
     const redisReply& host = *master.element[0];
     const bool has_host = host.type == REDIS_REPLY_STRING && host.len > 0;
     const int number = NumberOf(

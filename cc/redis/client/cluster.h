@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which server has which slots of keys. Not thread-safe.
+// The map from key slots to servers. Not thread-safe.
 #ifndef TF_EMBED_CC_REDIS_CLIENT_CLUSTER_H_
 #define TF_EMBED_CC_REDIS_CLIENT_CLUSTER_H_
 
@@ -14,21 +14,21 @@ namespace redis {
 
 inline constexpr int kSlots = 16384;
 
-// The slot of a key: CRC16 of it, or of what is between its first braces.
+// The slot of a key: the CRC16 of the key, or of the text in its first braces.
 int SlotOf(const char* key, size_t size);
 
-// The numbers of servers by slot, and those of all that have slots. Numbers are never given anew.
+// The server number of each slot, and all servers with slots. Numbers are never reused.
 class SlotMap {
  public:
-  // One server with all slots.
+  // Assigns all slots to one server.
   explicit SlotMap(const Address& address);
 
-  // Takes over a reply of CLUSTER SLOTS, which `from` gave. False: it is none.
+  // Applies a CLUSTER SLOTS reply from `from`. Returns false if it is malformed.
   bool Update(const redisReply& reply, const Address& from);
-  // Notes that a slot has moved.
+  // Records that a slot has moved.
   void Move(int slot, const Address& address) { server_of_[slot] = NumberOf(address); }
 
-  // The number of a server, which may be a new one.
+  // The number of a server, assigned on first use.
   int NumberOf(const Address& address);
   const Address& address(int number) const { return addresses_[number]; }
   int num_addresses() const { return static_cast<int>(addresses_.size()); }
@@ -42,7 +42,8 @@ class SlotMap {
   std::vector<int> with_slots_;
 };
 
-// Reads "MOVED 3999 127.0.0.1:6381" or "ASK ...", which `from` gave. False: it is none.
+// Parses "MOVED 3999 127.0.0.1:6381" or "ASK ...", received from `from`. Returns false for other
+// text.
 bool ParseRedirection(const std::string& text, const Address& from, int* slot, Address* address);
 
 }  // namespace redis

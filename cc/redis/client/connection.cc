@@ -82,7 +82,7 @@ Failure Connection::Introduce(const std::vector<std::string>& words) {
 
 bool Connection::IsClosed() const {
   pollfd poller{context_->fd, POLLIN, 0};
-  // Nothing is outstanding, so whatever can be read is the end.
+  // No reply is outstanding, so anything readable is the end of the stream.
   return poll(&poller, 1, 0) != 0;
 }
 
@@ -93,7 +93,7 @@ void Connection::Append(const TfEmbedRedisCommand& command) {
     parts_.push_back(command.parts[i].data);
     sizes_.push_back(command.parts[i].size);
   }
-  // Without memory the context has an error, which Flush and Receive give.
+  // If memory is short, the context keeps an error that Flush and Receive return.
   redisAppendCommandArgv(context_.get(), static_cast<int>(command.num_parts), parts_.data(),
                          sizes_.data());
 }

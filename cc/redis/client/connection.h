@@ -21,7 +21,7 @@ struct Address {
   bool operator==(const Address& other) const { return host == other.host && port == other.port; }
 };
 
-// TfEmbedRedisServer with strings of its own.
+// TfEmbedRedisServer with its own strings.
 struct Settings {
   explicit Settings(const TfEmbedRedisServer& server);
 
@@ -35,11 +35,11 @@ struct Settings {
   int max_connections;
 };
 
-// What went wrong, in a sentence that names the server.
+// An error, with a message that names the server.
 struct Failure {
   TfEmbedRedisCode code = TF_EMBED_REDIS_OK;
   std::string message;
-  bool timed_out = false;  // the server is silent, so that another try would only wait again
+  bool timed_out = false;  // the server is silent, so a retry would only wait again
 
   bool ok() const { return code == TF_EMBED_REDIS_OK; }
 };
@@ -53,20 +53,20 @@ inline std::string TextOf(const redisReply& reply) { return std::string(reply.st
 
 class Connection {
  public:
-  // Connects, and names user and database.
+  // Connects, authenticates and selects the database.
   static Failure Open(const Settings& settings, const Address& address,
                       std::unique_ptr<Connection>* connection);
 
-  // Whether the server has closed it, as far as can be seen without waiting. REQUIRES: no reply is
+  // Whether the server has visibly closed the connection; does not wait. REQUIRES: no reply is
   // outstanding.
   bool IsClosed() const;
 
-  // Adds a command to those that Flush sends.
+  // Queues a command for Flush.
   void Append(const TfEmbedRedisCommand& command);
   Failure Flush();
   Failure Receive(Reply* reply);
 
-  // One command and its reply.
+  // Sends one command and receives its reply.
   Failure Ask(const std::vector<std::string>& words, Reply* reply);
 
  private:
@@ -76,14 +76,14 @@ class Connection {
 
   Connection(const Settings& settings, const Address& address)
       : timeout_ms_(settings.timeout_ms), address_(address) {}
-  // Asks, and takes an error for a refusal.
+  // Sends a command whose error reply means a refused client.
   Failure Introduce(const std::vector<std::string>& words);
   Failure Lost() const;
 
   const int timeout_ms_;
   const Address address_;
   std::unique_ptr<redisContext, FreeContext> context_;
-  std::vector<const char*> parts_;  // of a command, as hiredis takes them
+  std::vector<const char*> parts_;  // of a command, in hiredis form
   std::vector<size_t> sizes_;
 };
 

@@ -20,7 +20,7 @@ class Pool {
 
   const Address& address() const { return address_; }
 
-  // A connection that one caller has. It goes back when this does, unless it is broken.
+  // A connection in exclusive use. The destructor returns it to the pool, unless it is broken.
   class Lease {
    public:
     Lease(Pool* pool, std::unique_ptr<Connection> connection)
@@ -31,7 +31,7 @@ class Pool {
       if (pool_ != nullptr) pool_->GiveBack(std::move(connection_));
     }
     Connection* operator->() const { return connection_.get(); }
-    // Replies are outstanding, or it is lost.
+    // Drops the connection: replies are outstanding, or it is lost.
     void Break() { connection_.reset(); }
 
    private:
@@ -39,7 +39,7 @@ class Pool {
     std::unique_ptr<Connection> connection_;
   };
 
-  // Waits for a connection if there are as many as may be, and makes one if none is idle.
+  // Takes an idle connection or makes one. Waits if the limit is reached.
   Failure Take(std::vector<Lease>* leases) {
     std::unique_ptr<Connection> connection;
     {
@@ -49,7 +49,7 @@ class Pool {
       while (!idle_.empty() && connection == nullptr) {
         connection = std::move(idle_.back());
         idle_.pop_back();
-        // As when the server was started again.
+        // For example after a server restart.
         if (connection->IsClosed()) connection.reset();
       }
     }

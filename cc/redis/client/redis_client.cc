@@ -33,12 +33,11 @@ using tf_embed::redis::SlotMap;
 using tf_embed::redis::SlotOf;
 using tf_embed::redis::TextOf;
 
-// What is sent to a server before replies are read: the server keeps replies in its memory
-// meanwhile.
+// Limit on commands sent before replies are read, because the server buffers replies in memory.
 constexpr size_t kWindowCommands = 64;
 constexpr size_t kWindowBytes = size_t{1} << 22;
 
-// Writing to a closed connection must be an error, not the end of the process.
+// Blocks SIGPIPE, so that a write to a closed connection fails instead of ending the process.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -61,14 +60,14 @@ class NoSigpipe {
   bool was_pending_;
 };
 
-// A command without a reply yet.
+// A command without a reply so far.
 struct Pending {
   size_t index;
   int server;
-  bool asking;  // its slot is on the way to that server
+  bool asking;  // its slot is migrating to that server
 };
 
-// The replies of one command as the caller takes them.
+// The replies of one command, as the caller receives them.
 class ReplyView {
  public:
   const TfEmbedRedisReply* Of(const redisReply& reply) {
@@ -151,7 +150,8 @@ struct TfEmbedRedisClient {
       Round round;
       Failure failure = RunRound(call, pending, &round);
       if (!failure.ok()) {
-        // A connection may have broken long ago. A new one that breaks at once is another matter.
+        // Retry once: a pooled connection may have broken long ago. A fresh one that breaks at once
+        // is an error.
         if (failure.timed_out || failure.code != TF_EMBED_REDIS_LOST || ++broken > 1) {
           return failure;
         }
@@ -185,14 +185,14 @@ struct TfEmbedRedisClient {
     TfEmbedRedisReceive receive;
   };
 
-  // What is left after all pending commands were sent once.
+  // The remaining work after all pending commands were sent once.
   struct Round {
     std::vector<Pending> again;
     bool must_wait = false;
-    Failure not_ready;  // why
+    Failure not_ready;  // the reason
   };
 
-  // The commands for one server, on their way.
+  // The commands in flight to one server.
   struct Channel {
     Pool* pool;
     std::vector<Pending> commands;
@@ -216,7 +216,7 @@ struct TfEmbedRedisClient {
     return all[std::min<size_t>(static_cast<size_t>(~slot), all.size() - 1)];
   }
 
-  // Asks the servers that are known, one after the other, which has which slots.
+  // Asks the known servers, one after the other, for the slot map.
   Failure LearnSlots() {
     Failure first;
     int count;
@@ -247,13 +247,13 @@ struct TfEmbedRedisClient {
     return first;
   }
 
-  // Sends each command once. Servers work at the same time, each on a window of its commands. After
-  // a failure, `again` has all commands without a reply.
+  // Sends each command once. Servers work in parallel, each on a window of its commands. After a
+  // failure, `again` has all commands without a reply.
   Failure RunRound(const Call& call, const std::vector<Pending>& pending, Round* round) {
     std::map<int, Channel> channels;
     for (const Pending& one : pending) channels[one.server].commands.push_back(one);
     Failure failure;
-    std::vector<Pool::Lease> leases;  // in the order of servers, so that no two callers wait
+    std::vector<Pool::Lease> leases;  // in server order, which prevents deadlock between callers
     for (auto& [server, channel] : channels) {
       channel.pool = PoolOf(server);
       failure = channel.pool->Take(&leases);
@@ -312,7 +312,7 @@ struct TfEmbedRedisClient {
     return {};
   }
 
-  // Whether an error only says that the command must be sent again, perhaps elsewhere.
+  // Whether an error only means that the command must be sent again, perhaps to another server.
   bool IsForLater(const redisReply& reply, const Pending& one, Channel* channel, Round* round) {
     const std::string text = TextOf(reply);
     Pending again{one.index, one.server, false};
@@ -341,13 +341,13 @@ struct TfEmbedRedisClient {
 
   const Settings settings_;
   std::mutex mutex_;
-  SlotMap slots_;                             // under the mutex
-  std::vector<std::unique_ptr<Pool>> pools_;  // by number of a server; under the mutex
+  SlotMap slots_;                             // guarded by the mutex
+  std::vector<std::unique_ptr<Pool>> pools_;  // by server number; guarded by the mutex
 };
 
 namespace {
 
-// Tells what went wrong, an exception included.
+// Runs an action and reports its failure or exception.
 template <typename Action>
 TfEmbedRedisCode Guarded(char* error, const Action& act) {
   const NoSigpipe no_sigpipe;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client of a Redis server or cluster, by C functions: pipelines of commands over a pool of
-// connections, which are made again when they are lost.
+// A C interface to a client of a Redis server or cluster: pipelined commands over a pool of
+// connections, with reconnects.
 //
-// It is a library of its own, because it links hiredis. The op library opens it on first use, apart
-// from all symbols of TensorFlow (redis_library.h). So it knows nothing of the engine, and what
-// goes through here is plain memory. No exception comes through.
+// A library of its own, because it links hiredis. The op library opens it on first use, isolated
+// from TensorFlow's symbols (redis_library.h). So it does not depend on the engine, and its
+// interface passes plain memory. No exception leaves it.
 #ifndef TF_EMBED_CC_REDIS_CLIENT_REDIS_CLIENT_H_
 #define TF_EMBED_CC_REDIS_CLIENT_REDIS_CLIENT_H_
 
@@ -19,17 +19,17 @@ enum { TF_EMBED_REDIS_VERSION = 1, TF_EMBED_REDIS_MAX_ERROR = 512 };
 
 typedef struct TfEmbedRedisClient TfEmbedRedisClient;
 
-// Where the server is. Strings are copied.
+// The server's address and connection settings. Strings are copied.
 typedef struct {
   const char* host;
   int32_t port;
   const char* username;  // "": the default user
-  const char* password;  // "": none is asked for
+  const char* password;  // "": no password
   int32_t database;      // 0 in a cluster
   int32_t connect_timeout_ms;
-  int32_t timeout_ms;       // of each write and each read
-  int32_t is_cluster;       // whether slots of keys are spread over several servers
-  int32_t max_connections;  // to each server, at once; further callers wait
+  int32_t timeout_ms;       // for each write and each read
+  int32_t is_cluster;       // whether key slots are spread over several servers
+  int32_t max_connections;  // limit for each server; further callers wait
 } TfEmbedRedisServer;
 
 typedef struct {
@@ -37,8 +37,8 @@ typedef struct {
   size_t size;
 } TfEmbedRedisBytes;
 
-// A command and its arguments. In a cluster it goes to the server of `slot`, or with ~n to server n
-// (num_servers).
+// A command with its arguments. In a cluster it goes to the server of `slot`, or to server n if the
+// slot is ~n (num_servers).
 typedef struct {
   const TfEmbedRedisBytes* parts;
   size_t num_parts;
@@ -49,7 +49,7 @@ typedef enum {
   TF_EMBED_REDIS_NIL = 0,
   TF_EMBED_REDIS_INTEGER = 1,
   TF_EMBED_REDIS_BYTES = 2,
-  TF_EMBED_REDIS_ERROR = 3,  // the server's words are in `bytes`
+  TF_EMBED_REDIS_ERROR = 3,  // `bytes` has the server's message
   TF_EMBED_REDIS_ARRAY = 4
 } TfEmbedRedisType;
 
@@ -63,37 +63,37 @@ typedef struct TfEmbedRedisReply {
 
 typedef enum {
   TF_EMBED_REDIS_OK = 0,
-  TF_EMBED_REDIS_LOST = 1,    // the server can't be reached, or is silent
-  TF_EMBED_REDIS_REFUSED = 2  // it is there, and does not let the client in
+  TF_EMBED_REDIS_LOST = 1,    // the server is unreachable or silent
+  TF_EMBED_REDIS_REFUSED = 2  // the server rejects the client
 } TfEmbedRedisCode;
 
-// Takes the reply of command `index`. The reply lives until it returns.
+// Receives the reply of command `index`. The reply is valid during the call.
 typedef void (*TfEmbedRedisReceive)(void* receiver, size_t index, const TfEmbedRedisReply* reply);
 
-// `error` has room for TF_EMBED_REDIS_MAX_ERROR bytes and gets a sentence, unless the code is OK.
+// `error` has room for TF_EMBED_REDIS_MAX_ERROR bytes. It receives a message unless the code is OK.
 typedef struct {
   int32_t version;
 
-  // Makes a connection, so that a wrong address or password is told at once.
+  // Connects once, so that a wrong address or password fails at once.
   TfEmbedRedisCode (*open)(const TfEmbedRedisServer* server, TfEmbedRedisClient** client,
                            char* error);
-  // REQUIRES: no other call is under way.
+  // REQUIRES: no other call is running.
   void (*close)(TfEmbedRedisClient* client);
 
-  // Sends all commands, many at a time, and hands on a reply of each, in any order. If a connection
-  // breaks, commands without a reply are sent once more; so each command must do the same when it
-  // runs twice. Many threads may call at once.
+  // Sends all commands in batches, and passes on one reply each, in any order. If a connection
+  // breaks, commands without a reply are sent once more. So commands must be idempotent.
+  // Thread-safe.
   TfEmbedRedisCode (*run)(TfEmbedRedisClient* client, const TfEmbedRedisCommand* commands,
                           size_t count, void* receiver, TfEmbedRedisReceive receive, char* error);
 
-  // Servers that have slots; 1 without a cluster.
+  // Number of servers with slots; 1 without a cluster.
   size_t (*num_servers)(TfEmbedRedisClient* client);
 
-  // The slot of a key in a cluster: CRC16 of it, or of what is between its first braces.
+  // The cluster slot of a key: the CRC16 of the key, or of the text in its first braces.
   int32_t (*slot_of)(const char* key, size_t size);
 } TfEmbedRedisApi;
 
-// The only symbol that is looked up.
+// The only exported symbol.
 __attribute__((visibility("default"))) const TfEmbedRedisApi* TfEmbedRedisGetApi(void);
 
 #if defined(__cplusplus)
