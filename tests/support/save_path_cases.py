@@ -447,13 +447,14 @@ def saved_model(checkpointed: bool) -> Callable[..., Any]:
 
 _WEIGHTS = dict.fromkeys(
     ("slots", "step"),
-    "not carried: Weights have nothing of the optimizer; what the model has stays, as in Keras.",
+    "not carried: Weights carry no optimizer state; the model's stays, as in Keras.",
 )
 _NEW = dict.fromkeys(
-    ("slots", "step"), "not carried: A new optimizer of the model starts anew, as in Keras."
+    ("slots", "step"),
+    "not carried: A new optimizer of the model starts from its initial state, as in Keras.",
 )
 _SERVING = dict.fromkeys(
-    ("slots", "statistics", "step"), "not carried: What is served is not trained."
+    ("slots", "statistics", "step"), "not carried: A served model is not trained."
 )
 
 SAVE_PATHS = (

@@ -28,20 +28,21 @@ import optimizer_cases as cases
 
 HEAD = """# Optimizers
 
-Every optimizer of Keras {keras} times every option, for rows of dynamic tables. *Equal* is equal to
-the Keras optimizer itself on a dense variable: two tables and two dense variables are trained
-together for {steps} updates, and after each of them all rows and all dense variables are within
-rtol {rtol:g} and atol {atol:g} of Keras's, and so are the finalized ones where there is a moving
-average. Each step touches every row, in random order and multiplicity, and Keras is given the dense
-gradient, in which those of equal keys are summed. A number is that of the sentence below with which
-the optimizer is refused when it is built. There is no third kind of cell: `{command}` fails on one.
+Every optimizer of Keras {keras} times every option, for rows of dynamic tables. *Equal* is equal
+to the result of the Keras optimizer itself on a dense variable: two tables and two dense
+variables are trained together for {steps} updates, and after each of them all rows and all dense
+variables are within rtol {rtol:g} and atol {atol:g} of Keras's, and so are the finalized ones if
+there is a moving average. Each step touches every row, in random order and multiplicity, and
+Keras is given the dense gradient, in which those of equal keys are summed. A number is that of
+the sentence below with which the optimizer is refused when it is built. There is no third kind of
+cell: `{command}` fails on one.
 
-Where a step touches some rows, right is the Keras optimizer on a dense variable of these rows:
-slots, weight decay and moving averages of other rows stand still, norms are of the touched rows.
-SmartDecayAdam makes up for those steps when the row comes again, and equals Keras's Adam on a dense
-variable of all rows (`tests/python/optimizers/smart_decay_adam_test.py`).
-A NaN or infinite gradient changes touched rows as Keras changes that variable, clipped or not, and
-leaves other rows finite; those of a dense variable of all rows may turn NaN.
+If a step touches some rows, the reference is the Keras optimizer on a dense variable of these
+rows: slots, weight decay and moving averages of other rows stand still, norms are of the touched
+rows. SmartDecayAdam makes up for those steps when the row comes again, and equals Keras's Adam on
+a dense variable of all rows (`tests/python/optimizers/smart_decay_adam_test.py`). A NaN or
+infinite gradient changes touched rows as Keras changes that variable, clipped or not, and leaves
+other rows finite; those of a dense variable of all rows may turn NaN.
 `tests/python/optimizers/every_optimizer_test.py` holds that, half precision and float64.
 
 Printed by `{command}` on {date}: TensorFlow {tensorflow}, Keras {keras}, Python {python}, CPU.
@@ -60,10 +61,10 @@ Each table has a copy of the optimizer, the dense variables have SGD.
 """
 
 OUTER = """
-## What the options of the outer optimizer do to a table with its own
+## Options of the outer optimizer, for a table with its own
 
-The tables have Adam of their own, the option is that of the SGD outside. Equal is: tables get what
-they get without the option, dense variables what Keras gives them with it.
+The tables have their own Adam, and the option is that of the SGD outside. *Equal* means that
+tables are as without the option, and dense variables as in Keras with it.
 """
 
 FIRST_COLUMN = "optimizer"

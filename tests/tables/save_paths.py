@@ -29,17 +29,18 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
 HEAD = """# Save paths
 
-Every way in which a trained model is saved, copied or taken up again. For each, a model is trained,
-goes through the save path, and what comes out is compared with it, to the last bit: its *rows*,
-their optimizer *slots*, the *statistics* of their use by which policies go, the optimizer's *step*,
-and the initial rows of *unknown ids*, that no table has seen. If the save path leads into a model
-made beforehand, that one has other rows and another seed until then. A cell holds for a table
-of its own optimizer and for one under `tf_embed.DynamicEmbeddingOptimizer`, and for all these runs:
+Every way to save, copy or restore a trained model. Each is tested by a round trip: a model is
+trained and goes through the save path, and the result is compared with it, to the last bit. The
+aspects are its *rows*, their optimizer *slots*, the *statistics* that policies use, the
+optimizer's *step*, and the initial rows of *unknown ids*, which no table has seen. If the save
+path restores into an existing model, that model has other rows and another seed before. A cell
+holds for a table with its own optimizer and for one under `tf_embed.DynamicEmbeddingOptimizer`,
+and for all these runs:
 
 {runs}
 
-A number is that of a sentence below. There is no fourth kind of cell besides *kept*, *not carried*
-and *raises*: `{command}`, which printed this, fails on one.
+A number refers to a sentence below. A cell is *kept*, *not carried* or *raises*, and nothing
+else: `{command}`, which printed this, fails on one.
 """
 
 HARM = """
