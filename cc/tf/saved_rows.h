@@ -112,6 +112,8 @@ class SavedRows {
   size_t num_parts() const { return num_parts_; }
   size_t num_blocks() const { return blocks_.size(); }
   const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
+  // The number of rows in a block, with those that a newer save of a chain replaces.
+  size_t RowsIn(size_t block) const { return FileOf(block).reader.RowsIn(blocks_[block].second); }
   // Sets a table's clock for rows that it is about to take.
   void SetClockOf(TableResource* table) const;
   // Of all blocks. Reads the older saves of a chain once more.
