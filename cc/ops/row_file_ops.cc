@@ -68,6 +68,21 @@ rank: Which process this is, of `processes`.
 with_slots: Whether the optimizer slots of rows are written.
 )doc");
 
+REGISTER_OP("TfEmbedRowsSaved")
+    .Input("table: resource")
+    .Output("rows: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      c->set_output(0, c->Scalar());
+      return Scalars(c, 1);
+    })
+    .Doc(R"doc(
+Counts the rows that saves of the table have written to files since it was made, also those of saves that
+failed. It does not wait for a save that runs.
+
+rows: The number of rows.
+)doc");
+
 REGISTER_OP("TfEmbedOpenSavedRows")
     .Input("table: resource")
     .Input("folder: string")
@@ -99,6 +114,22 @@ num_blocks: How many blocks of rows they have.
 by_key: Whether the rows were saved by another number of processes than `processes`, so that this one
   must pick its own by their keys.
 waiting: The keys that wait for a row in the table since then. Filters and strings tell none.
+)doc");
+
+REGISTER_OP("TfEmbedSavedRowCounts")
+    .Input("table: resource")
+    .Input("rows: variant")
+    .Output("counts: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      TF_RETURN_IF_ERROR(Scalars(c, 2));
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Counts the rows in each block of open files, also those that a newer save of a chain replaces.
+
+counts: The number of rows in each block.
 )doc");
 
 REGISTER_OP("TfEmbedForgetWaiting")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that restore saved rows. OpenSavedRows finds and checks the files and prepares the table.
-// SavedKeys returns a block's keys, so that a process can select its own. LoadSavedRows inserts the
-// rows.
+// SavedRowCounts returns the number of rows of each block. SavedKeys returns a block's keys, so
+// that a process can select its own. LoadSavedRows inserts the rows.
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -150,6 +150,27 @@ class OpenSavedRowsOp : public TableOp {
   bool whole_ = false;
 };
 
+class SavedRowCountsOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource*) override {
+    const SavedRows* const saved = SavedRowsVariant::In(context->input(1));
+    if (saved == nullptr) {
+      return InvalidArgumentError("`rows` must be the open files of saved rows.");
+    }
+    tf::Tensor* counts;
+    const int64_t num_blocks = static_cast<int64_t>(saved->num_blocks());
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {num_blocks}, &counts));
+    int64_t* const out = counts->flat<int64_t>().data();
+    for (size_t block = 0; block < saved->num_blocks(); ++block) {
+      out[block] = static_cast<int64_t>(saved->RowsIn(block));
+    }
+    return absl::OkStatus();
+  }
+};
+
 class SavedKeysOp : public TableOp {
  public:
   using TableOp::TableOp;
@@ -291,6 +312,7 @@ class LoadSavedRowsOp : public TableOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenSavedRows").Device(tf::DEVICE_CPU), OpenSavedRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedRowCounts").Device(tf::DEVICE_CPU), SavedRowCountsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedKeys").Device(tf::DEVICE_CPU), SavedKeysOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedLoadSavedRows").Device(tf::DEVICE_CPU), LoadSavedRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedForgetWaiting").Device(tf::DEVICE_CPU), ForgetWaitingOp);
@@ -299,6 +321,8 @@ const OnGpu<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
                                              {"table", "folder", "file_name", "rows", "num_blocks",
                                               "by_key", "waiting"});
 const OnGpu<ForgetWaitingOp> forget_waiting("TfEmbedForgetWaiting", {"table", "keys"});
+const OnGpu<SavedRowCountsOp> saved_row_counts("TfEmbedSavedRowCounts",
+                                               {"table", "rows", "counts"});
 const OnGpu<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
 const OnGpu<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
                                              {"table", "rows", "block", "owners"});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SaveRows: writes a consistent snapshot of a variable's rows, and replaces the earlier save.
+// RowsSaved: the number of rows that a running save has written, for its progress.
 #include <mutex>
 #include <utility>
 
@@ -103,12 +104,28 @@ class SaveRowsPartOp : public TableOp {
   Wanted wanted_;
 };
 
+// Takes no lock, so that it does not wait for a save.
+class RowsSavedOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* rows;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &rows));
+    rows->scalar<int64_t>()() = static_cast<int64_t>(table->rows_saved());
+    return absl::OkStatus();
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRows").Device(tf::DEVICE_CPU), SaveRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRowsPart").Device(tf::DEVICE_CPU), SaveRowsPartOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsSaved").Device(tf::DEVICE_CPU), RowsSavedOp);
 
 const OnGpu<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder", "file_name"});
 const OnGpu<SaveRowsPartOp> save_rows_part("TfEmbedSaveRowsPart", {"table", "folder", "file_name",
                                                                    "save", "rank", "processes"});
+const OnGpu<RowsSavedOp> rows_saved("TfEmbedRowsSaved", {"table", "rows"});
 
 }  // namespace
 }  // namespace tf_embed

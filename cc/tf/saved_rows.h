@@ -112,6 +112,8 @@ class SavedRows {
   size_t num_parts() const { return num_parts_; }
   size_t num_blocks() const { return blocks_.size(); }
   const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
+  // The number of rows in a block, including those that a newer save of a chain replaces.
+  size_t RowsIn(size_t block) const { return FileOf(block).reader.RowsIn(blocks_[block].second); }
   // Advances a table's clock for the rows that it is about to load.
   void SetClockOf(TableResource* table) const;
   // Counts the rows of all blocks. Reads the older saves of a chain again.

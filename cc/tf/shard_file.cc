@@ -81,7 +81,9 @@ absl::Status ShardFile::Append(WholeRows* whole) {
                                       reinterpret_cast<const int64_t*>(rows.weights)};
   rows.key_strings = key_strings.Batch(rows.size);
   rows.value_strings = value_strings.Batch(rows.size * table_.dim());
-  return ToTensorFlow(writer_->Append(rows));
+  TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Append(rows)));
+  table_.AddRowsSaved(rows.size);
+  return absl::OkStatus();
 }
 
 absl::Status ShardFile::AppendLeft(const int64_t* keys, size_t count) {
@@ -91,7 +93,9 @@ absl::Status ShardFile::AppendLeft(const int64_t* keys, size_t count) {
 absl::Status ShardFile::AppendLinked(LinkedRows* rows) {
   KeepStatistics(rows->size, table_.statistics().size(), table_.statistics().OfUse().size(),
                  rows->statistics.data());
-  return ToTensorFlow(writer_->AppendLinked(*rows));
+  TF_RETURN_IF_ERROR(ToTensorFlow(writer_->AppendLinked(*rows)));
+  table_.AddRowsSaved(rows->size);
+  return absl::OkStatus();
 }
 
 absl::Status ShardFile::AppendLinks(const ExecContext& context, Table* shard, LinkedRows* rows) {

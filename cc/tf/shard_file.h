@@ -28,7 +28,7 @@ RowManifest KindOf(const TableResource& table);
 class ShardFile final : public FileLinker {
  public:
   // REQUIRES: `table` and `save` outlive this object.
-  ShardFile(const TableResource* table, PendingSave* save, size_t block_bytes)
+  ShardFile(TableResource* table, PendingSave* save, size_t block_bytes)
       : table_(*table), save_(save), block_bytes_(block_bytes) {}
 
   // Call order: Begin, then the appends, then Finish. `header` comes from HeaderOf. Only the first
@@ -49,7 +49,7 @@ class ShardFile final : public FileLinker {
  private:
   absl::Status AppendLinked(LinkedRows* rows);
 
-  const TableResource& table_;
+  TableResource& table_;
   PendingSave* const save_;
   const size_t block_bytes_;
   size_t rows_of_block_ = 1;

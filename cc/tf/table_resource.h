@@ -141,6 +141,10 @@ class TableResource : public tensorflow::ResourceBase {
   // Step numbers applied so far, for each sender.
   AppliedSteps* applied_steps() { return &applied_steps_; }
   Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
+  // The number of rows that saves have written to files since the table was made, including saves
+  // that failed. Any thread may read it while a save runs.
+  uint64_t rows_saved() const { return rows_saved_.load(std::memory_order_relaxed); }
+  void AddRowsSaved(size_t count) { rows_saved_.fetch_add(count, std::memory_order_relaxed); }
   // Null unless evicted rows are kept for draining.
   EvictionLog* evicted() {
     return evicted_ != nullptr && evicted_->keeps_rows() ? evicted_.get() : nullptr;
@@ -173,6 +177,7 @@ class TableResource : public tensorflow::ResourceBase {
   mutable FairSharedMutex shards_mutex_{LockRank::kShards, number_};
   TurnQueue turns_;
   AppliedSteps applied_steps_;
+  std::atomic<uint64_t> rows_saved_{0};
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
   std::vector<Table*> device_shards_;  // point into `shards_`, or `own_device_shards_`

@@ -157,6 +157,7 @@ FILES = {
     "dirpath_env": k.ENV,
     "buffer_size": k.POSITIVE_INT,
     "name": k.OP_NAME,
+    "progress": k.PROGRESS,
 }
 
 
@@ -279,7 +280,10 @@ CALLS: dict[str, Call] = {
     "Variable.load_from_file_system_with_restore_function": Call(
         _method("load_from_file_system_with_restore_function"),
         _saved,
-        {name: FILES[name] for name in ("dirpath", "proc_size", "proc_rank", "buffer_size")},
+        {
+            name: FILES[name]
+            for name in ("dirpath", "proc_size", "proc_rank", "buffer_size", "progress")
+        },
     ),
     "Variable.load_tfra_files": Call(
         _method("load_tfra_files"),

@@ -126,11 +126,14 @@ def _methods_of(name: str) -> dict[str, Call]:
                 "snapshot_name": kind({"a name": "'x'"}),
                 "since": k.NONE,
                 "wait": k.FLAG,
+                "progress": k.PROGRESS,
             },
             lambda pending: pending.wait(),
         ),
         f"one_embedding.{name}.load_snapshot": Call(
-            lambda: made().load_snapshot, dict, {"snapshot_name": kind()}
+            lambda: tracked().load_snapshot,
+            lambda: {"snapshot_name": "earlier"},
+            {"snapshot_name": kind(), "progress": k.PROGRESS},
         ),
     }
 

@@ -81,6 +81,7 @@ SNAPSHOT_CALLS = {
             "since": OLD_NAME.optional(),
             "wait": k.FLAG,
             "if_busy": kind(),
+            "progress": k.PROGRESS,
         },
     ),
     "Snapshots.fold": Call(
@@ -88,7 +89,11 @@ SNAPSHOT_CALLS = {
         lambda: {"name": "two"},
         {"name": OLD_NAME, "to": NEW_NAME.optional()},
     ),
-    "Snapshots.load": Call(_method("load", _empty), dict, {"name": OLD_NAME}),
+    "Snapshots.load": Call(
+        _method("load", _empty),
+        lambda: {"name": "two"},
+        {"name": OLD_NAME, "progress": k.PROGRESS},
+    ),
     "Snapshots.remove": Call(_method("remove"), dict, {"name": OLD_NAME}),
     "Snapshots.keep": Call(_method("keep"), dict, {"last": k.LARGE_INT}),
     "callbacks.Snapshot": Call(

@@ -266,6 +266,10 @@ class RightCalls(RowCalls):
         table, block = self._block(draw)
         return {**block, "key_dtype": tf.as_dtype(table.key_dtype)}
 
+    def right_saved_row_counts(self, draw: random.Random) -> Arguments:
+        _, block = self._block(draw)
+        return {name: block[name] for name in ("table", "rows")}
+
     # Streams of rows, without a table.
 
     def right_open_row_stream(self, draw: random.Random) -> Arguments:

@@ -63,7 +63,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.pop("clear"), 0)
         self.assertEqual(set(found), {"upsert", "accum", "remove", "export", "stats"})
         self.assertAllEqual(list(found.values()), [True] * len(found))
-        self.assertLen(saves, 7)
+        self.assertLen(saves, 9)
         self.assertEqual([what for what, is_same in saves.items() if not is_same], [])
         expected = {
             "local": ("distribution", "local"),

@@ -70,6 +70,16 @@ class WorkerSavingTest(tf.test.TestCase):
             for word in ("ValueError", "`proc_size` must be 2", "2 workers", "proc_size=3"):
                 self.assertIn(word, found["proc_size"])
 
+    def test_each_worker_is_told_of_its_own_rows(self):
+        found = [result["progress"] for result in results("write", 2)]
+        self.assertEqual(sum(one["own"] for one in found), found[0]["all"])
+        for one in found:
+            self.assertEqual(one["save"], [one["own"]] * 2)
+            self.assertEqual(one["snapshot"], [one["own"]] * 2)
+            self.assertEqual(one["load"], [one["all"]] * 2)  # each reads all files
+            expected = "KeyError: 'of the caller'" if one["rank"] == 1 else "no error"
+            self.assertEqual(one["errors"], [expected] * 3)
+
     def test_one_process_loads_it(self):
         results("write", 2)
         strategy = tf.distribute.get_strategy()

@@ -97,10 +97,18 @@ def saves(strategy: Any, folder: str) -> Any:
         found[what] = bool(tf.reduce_all(values == expected) & tf.reduce_all(exists))
         variable.clear()
 
-    there.save_to_file_system(os.path.join(folder, "files"))
+    told: list[tuple[int, int]] = []
+
+    def tell(done: int, total: int) -> None:
+        told.append((done, total))
+
+    there.save_to_file_system(os.path.join(folder, "files"), progress=tell)
+    found["progress of a save"] = told[0] == (0, 1000) and told[-1] == (1000, 1000)
     here.load_from_file_system(os.path.join(folder, "files"), load_entire_dir=True)
     same("files, in one process", here, rows)
-    again.load_from_file_system(os.path.join(folder, "files"))
+    again.load_from_file_system(os.path.join(folder, "files"), progress=tell)
+    everything = 1000 * len(again.table.parts)  # each server reads all files
+    found["progress of a load"] = told[-1] == (everything, everything)
     same("files", again, rows)
     snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots"), there)
     snapshots.save("first")

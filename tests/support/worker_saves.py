@@ -128,11 +128,41 @@ class _Lookup(tf.Module):
         return self.v.lookup(ids)
 
 
+def progress_of_saves(v: tf_embed.Variable, rank: int, folder: str) -> dict[str, Any]:
+    """The last calls of saves and loads, the rows of this worker, and an error of one worker."""
+    last: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        last[:] = [done, total]
+
+    def tell_or_raise(done: int, total: int) -> None:
+        if rank == 1:
+            raise KeyError("of the caller")
+
+    found: dict[str, Any] = {"own": int(v.table.export().keys.shape[0]), "all": int(v.size())}
+    found["rank"] = rank
+    path = os.path.join(folder, "told")
+    v.save_to_file_system(path, progress=tell)
+    found["save"] = list(last)
+    v.load_from_file_system(path, progress=tell)
+    found["load"] = list(last)
+    snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots told"), v)
+    snapshots.save("one", progress=tell)
+    found["snapshot"] = list(last)
+    found["errors"] = [
+        said_by(v.save_to_file_system, path, progress=tell_or_raise),
+        said_by(v.load_from_file_system, path, progress=tell_or_raise),
+        said_by(snapshots.save, "two", progress=tell_or_raise),
+    ]
+    return found
+
+
 def write(strategy: Any, rank: int, folder: str) -> Any:
     """Saves in all ways, and returns the rows that the files should bring back."""
     v, optimizer = trained(strategy, rank, folder)
     found = {"table": contents(v, optimizer)}
     v.save_to_file_system(os.path.join(folder, "files"))
+    found["progress"] = progress_of_saves(v, rank, folder)
     found["proc_size"] = said_by(v.save_to_file_system, os.path.join(folder, "files"), 3)
     own = os.path.join(folder, "checkpoint" if rank == 0 else f"unused-{rank}")
     tf.train.Checkpoint(v=v, optimizer=optimizer).write(own)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_embed.saving.progress import Progress, RowCalls, calls_of
 from tf_embed.snapshots import PendingSnapshot, Snapshots, manifest
 from tf_embed.snapshots.files import check_no_base, folder_name
 from tf_embed.snapshots.loading import Part, load_parts
@@ -36,10 +37,10 @@ class _SnapshotsOfKeys(Snapshots):
     def _folder(self, name: str, argument: str) -> str:
         return os.path.join(self.path, snapshot_name_of(name, argument))
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, *, progress: Progress = None) -> None:
         """See `Snapshots.load`."""
         self.together(lambda: self.check_keys(name))
-        super().load(name)
+        super().load(name, progress=progress)
 
     def together(self, function: Callable[[], None]) -> None:
         """Looks at files when none is being written; all workers raise if one of them does."""
@@ -47,9 +48,16 @@ class _SnapshotsOfKeys(Snapshots):
         self._be_alone()
         calls.run(function)
 
-    def load_parts(self, folder: str, info: SnapshotInfo, parts: Sequence[Part]) -> None:
+    def load_parts(
+        self, folder: str, info: SnapshotInfo, parts: Sequence[Part], progress: Progress
+    ) -> None:
         """Loads a snapshot into tables of other folders than it was saved from."""
-        load_parts(folder, info, parts, self._calls())
+        calls = self._calls()
+        row_calls: list[RowCalls | None] = []
+        calls.run(lambda: row_calls.append(calls_of(progress, prints=calls.rank == 0)))
+        load_parts(folder, info, parts, calls, row_calls[0])
+        if row_calls[0] is not None:
+            row_calls[0].end()
 
     def check_keys(self, name: str) -> None:
         """Refuses a snapshot whose rows would come back under keys of other ids.
@@ -92,15 +100,15 @@ class LayerSnapshots:
         self.snapshots = self._snapshots_in(folder_of_layer(path, owner), keys)
         self._keys = keys
 
-    def save(self, name: str, since: str | None, wait: bool) -> PendingSnapshot:
+    def save(self, name: str, since: str | None, wait: bool, progress: Progress) -> PendingSnapshot:
         """See `MultiTableEmbedding.save_snapshot`."""
         self._check_eager("save_snapshot")
         name = snapshot_name_of(name, "snapshot_name")
         snapshots = self.snapshots
         snapshots.together(lambda: check_no_base(snapshots.path, name, "snapshot_name"))
-        return self.snapshots.save(name, since=since, wait=wait)
+        return self.snapshots.save(name, since=since, wait=wait, progress=progress)
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, progress: Progress) -> None:
         """See `MultiTableEmbedding.load_snapshot`."""
         self._check_eager("load_snapshot")
         found: list[tuple[str, SnapshotInfo]] = []
@@ -123,10 +131,10 @@ class LayerSnapshots:
             snapshots = self._snapshots_in(path, self._keys)
         num_folders = self._folders_of(name, info)
         if num_folders == self._num_folders:
-            snapshots.load(name)
+            snapshots.load(name, progress=progress)
         else:
             snapshots.together(lambda: snapshots.check_keys(name))
-            snapshots.load_parts(folder, info, self._parts_by_key(info, num_folders))
+            snapshots.load_parts(folder, info, self._parts_by_key(info, num_folders), progress)
 
     def _find(self, name: str) -> tuple[str, SnapshotInfo]:
         """The path in which there is a snapshot, and what its file says."""

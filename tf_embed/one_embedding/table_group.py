@@ -28,6 +28,7 @@ from tf_embed.one_embedding.tables import initializers_of
 from tf_embed.optimizers.rules import fused_rule
 from tf_embed.optimizers.trainer import own_optimizer
 from tf_embed.saving import keras_files
+from tf_embed.saving.progress import Progress
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
@@ -387,7 +388,12 @@ class TableGroup(LayerWithTables):
     # Saving.
 
     def save_snapshot(
-        self, snapshot_name: str, since: str | None = None, wait: bool = True
+        self,
+        snapshot_name: str,
+        since: str | None = None,
+        wait: bool = True,
+        *,
+        progress: Progress = None,
     ) -> PendingSnapshot:
         """Saves all rows and their optimizer slots, of one moment, under a name.
 
@@ -402,6 +408,7 @@ class TableGroup(LayerWithTables):
                 The layer's policy must have `track_changes=True`. Default: None, all rows.
             wait: Whether it is written when this returns. False: a thread writes it, and training
                 goes on; the policy must have `track_changes=True`. Default: True.
+            progress: Tells how many rows are written; see `tf_embed.Snapshots.save`. Default: None.
 
         Returns:
             The snapshot under way; its `wait()` gives a `SnapshotInfo`, or raises.
@@ -431,9 +438,9 @@ class TableGroup(LayerWithTables):
             >>> [info.name for info in layer.snapshots.list_snapshots()]
             ['monday', 'tuesday']
         """
-        return self._snapshots().save(snapshot_name, since, wait)
+        return self._snapshots().save(snapshot_name, since, wait, progress)
 
-    def load_snapshot(self, snapshot_name: str) -> None:
+    def load_snapshot(self, snapshot_name: str, *, progress: Progress = None) -> None:
         """Loads the rows of a snapshot into a layer without rows.
 
         The numbers of shards and folders may differ. Of a snapshot of changes, all that it is
@@ -445,16 +452,17 @@ class TableGroup(LayerWithTables):
 
         Args:
             snapshot_name: The name that it was saved under.
+            progress: Tells how many rows are loaded; see `tf_embed.Snapshots.load`. Default: None.
 
         Raises:
-            TypeError: If the name is not a str.
+            TypeError: If an argument is of a wrong type.
             ValueError: If there is no such snapshot, it has another number of tables, or the layer
                 is on a GPU.
             RuntimeError: If the layer has rows, or this is called in a graph.
             tf.errors.OpError: If files are damaged, or of another kind of table. Nothing is loaded
                 then.
         """
-        self._snapshots().load(snapshot_name)
+        self._snapshots().load(snapshot_name, progress)
 
     @property
     def snapshots(self) -> Snapshots:

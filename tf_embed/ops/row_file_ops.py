@@ -76,6 +76,11 @@ def save_rows(
     )
 
 
+def rows_saved(handle: tf.Tensor) -> tf.Tensor:
+    """How many rows saves have written so far, int64 scalar. Does not wait for a save that runs."""
+    return _raw.tf_embed_rows_saved(table=handle)
+
+
 def open_saved_rows(
     handle: tf.Tensor, place: Place, *, whole: bool, key_dtype: tf.DType
 ) -> SavedRows:
@@ -90,6 +95,11 @@ def open_saved_rows(
 def forget_waiting(handle: tf.Tensor, keys: tf.Tensor) -> tf.Operation | None:
     """Forgets how often keys [n] have come that wait for a row."""
     return _raw.tf_embed_forget_waiting(table=handle, keys=keys)
+
+
+def saved_row_counts(handle: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """The number of rows in each block of files, int64."""
+    return _raw.tf_embed_saved_row_counts(table=handle, rows=rows)
 
 
 def saved_keys(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tf_embed.exchange.joint_calls import JointCalls, agree
+from tf_embed.saving.progress import RowCalls
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
 from tf_embed.table.server_table import ServerTable
@@ -34,17 +35,21 @@ class Part:
     has: Callable[[tf.Tensor], tf.Tensor] | None = None
 
 
-def check_chain(folder: str, info: SnapshotInfo) -> None:
+def check_chain(folder: str, info: SnapshotInfo) -> list[SnapshotInfo]:
     """Refuses a snapshot whose files, or those it is changes of, are others than it says.
 
     Args:
         folder: The folder of the snapshot; those that it is changes of are beside it.
         info: What its file says.
 
+    Returns:
+        The snapshot, and those that it is changes of.
+
     Raises:
         tf.errors.OpError: If they are, or are not there.
     """
     manifest.check_saves(folder, info)
+    chain = [info]
     seen = {info.name}
     while info.since is not None and info.since not in seen:
         seen.add(info.since)
@@ -57,9 +62,17 @@ def check_chain(folder: str, info: SnapshotInfo) -> None:
             )
         info = manifest.read(base)
         manifest.check_saves(base, info)
+        chain.append(info)
+    return chain
 
 
-def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part], calls: JointCalls) -> None:
+def load_parts(
+    folder: str,
+    info: SnapshotInfo,
+    parts: Sequence[Part],
+    calls: JointCalls,
+    row_calls: RowCalls | None = None,
+) -> None:
     """Loads rows into tables that are empty, and still are if this fails.
 
     A table that is sharded over workers gets the rows that this worker owns. Of a table on servers,
@@ -70,26 +83,42 @@ def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part], calls: Jo
         info: What its file says.
         parts: What goes where.
         calls: The processes that load it.
+        row_calls: Are made as rows are loaded, except the last one.
 
     Raises:
         tf.errors.OpError: If files are damaged, missing, or of another kind of table.
     """
-    calls.run(lambda: check_chain(folder, info))
+    chain: list[SnapshotInfo] = []
+    calls.run(lambda: chain.extend(check_chain(folder, info)))
     # It may have been replaced after one of them has read what it is.
     agree(calls, lambda: _digest(info), f"snapshot in {folder!r}")
+    if row_calls is not None:
+        row_calls.expect(_rows_to_read(chain, parts))
     try:
-        calls.run(lambda: _load(folder, parts))
+        calls.run(lambda: _load(folder, parts, row_calls))
     except BaseException:  # also an interrupt: some tables would have rows, and others none
         for part in parts:
             part.table.clear()
         raise
 
 
-def _load(folder: str, parts: Sequence[Part]) -> None:
+def _rows_to_read(chain: Sequence[SnapshotInfo], parts: Sequence[Part]) -> int:
+    """The number of rows in all files that parts are read from, once for each table."""
+    number = 0
+    for part in parts:
+        place = chain[0].tables.index(part.files)
+        rows = sum(info.tables[place].rows for info in chain)
+        number += rows * len(part.table.parts)
+    return number
+
+
+def _load(folder: str, parts: Sequence[Part], row_calls: RowCalls | None) -> None:
     for part in parts:
         for table, has in _tables_of(part):
             with tf.device(table.options.device):
-                RowFiles(table, is_named=True).load_all(folder, part.files.file_name, has)
+                RowFiles(table, is_named=True).load_all(
+                    folder, part.files.file_name, has, row_calls
+                )
 
 
 def _digest(info: SnapshotInfo) -> str:

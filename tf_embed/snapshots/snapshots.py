@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess, agree
 from tf_embed.ops import snapshot_ops
+from tf_embed.saving.progress import Progress, RowCalls, calls_of
 from tf_embed.snapshots import files, manifest, moments
 from tf_embed.snapshots.loading import Part, check_chain, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
@@ -89,7 +90,13 @@ class Snapshots:
     # Saving.
 
     def save(
-        self, name: str, *, since: str | None = None, wait: bool = True, if_busy: str = "wait"
+        self,
+        name: str,
+        *,
+        since: str | None = None,
+        wait: bool = True,
+        if_busy: str = "wait",
+        progress: Progress = None,
     ) -> PendingSnapshot:
         """Saves the rows as they are now.
 
@@ -102,6 +109,10 @@ class Snapshots:
                 them waits.
             if_busy: What to do if an earlier snapshot is still being written: "wait" for it, or
                 "raise".
+            progress: Tells how many rows are written; see `Variable.save_to_file_system`. The rows
+                are those of all tables. How many changed `since` a snapshot is known at the end
+                only: before the last call, `total_rows` is the number of all rows in the tables. An
+                error that a call raises is raised by `wait()` of the result. Default: None.
 
         Returns:
             The snapshot under way; its `wait()` gives a `SnapshotInfo`, or raises.
@@ -121,11 +132,13 @@ class Snapshots:
         """
         _check_eager("save")
         calls = self._calls()
+        row_calls: list[RowCalls | None] = []
 
         def check() -> None:  # on all workers, also if one of them has other arguments
             self._folder(name, "name")
             validation.flag(wait, "wait")
             validation.one_of(if_busy, ("wait", "raise"), "if_busy")
+            row_calls.append(calls_of(progress, prints=calls.rank == 0))
             if if_busy == "raise":
                 self._check_idle()  # it may be over on some workers, and not yet on others
 
@@ -141,9 +154,12 @@ class Snapshots:
             files.check_no_base(self.path, name, "name")
             tracked = _is_tracked(tables, since, wait)
             moment = files.next_time(self.path)
-            calls_of_it = self._calls_of_writers
             writers.append(
-                Writer(folder, name, base, tables, self._keys, calls_of_it, moment=moment)
+                Writer(
+                    *(folder, name, base, tables, self._keys, self._calls_of_writers),
+                    moment=moment,
+                    row_calls=row_calls[0],
+                )
             )
             return writers[0].begin(tracked)
 
@@ -220,7 +236,7 @@ class Snapshots:
 
     # Loading.
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, *, progress: Progress = None) -> None:
         """Loads all rows of a snapshot, with those that it is changes of, into empty tables.
 
         Afterwards, snapshots can be saved `since` this one. Nothing may write to the tables until
@@ -228,9 +244,12 @@ class Snapshots:
 
         Args:
             name: The snapshot's name.
+            progress: Tells how many rows are loaded; see `Variable.load_from_file_system`. The rows
+                are those of all tables, in the snapshot and those that it is changes of.
+                Default: None.
 
         Raises:
-            TypeError: If it is not a str.
+            TypeError: If an argument is of a wrong type.
             ValueError: If there is no such snapshot, or it has another number of tables.
             RuntimeError: If a table has rows, or this is called in a graph.
             tf.errors.OpError: If files are damaged, missing, or of another kind of table. Then no
@@ -240,7 +259,13 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         tables = self._tables()
-        info = _read_by_all(calls, lambda: self._present(name, "name"))
+        row_calls: list[RowCalls | None] = []
+
+        def present() -> str:
+            row_calls.append(calls_of(progress, prints=calls.rank == 0))
+            return self._present(name, "name")
+
+        info = _read_by_all(calls, present)
         folder = self._folder(name, "name")
         if len(info.tables) != len(tables):
             raise ValueError(
@@ -255,7 +280,8 @@ class Snapshots:
                 )
         evicted = [stats_of(table)["evicted"] for table in tables]
         pairs = zip(tables, info.tables, strict=True)
-        load_parts(folder, info, [Part(table, saved) for table, saved in pairs], calls)
+        parts = [Part(table, saved) for table, saved in pairs]
+        load_parts(folder, info, parts, calls, row_calls[0])
         for table, saved, before in zip(tables, info.tables, evicted, strict=True):
             # Rows that a bound took out again are in the snapshot and not in the table.
             has_all = stats_of(table)["evicted"] == before
@@ -263,6 +289,8 @@ class Snapshots:
                 for part in table.parts:
                     with tf.device(part.options.device):
                         snapshot_ops.note_snapshot(part.resource_handle, saved.save)
+        if row_calls[0] is not None:
+            row_calls[0].end()
 
     # The snapshots that there are.
 

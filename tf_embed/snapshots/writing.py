@@ -19,6 +19,7 @@ from absl import logging
 
 from tf_embed.exchange.joint_calls import JointCalls
 from tf_embed.ops import row_file_ops, snapshot_ops
+from tf_embed.saving.progress import RowCalls, watched
 from tf_embed.snapshots import files, manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.table.table import Table
@@ -38,6 +39,7 @@ class Writer:
         calls: The processes that write it.
         moment: Its time, see `SnapshotInfo`. That of the first worker counts. Default: now.
         with_slots: Whether it has the optimizer slots of rows.
+        row_calls: Are made as rows are written.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Writer:
         *,
         moment: float | None = None,
         with_slots: bool = True,
+        row_calls: RowCalls | None = None,
     ) -> None:
         self._folder = folder
         self._name = name
@@ -59,6 +62,7 @@ class Writer:
         self._keys = keys
         self._calls = calls
         self._with_slots = with_slots
+        self._row_calls = row_calls
         # By the number of a process: the tables with the rows that it writes.
         if calls.count == 1:
             parts = [table.parts for table in tables]
@@ -132,6 +136,8 @@ class Writer:
                 size_text(info.bytes),
                 time.monotonic() - self._start,
             )
+        if self._row_calls is not None:
+            self._row_calls.end()
         return info
 
     def _write_all(self) -> SnapshotInfo:
@@ -153,10 +159,12 @@ class Writer:
         return self._number[:8]
 
     def _write_rows(self) -> None:
-        for rank, tables in self._written.items():
-            for place, table in enumerate(tables):
-                with tf.device(table.options.device):
-                    self._write_table(rank, place, table)
+        written = [table for tables in self._written.values() for table in tables]
+        with watched(self._row_calls, written):
+            for rank, tables in self._written.items():
+                for place, table in enumerate(tables):
+                    with tf.device(table.options.device), table.save_turn:
+                        self._write_table(rank, place, table)
 
     def _write_table(self, rank: int, place: int, table: Table) -> None:
         since = "" if self._base is None else self._base.name

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import threading
 import uuid
 import weakref
 from collections.abc import Callable
@@ -58,6 +59,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.on_update: Callable[[tf.Tensor], Any] | None = None
             # Waits for a thread that writes the rows to files, before all rows are replaced.
             self.wait_until_written: Callable[[], object] = lambda: None
+            # Held while rows are written to files, one save after the other.
+            self.save_turn = threading.RLock()
             # Called with the rule of an optimizer before the table takes it; raises to refuse it.
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")

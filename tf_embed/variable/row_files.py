@@ -15,6 +15,7 @@ from tf_embed import validation
 from tf_embed.ops import row_file_ops
 from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving import tfra_files
+from tf_embed.saving.progress import Progress, RowCalls, calls_of, watched
 from tf_embed.table import sharding
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
@@ -48,6 +49,7 @@ class RowFiles:
         append_to_file: bool,
         buffer_size: int,
         name: str | None,
+        progress: Progress = None,
     ) -> tf.Operation | None:
         """See `Variable.save_to_file_system`."""
         if validation.flag(append_to_file, "append_to_file"):
@@ -58,19 +60,24 @@ class RowFiles:
         processes, rank = self._processes(proc_size, proc_rank)
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         buffer_bytes = validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        calls = calls_of(progress, prints=place.rank == 0)
         if file_name_list is None and not self._is_named:
             _check_nameless(self._table, dirpath, rank)
+        saved = []
         with validation.name_scope(name, "save_to_file_system"):
-            saved = [
-                row_file_ops.save_rows(
-                    part.resource_handle,
-                    dataclasses.replace(place, rank=place.rank + number),
-                    buffer_bytes=buffer_bytes,
-                )
-                for number, part in enumerate(self._table.parts)
-            ]
+            with watched(calls, self._table.parts):
+                for number, part in enumerate(self._table.parts):
+                    part_place = dataclasses.replace(place, rank=place.rank + number)
+                    with part.save_turn:
+                        saved.append(
+                            row_file_ops.save_rows(
+                                part.resource_handle, part_place, buffer_bytes=buffer_bytes
+                            )
+                        )
             if isinstance(self._table, WorkerTable):
                 self._table.barrier()  # after it the files of all workers are there
+            if calls is not None:
+                calls.end()
             return None if tf.executing_eagerly() else tf.group(*saved)
 
     def load(
@@ -84,27 +91,36 @@ class RowFiles:
         load_entire_dir: bool,
         buffer_size: int,
         name: str | None,
+        progress: Progress = None,
     ) -> tf.Operation | None:
         """See `Variable.load_from_file_system`."""
         processes, rank = self._processes(proc_size, proc_rank)
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         whole = validation.flag(load_entire_dir, "load_entire_dir")
+        calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
         has = None
         if isinstance(self._table, WorkerTable):
             whole, has = True, self._table.is_mine
         with validation.name_scope(name, "load_from_file_system"):
             if isinstance(self._table, ServerTable):
-                return self._load_on_servers(self._table, place)
-            return self._load(place, whole=whole, has=has)
+                done = self._load_on_servers(self._table, place, calls)
+            else:
+                done = self._load(place, whole=whole, has=has, calls=calls)
+        if calls is not None:
+            calls.end()
+        return done
 
-    def _load_on_servers(self, table: ServerTable, place: Place) -> tf.Operation | None:
+    def _load_on_servers(
+        self, table: ServerTable, place: Place, calls: RowCalls | None
+    ) -> tf.Operation | None:
         """Loads all rows of a save, each by the server that owns it."""
         loaded = []
         for number, part in enumerate(table.parts):
             with tf.device(part.options.device):
                 files = RowFiles(part, self._is_named)
-                loaded.append(files._load(place, whole=True, has=table.is_on_server(number)))
+                owns = table.is_on_server(number)
+                loaded.append(files._load(place, whole=True, has=owns, calls=calls))
         return None if tf.executing_eagerly() else tf.group(*loaded)
 
     def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
@@ -142,6 +158,7 @@ class RowFiles:
         dirpath: str,
         file_name: str,
         has: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        calls: RowCalls | None = None,
     ) -> None:
         """Loads the rows of a save by one process, in eager execution.
 
@@ -149,9 +166,10 @@ class RowFiles:
             dirpath: Where its files are.
             file_name: What they are named after.
             has: Says of keys [n] which are to be loaded, bool [n]. None: all.
+            calls: Are made as rows are loaded, except the last one.
         """
         place = Place(tf.constant(dirpath), "", file_name, rank=0, processes=1)
-        self._load(place, whole=False, has=has)
+        self._load(place, whole=False, has=has, calls=calls)
 
     def load_tfra(
         self, dirpath: str | os.PathLike[str], file_name: str | None, buffer_size: int
@@ -212,6 +230,7 @@ class RowFiles:
         *,
         whole: bool,
         has: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        calls: RowCalls | None = None,
     ) -> tf.Operation | None:
         table = self._table
         key_dtype = table.options.key_dtype
@@ -254,8 +273,14 @@ class RowFiles:
             others_keys = tf.boolean_mask(saved.waiting, others)
             forgotten = row_file_ops.forget_waiting(table.resource_handle, others_keys)
         if tf.executing_eagerly():
+            counts = []
+            if calls is not None:
+                counts = row_file_ops.saved_row_counts(table.resource_handle, saved.rows).numpy()
+                calls.expect(int(sum(counts)))
             for block in range(int(saved.num_blocks)):
                 load_block(tf.constant(block, tf.int64))
+                if calls is not None:
+                    calls.add(int(counts[block]))
             if table._rule is not None:
                 table.bind_rule(table._rule)  # the saved rows may have had another
             return None

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
+from tf_embed.saving.progress import Progress
 from tf_embed.table.creators import KVCreator, policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
@@ -854,6 +855,8 @@ class Variable(tf.Module):
         append_to_file: bool = False,
         buffer_size: int = DEFAULT_BUFFER_BYTES,
         name: str | None = None,
+        *,
+        progress: Progress = None,
     ) -> tf.Operation | None:
         """Writes all rows to files: weights, optimizer slots, and what policies keep of them.
 
@@ -882,6 +885,14 @@ class Variable(tf.Module):
             append_to_file: Must be False, as a save is of one moment.
             buffer_size: Bytes of a block of rows, about, from 1 to 2^30. (TFRA counts keys.)
             name: Name of the operation.
+            progress: None, True or a function. True prints a bar, as Keras does; if several
+                processes save, the first one prints. A function is called with `done_rows` and
+                `total_rows`, two ints, at most ten times a second: first with no row done, then by
+                a thread while rows are written, and a last time, with two equal numbers, when the
+                files are complete. Rows are those that this process saves. If a call raises, it was
+                the last one, and its error is raised once the save is complete. A save that fails
+                makes no last call. A call that does not return keeps the save from returning. In
+                eager execution only. Default: None.
 
         Returns:
             The operation in a graph, None in eager execution.
@@ -889,7 +900,7 @@ class Variable(tf.Module):
         Raises:
             TypeError: An argument of a wrong type.
             ValueError: An argument out of range; or another variable that nobody named either has
-                saved into the folder.
+                saved into the folder; or `progress` in a graph.
             tf.errors.OpError: The files can't be written; what is in the folder is as it was.
 
         Example:
@@ -902,12 +913,16 @@ class Variable(tf.Module):
             >>> other.load_from_file_system(folder)
             >>> other.lookup([2]).numpy().tolist()
             [[2.0, 3.0]]
+            >>> v.save_to_file_system(folder, progress=print)
+            0 2
+            2 2
         """
         return self._files.save(
             *(dirpath, proc_size, proc_rank, file_name_list, dirpath_env),
             append_to_file=append_to_file,
             buffer_size=buffer_size,
             name=name,
+            progress=progress,
         )
 
     def load_from_file_system(
@@ -920,6 +935,8 @@ class Variable(tf.Module):
         load_entire_dir: bool = False,
         buffer_size: int = DEFAULT_BUFFER_BYTES,
         name: str | None = None,
+        *,
+        progress: Progress = None,
     ) -> tf.Operation | None:
         """Loads rows that `save_to_file_system` wrote, from any number of shards and processes.
 
@@ -957,13 +974,16 @@ class Variable(tf.Module):
             buffer_size: Accepted for the sake of old code; blocks are as long as they were
                 written.
             name: Name of the operation.
+            progress: None, True or a function, as in `save_to_file_system`. There is no call while
+                files are checked. Rows are those that this process reads, with those that it
+                leaves to others. All calls are made by the thread that loads. Default: None.
 
         Returns:
             The operation in a graph, None in eager execution.
 
         Raises:
             TypeError: An argument of a wrong type.
-            ValueError: An argument out of range.
+            ValueError: An argument out of range, or `progress` in a graph.
             tf.errors.NotFoundError: The folder holds no whole save of the variable.
             tf.errors.DataLossError: A file is damaged. Named.
             tf.errors.InvalidArgumentError: The rows have another dtype or dim.
@@ -975,6 +995,7 @@ class Variable(tf.Module):
             load_entire_dir=load_entire_dir,
             buffer_size=buffer_size,
             name=name,
+            progress=progress,
         )
 
     def load_from_file_system_with_restore_function(
@@ -983,6 +1004,8 @@ class Variable(tf.Module):
         proc_size: int | None = None,
         proc_rank: int | None = None,
         buffer_size: int = DEFAULT_BUFFER_BYTES,
+        *,
+        progress: Progress = None,
     ) -> tf.Operation | None:
         """The same as `load_from_file_system`, which spreads rows over any number of shards.
 
@@ -991,11 +1014,14 @@ class Variable(tf.Module):
             proc_size: Number of processes that load.
             proc_rank: Which of them this is.
             buffer_size: Accepted for the sake of old code.
+            progress: As in `load_from_file_system`.
 
         Returns:
             The operation in a graph, None in eager execution.
         """
-        return self.load_from_file_system(dirpath, proc_size, proc_rank, buffer_size=buffer_size)
+        return self.load_from_file_system(
+            dirpath, proc_size, proc_rank, buffer_size=buffer_size, progress=progress
+        )
 
     def load_tfra_files(
         self,

@@ -392,7 +392,7 @@ Status RowFileReader::Verify() {
         start.payload_bytes > left - kBlockFrame - sizeof(Footer)) {
       return Damaged("the block at byte " + std::to_string(offset) + " has a wrong length");
     }
-    const Place place = {offset, kBlockFrame + start.payload_bytes, left_keys};
+    Place place = {offset, kBlockFrame + start.payload_bytes, left_keys, 0};
     TF_EMBED_RETURN_IF_ERROR(ReadBytes(place, &block));
     const char* const bytes = block.bytes_.data();
     uint32_t crc;
@@ -407,6 +407,7 @@ Status RowFileReader::Verify() {
           ParseRowBlock(header_, source_->name(), offset, bytes, place.bytes, &block));
       if (is_links) TF_EMBED_RETURN_IF_ERROR(CheckLinks(block));
       rows_ += left_keys ? 0 : block.size;
+      place.rows = block.size;
       try {
         blocks_.push_back(place);
       } catch (const std::bad_alloc&) {

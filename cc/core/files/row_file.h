@@ -232,6 +232,8 @@ class RowFileReader {
   size_t num_blocks() const { return blocks_.size(); }
   // Whether a block is one of keys that left.
   bool HasLeft(size_t number) const { return blocks_[number].left; }
+  // The number of rows, or of keys that left, in a block.
+  size_t RowsIn(size_t number) const { return blocks_[number].rows; }
   // Reads and checks a block. Rows of linked files come as the others do.
   Status ReadBlock(size_t number, RowBlock* block) const;
 
@@ -240,6 +242,7 @@ class RowFileReader {
     uint64_t offset;  // of the block
     uint64_t bytes;   // from its tag to its checksum
     bool left;
+    size_t rows;
   };
 
   Status ReadHeader(uint64_t* offset);

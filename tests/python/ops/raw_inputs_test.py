@@ -167,6 +167,11 @@ class ScalarsTest(RefusedTestCase):
                 {"table": table.handle, "save": int64(1)},
                 ("table", "save"),
             ),
+            "saved_row_counts": (
+                RAW.tf_embed_saved_row_counts,
+                {name: block[name] for name in ("table", "rows")},
+                ("table", "rows"),
+            ),
             "saved_keys": (
                 RAW.tf_embed_saved_keys,
                 {**block, "key_dtype": tf.int64},
@@ -178,6 +183,7 @@ class ScalarsTest(RefusedTestCase):
                 ("table", "rows"),
             ),
             "clear": (RAW.tf_embed_clear, {"table": table.handle}, ("table",)),
+            "rows_saved": (RAW.tf_embed_rows_saved, {"table": table.handle}, ("table",)),
             "stats": (RAW.tf_embed_stats, {"table": table.handle}, ("table",)),
             "take_turn": (RAW.tf_embed_take_turn, {"table": table.handle}, ("table",)),
             "end_turn": (RAW.tf_embed_end_turn, turn, ("table", "turn")),

@@ -128,6 +128,7 @@ void ExpectRows(const Rows& rows, const RowFileReader& reader) {
   for (size_t number = 0; number < reader.num_blocks(); ++number) {
     RowBlock block(HostAllocator());
     ASSERT_TRUE(reader.ReadBlock(number, &block).ok());
+    EXPECT_EQ(block.size, reader.RowsIn(number));
     for (size_t i = 0; i < block.size; ++i, ++done) {
       if (header.has_string_keys()) {
         EXPECT_EQ(rows.key_strings[done], block.key_strings[i]);
@@ -446,6 +447,7 @@ TEST(RowFile, KeysThatLeftComeBackBesideRows) {
       RowBlock block(HostAllocator());
       ASSERT_TRUE(reader.ReadBlock(number, &block).ok());
       EXPECT_EQ(reader.HasLeft(number), block.left);
+      EXPECT_EQ(block.size, reader.RowsIn(number));
       std::vector<int64_t>& to = block.left ? found : keys;
       to.insert(to.end(), block.keys, block.keys + block.size);
     }

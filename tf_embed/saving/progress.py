@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress of saves and loads: the argument `progress`, and the calls that it asks for.
+
+A save is one op. A thread reads the table's count of saved rows while the op runs. A load is a loop
+over blocks, which counts their rows itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.ops import row_file_ops, table_ops
+from tf_embed.table.table import Table
+
+# What a caller may give.
+Progress: TypeAlias = bool | Callable[[int, int], object] | None
+# Takes the number of rows that are done, and that of all rows.
+Tell: TypeAlias = Callable[[int, int], object]
+
+_SECONDS_BETWEEN_CALLS = 0.1
+
+
+def calls_of(progress: Any, *, prints: bool = True, tables: int = 1) -> RowCalls | None:
+    """The calls that an argument `progress` asks for; None if it asks for none.
+
+    Args:
+        progress: The argument.
+        prints: Whether this process prints a bar, if it is to be one.
+        tables: How many tables take the rows of the same files.
+
+    Raises:
+        TypeError: If it is no bool and can't be called with two numbers.
+        ValueError: If it asks for calls in a graph.
+    """
+    if progress is None:
+        return None
+    tell: Tell | None
+    if isinstance(progress, (bool, int, np.bool_, np.integer)):
+        tell = _Bar() if validation.flag(progress, "progress") else None
+    else:
+        tell = _function_of_two(progress)
+    if tell is not None and not tf.executing_eagerly():
+        raise ValueError(
+            "`progress` must be None in a graph, which calls no Python function while it runs. "
+            f"Received: progress={validation.shown(progress)}"
+        )
+    if tell is None or (isinstance(tell, _Bar) and not prints):
+        return None
+    return RowCalls(tell, tables)
+
+
+def _function_of_two(progress: Any) -> Tell:
+    if callable(progress) and not isinstance(progress, type):
+        try:
+            inspect.signature(progress).bind(0, 0)
+            return progress
+        except ValueError:  # a function of C, which has no signature
+            return progress
+        except TypeError:
+            pass
+    raise TypeError(
+        "`progress` must be None, a bool, or a function of two numbers. Received: "
+        f"progress={validation.shown(progress)}"
+    )
+
+
+class RowCalls:
+    """The calls of one save or load. An error that a call raises is kept until the end.
+
+    One thread at a time uses it.
+
+    Args:
+        tell: The function to call.
+        tables: How many tables take the rows of the same files.
+    """
+
+    def __init__(self, tell: Tell, tables: int = 1) -> None:
+        self._tell = tell
+        self._tables = tables
+        self._total: int | None = None
+        self._done = 0
+        self._told = -1
+        self._next_time = 0.0
+        self._error: BaseException | None = None
+
+    def expect(self, rows: int) -> None:
+        """Sets the number of all rows for each table, unless it is known."""
+        if self._total is None:
+            self._total = rows * self._tables
+            self.update(0)
+
+    def add(self, rows: int) -> None:
+        """Some more rows are done."""
+        self.update(self._done + rows)
+
+    def update(self, done: int) -> None:
+        """So many rows are done. Calls the function, unless it was called just now."""
+        assert self._total is not None
+        self._done = done
+        now = time.monotonic()
+        # The last call is that of `end`.
+        if self._told < done < self._total and now >= self._next_time:
+            self._next_time = now + _SECONDS_BETWEEN_CALLS
+            self._told = done
+            self._call(done, self._total)
+
+    def end(self) -> None:
+        """All rows are done: makes the last call.
+
+        Raises:
+            BaseException: If a call raised it.
+        """
+        self._call(self._done, self._done)
+        if self._error is not None:
+            raise self._error
+
+    def _call(self, done: int, total: int) -> None:
+        if self._error is None:
+            try:
+                self._tell(done, total)
+            except BaseException as error:  # also SystemExit: rows are not to be lost by it
+                self._error = error
+
+
+@contextlib.contextmanager
+def watched(calls: RowCalls | None, tables: Sequence[Table]) -> Iterator[None]:
+    """Makes the calls of a save, except the last one, while the block writes its rows.
+
+    Args:
+        calls: The calls. None: this does nothing.
+        tables: The tables, each with a resource.
+    """
+    if calls is None:
+        yield
+        return
+    over = threading.Event()
+    with contextlib.ExitStack() as at_end, contextlib.ExitStack() as turns:
+        for table in sorted(tables, key=lambda one: one.number):
+            turns.enter_context(table.save_turn)  # or rows of another save would be counted
+        before = _rows_saved(tables)
+        calls.expect(sum(int(table_ops.size(table.resource_handle, -1)) for table in tables))
+        thread = threading.Thread(
+            target=_watch, args=(calls, tables, before, over), name="progress of a save"
+        )
+        thread.start()
+        # After the turns are given up, so that a call that saves the table itself can end.
+        at_end.callback(thread.join)
+        at_end.callback(over.set)
+        yield
+        saved = _rows_saved(tables) - before
+    calls.update(saved)
+
+
+def _watch(calls: RowCalls, tables: Sequence[Table], before: int, over: threading.Event) -> None:
+    """Tells of the rows that are saved, until that is over."""
+    while not over.wait(_SECONDS_BETWEEN_CALLS):
+        try:
+            saved = _rows_saved(tables) - before
+        except tf.errors.OpError:  # as of a server that is gone, which the save itself reports
+            return
+        calls.update(saved)
+
+
+def _rows_saved(tables: Sequence[Table]) -> int:
+    return sum(int(row_file_ops.rows_saved(table.resource_handle)) for table in tables)
+
+
+class _Bar:
+    """A bar as Keras prints it."""
+
+    def __init__(self) -> None:
+        self._bar: keras.utils.Progbar | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if total == 0:
+            return
+        if self._bar is None:
+            self._bar = keras.utils.Progbar(total, unit_name="row")
+        self._bar.target = total
+        self._bar.update(done, finalize=done == total)
