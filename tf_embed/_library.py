@@ -36,10 +36,10 @@ def check_tensorflow_version(version: str) -> None:
     """Refuses a TensorFlow that tf_embed was never tried with.
 
     Args:
-        version: What `tf.__version__` says.
+        version: The value of `tf.__version__`.
 
     Raises:
-        ImportError: It is too old or too new.
+        ImportError: If it is too old or too new.
     """
     if not OLDEST_TENSORFLOW <= _version_numbers(version) < FIRST_UNTRIED_TENSORFLOW:
         raise ImportError(
@@ -52,11 +52,11 @@ def check_keras(version: str, backend: str) -> None:
     """Refuses a Keras that is not Keras 3 on TensorFlow.
 
     Args:
-        version: What `keras.__version__` says.
-        backend: What `keras.config.backend()` says.
+        version: The value of `keras.__version__`.
+        backend: The value of `keras.config.backend()`.
 
     Raises:
-        ImportError: It is another Keras, or runs on another backend.
+        ImportError: If it is another Keras, or runs on another backend.
     """
     if _version_numbers(version)[0] != 3:
         raise ImportError(
@@ -94,8 +94,8 @@ def check_library(folder: pathlib.Path, version: str) -> pathlib.Path:
     """Checks that a folder holds an op library for this TensorFlow.
 
     Args:
-        folder: Where the library and the file beside it that says what it was built for lie.
-        version: What `tf.__version__` says.
+        folder: The folder with the library and its build information.
+        version: The value of `tf.__version__`.
 
     Returns:
         The path of the library.
@@ -150,7 +150,7 @@ def load() -> types.ModuleType:
 
 @functools.cache
 def build() -> str:
-    """What tells this build of the op library from others, 16 hexadecimal digits."""
+    """A hash that identifies this build of the op library, 16 hexadecimal digits."""
     library = pathlib.Path(__file__).parent / LIBRARY_NAME
     return hashlib.blake2b(library.read_bytes(), digest_size=8).hexdigest()
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user passes, made into tensors of the table's types, or refused with one sentence.
+"""Argument checks: converts users' values to tensors of the table's dtypes, or raises.
 
-Tensors must have the right dtype already: a cast that nobody asked for loses keys. NumPy arrays
-and Python numbers have no such intention behind their dtype, so they are converted, but only if
-every number stays what it is: integers to any integer type that holds them, and numbers to
-a floating type.
+A tensor must have the right dtype already, because an implicit cast can lose keys. The dtype of
+NumPy arrays and Python numbers is rarely deliberate, so they are converted if the conversion is
+exact. Integers convert to any integer dtype that holds them, and numbers to a floating dtype.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ VALUE_DTYPES = (
 )
 
 
-MAX_DIM = 2**31 - 1  # as files have it
+MAX_DIM = 2**31 - 1  # files store it in 32 bits
 
 # Names go into messages, files and checkpoints.
 MAX_NAME_BYTES = 1024
@@ -46,10 +45,10 @@ _short.maxstring = _short.maxother = 200
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: its repr, cut short."""
+    """The repr of a value for messages, truncated."""
     try:
         return _short.repr(value)
-    except Exception:  # Python refuses to write integers of many digits
+    except Exception:  # Python raises for integers of many digits
         return f"<{type(value).__name__}>"
 
 
@@ -57,7 +56,7 @@ def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType
     """The tf.DType of an argument.
 
     Raises:
-        TypeError: It is no dtype, or not one of `allowed`.
+        TypeError: If it is not a dtype, or not one of `allowed`.
     """
     allowed = tuple(allowed)
     result = None
@@ -75,8 +74,8 @@ def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63
     """A Python int from `least` to `most`.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is too small or too large.
+        TypeError: If it is not an integer.
+        ValueError: If it is too small or too large.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`{argument}` must be an int. Received: {argument}={shown(value)}")
@@ -95,7 +94,7 @@ def flag(value: Any, argument: str) -> bool:
     """A Python bool, from a bool, 0 or 1.
 
     Raises:
-        TypeError: It is something else, such as "False", which Python takes for true.
+        TypeError: If it is anything else, such as "False", which is true in Python.
     """
     if value is True or value is False:
         return value
@@ -108,8 +107,8 @@ def name_of(value: Any, argument: str = "name") -> str:
     """A name: text without control characters, of at most `MAX_NAME_BYTES` in UTF-8.
 
     Raises:
-        TypeError: It is no str, or empty.
-        ValueError: It has control characters, is too long, or is no text that UTF-8 holds.
+        TypeError: If it is not a str, or is empty.
+        ValueError: If it has control characters, is too long, or can't be encoded in UTF-8.
     """
     if not isinstance(value, str) or not value:
         raise TypeError(
@@ -135,8 +134,8 @@ def path_of(path: Any, argument: str) -> str:
     """A path as text, not empty.
 
     Raises:
-        TypeError: It is no path.
-        ValueError: It is none that a file system has.
+        TypeError: If it is not a path.
+        ValueError: If it is empty, contains a zero byte, or is not UTF-8.
     """
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
@@ -158,10 +157,11 @@ def path_of(path: Any, argument: str) -> str:
 
 
 def function_of(value: Any, argument: str) -> Any:
-    """A function, or another object that can be called.
+    """A function, or another callable object.
 
     Raises:
-        TypeError: It is not callable, or a class, which was taken for an object of it.
+        TypeError: If it is not callable, or is a class. A class instead of its instance is a
+            likely mistake.
     """
     if not callable(value) or isinstance(value, type):
         raise TypeError(f"`{argument}` must be callable. Received: {argument}={shown(value)}")
@@ -169,10 +169,10 @@ def function_of(value: Any, argument: str) -> Any:
 
 
 def call_of(function: Any, argument: str, owner: str, *inputs: Any, **options: Any) -> Any:
-    """What a user's function gives.
+    """Calls a user's function and returns its result.
 
     Raises:
-        ValueError: It failed.
+        ValueError: If the function raises.
     """
     try:
         return function(*inputs, **options)
@@ -184,10 +184,10 @@ def call_of(function: Any, argument: str, owner: str, *inputs: Any, **options: A
 
 
 def items_of(value: Any, argument: str) -> list[Any]:
-    """The items of a list, a tuple, a range, or an array with axes.
+    """The items of a list, a tuple, a range, or an array of rank above 0.
 
     Raises:
-        TypeError: It is something else, such as a str, which Python takes for its characters.
+        TypeError: If it is anything else, such as a str, which would yield its characters.
     """
     is_array = isinstance(value, np.ndarray) and value.ndim > 0
     if not is_array and not isinstance(value, (list, tuple, range)):
@@ -199,10 +199,10 @@ def items_of(value: Any, argument: str) -> list[Any]:
 
 
 def one_of(value: Any, allowed: Iterable[str], argument: str, *, or_none: bool = False) -> Any:
-    """One of some words; or None, if that is one.
+    """One of the allowed words; with `or_none` also None.
 
     Raises:
-        ValueError: It is another one, or no str.
+        ValueError: If it is not one of them, or not a str.
     """
     allowed = tuple(allowed)
     if value is None and or_none:
@@ -219,8 +219,8 @@ def positive_number(value: Any, argument: str, *, most: float) -> float:
     """A Python number above 0, up to `most`.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is out of range, or NaN.
+        TypeError: If it is not a number.
+        ValueError: If it is out of range, or NaN.
     """
     kinds = (int, float, np.integer, np.floating)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds):
@@ -234,11 +234,11 @@ def positive_number(value: Any, argument: str, *, most: float) -> float:
 
 
 def scalar_of(value: tf.Tensor, argument: str) -> tf.Tensor:
-    """An integer tensor of no axes, int64.
+    """A scalar integer tensor, as int64.
 
     Raises:
-        TypeError: It is no dense tensor, or not of integers.
-        ValueError: It has axes.
+        TypeError: If it is not a dense tensor of integers.
+        ValueError: If its rank is above 0.
     """
     dense = isinstance(value, (tf.Tensor, tf.Variable))
     if not dense or not value.dtype.is_integer:
@@ -252,10 +252,11 @@ def scalar_of(value: tf.Tensor, argument: str) -> tf.Tensor:
 
 
 def is_training(training: Any) -> bool:
-    """A Python bool from what a caller says, or Keras; None is False.
+    """The `training` argument of a caller or of Keras as a Python bool; None is False.
 
     Raises:
-        TypeError: It is no bool; or a tensor, whose value a graph that is being traced can't know.
+        TypeError: If it is not a bool. A tensor is not accepted, because its value is unknown while
+            a graph is traced.
     """
     if training is None or training is False:
         return False
@@ -274,14 +275,14 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
 
     Args:
         value: A tensor, a NumPy array, or Python numbers or strings in lists.
-        dtype: The dtype that the table wants.
+        dtype: The dtype of the table.
         argument: Name of the argument, for messages.
         owner: Name of the variable, for messages.
 
     Raises:
-        TypeError: It is no tensor and no array, its dtype is another, or its numbers are not of
-            the kind of `dtype`.
-        ValueError: A number that `dtype` does not hold, or lists of several lengths.
+        TypeError: If it is neither a tensor nor an array, has another dtype, or has numbers of
+            another kind than `dtype`.
+        ValueError: If `dtype` can't hold a number, or lists have different lengths.
     """
     if isinstance(value, tf.Tensor) and value.dtype == dtype:
         return value
@@ -308,17 +309,17 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
             f"{argument}={shown(value)}"
         ) from error
     if array.dtype.kind == "f" and dtype.is_integer and not isinstance(value, np.ndarray):
-        # NumPy makes floats of integers above the int64 range beside others.
+        # NumPy converts a list to floats if only some of its integers exceed the int64 range.
         exact = np.asarray(value, object)
         array = exact if all(isinstance(one, (int, np.integer)) for one in exact.flat) else array
     return tf.convert_to_tensor(_exact_array(array, dtype, argument, owner), dtype)
 
 
 def as_tensor(value: Any, argument: str, owner: str) -> tf.Tensor:
-    """What TensorFlow makes of a value.
+    """A value as a tensor, converted by TensorFlow.
 
     Raises:
-        TypeError: It makes no tensor of it.
+        TypeError: If TensorFlow can't convert it.
     """
     try:
         return tf.convert_to_tensor(value)
@@ -330,7 +331,7 @@ def as_tensor(value: Any, argument: str, owner: str) -> tf.Tensor:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether there is no tensor in `value`, only NumPy and Python."""
+    """Whether `value` has only NumPy and Python values, and no tensor."""
     if isinstance(value, (list, tuple)):
         return all(_is_plain(one) for one in value)
     plain = (np.ndarray, np.generic, range, int, float, complex, str, bytes, type(None))
@@ -338,7 +339,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _strings_of(value: Any, argument: str, owner: str) -> tf.Tensor:
-    """Strings, each byte of them: NumPy's own strings would lose zeros at the end."""
+    """A tensor of strings. Uses objects, because NumPy's own strings lose trailing zero bytes."""
     array = np.asarray(value, None if isinstance(value, np.ndarray) else object)
     wrong = next((one for one in array.flat if not isinstance(one, (str, bytes))), None)
     if wrong is not None:
@@ -356,7 +357,7 @@ def _strings_of(value: Any, argument: str, owner: str) -> tf.Tensor:
 
 
 def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:
-    """`array` as an array of `dtype`, every number unchanged but for rounding to a float."""
+    """`array` as an array of `dtype`, every number unchanged except for rounding to a float."""
     target = dtype.as_numpy_dtype
     same = array.dtype == np.dtype(target)
     if same or (array.size == 0 and array.dtype.kind != "S"):
@@ -381,10 +382,10 @@ def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) 
 
 
 def rounded(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:
-    """`array` as an array of floats, none of which has become infinite.
+    """`array` as an array of a floating dtype, without overflow.
 
     Raises:
-        ValueError: One would be.
+        ValueError: If a finite number would become infinite.
     """
     with np.errstate(over="ignore"):
         result = array.astype(dtype.as_numpy_dtype)
@@ -400,17 +401,17 @@ def rounded(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np
 
 
 def name_scope(name: str | None, verb: str) -> contextlib.AbstractContextManager[Any]:
-    """The name scope of a verb.
+    """The name scope of an operation.
 
-    An eager call without a `name` enters none, as nobody would see it: to enter one takes a seventh
-    of an eager lookup of 256 keys.
+    An eager call without a `name` enters no scope. The scope would have no effect, and entering it
+    takes a noticeable part of a small eager lookup.
 
     Args:
-        name: What the user calls the operation, or None.
-        verb: What it is called then.
+        name: The user's name of the operation, or None.
+        verb: The default name.
 
     Raises:
-        TypeError: `name` is no str.
+        TypeError: If `name` is not a str.
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"`name` must be a str or None. Received: name={shown(name)}")
@@ -420,11 +421,11 @@ def name_scope(name: str | None, verb: str) -> contextlib.AbstractContextManager
 
 
 def with_dependencies(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Tensor:
-    """A tensor that is there once the checks have passed.
+    """A tensor that is available only after the checks have passed.
 
     Args:
         tensor: The tensor.
-        checks: What the functions of tf.debugging give: operations in a graph, None if they have
+        checks: The results of tf.debugging functions: operations in a graph, None if they have
             passed already.
     """
     with tf.control_dependencies([check for check in checks if check is not None]):
@@ -435,7 +436,7 @@ def check_rows(keys: tf.Tensor, rows: tf.Tensor, dim: int, argument: str, owner:
     """Checks that there is a row of `dim` for each key, as far as shapes are known.
 
     Raises:
-        ValueError: The shapes do not go together. Both are named.
+        ValueError: If the shapes do not match. The message has both.
     """
     wanted = keys.shape.concatenate([dim])
     if not wanted.is_compatible_with(rows.shape):
@@ -451,12 +452,12 @@ def flat_weights(
     ids_name: str,
     weights_name: str,
 ) -> tf.Tensor | None:
-    """The values of `weights`, which must lie where those of `ids` do, in the same container.
+    """The values of `weights`, which must have the positions of `ids`, in the same container.
 
-    Where they lie is known, and checked, only when they are read.
+    The positions are checked when the values are read, because they may be unknown before.
 
     Raises:
-        ValueError: Their numbers differ.
+        ValueError: If the static shapes of the positions differ.
     """
     if weights is None:
         return None
@@ -480,7 +481,7 @@ def flat_weights(
 
 
 def _places(values: tf.SparseTensor | tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
-    """The tensors that say where the values of a container lie."""
+    """The tensors with the positions of the values of a container."""
     if isinstance(values, tf.SparseTensor):
         return (values.indices,)
     return tuple(values.nested_row_splits)

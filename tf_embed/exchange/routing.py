@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys go to the workers that own them, and rows come back.
+"""Sends keys to the workers that own them, and rows back.
 
-An exchange is of any number of tables at once. It takes one all-gather, of how many keys go where,
-one all-to-all of keys and what belongs to them, and one more if rows come back.
+An exchange serves any number of tables at once. It takes one all-gather of the number of keys for
+each worker, and one all-to-all of keys and their rows. A reply takes one more all-to-all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tf_embed.ops import exchange_ops
 from tf_embed.ops.exchange_ops import NUM_CAPACITIES, Part, PartType, Plan, Sent
 
 # Keys of collectives within a channel.
-_COUNTS = 0  # and the number of tables, for each has its own shape
+_COUNTS = 0  # plus the number of tables, because the shape of the counts depends on it
 MAX_TABLES = NUM_CAPACITIES - 1
 _MESSAGES = NUM_CAPACITIES
 _REPLIES = 2 * NUM_CAPACITIES
@@ -32,8 +32,8 @@ class Routed:
 
     Attributes:
         keys: Distinct keys [u].
-        places: Where each key of the batch is among them, int32, of the shape of the batch.
-        counts: How many of them each worker owns, int32 [workers].
+        places: The position in `keys` of each key of the batch, int32, of the batch's shape.
+        counts: How many distinct keys each worker owns, int32 [workers].
     """
 
     keys: tf.Tensor
@@ -41,11 +41,11 @@ class Routed:
     counts: tf.Tensor
 
     def of_batch(self, rows: tf.Tensor) -> tf.Tensor:
-        """What distinct keys have, for each key of the batch. Differentiable."""
+        """Expands the rows of distinct keys to the keys of the batch. Differentiable."""
         return tf.gather(rows, self.places)
 
     def last(self, rows: tf.Tensor) -> tf.Tensor:
-        """What the last of equal keys has, for distinct keys.
+        """Selects, for each distinct key, the row of its last position in the batch.
 
         Args:
             rows: [size of the batch, ...].
@@ -57,15 +57,15 @@ class Routed:
         )
 
     def sums(self, rows: tf.Tensor) -> tf.Tensor:
-        """The sums of what equal keys have, for distinct keys, in the order of the batch."""
+        """Sums the rows of equal keys, in the order of the batch, for each distinct key."""
         places = tf.reshape(self.places, [-1])
         return tf.math.unsorted_segment_sum(rows, places, tf.shape(self.keys)[0])
 
     def each(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """An order of the batch, worker by worker, with equal keys; and the keys of each worker.
+        """Orders the batch by worker, duplicates included, and counts the keys of each worker.
 
         Returns:
-            Places in the batch [n], and counts, int32 [workers].
+            Positions in the batch [n], and counts, int32 [workers].
         """
         places = tf.reshape(self.places, [-1])
         owners = tf.searchsorted(tf.cumsum(self.counts), places, side="right")
@@ -74,12 +74,12 @@ class Routed:
 
 
 def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str) -> Routed:
-    """Brings the keys of a batch together by owner.
+    """Groups the keys of a batch by owner.
 
     Args:
         keys: Any shape.
         num_workers: Number of workers.
-        sharding: What chooses the owner of a key.
+        sharding: The sharding, which assigns keys to owners.
         name: The variable, for messages.
     """
     with tf.device("/CPU:0"):
@@ -94,9 +94,9 @@ class RoutedTables:
     """The keys of batches of some tables, worker by worker.
 
     Attributes:
-        keys: Of each table, distinct keys [u].
-        places: Of each table, where each key of its batch is among them, int32.
-        counts: How many of them each worker owns, int32 [tables, workers].
+        keys: For each table, distinct keys [u].
+        places: For each table, the position in `keys` of each key of its batch, int32.
+        counts: How many distinct keys each worker owns, int32 [tables, workers].
     """
 
     keys: list[tf.Tensor]
@@ -107,12 +107,12 @@ class RoutedTables:
 def route_tables(
     keys: Sequence[tf.Tensor], num_workers: int, shardings: Sequence[tuple[WorkerSharding, str]]
 ) -> RoutedTables:
-    """Brings the keys of batches of some tables together by owner.
+    """Groups the keys of batches of some tables by owner.
 
     Args:
-        keys: Of each table, any shape.
+        keys: The keys of each table, any shape.
         num_workers: Number of workers.
-        shardings: Of each table, what chooses the owner of a key, and its name for messages.
+        shardings: The sharding of each table, and the table's name for messages.
     """
     with tf.device("/CPU:0"):
         return RoutedTables(*exchange_ops.route_keys(keys, **_owners(keys, num_workers, shardings)))
@@ -123,8 +123,8 @@ class RoutedGradients:
     """The gradients of some tables, worker by worker.
 
     Attributes:
-        keys: Of each table, distinct keys [u].
-        sums: Of each table, the sums of what equal keys have, [u, dim].
+        keys: For each table, distinct keys [u].
+        sums: For each table, the summed gradient of each distinct key, [u, dim].
         counts: How many keys each worker owns, int32 [tables, workers].
     """
 
@@ -139,11 +139,11 @@ def route_gradients(
     num_workers: int,
     shardings: Sequence[tuple[WorkerSharding, str]],
 ) -> RoutedGradients:
-    """Brings gradients of some tables together by owner.
+    """Groups the gradients of some tables by owner.
 
     Args:
-        keys: Of each table, [n].
-        gradients: Of each table, [n, dim].
+        keys: For each table, [n].
+        gradients: For each table, [n, dim].
         num_workers, shardings: As in `route_tables`.
     """
     with tf.device("/CPU:0"):
@@ -155,7 +155,7 @@ def route_gradients(
 def _owners(
     keys: Sequence[tf.Tensor], num_workers: int, shardings: Sequence[tuple[WorkerSharding, str]]
 ) -> dict[str, Any]:
-    """The arguments of the ops that say which worker owns a key."""
+    """The arguments of the routing ops that determine the owner of each key."""
     by_rule = tf.zeros([0], tf.int32)
     owners, rules = [], []
     for some, (sharding, name) in zip(keys, shardings, strict=True):
@@ -192,12 +192,12 @@ def owners_of(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name:
 
 @dataclasses.dataclass(frozen=True)
 class Received:
-    """What came to this worker, which owns it.
+    """The parts that this worker received as the owner of their keys.
 
     Attributes:
-        parts: The parts, those of worker 0 first.
-        plan: What the workers agreed on, for the reply.
-        gathered: What they told each other, for `plan_of`.
+        parts: The parts, in the order of the workers that sent them.
+        plan: The plan that all workers agreed on, for the reply.
+        gathered: The counts of all workers, for `plan_of`.
     """
 
     parts: list[tf.Tensor]
@@ -208,14 +208,14 @@ class Received:
 def plan_of(
     channel: Channel, gathered: tf.Tensor, num_tables: int, reply_parts: Sequence[PartType]
 ) -> Plan:
-    """The plan of a reply, from what the workers told each other.
+    """The plan of a reply, from the counts of all workers.
 
     Args:
-        channel: That of the keys.
-        gathered: Of each worker its counts, [tables, workers], and the words of its messages,
+        channel: The channel that the keys took.
+        gathered: The counts of each worker, [tables, workers], and the words of its messages,
             [workers]; flattened.
         num_tables: Number of tables.
-        reply_parts: What comes back.
+        reply_parts: The types of the parts that come back.
     """
     with tf.device(channel.workers.device):
         return exchange_ops.plan_exchange(
@@ -233,14 +233,14 @@ def to_owners(
     parts: Sequence[Part],
     reply_parts: Sequence[PartType] = (),
 ) -> Received:
-    """Sends keys, and what belongs to them, to their owners. All workers must call this.
+    """Sends keys, and the rows of these keys, to their owners. All workers must call this.
 
     Args:
-        channel: Where.
-        counts: How many keys of each table go to each worker, int32 [tables, workers], or the
-            rows of that; of at most `MAX_TABLES`.
+        channel: The channel to the owners.
+        counts: How many keys of each table go to each worker, int32 [tables, workers], or a list
+            of the rows of that matrix. At most `MAX_TABLES` tables.
         parts: The keys, and matrices of rows, of the tables.
-        reply_parts: What will come back for the keys. Default: nothing.
+        reply_parts: The types of the parts of the reply. Default: no reply.
     """
     workers = channel.workers
     num_tables = len(counts) if isinstance(counts, Sequence) else int(counts.shape[0])
@@ -266,16 +266,16 @@ def reply(
     parts: Sequence[Part],
     counts: tf.Tensor | Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Sends back what belongs to the keys that came, and gives what came back.
+    """Replies to received keys with rows, and returns the rows for the keys that were sent.
 
     Args:
-        channel: Where.
-        plan: That of the keys.
-        parts: Matrices of rows, for the keys as they came.
-        counts: As the keys were sent with.
+        channel: The channel to the other workers.
+        plan: The plan that the keys were received with.
+        parts: Matrices of rows, in the order of the received keys.
+        counts: The counts that the keys were sent with.
 
     Returns:
-        The parts for the keys as they were sent.
+        Matrices of rows, in the order of the sent keys.
     """
     return _reply(channel, plan, parts, plan.received, _matrix(counts))
 
@@ -286,16 +286,16 @@ def gradients_of_reply(
     parts: Sequence[Part],
     counts: tf.Tensor | Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Sends the gradients of what `reply` gave back to the workers that it came from.
+    """Sends the gradients of the results of `reply` back to the workers that replied.
 
     Args:
-        channel: Where.
-        plan: As of `reply`.
-        parts: The gradients of its results.
-        counts: As of `reply`.
+        channel: As in `reply`.
+        plan: As in `reply`.
+        parts: The gradients of the results of `reply`.
+        counts: As in `reply`.
 
     Returns:
-        The gradients of its parts.
+        The gradients of the `parts` of `reply`.
     """
     return _reply(channel, plan, parts, _matrix(counts), plan.received)
 
@@ -303,7 +303,7 @@ def gradients_of_reply(
 def _reply(
     channel: Channel, plan: Plan, parts: Sequence[Part], sent: tf.Tensor, received: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Sends as many rows to each worker as `sent` says, and gets as many as `received` does."""
+    """Sends `sent[table, worker]` rows to each worker, and gets `received[table, worker]` rows."""
     with tf.device(channel.workers.device):
         reply = Sent(parts, sent, channel.workers.rank)
         messages = exchange_ops.pack_messages(reply, plan.reply_capacity)

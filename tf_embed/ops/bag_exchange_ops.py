@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags that are looked up at the workers that own their keys.
+"""Pooled lookups at the workers that own the keys.
 
-Those of many tables: `split_bags` takes the bags of a batch apart by owner. Owners pool what they
-get, and `join_bags` adds up what they send back. Those of one table, of any kind: `split_pooled`.
-See cc/ops/bag_exchange_ops.cc.
+For many tables, `split_bags` splits the bags of a batch by owner. Owners pool their parts, and
+`join_bags` adds up the sums that they send back. For one table of any kind, use `split_pooled`. See
+cc/ops/bag_exchange_ops.cc.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ tf.no_gradient("TfEmbedSplitPooled")
 class SplitPooled(NamedTuple):
     """The keys of a pooled lookup, worker by worker.
 
-    A lookup asks in one of two ways. By keys, it gets the row of each distinct key, and has
-    `places`. By bags, it gets a sum for what a worker has of the keys of a bag, and has
-    `bag_keys`. What belongs to the other way is empty.
+    A lookup asks by keys or by bags. By keys, it gets the row of each distinct key, and has
+    `asked` and `places`. By bags, it gets the sum of each worker's keys of a bag, and has
+    `bag_keys`. The tensors of the other way are empty.
 
     Attributes:
         asked: The distinct keys [u].
-        places: Where each key that is no padding is among them, int32 [p].
-        place_positions: Where these keys are in the flattened batch, int32 [p].
-        place_bags: The bag of each, int64 [p].
+        places: The position in `asked` of each key that is not padding, int32 [p].
+        place_positions: The positions of these keys in the flattened batch, int32 [p].
+        place_bags: The bag of each of these keys, int64 [p].
         bag_keys: All keys, bag by bag for each worker, [k].
-        key_positions: Where these are in the flattened batch, int32 [k].
-        lengths: How many of them each sum has, int32 [s].
+        key_positions: The positions of `bag_keys` in the flattened batch, int32 [k].
+        lengths: The number of `bag_keys` in each sum, int32 [s].
         sum_bags: The bag of each sum, int64 [s].
         counts: How much of `asked`, `bag_keys` and `lengths` each worker gets, int32 [3, workers].
     """
@@ -66,20 +66,20 @@ def split_pooled(
     weight_bytes: int = 0,
     ask_by: str = "less",
 ) -> SplitPooled:
-    """Takes the keys of a pooled lookup apart by the workers that own them.
+    """Splits the keys of a pooled lookup by the workers that own them.
 
     Args:
         keys: Any shape.
-        owners: The worker of each key, flattened, int32; [0]: by the rule.
+        owners: The worker of each key, flattened, int32. An empty tensor means `owner_rule`.
         bags: As in `table_ops.find_pooled`.
         padding: As in `table_ops.find_pooled`.
         num_workers: Number of workers.
-        rank: The number of this one.
+        rank: The number of this worker.
         owner_rule: "hash" or "remainder".
         row_bytes: Bytes of a row on the wire.
         sum_bytes: Bytes of a sum, or a gradient.
-        weight_bytes: Bytes of a weight; 0: there are none.
-        ask_by: "keys", "bags", or what sends "less".
+        weight_bytes: Bytes of a weight; 0 without weights.
+        ask_by: "keys", "bags", or "less" for the way that sends fewer bytes.
     """
     return SplitPooled(
         *_raw.tf_embed_split_pooled(
@@ -117,7 +117,7 @@ class Bags(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The bags that owners get, worker by worker, and to each worker table by table.
+    """The bags for the owners, ordered by worker and then by table.
 
     Attributes:
         keys: int64 [k].
@@ -125,8 +125,8 @@ class Split(NamedTuple):
         bags: Number of bags of each table, int32 [workers * tables].
         counts: How many keys, bags and tables each worker gets, and how many values it sends back,
             int32 [4, workers].
-        sources: Where the rows begin, among these values, that make the pooled rows; int64 [s].
-        splits: From where to where the sources of each bag are, int64 [bags + 1].
+        sources: The offsets, in these values, of the rows that make the pooled rows; int64 [s].
+        splits: The row splits of `sources` by bag, int64 [bags + 1].
     """
 
     keys: tf.Tensor
@@ -148,17 +148,17 @@ def split_bags(
     ask_by: str = "less",
     bytes_of_number: int = 4,
 ) -> Split:
-    """Takes the bags of a batch apart by the workers that own their keys.
+    """Splits the bags of a batch by the workers that own their keys.
 
     Args:
-        bags: The bags. With weights, each distinct key is asked for by itself.
-        owners: The worker of each index, int32; [0]: by the rule.
+        bags: The bags. With weights, the lookup asks for each distinct key by itself.
+        owners: The worker of each index, int32. An empty tensor means `owner_rule`.
         dims: Number of weights in a row of each table.
         num_workers: Number of workers.
-        rank: The number of this one.
+        rank: The number of this worker.
         owner_rule: "hash" or "remainder".
-        ask_by: What owners get: "bags" with what they own of the keys of each bag, the distinct
-            "keys" as bags of one, or of each table what sends "less".
+        ask_by: "bags" sends owners their part of each bag. "keys" sends the distinct keys, as bags
+            of one key. "less" picks for each table the way that sends fewer bytes.
         bytes_of_number: Bytes of a number of a row on the wire.
     """
     return Split(
@@ -188,12 +188,13 @@ def join_bags(
     """The pooled values of a batch. Differentiable with respect to values and weights.
 
     Args:
-        values: What owners sent back, float32 [v].
-        split: What they got.
+        values: The values that owners sent back, float32 [v].
+        split: The bags that owners got.
         bags: The bags.
         dims: As in `split_bags`.
         combiner: "sum" or "mean".
-        max_gradient: What elements of the gradient of the pooled values are clipped to; 0: not.
+        max_gradient: The bound to which gradients of the pooled values are clipped, elementwise;
+            0 for no clipping.
 
     Returns:
         float32 [size].
@@ -212,7 +213,7 @@ def join_bags(
 
 @tf.RegisterGradient("TfEmbedJoinBags")
 def _join_bags_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
-    """For the values, and for the weights."""
+    """The gradients of the values and of the weights."""
     values, sources, splits, indices, offsets, pieces = op.inputs[:6]
     weights = list(op.inputs[7:])
     combiner = op.get_attr("combiner")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of a table, typed.
+"""Typed wrappers of the ops of a table, one function for each op.
 
-One function an op. Nothing is checked here that an op checks itself; what a user may get wrong
-is checked in `validation.py`, above. The inputs that all share:
+The ops check their inputs themselves, and `validation.py` checks the arguments of users. The
+wrappers check nothing. They share these inputs:
 
     handle: The table's resource, a scalar.
     keys: Any shape, of the table's key dtype. A row's shape is [dim], so the rows of `keys` have
         the shape keys.shape + [dim].
-    owners: The shard of each key, flattened, int32; or int32 [0], which leaves the choice to the
-        table: floor_mod(key, num_shards).
+    owners: The shard of each key, flattened, int32. An int32 [0] means the table's own rule,
+        floor_mod(key, num_shards).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tf_embed.ops import stock_ops, substitutes
 
 _raw = _library.load()
 
-# What makes a bag of keys: () the keys along the last axis; (row splits [bags + 1],) runs of the
-# flattened keys; (indices [keys, rank], dense shape [rank]) of a sparse tensor whose values the
-# keys are, in any order, its lines along the last axis.
+# The partition of keys into bags. (): the keys along the last axis. (row splits [bags + 1],): runs
+# of the flattened keys. (indices [keys, rank], dense shape [rank]): the lines along the last axis
+# of a sparse tensor, whose values are the keys in any order.
 Bags: TypeAlias = tuple[tf.Tensor, ...]
 
-# A key that stands for nothing.
+# A key that is ignored.
 Padding: TypeAlias = int | str | bytes
 
 
 class Exported(NamedTuple):
-    """A whole table as of one moment, what `import_` takes.
+    """A consistent snapshot of a whole table, for `import_`.
 
     Attributes:
         keys: [n].
         values: [n, dim].
         slots: [n, slots of a row].
         meta: int64 vector: seed, table id, rule and slot groups, see cc/core/files/table_meta.h.
-        statistics: int64 [n, statistics of a row]: what is kept of the use of each row.
-        policy: int64 vector: the table's clock, which statistics, and what admission has counted.
+        statistics: int64 [n, statistics of a row]: the usage statistics of each row.
+        policy: int64 vector: the table's clock, its set of statistics, and the admission counts.
     """
 
     keys: tf.Tensor
@@ -71,17 +71,17 @@ def create_table(
     policy: Mapping[str, Any] | None = None,
     storage: Mapping[str, Any] | None = None,
 ) -> tf.Tensor:
-    """Creates a table, or in a graph finds the one of that `shared_name`; its handle.
+    """Creates a table, or in a graph finds the table of that `shared_name`; returns its handle.
 
     Args:
         shared_name: The name by which a graph finds its table again each time that it runs. None in
-            eager execution, where each call creates a table: TensorFlow keeps a kernel for each
-            set of attributes, 42 KB, so names and numbers are inputs there.
-        init_size: Rows that each shard makes room for.
+            eager execution, in which each call creates a table. TensorFlow caches a kernel for each
+            set of attributes, so there names and numbers are inputs instead.
+        init_size: Rows that each shard reserves.
         label: The name that error messages use.
         initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
-        policy: Further settings, by which rows come and leave; None for no policy.
-        storage: Further ones: the tiers that hold the rows, and their bounds.
+        policy: Further settings, for admission and eviction; None for no policy.
+        storage: Further settings: the tiers that hold the rows, and their bounds.
     """
     attributes = {
         "key_dtype": key_dtype,
@@ -106,7 +106,7 @@ def create_table(
             **{name: _input_of(setting) for name, setting in settings.items()},
             **attributes,
         )
-    # A SavedModel has the rows in memory, and needs no server.
+    # A SavedModel keeps the rows in memory and needs no server.
     settings.pop("redis")
     return _raw.tf_embed_table(
         shared_name=shared_name,
@@ -116,7 +116,7 @@ def create_table(
     )
 
 
-# The settings of a table without a policy, and of one with all the memory there is.
+# The settings of a table without a policy, and of a table without a bound on memory.
 _NO_POLICY = {
     "max_rows": 0,
     "eviction": "lru",
@@ -143,20 +143,19 @@ _NO_STORAGE = {
 
 
 def _input_of(setting: Any) -> Any:
-    """An array of a number, since TensorFlow keeps a tensor for each Python number that it met."""
+    """A number as an array, because TensorFlow caches a tensor for each Python number."""
     if isinstance(setting, str):
         return setting
     return np.asarray(setting, np.float32 if isinstance(setting, float) else None)
 
 
 def checked_sparse(ids: tf.SparseTensor, label: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The parts of sparse ids, there once it is known that they lie within their dense_shape.
+    """The parts of sparse ids, after a check that the indices lie within the dense_shape.
 
-    TensorFlow takes any numbers for both, and ends the process where it makes a tensor of a
-    negative size.
+    TensorFlow accepts any numbers for both, and aborts the process if a size becomes negative.
 
     Args:
-        label: What messages call them.
+        label: The name of the ids in messages.
     """
     if substitutes.are_used():
         return stock_ops.checked_sparse(ids.indices, ids.values, ids.dense_shape, label)
@@ -173,14 +172,14 @@ def find(
     dim: int,
     training: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Looks rows up and changes no row.
+    """Looks up rows, without changing any.
 
     Args:
         defaults: Rows of absent keys: [0] for the table's initializer, [dim] for one row for
             all, or keys.shape + [dim].
-        token: What the gradient of the rows goes to: the anchor's value, or in a graph a `token` of
-            it; None where none is wanted.
-        training: Whether this is a use of the rows, in a table that keeps statistics.
+        token: The target of the gradient of the rows: the anchor's value, or in a graph a `token`
+            of it. None means no gradient.
+        training: Whether this counts as a use of the rows, if the table keeps statistics.
 
     Returns:
         The rows, keys.shape + [dim], and whether the table holds each key, keys.shape.
@@ -211,16 +210,16 @@ def find_pooled(
     padding: Padding | None,
     training: bool = False,
 ) -> tf.Tensor:
-    """Looks rows up, pools those of each bag, and changes no row.
+    """Looks up rows and pools the rows of each bag, without changing any row.
 
     Args:
         defaults: As in `find`.
         token: As in `find`.
-        bags: What makes a bag.
+        bags: The partition of the keys into bags.
         weights: None, or the weight of each key, of `compute_dtype(value_dtype)`.
-        value_dtype: The table's, a floating one.
+        value_dtype: The table's value dtype, which must be floating.
         combiner: "sum", "mean" or "sqrtn".
-        padding: None, or a key that counts for nothing: its number in int64, or a string.
+        padding: None, or a key that is ignored: its number in int64, or a string.
         training: As in `find`.
 
     Returns:
@@ -257,16 +256,16 @@ def sum_by_key(
 
     Args:
         keys: Any shape.
-        gradients: keys.shape + [dim]; or, with a combiner, those of the rows that `find_pooled`
-            gave, whose further arguments are the same here.
-        sum_dtype: Dtype of the sums, with the same `compute_dtype` as the gradients', in which they
-            are taken.
-        handle: The table on whose device it is done; None: on the host, as a library that was built
-            without GPUs can on none.
+        gradients: keys.shape + [dim]. With a combiner, the gradients of the rows that
+            `find_pooled` returned for the same further arguments.
+        sum_dtype: Dtype of the sums. Its `compute_dtype`, in which the sums are computed, must be
+            the same as that of the gradients' dtype.
+        handle: The table whose device runs the op. None runs it on the host, which also works in
+            a build without GPUs.
 
     Returns:
-        The distinct keys [u] in the order in which they first come, the number of each key among
-        them, keys.shape, int32, -1 for padding, and the sums [u, dim].
+        The distinct keys [u] in order of first occurrence, the index of each key among them,
+        keys.shape, int32, -1 for padding, and the sums [u, dim].
     """
     with _where(handle) as tables:
         return _raw.tf_embed_sum_by_key(
@@ -282,13 +281,14 @@ def sum_by_key(
 
 
 def unique_keys(keys: tf.Tensor, handle: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-    """The distinct keys [u] in the order in which they first come, and the number of each key.
+    """Finds the distinct keys.
 
     Args:
         handle: As in `sum_by_key`.
 
     Returns:
-        The distinct keys and, keys.shape, int32, where each key is among them.
+        The distinct keys [u] in order of first occurrence, and the index of each key among them,
+        keys.shape, int32.
     """
     if substitutes.are_used():
         return stock_ops.unique_keys(keys)
@@ -298,7 +298,7 @@ def unique_keys(keys: tf.Tensor, handle: tf.Tensor | None = None) -> tuple[tf.Te
 
 @contextlib.contextmanager
 def _where(handle: tf.Tensor | None) -> Iterator[list[tf.Tensor]]:
-    """The `tables` of an op that needs none: TensorFlow puts it where a table is."""
+    """The `tables` input of an op that needs no table: it only places the op on a device."""
     if handle is not None:
         yield [handle]
     else:
@@ -307,14 +307,14 @@ def _where(handle: tf.Tensor | None) -> Iterator[list[tf.Tensor]]:
 
 
 def padding_arguments(padding: Padding | None) -> dict[str, Any]:
-    """Padding as the ops take it."""
+    """The padding arguments of the ops."""
     if isinstance(padding, (str, bytes)):
         return {"padding": [], "padding_text": [padding]}
     return {"padding": [] if padding is None else [stock_ops.as_int64(padding)], "padding_text": []}
 
 
 def compute_dtype(value_dtype: tf.DType) -> tf.DType:
-    """What rows of a dtype are summed in: float64 for float64, else float32."""
+    """The dtype in which rows of a dtype are summed: float64 for float64, otherwise float32."""
     return tf.float64 if value_dtype == tf.float64 else tf.float32
 
 
@@ -328,7 +328,7 @@ def find_or_insert(
     training: bool = False,
     scores: Sequence[tf.Tensor] = (),
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As `find`, and inserts the rows of absent keys; in training, of those that `apply` would."""
+    """The same as `find`, but inserts absent keys; in training, those that `apply` would insert."""
     return _raw.tf_embed_find_or_insert(
         table=handle,
         keys=keys,
@@ -350,7 +350,7 @@ def insert_or_assign(
     scores: Sequence[tf.Tensor] = (),
     distinct: bool = False,
 ) -> tf.Operation | None:
-    """Writes rows; of equal keys the last one wins. Where keys are said to be distinct, any one."""
+    """Writes rows. The last of equal keys wins; with `distinct`, any one of them."""
     return _raw.tf_embed_insert_or_assign(
         table=handle,
         keys=keys,
@@ -373,7 +373,7 @@ def accum(
     dim: int,
     scores: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
-    """Adds the change to rows that exist, inserts rows that do not, as the caller saw them."""
+    """Adds differences to present rows and inserts absent ones; see `Variable.accum`."""
     return _raw.tf_embed_accum(
         table=handle,
         keys=keys,
@@ -406,17 +406,17 @@ def apply(
 
     Args:
         gradients: keys.shape + [dim], of the table's value dtype, or float32 for float16 and
-            bfloat16 tables; those of equal keys are summed before the rule runs.
+            bfloat16 tables. The gradients of equal keys are summed before the rule runs.
         hyper: float64 vector, the rule's hyper-parameters, see `optimizers/rules.py`.
         step: int64 scalar, the number of this step; the first is 1.
-        rule: Name of the rule. Another than the table's present one replaces its slots.
-        distinct: Says that no key comes twice, so that nobody looks for equal ones.
-        stochastic_rounding: Rounds float16 and bfloat16 weights up or down so that their mean is
-            right, by noise that is a function of the table's seed and id, the step, the key and
-            the column. Nothing to other dtypes.
-        token: Nothing, or int64 [2]: a number of this step, which the table applies once however
-            often it comes, and one below which all steps are over.
-        trained: Nothing, or whether there is a step at all, a bool scalar.
+        rule: Name of the rule. A rule that is not the present one replaces the table's slots.
+        distinct: A hint that all keys are distinct, which skips the search for duplicates.
+        stochastic_rounding: Rounds float16 and bfloat16 weights up or down without bias. The noise
+            is a function of the table's seed and id, the step, the key and the column. Other
+            dtypes are not affected.
+        token: Empty, or one int64 [2]: a number of this step, which the table applies only once
+            even if it is sent again, and a number below which all steps are complete.
+        trained: Empty, or one bool scalar: whether to apply the step.
     """
     return _raw.tf_embed_apply(
         table=handle,
@@ -436,39 +436,39 @@ def apply(
 
 
 def prefetch(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation | None:
-    """Copies rows that are in a lower tier to the first one. Absent keys are skipped."""
+    """Promotes rows from lower tiers to the first tier. Absent keys are skipped."""
     return _raw.tf_embed_prefetch(table=handle, keys=keys, owners=owners)
 
 
 def erase(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation | None:
-    """Removes keys; absent ones are no error."""
+    """Removes keys. Absent keys are ignored."""
     return _raw.tf_embed_erase(table=handle, keys=keys, owners=owners)
 
 
 def clear(handle: tf.Tensor) -> tf.Operation | None:
-    """Removes every key and gives the memory back."""
+    """Removes every key and frees the memory."""
     return _raw.tf_embed_clear(table=handle)
 
 
 def destroy(
     handle: tf.Tensor, eagerly: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> None:
-    """Frees a table, wherever the last reference to it went.
+    """Frees a table. The last reference to it may be dropped in a graph or in another thread.
 
     Args:
-        eagerly: Makes a block one of eager execution.
+        eagerly: Returns a context of eager execution.
     """
     with eagerly():
         tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
 def shrink(handle: tf.Tensor) -> tf.Operation | None:
-    """Compacts the table and gives memory back."""
+    """Compacts the table and frees memory."""
     return _raw.tf_embed_shrink(table=handle)
 
 
 def size(handle: tf.Tensor, shard: int | tf.Tensor) -> tf.Tensor:
-    """Number of keys in a shard, or in all where `shard` is -1; int64 scalar."""
+    """Number of keys in a shard, or in all shards if `shard` is -1; int64 scalar."""
     return _raw.tf_embed_size(table=handle, shard=tf.cast(shard, tf.int64))
 
 
@@ -485,9 +485,9 @@ def export(
     """Copies the whole table.
 
     Args:
-        with_slots: Whether with slots; else there are none for a row.
-        with_policy: Whether with statistics, clock and what admission has counted; else there are
-            no statistics for a row.
+        with_slots: Whether to copy slots; otherwise their width is 0.
+        with_policy: Whether to copy statistics, clock and admission counts; otherwise the width of
+            the statistics is 0.
     """
     exported = _raw.tf_embed_export(
         table=handle,
@@ -511,7 +511,7 @@ def import_(
     statistics: tf.Tensor,
     policy: tf.Tensor,
 ) -> tf.Operation | None:
-    """Replaces the whole content of a table by that of an export."""
+    """Replaces the whole content of a table with an export."""
     return _raw.tf_embed_import(
         table=handle,
         keys=keys,
@@ -525,13 +525,13 @@ def import_(
 
 
 def token(anchor: tf.Tensor, *, key_dtype: tf.DType, rows: int = -1) -> tf.Tensor:
-    """What a lookup takes so that its gradient reaches the anchor; a variant scalar.
+    """A variant scalar that links a lookup to the anchor, so that the gradient reaches it.
 
-    Made outside of the loops and conditions that a lookup is in, it carries gradients out of them;
+    If it is created outside the loops and conditions of a lookup, it carries gradients out of them;
     see cc/ops/gradient_ops.cc.
 
     Args:
-        anchor: The value [0, dim] of the variable that stands for the table on a gradient tape.
+        anchor: The value [0, dim] of the variable that represents the table on a gradient tape.
         key_dtype: Dtype of the table's keys.
         rows: Number of rows, for the shape of the gradient; -1 if the table has none.
     """
@@ -540,18 +540,18 @@ def token(anchor: tf.Tensor, *, key_dtype: tf.DType, rows: int = -1) -> tf.Tenso
 
 @functools.cache
 def has_gpu_tables() -> bool:
-    """Whether tables can be on GPUs: as the op library was built, and by what CUDA finds here."""
+    """Whether tables can be on GPUs: the build supports them, and CUDA finds one."""
     with tf.init_scope(), tf.device("/CPU:0"):
         return bool(_raw.tf_embed_has_gpu_tables())
 
 
 def row_gradients(keys: tf.Tensor, values: tf.Tensor, packed: bool = False) -> tf.Tensor:
-    """Gradients of rows as one variant scalar, of which TensorFlow makes sums and zeros.
+    """Packs gradients of rows into one variant scalar, which TensorFlow can add and zero.
 
     Args:
         keys: [n].
         values: [n, dim].
-        packed: Whether keys are a packed batch, and values the gradients [m, 1] of its pooled
+        packed: Whether `keys` are a packed batch, and `values` the gradients [m, 1] of its pooled
             values.
     """
     return _raw.tf_embed_row_gradients(keys=keys, values=values, packed=packed)
@@ -567,17 +567,17 @@ def unpack_row_gradients(
 
 
 def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType, owner: str) -> tf.Tensor:
-    """The keys that a gradient of an anchor is about.
+    """The keys of an anchor's gradient.
 
     Args:
         owner: Name of the table, for messages.
 
     Raises:
-        TypeError: They are strings, and the keys are not; or the other way round.
-        tf.errors.InvalidArgumentError: When it runs, for one that is no key of the table's dtype.
+        TypeError: If the indices and the table's keys are not both strings or both integers.
+        tf.errors.InvalidArgumentError: When it runs, if an index does not fit the key dtype.
     """
     keys = gradient.indices
-    if not tf.is_tensor(keys):  # slices of a user's own making
+    if not tf.is_tensor(keys):  # tf.IndexedSlices that the user made
         keys = tf.convert_to_tensor(keys, key_dtype)
     if key_dtype == tf.uint64 and keys.dtype == tf.int64:
         return tf.bitcast(keys, tf.uint64)
@@ -596,5 +596,5 @@ def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType, owner: str) -> tf.T
 
 
 def decimal_numbers(numbers: Sequence[float]) -> str:
-    """The text of numbers, which keeps every bit; eager TensorFlow takes no tensor attribute."""
+    """Numbers as exact text, because eager TensorFlow accepts no tensor attribute."""
     return " ".join(repr(float(number)) for number in numbers)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `Variable(kv_creator=...)` takes: TFRA's words for the store of a table, and its eviction.
+"""Creators for `Variable(kv_creator=...)`: TFRA's names for the storage and eviction of a table.
 
-There is one store in memory, on the CPU and on a GPU, and it keeps to every strategy. So a creator
-says what a `TablePolicy`, a `Storage` and `init_size` say as well.
+All creators use the same hash table in memory, on the CPU and on a GPU, and it supports every
+eviction strategy. So a creator only translates to a `TablePolicy`, a `Storage` and an `init_size`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tf_embed.table.storage import Storage
 
 
 class HkvEvictStrategy(enum.IntEnum):
-    """Which rows leave first, as HierarchicalKV names it; see `TablePolicy` for the orders.
+    """The eviction order, in HierarchicalKV's names; see `TablePolicy` for the orders.
 
-    - LRU: those not used for the most steps, `eviction="lru"`.
-    - LFU: those used in the fewest steps, `eviction="lfu"`.
-    - EPOCHLRU: those last used in the earliest epoch, and of these as LRU, `eviction="epoch_lru"`.
-    - EPOCHLFU: those last used in the earliest epoch, and of these as LFU, `eviction="epoch_lfu"`.
-    - CUSTOMIZED: those of the lowest score, `eviction="score"`.
+    - LRU: first the rows that were not used for the most steps, `eviction="lru"`.
+    - LFU: first the rows that were used in the fewest steps, `eviction="lfu"`.
+    - EPOCHLRU: by the epoch of the last use, then by LRU, `eviction="epoch_lru"`.
+    - EPOCHLFU: by the epoch of the last use, then by LFU, `eviction="epoch_lfu"`.
+    - CUSTOMIZED: first the rows of the lowest score, `eviction="score"`.
 
     Example:
         >>> import tf_embed
@@ -56,21 +56,22 @@ _EVICTION = {
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class FileSystemSaver(KerasConfig):
-    """Where the files of a variable go, as a creator holds it for `Variable.kv_creator.saver`.
+    """The folder for the files of a variable, as `Variable.kv_creator.saver`.
 
-    It changes nothing of tf.train.Checkpoint, `.keras` files and SavedModels: these carry the rows
-    with it and without it, and restore them into any number of shards. In TFRA they carry no rows
-    beside such a saver, which writes them to files of its own.
+    It has no effect on tf.train.Checkpoint, `.keras` files and SavedModels. They save the rows with
+    it and without it, and restore into any number of shards. In TFRA such a saver writes the rows
+    to its own files instead of these.
 
     Args:
-        proc_size: How many processes save, each its part. With `proc_rank`, or neither.
-        proc_rank: Which of them this is, from 0.
+        proc_size: The number of processes that each save a part. Requires `proc_rank`.
+        proc_rank: The number of this process, from 0. Requires `proc_size`.
         save_path: A folder.
         buffer_size: Number of keys that are read or written at a time.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, or one of the first two without the other.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range, or only one of `proc_size` and `proc_rank` is
+            given.
 
     Example:
         >>> import tf_embed
@@ -106,7 +107,7 @@ class FileSystemSaver(KerasConfig):
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class CuckooHashTableConfig(KerasConfig):
-    """Nothing: a table of no bound has no settings besides those of `Variable`.
+    """An empty config. An unbounded table has no settings except those of `Variable`.
 
     Example:
         >>> import tf_embed
@@ -117,30 +118,34 @@ class CuckooHashTableConfig(KerasConfig):
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class HkvHashTableConfig(KerasConfig):
-    """The room, the bound and the eviction of a table, in the words of HierarchicalKV.
+    """The capacity and the eviction of a table, in HierarchicalKV's names.
 
-    Differences to TFRA: there is no bound unless `max_capacity` names one, where TFRA has one of
-    1,048,576 rows beyond which rows leave in silence. The bound is exact, of all shards together,
-    and the lowest row of a shard leaves, not that of a bucket. Uses are those of `TablePolicy`: a
-    key counts once a step, and a step of `step_per_epoch` is any call that changes rows. Scores are
-    saved with the rows. Slots leave with their rows.
+    Differences from TFRA:
+
+    - The default is no bound. TFRA's default is 1,048,576 rows, beyond which rows are silently
+      evicted.
+    - The bound is exact, for all shards together. The lowest row of a shard is evicted, not the
+      lowest row of a bucket.
+    - Uses count as in `TablePolicy`: a key counts once per step, and every call that changes rows
+      is a step of `step_per_epoch`.
+    - Scores are saved with the rows, and optimizer slots are evicted with their rows.
 
     Args:
-        init_capacity: Rows to make room for, in all shards together. Default: what the variable's
-            `init_size` says.
+        init_capacity: Rows to reserve, in all shards together. Default: the variable's
+            `init_size`.
         max_capacity: The most rows, in all shards together. Default: no bound.
-        max_hbm_for_values: Bytes of a GPU's memory for the rows of a table that is on one, with
-            their slots; further rows are in host memory. The `gpu_bytes` of a `Storage`.
-        evict_strategy: Which rows leave first, a `HkvEvictStrategy` or its number.
-        step_per_epoch: How many steps are an epoch, for EPOCHLRU and EPOCHLFU. 0: an epoch lasts
-            until `Variable.set_clock` says that it is another. (In TFRA, each upsert is an epoch
-            then, and its documentation asks for another number.)
-        gen_scores_fn: The `score_fn` of `TablePolicy`; for CUSTOMIZED, and ignored without it.
-        reserved_key_start_bit: Accepted: no key is reserved, and each integer is a legal one.
+        max_hbm_for_values: Bytes of GPU memory for the rows of a table on a GPU, with their slots.
+            Further rows are in host memory. The same as `gpu_bytes` of a `Storage`.
+        evict_strategy: The eviction order, a `HkvEvictStrategy` or its number.
+        step_per_epoch: The number of steps in an epoch, for EPOCHLRU and EPOCHLFU. With 0 only
+            `Variable.set_clock` changes the epoch. (With 0 TFRA starts an epoch at each upsert;
+            its documentation asks for another number.)
+        gen_scores_fn: The `score_fn` of `TablePolicy`, for CUSTOMIZED. Other strategies ignore it.
+        reserved_key_start_bit: Ignored. No key is reserved, and every integer is a valid key.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, or CUSTOMIZED without `gen_scores_fn`.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range, or CUSTOMIZED has no `gen_scores_fn`.
 
     Example:
         >>> import tf_embed
@@ -186,7 +191,7 @@ class HkvHashTableConfig(KerasConfig):
 
     @property
     def policy(self) -> TablePolicy:
-        """The same as a policy."""
+        """The equivalent `TablePolicy`."""
         eviction = _EVICTION[self.evict_strategy]
         by_epochs = eviction.startswith("epoch")
         return TablePolicy(
@@ -198,7 +203,7 @@ class HkvHashTableConfig(KerasConfig):
 
     @property
     def storage(self) -> Storage:
-        """The same as a storage."""
+        """The equivalent `Storage`."""
         return Storage(gpu_bytes=self.max_hbm_for_values)
 
     def get_config(self) -> dict[str, Any]:
@@ -209,14 +214,14 @@ class HkvHashTableConfig(KerasConfig):
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class KVCreator(KerasConfig):
-    """Says what the table of a variable is; see its subclasses, of which a variable takes one.
+    """The base class of creators. A variable takes an instance of a subclass.
 
     Args:
-        config: The settings, of the class that belongs to the creator. Default: its defaults.
+        config: The settings, an instance of the creator's config class. Default: its defaults.
         saver: A `FileSystemSaver`, or None.
 
     Raises:
-        TypeError: An argument of a wrong type.
+        TypeError: If an argument has the wrong type.
 
     Example:
         >>> import tf_embed
@@ -246,7 +251,7 @@ class KVCreator(KerasConfig):
 
     @property
     def policy(self) -> TablePolicy | None:
-        """By which rows come and leave."""
+        """The policy of admission and eviction."""
         return None
 
     @property
@@ -256,21 +261,21 @@ class KVCreator(KerasConfig):
 
     @property
     def init_size(self) -> int | None:
-        """Rows to make room for, in all shards together; None for what the variable says."""
+        """Rows to reserve, in all shards together; None for the variable's own `init_size`."""
         return None
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class CuckooHashTableCreator(KVCreator):
-    """A table without a bound: what a variable has without a creator.
+    """A table without a bound, the same as without a creator.
 
     Args:
         config: A `CuckooHashTableConfig`, or None.
         saver: A `FileSystemSaver`, or None.
 
     Raises:
-        TypeError: An argument of a wrong type.
+        TypeError: If an argument has the wrong type.
 
     Example:
         >>> import tf_embed
@@ -288,15 +293,14 @@ class CuckooHashTableCreator(KVCreator):
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class HkvHashTableCreator(KVCreator):
-    """A table that evicts rows as its config says, and can do without a GPU.
+    """A table that evicts rows by its config. Unlike HierarchicalKV it needs no GPU.
 
     Args:
-        config: A `HkvHashTableConfig`. Default: one without a bound, whose rows
-            `Variable.restrict` takes out by LRU.
+        config: A `HkvHashTableConfig`. Default: no bound; `Variable.restrict` evicts by LRU.
         saver: A `FileSystemSaver`, or None.
 
     Raises:
-        TypeError: An argument of a wrong type.
+        TypeError: If an argument has the wrong type.
 
     Example:
         >>> import tf_embed
@@ -313,7 +317,7 @@ class HkvHashTableCreator(KVCreator):
 
     @property
     def policy(self) -> TablePolicy:
-        """By which rows come and leave."""
+        """The policy of admission and eviction."""
         return (self.config or HkvHashTableConfig()).policy
 
     @property
@@ -323,21 +327,21 @@ class HkvHashTableCreator(KVCreator):
 
     @property
     def init_size(self) -> int | None:
-        """Rows to make room for, in all shards together; None for what the variable says."""
+        """Rows to reserve, in all shards together; None for the variable's own `init_size`."""
         return None if self.config is None else self.config.init_capacity
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class RedisTableCreator(KVCreator):
-    """A table on a Redis server, which several processes share: see `tf_embed.RedisServer`.
+    """A table on a Redis server, which several processes can share; see `tf_embed.RedisServer`.
 
     Args:
         config: A `RedisTableConfig`. Default: a server on this machine at port 6379.
         saver: A `FileSystemSaver`, or None.
 
     Raises:
-        TypeError: An argument of a wrong type.
+        TypeError: If an argument has the wrong type.
     """
 
     @property
@@ -345,7 +349,7 @@ class RedisTableCreator(KVCreator):
         """The server.
 
         Raises:
-            ValueError: If the config can't be read, or has a field that is refused.
+            ValueError: If the config can't be read, or has a field that is not supported.
         """
         return Storage(redis=(self.config or RedisTableConfig()).server())
 
@@ -355,15 +359,15 @@ class RedisTableCreator(KVCreator):
 
 
 def policy_of(kv_creator: Any, policy: Any) -> Any:
-    """The policy of a table that is made with both arguments.
+    """The policy of a table with these two arguments.
 
     Args:
         kv_creator: None, or a creator.
         policy: None, or a TablePolicy.
 
     Raises:
-        TypeError: `kv_creator` is no creator of a table.
-        ValueError: There is a policy beside one that has its own.
+        TypeError: If `kv_creator` is not a creator of a table.
+        ValueError: If there is a `policy`, and the creator has its own.
     """
     if kv_creator is None:
         return policy
@@ -384,7 +388,7 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
 
 
 def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
-    """The storage of a table that is made with both arguments, of which `storage` goes before.
+    """The storage of a table with these two arguments. `storage` overrides the creator's.
 
     Args:
         kv_creator: None, or a creator of a table.
@@ -406,7 +410,7 @@ def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
 
 
 def check_storage(storage: Any) -> None:
-    """Refuses what is not a Storage.
+    """Checks that an argument is a `Storage`.
 
     Raises:
         TypeError: If it is not.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookups of several tables that share an exchange between workers.
 
-The code of a model looks its tables up one by one. So a call first runs that code with `recorded`,
-which notes what is looked up and gives zeros; then it looks all of it up together; then it runs the
-code again with `answered`, which gives each lookup what it would have found.
+A model looks up its tables one by one. A joint call runs the model's code twice. First it runs it
+in `recorded`, which records the lookups and returns zeros. Then it looks up all recorded keys in
+one exchange. Last it runs the code in `answered`, which returns the rows to each lookup.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Lookup:
 
     Attributes:
         table: The table.
-        keys: What is looked up, any shape.
-        training: Whether it is a use of the rows.
-        pooling: How rows are pooled; None: they are not.
-        token: What the gradient of a pooled lookup goes to, if any.
+        keys: The keys, any shape.
+        training: Whether it counts as a use of the rows.
+        pooling: The pooling of the rows; None for a lookup of rows.
+        token: The target of the gradient of a pooled lookup, if any.
     """
 
     table: Any
@@ -41,13 +41,13 @@ class Lookup:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a lookup found.
+    """The result of a lookup of rows.
 
     Attributes:
         lookup: The lookup.
         routed: Its distinct keys [u], worker by worker.
-        places: Where each of its keys is among them, int32.
-        rows: Their rows [u, dim], which no gradient reaches yet.
+        places: The position in `routed` of each of its keys, int32.
+        rows: The rows of `routed` [u, dim], without a gradient yet.
     """
 
     lookup: Lookup
@@ -58,7 +58,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class PooledAnswer:
-    """What a pooled lookup found.
+    """The result of a pooled lookup.
 
     Attributes:
         lookup: The lookup.
@@ -79,7 +79,7 @@ _of_thread = _OfThread()
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Lookup]]:
-    """Notes the lookups of the block, which find zeros."""
+    """Records the lookups of the block, which return zeros."""
     before = _of_thread.recorded
     lookups: list[Lookup] = []
     _of_thread.recorded = lookups
@@ -91,9 +91,9 @@ def recorded() -> Iterator[list[Lookup]]:
 
 @contextlib.contextmanager
 def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
-    """Gives the lookups of the block in each table what `answers` has for it, in their order.
+    """Returns `answers` to the lookups of the block, in order, table by table.
 
-    Lookups beyond that exchange keys themselves.
+    Further lookups exchange keys themselves.
     """
     before = _of_thread.answers
     queues: dict[int, collections.deque[Answer | PooledAnswer]] = collections.defaultdict(
@@ -109,20 +109,20 @@ def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether lookups are noted now."""
+    """Whether lookups are being recorded."""
     return _of_thread.recorded is not None
 
 
 def record(lookup: Lookup) -> None:
-    """Notes a lookup. REQUIRES: is_recording()."""
+    """Records a lookup. REQUIRES: is_recording()."""
     assert _of_thread.recorded is not None
     _of_thread.recorded.append(lookup)
 
 
 def answer_for(table: Any) -> Answer | PooledAnswer | None:
-    """What the next lookup in a table has found already; None if it is to be looked up.
+    """The answer of the next lookup in a table; None if there is none.
 
-    When the step runs, what is looked up must be what was noted.
+    The keys of that lookup must equal the recorded keys when the step runs.
 
     Args:
         table: The table.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TablePolicy`: which rows come, which stay and which leave.
+"""`TablePolicy`: admission and eviction of rows.
 
-The table itself goes by it, in C++; here a policy is said, checked and saved in configs.
+The table applies the policy, in C++. Here it is defined, checked, and converted to a config.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import tensorflow as tf
 from tf_embed import _library, validation
 from tf_embed.configs import KerasConfig
 
-# What a table can keep of the use of each row, 8 bytes each, and the bits by which ops name it.
+# The usage statistics that a table can keep for each row, 8 bytes each, and their bits in ops.
 STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
-# The bit of the word about changes, which is 8 bytes, too.
+# The bit of the change word, which takes 8 bytes, too.
 CHANGE_BIT: int = _library.vocabulary()["change_bit"]
 
-# Which of these an order goes by.
+# The statistics that each eviction order needs.
 ORDERS = {name: tuple(kept) for name, kept in _library.vocabulary()["eviction_orders"].items()}
 
-# No machine has memory for so many, and sums of such numbers stay in 64 bits.
+# More than any machine can hold, and small enough that sums fit in 64 bits.
 MAX_ROWS = 2**60
 _MAX_COUNT = 2**32 - 1
 _MAX_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
@@ -34,21 +34,21 @@ _MAX_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True, repr=False)
 class CounterAdmission(KerasConfig):
-    """A key gets a row in the `n`-th training step that holds it, counted exactly.
+    """Admits a key in the `n`-th training step that contains it, counted exactly.
 
-    Until then it has its initial row, and its gradients are dropped. A key that waits takes about
-    20 bytes. One that finds no room in its `n`-th step gets its row in the next one that has room;
-    one whose row has left waits anew. A restored table goes on counting from another
-    CounterAdmission; from a BloomAdmission it begins anew.
+    Until then the key has its initial row, and its gradients are dropped. A key that waits for
+    admission takes about 20 bytes. If there is no room in its `n`-th step, it gets its row in the
+    next of its steps that has room. A key whose row was evicted is counted from 0 again. A restored
+    table continues the counts of another CounterAdmission, but not those of a BloomAdmission.
 
     Args:
         n: Number of steps, from 1; 1 gives each key its row at once.
-        max_keys: How many keys wait at most. Beyond that, about the half that has not come for the
-            longest is forgotten. Default: no bound.
+        max_keys: The most keys that wait. Beyond that, about half of them are forgotten, those
+            that were not seen for the longest. Default: no bound.
 
     Raises:
-        TypeError: An argument is no int.
-        ValueError: An argument is out of range.
+        TypeError: If an argument is not an int.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> import tf_embed
@@ -66,7 +66,7 @@ class CounterAdmission(KerasConfig):
             validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def attributes(self) -> dict[str, Any]:
-        """As the op that makes a table takes it."""
+        """The settings of the op that creates a table."""
         return {
             "admission": "counter",
             "admission_threshold": self.n,
@@ -77,23 +77,24 @@ class CounterAdmission(KerasConfig):
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True, repr=False)
 class BloomAdmission(KerasConfig):
-    """A key gets a row in the `n`-th training step that holds it, or, rarely, in an earlier one.
+    """Admits a key in the `n`-th training step that contains it, or rarely in an earlier step.
 
-    As `CounterAdmission`, but keys are counted in Bloom filters. These take a few bytes for each
-    key, the fewer the lower `n` and the higher `error_rate`, and may take it for others. They can't
-    forget one key alone: while they remember it, a key whose row has left gets it back in its next
-    step. A restored table goes on counting from a BloomAdmission of the same `n`; from another
-    admission it begins anew.
+    Like `CounterAdmission`, but the counts are in counting Bloom filters. These take only a few
+    bytes for each key, fewer for a lower `n` or a higher `error_rate`, and may mistake a key for
+    others. They can't forget a single key. While the filters remember a key, it gets its row back
+    in the first step after its eviction. A restored table continues the counts of a BloomAdmission
+    with the same `n`. Otherwise it counts from 0 again.
 
     Args:
         n: Number of steps, from 1 to 65535.
-        error_rate: The chance, from 1e-9 to 0.5, that a key gets its row early. None comes late.
-        max_keys: How many keys wait at most. Beyond that, about the half that has not come for the
-            longest is forgotten. Default: no bound, and the filters grow.
+        error_rate: The probability, from 1e-9 to 0.5, that a key is admitted early. No key is
+            admitted late.
+        max_keys: The most keys that wait. Beyond that, about half of them are forgotten, those
+            that were not seen for the longest. Default: no bound, and the filters grow.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument is out of range.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> import tf_embed
@@ -124,7 +125,7 @@ class BloomAdmission(KerasConfig):
             validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def attributes(self) -> dict[str, Any]:
-        """As the op that makes a table takes it."""
+        """The settings of the op that creates a table."""
         return {
             "admission": "bloom",
             "admission_threshold": self.n,
@@ -136,56 +137,60 @@ class BloomAdmission(KerasConfig):
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True, repr=False)
 class TablePolicy(KerasConfig):
-    """By which rows come and leave.
+    """The policy of admission and eviction of a table.
 
     A use of a row is a training step with its key, an `upsert`, an `accum`, or a lookup with
-    `training=True`; other lookups leave no trace. A step ends with each call that changes rows, and
-    in it a key counts once, however often it is used.
+    `training=True`. Other lookups are not recorded. Each call that changes rows is a step, and a
+    key counts only once per step.
 
-    A bound holds at each moment: what inserts a row beyond it evicts others first. Rows that the
-    present step uses stay; where there are more than the bound, the rest of the new keys are
-    refused. Of a variable's shards each has its part of the bound. A key that was evicted and
-    comes back starts with its initial row and fresh optimizer slots.
+    A bound holds at every moment: a write that inserts rows beyond it evicts other rows first. Rows
+    that the present step uses are not evicted. If a step needs more rows than the bound, the rest
+    of its new keys are refused. Each shard of a variable has its part of the bound. A key that
+    returns after eviction is re-initialized, optimizer slots included.
 
     With `eviction=None` a bound evicts no row and refuses all new keys beyond it. A refused key
-    has no row: its lookups give its initial row, and its gradients are dropped. `Variable.stats()`
-    counts it in "refused", once for each write that holds it. It gets a row with the next write
-    after `remove`, `restrict` or expiry made room. Only restoring may bring more rows than the
-    bound, as from a table with a higher one or with other shards: then some of them are evicted
-    and counted so.
+    has no row: lookups return its initial row, and its gradients are dropped. `Variable.stats()`
+    counts it in "refused", once for each write that contains it. It gets a row with the next write
+    after `remove`, `restrict` or expiry made room. Only a restore can exceed such a bound, for
+    example from a table with a higher bound or with other shards. Then the excess rows are evicted,
+    and counted as evicted.
 
     Args:
-        max_rows: The most rows, of all tiers together, at least one for each shard. Default: no
+        max_rows: The most rows, in all tiers together, at least one for each shard. Default: no
             bound.
-        eviction: Which rows leave first, for a bound and by `Variable.restrict`: "lru", not used
-            for the most steps; "lfu", used in the fewest steps, and of these not used for the most;
-            "ttl", not used for the longest time; "score", of the lowest score, see `score_fn` and
-            `Variable.set_scores`; "epoch_lru" and "epoch_lfu", last used in the earliest epoch, and
-            of these not used for the most steps, or used in the fewest since they came. Keeps 8
-            bytes beside each row, 16 for "lfu", "ttl", "epoch_lru", and "score" with a bound, 24
-            for "epoch_lfu". None: no rows leave, new ones are refused at the bound, and nothing is
-            kept.
-        admission: When a key that is trained gets its row, a `CounterAdmission` or
-            `BloomAdmission`. `upsert`, `accum` and restoring need none. Default: at once.
-        ttl_seconds: A row that was not used for so long is expired: training takes it for absent,
-            and calls that insert, and `Variable.restrict`, take expired rows out. At least 0.001.
-            Default: never.
-        log_evicted: Whether rows that were evicted or expired are kept for
-            `Variable.drain_evicted`, in memory until then.
-        steps_per_epoch: How many steps are an epoch: the first ones are epoch 0, and so on.
-            Default: an epoch lasts until `Variable.set_clock` says that it is another.
-        score_fn: For eviction="score": called with the keys [n], of the variable's key dtype, of
-            each `upsert`, `accum` and training step, perhaps in a graph, for their scores [n],
-            int64, which the rows get with the write. In a batch a key may stand several times; the
-            last position wins. A new row of a lower score than all that could leave for it is
-            refused then. Default: a new row has the score 0, and always comes.
-        track_changes: Whether the table knows which rows changed and which keys left since a
-            snapshot, see `Snapshots`. Keeps 8 bytes beside each row. Not for tables on a GPU, nor
-            for string keys or values.
+        eviction: The eviction order, for a bound and for `Variable.restrict`:
+
+            - "lru": first the rows that were not used for the most steps.
+            - "lfu": first the rows that were used in the fewest steps, then by "lru".
+            - "ttl": first the rows that were not used for the longest time.
+            - "score": first the rows of the lowest score, see `score_fn` and `Variable.set_scores`.
+            - "epoch_lru": first the rows whose last use was in the earliest epoch, then by "lru".
+            - "epoch_lfu": the same, then by the fewest steps with a use since the row's insertion.
+            - None: evicts no rows, refuses new keys at the bound, and keeps no statistics.
+
+            An order keeps 8 bytes for each row; 16 for "lfu", "ttl", "epoch_lru", and "score" with
+            a bound; 24 for "epoch_lfu".
+        admission: A `CounterAdmission` or `BloomAdmission`, which decides when training gives a key
+            its row. `upsert`, `accum` and restoring bypass it. Default: at once.
+        ttl_seconds: The time after which an unused row expires. Training treats an expired row as
+            absent. Calls that insert rows, and `Variable.restrict`, remove expired rows. At least
+            0.001. Default: never.
+        log_evicted: Whether evicted and expired rows are kept in memory until
+            `Variable.drain_evicted`.
+        steps_per_epoch: The number of steps in an epoch. Epochs count from 0. Default: only
+            `Variable.set_clock` changes the epoch.
+        score_fn: For eviction="score": a function of the keys [n] of an `upsert`, `accum` or
+            training step that returns their scores [n], int64. It may be called in a graph. The
+            rows get the scores with the write. If a key occurs more than once, its last position
+            wins. A new row is refused if its score is lower than that of every row that could be
+            evicted for it. Default: a new row has the score 0, and is never refused for it.
+        track_changes: Whether the table tracks the rows that changed and the keys that left since a
+            snapshot, see `Snapshots`. Takes 8 bytes for each row. Not for tables on a GPU, nor for
+            string keys or values.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, or without the `eviction` that it is for.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range, or does not apply to this `eviction`.
 
     Example:
         >>> import tf_embed
@@ -250,16 +255,16 @@ class TablePolicy(KerasConfig):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """What a table keeps of the use of each row, names of `STATISTICS`."""
+        """The usage statistics that a table keeps for each row, names of `STATISTICS`."""
         kept = () if self.eviction is None else ORDERS[self.eviction]
-        # A bound that evicts tells the rows in use by their last step.
+        # A bound that evicts recognizes the rows of the present step by their last step.
         evicts = self.max_rows is not None and self.eviction is not None
         of_bound = ("last_step",) if evicts else ()
         of_ttl = () if self.ttl_seconds is None else ("last_time_ms",)
         return (*kept, *of_bound, *of_ttl)
 
     def attributes(self) -> dict[str, Any]:
-        """As the op that makes a table takes it."""
+        """The settings of the op that creates a table."""
         return {
             "max_rows": self.max_rows or 0,
             "eviction": self.eviction or "none",
@@ -270,18 +275,18 @@ class TablePolicy(KerasConfig):
         }
 
     def scores(self, keys: tf.Tensor, name: str) -> list[tf.Tensor]:
-        """What `score_fn` gives for keys of any shape, int64, keys.shape; nothing without one.
+        """Calls `score_fn`.
 
         Args:
-            keys: The keys of a write.
+            keys: The keys of a write, any shape.
             name: Name of the variable, for messages.
 
         Returns:
-            A list of the scores, int64, or an empty list.
+            A list of the scores, int64, keys.shape; or an empty list without a `score_fn`.
 
         Raises:
-            TypeError: It gives no integers.
-            ValueError: It does not give one for each key.
+            TypeError: If `score_fn` does not return integers.
+            ValueError: If it does not return one score for each key.
         """
         if self.score_fn is None:
             return []
@@ -297,7 +302,7 @@ class TablePolicy(KerasConfig):
 
 
 def _check_number(value: Any, argument: str) -> None:
-    """Refuses what is no number."""
+    """Checks that an argument is a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(
             f"`{argument}` must be a number. Received: {argument}={validation.shown(value)}"

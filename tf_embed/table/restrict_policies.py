@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restriction, as TFRA has it: a policy, made for a variable, that cuts it down on demand.
+"""TFRA's restrict policies, which evict rows of a variable on demand.
 
-`TimestampRestrictPolicy` and `FrequencyRestrictPolicy` go by what the table itself keeps beside its
-rows. Users may write their own.
+`TimestampRestrictPolicy` and `FrequencyRestrictPolicy` use the table's own statistics. Users may
+write further policies.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tf_embed.table.policies import ORDERS, STATISTICS, TablePolicy
 
 
 class RestrictPolicy(tf.Module):
-    """Decides which rows of a variable `Variable.restrict` removes.
+    """Decides which rows `Variable.restrict` removes.
 
-    A subclass is given to a variable, `restrict_policy=MyPolicy`, which makes one of it. It may
-    keep what it needs in attributes: variables among them, such as a `tf_embed.Variable`, are saved
-    in checkpoints with the variable. To be saved in the config of a layer, it is registered by
-    `keras.saving.register_keras_serializable`.
+    Pass a subclass to a variable, `restrict_policy=MyPolicy`; the variable creates the instance. A
+    policy may keep state in attributes. Attributes that are variables, such as a
+    `tf_embed.Variable`, are saved in checkpoints with the variable. To save the class in the config
+    of a layer, register it with `keras.saving.register_keras_serializable`.
 
     Args:
         var: The variable.
@@ -45,10 +45,10 @@ class RestrictPolicy(tf.Module):
         [5]
     """
 
-    # What the table has to keep beside each row, names of `policies.STATISTICS`.
+    # The usage statistics that the policy needs, names of `policies.STATISTICS`.
     statistics: tuple[str, ...] = ()
 
-    # The order of the table that this one goes by, a name of `policies.ORDERS`; "" for none.
+    # The eviction order of the policy, a name of `policies.ORDERS`; "" for none.
     order = ""
 
     def __init__(self, var: Any) -> None:
@@ -56,27 +56,27 @@ class RestrictPolicy(tf.Module):
         self.var = var
 
     def apply_update(self, ids: tf.Tensor) -> Any:
-        """Notes a use of keys. Called in each training step, `upsert` and `accum`.
+        """Records a use of keys. Called in each training step, `upsert` and `accum`.
 
         Args:
-            ids: The distinct keys of the step, [n], those that admission holds back among them.
+            ids: The distinct keys of the step, [n], including those that admission holds back.
 
         Returns:
-            Anything.
+            Anything; the result is ignored.
         """
 
     def apply_restriction(self, num_reserved: Any, **kwargs: Any) -> Any:
-        """Removes rows, until `num_reserved` are left.
+        """Removes rows until `num_reserved` are left.
 
         Args:
-            num_reserved: How many rows are to stay, an int or an integer scalar.
-            **kwargs: What else `Variable.restrict` was given.
+            num_reserved: The number of rows that stay, an int or an integer scalar.
+            **kwargs: The further arguments of `Variable.restrict`.
 
         Returns:
-            What `Variable.restrict` gives.
+            The result of `Variable.restrict`.
 
         Raises:
-            NotImplementedError: A subclass has to have it.
+            NotImplementedError: If a subclass does not define this method.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must have `apply_restriction`, which says what rows leave. "
@@ -85,28 +85,28 @@ class RestrictPolicy(tf.Module):
 
     @property
     def status(self) -> Any:
-        """What the policy knows of the keys; whatever a subclass says."""
+        """The state of the policy, as a subclass defines it; None by default."""
         return None
 
     def get_config(self) -> dict[str, Any]:
-        """Nothing: the variable makes the policy. Keras registers classes that have this."""
+        """An empty config. Keras only registers classes that have this method."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyStatus:
-    """What a policy goes by, one number for each key: a view of what the table keeps.
+    """A view of the statistic of a policy, one number for each key.
 
     Attributes:
         var: The variable.
-        shown: The name of the number in `Variable.row_statistics`.
+        shown: The name of the statistic in `Variable.row_statistics`.
     """
 
     var: Any
     shown: str
 
     def lookup(self, keys: Any) -> tf.Tensor:
-        """The numbers of keys, int64, keys.shape + [1]; 0 for absent ones."""
+        """The numbers of keys, int64, keys.shape + [1]; 0 for absent keys."""
         return self.var.row_statistics(keys)[self.shown][..., tf.newaxis]
 
     def export(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -115,15 +115,15 @@ class PolicyStatus:
         return keys, self.lookup(keys)
 
     def size(self) -> tf.Tensor:
-        """Number of keys, int64 scalar: that of the variable."""
+        """Number of keys of the variable, int64 scalar."""
         return self.var.size()
 
 
 class _OrderPolicy(RestrictPolicy):
-    """A policy that the table itself carries out, by one of its orders.
+    """A policy that the table applies itself, by one of its eviction orders.
 
-    The table notes uses itself, so `apply_update` does nothing. To note a use by hand, look the
-    keys up with `training=True`.
+    The table records uses itself, so `apply_update` does nothing. To record a use explicitly, look
+    up the keys with `training=True`.
     """
 
     shown = ""
@@ -139,19 +139,18 @@ class _OrderPolicy(RestrictPolicy):
             )
 
     def apply_restriction(self, num_reserved: Any, trigger: Any = None) -> tf.Tensor:  # type: ignore[override]
-        """Removes the rows that are first in the order, until `num_reserved` are left.
+        """Removes the first rows of the eviction order until `num_reserved` are left.
 
         Args:
-            num_reserved: How many rows stay at most, an int or an integer scalar.
-            trigger: Rows are removed only where there are more than so many. Default:
-                `num_reserved`.
+            num_reserved: The most rows that stay, an int or an integer scalar.
+            trigger: The number of rows above which rows are removed. Default: `num_reserved`.
 
         Returns:
-            How many were removed, int64 scalar.
+            The number of removed rows, int64 scalar.
 
         Raises:
-            TypeError: `num_reserved` or `trigger` is no integer.
-            ValueError: One of them is negative.
+            TypeError: If `num_reserved` or `trigger` is not an integer.
+            ValueError: If one of them is negative.
         """
         wanted = number_of_rows(num_reserved, "num_reserved")
         limit = None if trigger is None else number_of_rows(trigger, "trigger")
@@ -159,7 +158,7 @@ class _OrderPolicy(RestrictPolicy):
 
     @property
     def status(self) -> PolicyStatus:
-        """What the policy goes by: `size`, `export` and `lookup` show it."""
+        """A view of the policy's statistic, with `size`, `export` and `lookup`."""
         return PolicyStatus(self.var, self.shown)
 
 
@@ -167,12 +166,12 @@ class _OrderPolicy(RestrictPolicy):
 class TimestampRestrictPolicy(_OrderPolicy):
     """Removes the rows that were not used for the longest time.
 
-    A use is a training step, an `upsert`, an `accum`, or a lookup with `training=True`. The time of
-    the last one is kept beside each row, in milliseconds, and the number of its step, which decides
-    between rows of the same millisecond.
+    A use is a training step, an `upsert`, an `accum`, or a lookup with `training=True`. Each row
+    keeps the time of its last use, in milliseconds, and the number of that step. The step breaks
+    ties within a millisecond.
 
     Args:
-        var: The variable, which makes the policy of its `restrict_policy`.
+        var: The variable, which creates the policy from its `restrict_policy`.
 
     Example:
         >>> import tf_embed
@@ -193,13 +192,13 @@ class TimestampRestrictPolicy(_OrderPolicy):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 class FrequencyRestrictPolicy(_OrderPolicy):
-    """Removes the rows that were used in the fewest steps; of these, the longest unused.
+    """Removes the rows that were used in the fewest steps, the longest unused of these first.
 
-    Uses are those of `TimestampRestrictPolicy`; a key that is used several times in a step counts
-    once. A row that was removed and comes back starts at 1.
+    A use is defined as in `TimestampRestrictPolicy`. A key that is used several times in a step
+    counts once. A row that was removed and comes back starts at 1.
 
     Args:
-        var: The variable, which makes the policy of its `restrict_policy`.
+        var: The variable, which creates the policy from its `restrict_policy`.
 
     Example:
         >>> import tf_embed
@@ -223,8 +222,8 @@ def number_of_rows(value: Any, argument: str) -> tf.Tensor:
     """A number of rows, from a Python int or a tensor; int64 scalar.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is negative.
+        TypeError: If it is not an integer.
+        ValueError: If it is negative.
     """
     if not tf.is_tensor(value):
         return tf.constant(validation.positive_int(value, argument, least=0), tf.int64)
@@ -235,7 +234,7 @@ def number_of_rows(value: Any, argument: str) -> tf.Tensor:
 
 
 def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
-    """Refuses what is no policy, or none for a table.
+    """Checks the policies of a table.
 
     Args:
         policy: A TablePolicy, or None.
@@ -243,8 +242,9 @@ def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
         num_shards: Number of shards.
 
     Raises:
-        TypeError: One of them is no policy.
-        ValueError: The bound has no row for each shard.
+        TypeError: If one of them is not a policy.
+        ValueError: If the bound is less than a row for each shard, or a statistic that
+            `restrict_policy` needs is unknown.
     """
     if policy is not None and not isinstance(policy, TablePolicy):
         raise TypeError(
@@ -273,5 +273,5 @@ def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
 
 
 def notes_updates(restrict_policy: type[RestrictPolicy]) -> bool:
-    """Whether a policy wants to know of each step."""
+    """Whether a policy overrides `apply_update`, and so must be called in each step."""
     return restrict_policy.apply_update is not RestrictPolicy.apply_update

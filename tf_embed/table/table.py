@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of one variable: a resource that holds every shard, its verbs, and how it is saved.
+"""The table of one variable: a resource that holds every shard, its operations, and its saving.
 
-All shards are in one resource because that is what TensorFlow saves well: a SavedModel is written
-from a copy of this object with another handle, so what saves and restores may touch the handle
-and plain Python values, nothing else. The memory is freed when this object is gone, as that of
-TensorFlow's own lookup tables. Not when the handle is: TensorFlow never frees some of the functions
-that Keras trains with, and they hold the handle.
+All shards are in one resource because TensorFlow saves a single resource well. It writes a
+SavedModel from a copy of this object with another handle. So the methods that save and restore may
+use only the handle and plain Python values. The memory is freed together with this object, as with
+TensorFlow's own lookup tables. It does not wait for the handle, because TensorFlow never frees some
+of the functions that Keras trains with, and they hold the handle.
 
-The verbs take tensors that were checked; `variable.py` checks. They may run from many threads at
-once.
+The methods take checked tensors; `variable.py` checks them. They may run in many threads at once.
 """
 
 from __future__ import annotations
@@ -42,33 +41,33 @@ class Table(tf.saved_model.experimental.TrackableResource):
     """A table and its shards.
 
     Args:
-        options: What it is.
+        options: Its settings.
     """
 
     def __init__(self, options: TableOptions) -> None:
         with tf.init_scope():  # the handle must not be of a graph that is being traced
             super().__init__(device=options.device)
             self.options = options
-            # What a graph calls the table. Unlike any other's, so that no two tables share rows.
-            # TensorFlow makes it another one still in each copy of a SavedModel that is loaded.
+            # The table's name in a graph, unique so that no two tables share rows. TensorFlow
+            # changes it again in each copy of a SavedModel that is loaded.
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
             self._rule: str | ExternalRule | None = None
-            self.number = next(_numbers)  # in the order in which tables are made
-            self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()  # which have bound a rule
-            # Called with the distinct keys of each step, after it.
+            self.number = next(_numbers)  # in order of creation
+            self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()  # trainers that bound a rule
+            # Called after each step with its distinct keys.
             self.on_update: Callable[[tf.Tensor], Any] | None = None
             # Waits for a thread that writes the rows to files, before all rows are replaced.
             self.wait_until_written: Callable[[], object] = lambda: None
             # Held while rows are written to files, one save after the other.
             self.save_turn = threading.RLock()
-            # Called with the rule of an optimizer before the table takes it; raises to refuse it.
+            # Called with the rule of an optimizer before it is bound; raises to reject it.
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
-            # In eager execution, to make these takes three times as long as a lookup of 256 keys.
+            # Made once, because in eager execution a small lookup takes less time than these.
             with tf.device(options.device):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
-            # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
+            # TensorFlow keeps this context to run the destruction of a resource eagerly.
             eagerly = self._destruction_context
             freed = weakref.finalize(self, table_ops.destroy, self.resource_handle, eagerly)
             # Memory goes with the process, but files in a folder would stay.
@@ -94,20 +93,20 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
 
     def _name_of_resource(self) -> str | None:
-        """The name by which its op finds the table again; None: each call makes one."""
+        """The name by which the op finds the table again. None makes each call create a table."""
         return None if tf.executing_eagerly() else self._shared_name
 
     def _destroy_resource(self) -> None:
-        """Nothing: it would run for each copy that a SavedModel makes, on the table in use."""
+        """Does nothing, because it would free the table in use for each copy in a SavedModel."""
 
     def __copy__(self) -> Table:
-        """The same table under another handle, which TensorFlow puts in: part of a SavedModel."""
+        """A copy for a SavedModel: the same table. TensorFlow then sets another handle on it."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
-        """A table of its own with the same rows, slots and seed."""
+        """A separate table with the same rows, slots and seed."""
         shared_rows.check_copy(self.options)
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
@@ -127,10 +126,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     @property
     def parts(self) -> tuple[Table, ...]:
-        """The tables that have the rows, each with a resource: itself, unless it is on servers."""
+        """The tables that hold the rows, each with a resource: itself, unless it is on servers."""
         return (self,)
 
-    # Verbs.
+    # Reads and writes.
 
     def find(
         self,
@@ -140,16 +139,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
         *,
         training: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Looks rows up and changes no row.
+        """Looks up rows, without changing any.
 
         Args:
             keys: Any shape.
-            defaults: Rows of absent keys, [dim] or keys.shape + [dim]; None for initial ones.
-            token: What the gradient of the rows goes to, see `ops.token`; None where none does.
-            training: Whether this is a use of the rows, where that is kept.
+            defaults: Rows of absent keys, [dim] or keys.shape + [dim]; None for initial rows.
+            token: The target of the gradient of the rows, see `ops.token`; None for no gradient.
+            training: Whether this counts as a use of the rows, if the table keeps statistics.
 
         Returns:
-            Rows, keys.shape + [dim], and whether each key is there, keys.shape.
+            Rows, keys.shape + [dim], and whether each key is present, keys.shape.
         """
         stand_in = substitutes.of(self)
         if stand_in is not None:
@@ -170,7 +169,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def rows(
         self, keys: tf.Tensor, defaults: Any = None, token: Any = None, *, training: bool = False
     ) -> tf.Tensor:
-        """The rows that `find` gives, keys.shape + [dim]."""
+        """The rows that `find` returns, keys.shape + [dim]."""
         return self.find(keys, defaults, token, training=training)[0]
 
     def find_pooled(
@@ -185,14 +184,14 @@ class Table(tf.saved_model.experimental.TrackableResource):
         token: tf.Tensor | None = None,
         training: bool = False,
     ) -> tf.Tensor:
-        """Looks rows up, pools those of each bag, and changes no row.
+        """Looks up rows and pools the rows of each bag, without changing any row.
 
         Args:
             keys: Any shape.
-            bags: What makes a bag, see `ops.Bags`.
+            bags: The partition of the keys into bags, see `ops.Bags`.
             weights: None, or the weight of each key.
             combiner: "sum", "mean" or "sqrtn".
-            padding: None, or a key that counts for nothing.
+            padding: None, or a key that is ignored.
             defaults: As in `find`.
             token: As in `find`.
             training: As in `find`.
@@ -225,9 +224,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def find_or_insert(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """As `find`, and inserts the initial rows of absent keys, or their `defaults`.
+        """The same as `find`, but inserts the initial rows of absent keys, or their `defaults`.
 
-        In training, of those only that `apply` would insert now.
+        In training, it inserts only the keys that `apply` would insert now.
         """
         owners = self._owners(keys)
         if defaults is None:
@@ -245,7 +244,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def insert_or_assign(
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
-        """Writes rows; of equal keys the last one wins. `distinct` says that there are none."""
+        """Writes rows. The last of equal keys wins. `distinct` is a hint that no keys are equal."""
         done = table_ops.insert_or_assign(
             self.resource_handle,
             keys,
@@ -260,7 +259,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def accum(
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
-        """Adds where the caller saw a row, inserts where not, does nothing where that changed."""
+        """Adds differences to present rows and inserts absent ones; see `Variable.accum`."""
         done = table_ops.accum(
             self.resource_handle,
             keys,
@@ -285,16 +284,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
         stochastic_rounding: bool = False,
         trained: tf.Tensor | None = None,
     ) -> tf.Operation | None:
-        """One step of an optimizer rule; see `ops.apply`. With a token it is applied once.
+        """Applies one step of an optimizer rule; see `ops.apply`. With a token, exactly once.
 
         Args:
             keys: Any shape.
-            gradients: keys.shape + [dim], of the value dtype; or float32 where that is float16
-                or bfloat16, so that large ones do not overflow and small ones are not lost.
+            gradients: keys.shape + [dim], of the value dtype. They may be float32 if the value
+                dtype is float16 or bfloat16, to avoid overflow and underflow.
             rule, hyper, step: Name of the rule, its hyper-parameters, the number of this step.
-            distinct: Whether no key comes twice.
-            stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
-            trained: Whether the op does anything at all, a bool scalar. Default: it does.
+            distinct: Whether all keys are distinct.
+            stochastic_rounding: Whether float16 and bfloat16 weights are rounded stochastically.
+            trained: Whether to apply the step, a bool scalar. Default: True.
         """
         if self.options.initializer.is_of_python:
             Table.find_or_insert(self, keys, training=True)  # keys are here already
@@ -318,7 +317,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def find_slots(
         self, keys: tf.Tensor, rule: ExternalRule
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Reads whole rows for an optimizer outside of the table, and inserts nothing.
+        """Reads rows and slots for an optimizer outside the table, and inserts nothing.
 
         Args:
             keys: Any shape.
@@ -326,7 +325,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
         Returns:
             Rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], group after
-            group; and whether each key is there, keys.shape. Absent keys have their initial rows
+            group; and whether each key is present, keys.shape. Absent keys have their initial rows
             and slots.
         """
         owners = self._owners(keys)
@@ -348,10 +347,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
         rule: str | ExternalRule,
         initial_value: float = 0.0,
     ) -> tf.Operation | None:
-        """Writes rows and slots as `find_slots` gives them. No key may come twice.
+        """Writes rows and slots in the layout of `find_slots`. The keys must be distinct.
 
-        Rows of keys that admission holds back, or for which there is no room, are not written.
-        Slots of a fused rule are as `read_slots` gives them, of the same `initial_value`.
+        Keys that admission holds back, and keys without room, are not written. Slots of a fused
+        rule have the layout of `read_slots`, with the same `initial_value`.
         """
         done = slot_ops.assign_slots(
             self.resource_handle,
@@ -367,19 +366,19 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self._updated(keys, done)
 
     def turn(self) -> AbstractContextManager[None]:
-        """Runs a block that reads rows and writes them back while no other such block runs.
+        """A fair lock for a block that reads rows and writes them back.
 
-        Turns are taken first come, first served, by threads and by graphs. Other verbs do not wait
-        for them. The block must not take a turn itself.
+        Threads and graphs get the lock first come, first served. The table's own operations do not
+        take it. It is not reentrant.
         """
         return turn_of(self.resource_handle)
 
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are there.
+        """The slots of a rule, keys.shape + [slots of a row], and whether each key is present.
 
-        Of absent keys, and where the table has another rule, they are initial ones.
+        The slots are initial ones for absent keys, or if the table has another rule.
         """
         return slot_ops.read_slots(
             self.resource_handle,
@@ -391,11 +390,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
 
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
-        """Copies rows that are in a lower tier to the first one. Absent keys are skipped."""
+        """Promotes rows from lower tiers to the first tier. Absent keys are skipped."""
         return table_ops.prefetch(self.resource_handle, keys, self._owners(keys))
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
-        """Removes keys; absent ones are no error."""
+        """Removes keys. Absent keys are ignored."""
         return table_ops.erase(self.resource_handle, keys, self._owners(keys))
 
     def clear(self) -> tf.Operation | None:
@@ -404,15 +403,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return table_ops.clear(self.resource_handle)
 
     def shrink(self) -> tf.Operation | None:
-        """Compacts the table and gives memory back."""
+        """Compacts the table and frees memory."""
         return table_ops.shrink(self.resource_handle)
 
     def size(self, shard: int = -1) -> tf.Tensor:
-        """Number of keys in a shard, or in all where it is -1; int64 scalar."""
+        """Number of keys in a shard, or in all shards if `shard` is -1; int64 scalar."""
         return table_ops.size(self.resource_handle, shard)
 
     def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
-        """Everything, as of one moment; see `ops.export`."""
+        """A consistent snapshot of the whole table; see `ops.export`."""
         options = self.options
         return table_ops.export(
             self.resource_handle,
@@ -424,7 +423,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             with_policy=with_policy,
         )
 
-    export_all = export  # what checkpoints and files of Keras have, also if rows are elsewhere
+    export_all = export  # for checkpoints and Keras files; subclasses gather rows from elsewhere
 
     def import_(
         self,
@@ -435,10 +434,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
         statistics: tf.Tensor,
         policy: tf.Tensor,
     ) -> tf.Operation | None:
-        """Replaces the whole content by that of an export, from any number of shards.
+        """Replaces the whole content with an export, from any number of shards.
 
-        Statistics that are not in it begin now. Where there are more rows than the bound, the first
-        ones leave by the policy.
+        Statistics that the export lacks start now. If there are more rows than the bound, the
+        policy evicts the first ones in its order.
         """
         self.wait_until_written()
         imported = table_ops.import_(
@@ -451,15 +450,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def restrict(
         self, num_reserved: tf.Tensor, order: str, trigger: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Removes rows, the first ones of an order, until `num_reserved` are left.
+        """Removes the first rows of an order until `num_reserved` are left.
 
         Args:
             num_reserved: int64 scalar.
             order: A name of `policies.ORDERS` whose statistics the table keeps.
-            trigger: Nothing is removed unless there are more rows, int64 scalar; None: always.
+            trigger: The number of rows above which rows are removed, int64 scalar. None removes
+                rows always.
 
         Returns:
-            How many were removed, int64 scalar.
+            The number of removed rows, int64 scalar.
         """
 
         def restricted() -> tf.Tensor:
@@ -470,15 +470,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return tf.cond(self.size() > trigger, restricted, lambda: tf.constant(0, tf.int64))
 
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What is kept of the use of rows; see `policy_ops.row_statistics`."""
+        """The usage statistics of rows; see `policy_ops.row_statistics`."""
         return policy_ops.row_statistics(self.resource_handle, keys, self._owners(keys))
 
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
-        """Sets the scores of the rows that are there, int64, keys.shape."""
+        """Sets the scores of the rows that are present, int64, keys.shape."""
         return policy_ops.set_scores(self.resource_handle, keys, self._owners(keys), scores)
 
     def export_scores(self, order: str, split_size: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """All keys with the number that an order goes by; see `policy_ops.export_scores`."""
+        """All keys and their scores in an order; see `policy_ops.export_scores`."""
         return policy_ops.export_scores(
             self.resource_handle, split_size, key_dtype=self.options.key_dtype, order=order
         )
@@ -490,15 +490,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     @property
     def is_bound(self) -> bool:
-        """Whether it has been said, in this process, which rule it is trained with."""
+        """Whether a rule was bound in this process."""
         return self._rule is not None
 
     @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
     def bind_rule(self, rule: str | ExternalRule) -> None:
-        """Says which optimizer rule the table will be trained with.
+        """Sets the optimizer rule that the table will be trained with.
 
-        The next step of another rule than the present one replaces the slots of all rows and
-        keeps their weights. Where there are such slots, that is logged.
+        If the rule is not the present one, the next step replaces the slots of all rows and keeps
+        their weights. A warning is logged if rows have slots of another rule.
         """
         if self.check_rule is not None:
             self.check_rule(rule)
@@ -521,7 +521,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # The rule of SGD has no slots.
             if int(slot_ops.rows_of_other_rule(self.resource_handle, rule="sgd")):
                 logging.info("%r has a new optimizer: its slots start anew.", self.options.name)
-                # A rule without slots takes them away while others read and write rows.
+                # Binding a rule without slots removes them, and other threads may use the rows.
                 no_keys = tf.zeros([0], self.options.key_dtype)
                 with self.turn():
                     self.find_slots(no_keys, ExternalRule(id=0, widths=(), initial_values=()))
@@ -542,9 +542,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return children
 
     def _copy_trackable_to_cpu(self, object_map: dict[Any, Any]) -> None:
-        """Refuses what TensorFlow asks for to save while training goes on.
+        """Raises, because TensorFlow calls this to save asynchronously, during training.
 
-        Without this it would save the rows of a later step than that of the dense variables.
+        Otherwise it would save the rows of a later step than the dense variables.
         """
         raise ValueError(
             f"The table of {self.options.name!r} can't be saved by an asynchronous checkpoint: "
@@ -552,7 +552,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
 
     def _updated(self, keys: tf.Tensor, done: tf.Operation | None) -> tf.Operation | None:
-        """Tells who wants to know of a step. `done` is what the step's op gave."""
+        """Calls `on_update` after a step. `done` is the operation of the step."""
         if self.on_update is not None:
             with tf.control_dependencies([] if done is None else [done]):
                 distinct, _ = table_ops.unique_keys(tf.reshape(keys, [-1]), self.resource_handle)
@@ -560,7 +560,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return done
 
     def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
-        """The `scores` of the ops that write: those that the policy has for the keys."""
+        """The `scores` argument of the ops that write: the policy's scores for the keys."""
         policy = self.options.policy
         return [] if policy is None else policy.scores(keys, self.options.name)
 
@@ -574,10 +574,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def _initial_rows(
         self, keys: tf.Tensor, owners: tf.Tensor, padding: table_ops.Padding | None = None
     ) -> tf.Tensor:
-        """The `defaults` of the ops for initial rows.
+        """The `defaults` argument of the ops that makes absent keys have initial rows.
 
-        Empty if the table draws them. Otherwise Python draws one for each new key. Keys that are
-        there, and padding, get zeros, which are not used.
+        It is empty if the table draws initial rows itself. Otherwise Python draws a row for each
+        new key, and unused zeros for present keys and padding.
         """
         options = self.options
         eager = tf.executing_eagerly()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TableOptions`: what a table is, as the op that makes one takes it."""
+"""`TableOptions`: the settings of a table, and their conversion to the inputs of its op."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tf_embed.table.storage import Storage
 
 
 def kind_of(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
-    """The kind of rows, as messages and files have it."""
+    """The kind of rows, as text for messages and files."""
     return f"key {key_dtype.name}, value {value_dtype.name}, dim {dim}"
 
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
-    """What a table is.
+    """The settings of a table.
 
     Attributes:
         name: The variable's name, for messages.
@@ -30,14 +30,14 @@ class TableOptions:
         value_dtype: Dtype of the weights.
         dim: Number of weights in a row.
         num_shards: Number of shards.
-        init_size: Rows that each shard makes room for.
+        init_size: Rows that each shard reserves.
         initializer: The row of an absent key.
-        partition_fn: Chooses the shard of a key.
-        device: Where the table is, as TensorFlow names devices.
-        policy: By which rows come and leave; None: they come at once and stay.
-        wanted_statistics: What is kept of the use of each row besides what the policy needs, names
-            of `policies.STATISTICS`.
-        storage: The tiers that hold the rows, and their bounds; None: one memory, without a bound.
+        partition_fn: Assigns keys to shards.
+        device: TensorFlow's name of the device that holds the table.
+        policy: The policy of admission and eviction. None admits keys at once and evicts no row.
+        wanted_statistics: Statistics of each row beyond those that the policy needs, names of
+            `policies.STATISTICS`.
+        storage: The tiers that hold the rows, and their bounds. None means one unbounded memory.
     """
 
     name: str
@@ -55,32 +55,32 @@ class TableOptions:
 
     @property
     def statistics(self) -> frozenset[str]:
-        """What is kept of the use of each row."""
-        if self.redis is not None:  # the server drops rows that are not used
+        """The usage statistics of each row."""
+        if self.redis is not None:  # the server expires unused rows itself
             return frozenset(self.wanted_statistics)
         kept = {*self.wanted_statistics, *(self.policy.kept if self.policy else ())}
-        # By the last step a key counts once a step, and rows of the present one stay.
+        # The last step makes a key count once a step, and protects rows of the present step.
         by_steps = "count" in kept or self.evicts_by_bytes
         return frozenset({*kept, "last_step"} if by_steps else kept)
 
     @property
     def redis(self) -> RedisServer | None:
-        """The server that has the rows; None if they are in this process."""
+        """The server that holds the rows; None if they are in this process."""
         return None if self.storage is None else self.storage.redis
 
     @property
     def tracks_changes(self) -> bool:
-        """Whether the table knows what changed since a snapshot."""
+        """Whether the table tracks the changes since a snapshot."""
         return self.policy is not None and bool(self.policy.track_changes)
 
     @property
     def words_of_row(self) -> int:
-        """Words of 8 bytes that are kept beside a row."""
+        """Words of 8 bytes that are stored next to each row."""
         return len(self.statistics) + int(self.tracks_changes)
 
     @property
     def evicts_by_bytes(self) -> bool:
-        """Whether rows leave for others where the storage, and nothing else, has a bound."""
+        """Whether rows are evicted to keep the bytes of the storage within its bound."""
         has_order = self.policy is not None and self.policy.eviction is not None
         return has_order and self.storage is not None and self.storage.is_bounded
 
@@ -98,13 +98,13 @@ class TableOptions:
 
     @property
     def notes_uses(self) -> bool:
-        """Whether a lookup in training does more than read: it is kept, or brings rows up."""
+        """Whether a training lookup does more than read: updates statistics or promotes rows."""
         expires_in_redis = self.redis is not None and self.policy is not None
         return self.has_tiers or bool(self.statistics) or expires_in_redis
 
     @property
     def storage_attributes(self) -> dict[str, Any]:
-        """The storage as the op that makes a table takes it."""
+        """The storage, as settings of the op that creates a table."""
         if self.storage is None:
             return {}
         attributes = {**self.storage.attributes(), "evict_by_bytes": self.evicts_by_bytes}
@@ -114,7 +114,7 @@ class TableOptions:
 
     @property
     def policy_attributes(self) -> dict[str, Any]:
-        """The policy as the op that makes a table takes it."""
+        """The policy, as settings of the op that creates a table."""
         attributes = {} if self.policy is None else self.policy.attributes()
         bits = sum(STATISTICS[one] for one in self.statistics)
         bits += CHANGE_BIT if self.tracks_changes else 0
@@ -122,10 +122,10 @@ class TableOptions:
 
     @property
     def kind(self) -> str:
-        """What rows must have to go into the table; saved with them."""
+        """The kind of rows that the table accepts; saved with the rows."""
         return kind_of(self.key_dtype, self.value_dtype, self.dim)
 
     @property
     def slot_dtype(self) -> tf.DType:
-        """Dtype of the optimizer's slots: float64 beside float64 weights, else float32."""
+        """Dtype of the optimizer's slots: float64 for float64 weights, otherwise float32."""
         return tf.float64 if self.value_dtype == tf.float64 else tf.float32

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups in tables that are sharded over workers, and what they exchange.
+"""Lookups in tables that are sharded over workers, and their exchanges.
 
-A lookup of rows asks the owners for its distinct keys. A pooled one may also send bags, of which
-each owner gets the part that it owns, and sums come back. Each worker asks in the way that sends
-less, see `bag_exchange_ops.split_pooled`. Owners answer both ways in one exchange, so workers need
+A lookup of rows sends its distinct keys to their owners. A pooled lookup may also send bags: each
+owner gets its part of every bag, and returns sums. Each worker picks the way that sends fewer
+bytes, see `bag_exchange_ops.split_pooled`. Owners answer both ways in one exchange, so workers need
 not agree.
 
-The gradients of rows go to the owners with the step. Those of sums go back where the sums came
-from, in the backward pass, and the owner still has the keys. So they take one exchange more, which
-takes place if any worker has sent bags.
+The gradients of rows go to the owners with the step. The gradients of sums return to the owner in
+the backward pass, and the owner still has the keys. This takes one more exchange, which is skipped
+if no worker sent bags.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.table.table import Table
 
-_ASKED, _BAG_KEYS, _SUMS = range(3)  # what an exchange counts of a pooled lookup
+_ASKED, _BAG_KEYS, _SUMS = range(3)  # the counts of a pooled lookup in an exchange
 _NUM_COUNTS = 3
 
 
@@ -43,11 +43,11 @@ def look_up(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
 
 
 def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
-    """The pooled rows that were found before. They must be of the same keys.
+    """The pooled rows of an earlier lookup, which must have had the same keys.
 
     Args:
-        answer: What was found.
-        keys: What is looked up now.
+        answer: The answer of that lookup.
+        keys: The keys of the present lookup.
     """
     with tf.device("/CPU:0"):
         same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
@@ -101,13 +101,14 @@ class _Rows:
 
     Args:
         lookups: The lookups.
-        channel: Where they travel.
+        channel: The channel to the owners.
 
     Attributes:
-        size: How many there are.
-        counts: How many keys of each go to each worker; one tensor [lookups, workers], or none.
-        parts: What is sent.
-        reply_types: What comes back.
+        size: Number of lookups.
+        counts: How many keys of each lookup go to each worker: one tensor [lookups, workers], or
+            none.
+        parts: The keys that are sent.
+        reply_types: The types of the rows that come back.
     """
 
     def __init__(self, lookups: Sequence[Lookup], channel: Channel) -> None:
@@ -126,12 +127,12 @@ class _Rows:
             self.parts = [Part(number, keys) for number, keys in enumerate(self._routed.keys)]
 
     def reply(self, keys: Sequence[tf.Tensor]) -> list[Part]:
-        """What the owner of keys sends back."""
+        """The rows that the owner of keys sends back."""
         lookups = zip(self._lookups, self.reply_types, keys, strict=True)
         return [_row_part(one, row_type, some) for one, row_type, some in lookups]
 
     def answers(self, rows: Sequence[tf.Tensor]) -> list[Answer]:
-        """What the lookups found, from what came back."""
+        """The answers of the lookups, from the rows that came back."""
         if not self._lookups:
             return []
         keys, places = self._routed.keys, self._routed.places
@@ -143,14 +144,15 @@ class _Pools:
 
     Args:
         lookups: The lookups.
-        channel: Where they travel.
-        first: How much the exchange counts before them.
+        channel: The channel to the owners.
+        first: The number of counts in the exchange before those of these lookups.
 
     Attributes:
-        counts: Of each lookup, how much of `split.asked`, `split.bag_keys` and `split.lengths` goes
-            to each worker, [3, workers].
-        parts: What is sent: these of all lookups, and then the weights of the keys in bags.
-        reply_types: What comes back: rows and sums, lookup by lookup.
+        counts: For each lookup, how much of `split.asked`, `split.bag_keys` and `split.lengths`
+            goes to each worker, [3, workers].
+        parts: The tensors that are sent: these three of all lookups, then the weights of the keys
+            in bags.
+        reply_types: The types of the rows and sums that come back, lookup by lookup.
     """
 
     def __init__(self, lookups: Sequence[Lookup], channel: Channel, first: int) -> None:
@@ -169,7 +171,7 @@ class _Pools:
         self._sums: list[tf.Tensor] = []
 
     def reply(self, got: Sequence[tf.Tensor], exchange: _Exchange) -> list[Part]:
-        """What the owner sends back of what it got."""
+        """The rows and sums that the owner sends back."""
         weights = iter(self._weights_at_owner(got[_NUM_COUNTS * len(self._pools) :], exchange))
         parts = []
         for i, pool in enumerate(self._pools):
@@ -181,7 +183,10 @@ class _Pools:
         return parts
 
     def answers(self, back: Sequence[tf.Tensor], exchange: _Exchange) -> list[PooledAnswer]:
-        """What the lookups found, from what came back. REQUIRES: reply() was called."""
+        """The answers of the lookups, from the parts that came back.
+
+        REQUIRES: reply() was called.
+        """
         if not self._pools:
             return []
         sums = self._sums_of_batch(back[1::2], exchange)
@@ -240,7 +245,7 @@ class _Pool:
         lookup: The lookup.
         pooling: Its pooling.
         split: Its keys, worker by worker.
-        first: The number of `split.asked` among what the exchange counts.
+        first: The index of `split.asked` in the counts of the exchange.
     """
 
     lookup: Lookup
@@ -250,27 +255,27 @@ class _Pool:
 
     @property
     def parts(self) -> list[Part]:
-        """What is sent, except weights."""
+        """The tensors that are sent, except weights."""
         tensors = (self.split.asked, self.split.bag_keys, self.split.lengths)
         return [Part(self.first + i, tensor) for i, tensor in enumerate(tensors)]
 
     @property
     def row_type(self) -> PartType:
-        """What comes back of rows."""
+        """The type of the rows that come back."""
         return _row_type(self.lookup, self.first + _ASKED)
 
     @property
     def sum_type(self) -> PartType:
-        """What comes back of sums."""
+        """The type of the sums that come back."""
         return _sum_type(self.lookup, self.first + _SUMS)
 
     def sum_part(self, sums: tf.Tensor) -> Part:
-        """Sums, or their gradients, as they travel."""
+        """Sums, or their gradients, as they are sent."""
         sums = tf.ensure_shape(sums, [None, self.lookup.table.options.dim])
         return Part(self.first + _SUMS, sums, self.sum_type.wire_type)
 
     def weights_of_bag_keys(self) -> tf.Tensor:
-        """[k, 1]. REQUIRES: there are weights."""
+        """The weight of each key in a bag, [k, 1]. REQUIRES: the lookup has weights."""
         return tf.gather(tf.reshape(self.pooling.weights, [-1, 1]), self.split.key_positions)
 
     def sums_at_owner(
@@ -291,7 +296,7 @@ class _Pool:
         )
 
     def joined(self, rows: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
-        """The pooled rows, from rows and sums of which one has what there is."""
+        """The pooled rows, from the rows and the sums that came back. One of the two is empty."""
         lookup, split = self.lookup, self.split
         keys = tf.gather(tf.reshape(lookup.keys, [-1]), split.place_positions)
         rows = exchange_ops.routed_rows(keys, split.asked, rows, split.places, lookup.token)
@@ -322,7 +327,7 @@ def _row_part(lookup: Lookup, row_type: PartType, keys: tf.Tensor) -> Part:
 
 
 def _weight_parts(pools: Sequence[_Pool], weights: Sequence[tf.Tensor]) -> list[Part]:
-    """Weights of keys in bags [k, 1], or their gradients, as they travel."""
+    """Weights of keys in bags [k, 1], or their gradients, as they are sent."""
     return [
         Part(pool.first + _BAG_KEYS, tf.ensure_shape(one, [None, 1]))
         for pool, one in zip(pools, weights, strict=True)
@@ -330,7 +335,7 @@ def _weight_parts(pools: Sequence[_Pool], weights: Sequence[tf.Tensor]) -> list[
 
 
 def _split(lookup: Lookup, pooling: Pooling, channel: Channel) -> SplitPooled:
-    """Takes the keys of a pooled lookup apart by owner."""
+    """Splits the keys of a pooled lookup by owner."""
     workers, owner = channel.workers, lookup.table.sharding.owner
     by_rule = isinstance(owner, str)
     sum_type = _sum_type(lookup, 0)
@@ -350,7 +355,7 @@ def _split(lookup: Lookup, pooling: Pooling, channel: Channel) -> SplitPooled:
 
 
 def _owners_of(lookup: Lookup, pooling: Pooling, num_workers: int) -> tf.Tensor:
-    """The worker of each key, by the user's function, which sees no padding."""
+    """The worker of each key, by the user's function. Padding is not passed to the function."""
     sharding, name = lookup.table.sharding, lookup.table.options.name
     keys = tf.reshape(lookup.keys, [-1])
     if pooling.padding is None:
@@ -361,12 +366,12 @@ def _owners_of(lookup: Lookup, pooling: Pooling, num_workers: int) -> tf.Tensor:
 
 
 class _Exchange:
-    """An exchange of keys, and of what belongs to them.
+    """An exchange of keys and of their rows, sums, weights and gradients.
 
     Args:
-        channel: Where.
-        got: What came.
-        counts: How much went to each worker, [counts, workers].
+        channel: The channel of the exchange.
+        got: The parts that this worker received.
+        counts: How much this worker sent to each worker, [counts, workers].
     """
 
     def __init__(self, channel: Channel, got: Received, counts: tf.Tensor) -> None:
@@ -376,11 +381,11 @@ class _Exchange:
         self._num_counts = int(counts.shape[0])
 
     def plan_of(self, types: Sequence[PartType]) -> Plan:
-        """The plan of another way there or back."""
+        """The plan of a further pass between the workers, for parts of these types."""
         return routing.plan_of(self._channel, self._gathered, self._num_counts, types)
 
     def has_any(self, numbers: Sequence[int]) -> tf.Tensor:
-        """Whether any worker has sent something of these counts, bool: the same on all workers."""
+        """Whether any of these counts is positive on any worker, bool; the same on all workers."""
         workers = self._channel.workers.count
         with tf.device(self._channel.workers.device):
             counts = tf.reshape(self._gathered, [workers, self._num_counts + 1, workers])
@@ -393,13 +398,13 @@ class _Exchange:
         plan: Plan,
         parts: Sequence[Part],
     ) -> list[tf.Tensor]:
-        """Sends parts there or back, or, if there is nothing to send, gives empty ones.
+        """Sends parts, or returns empty parts if no worker has anything to send.
 
         Args:
             condition: Whether any worker has something to send.
             send: `routing.reply` or `routing.gradients_of_reply`.
-            plan: The plan of that.
-            parts: What is sent.
+            plan: The plan of the reply.
+            parts: The parts to send.
         """
 
         def some() -> list[tf.Tensor]:
@@ -421,13 +426,16 @@ def _linked(
     there: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     back: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
 ) -> list[tf.Tensor]:
-    """What came of tensors that were sent; its gradient goes back, and its gradient there.
+    """Received tensors, differentiable with respect to the tensors that were sent.
+
+    The gradient is sent back to the worker that sent the input. Its own gradient is sent in the
+    first direction again, so gradients of any order work.
 
     Args:
-        inputs: What was sent.
-        outputs: What came.
-        there: Sends what is like `inputs`.
-        back: Sends what is like `outputs` the other way.
+        inputs: The tensors that were sent.
+        outputs: The tensors that were received.
+        there: Sends tensors with the shapes of `inputs`, in the direction of `inputs`.
+        back: Sends tensors with the shapes of `outputs`, in the other direction.
     """
 
     @tf.custom_gradient

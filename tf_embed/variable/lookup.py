@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups that take part in gradients."""
+"""Differentiable lookups."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
 
-# What lookups take: a variable, or an anchor of its table, in a list of one or alone.
+# The argument of lookups: a variable, or an anchor of its table, or a list of one of these.
 Params: TypeAlias = Any
 
-# Rows are multiplied with it, and their squares summed, in float32.
+# Its square must be finite in float32, in which rows are scaled and their squares summed.
 MAX_NORM = 1e19
 
 
@@ -38,45 +38,49 @@ def embedding_lookup(
 ) -> Any:
     """Looks up rows, differentiably.
 
-    The gradient of `params.trainable_variables` is a tf.IndexedSlices: its indices are the ids
+    The gradient of `params.trainable_variables` is a tf.IndexedSlices. Its indices are the ids
     (int64 of the same bits for uint64 ids, int64 for uint32), its values the gradients of their
-    rows. An optimizer that knows dynamic tables, `tf_embed.DynamicEmbeddingOptimizer`, takes it
-    from there. Ids may repeat, and one variable may be looked up many times in a step: gradients of
-    equal ids are summed.
+    rows. `tf_embed.DynamicEmbeddingOptimizer` applies it to the table. Ids may repeat, and a step
+    may look up one variable many times; the gradients of equal ids are summed.
 
-    A lookup may stand in the loops, maps and conditions of TensorFlow and Keras, in a tf.function,
-    or in a tf.data pipeline; the tape may be inside or outside.
+    A lookup works in loops, maps and conditions of TensorFlow and Keras, in a tf.function, and in a
+    tf.data pipeline. The tape may be inside or outside of them.
 
-    The gradient has no dense form, for a table has no number of rows, so what makes a tensor of it
-    is refused: dense ops such as tf.norm (take them of its `values`), tape.jacobian (take it with
-    respect to the rows), tf.recompute_grad, keras.remat, and a tf.function that a loop of a graph
-    calls, where it does the lookup and the tape is outside. Where TensorFlow added up or carried
-    the slices before, it is TensorFlow that refuses: "num_segments == -1".
+    The gradient has no dense form, because a table has no fixed number of rows. So code that
+    densifies it raises an error:
+
+    - dense ops such as tf.norm; apply them to the `values` of the gradient;
+    - tape.jacobian; take it with respect to the rows;
+    - tf.recompute_grad and keras.remat;
+    - a tf.function that does the lookup and is called by a loop of a graph, with the tape outside.
+
+    If TensorFlow has added up or moved the slices before, the error is TensorFlow's own:
+    "num_segments == -1".
 
     Args:
-        params: The variable; or its anchor or a `tf_embed.tfra.shadow_ops.ShadowVariable` of it, to
-            which the gradient goes then; or a list of one of these.
+        params: The variable, or a list of it. It may also be the variable's anchor, or a
+            `tf_embed.tfra.shadow_ops.ShadowVariable` of it, which then receives the gradient.
         ids: Integers, or strings, of any shape.
-        partition_strategy: Accepted for the sake of old code. The variable's partitioner decides.
-        name: Name of the operation, and nothing more: a variable has one anchor, whatever its
-            lookups are called.
-        validate_indices: Accepted for the sake of old code. Every id is valid.
-        max_norm: None, or the L2 norm to which longer rows are scaled down, as
-            tf.nn.embedding_lookup does: in the result, and differentiably. Stored rows stay. Above
-            0 and at most 1e19.
-        return_trainable: Whether to give also what to take gradients of.
-        training: Whether this is a use of the rows, where a policy counts them; a step of an
-            optimizer on them is one anyway.
+        partition_strategy: Ignored; accepted for TFRA compatibility. The variable's partitioner
+            decides.
+        name: Name of the operation. It does not select an anchor, because a variable has a single
+            anchor for all its lookups.
+        validate_indices: Ignored; accepted for TFRA compatibility. Every id is valid.
+        max_norm: None, or the L2 norm to which longer rows are scaled down, differentiably, as in
+            tf.nn.embedding_lookup. Stored rows do not change. Above 0 and at most 1e19.
+        return_trainable: Whether to also return the variable for gradients.
+        training: Whether this counts as a use of the rows, if a policy keeps statistics. A step of
+            an optimizer always counts as a use.
 
     Returns:
-        Rows, ids.shape + [dim]. Ids that have no row get their initial row; nothing is inserted.
-        With `return_trainable` a pair, of these and of the variable's anchor, or of the
+        Rows, ids.shape + [dim]. Ids without a row yield their initial row, and are not inserted.
+        With `return_trainable`, a pair of the rows and the variable's anchor, or the
         ShadowVariable.
 
     Raises:
-        TypeError: `params` is no variable, `ids` are of a wrong dtype, `training` is a tensor, or
-            `max_norm` is no number or is for rows that are not floating.
-        ValueError: `max_norm` is out of range, or there are several `params`.
+        TypeError: If `params` is not a variable, `ids` have a wrong dtype, `training` is a tensor,
+            `max_norm` is not a number, or `max_norm` is given for rows that are not floating.
+        ValueError: If `max_norm` is out of range, or there are several `params`.
 
     Example:
         >>> import keras, tf_embed
@@ -110,20 +114,20 @@ def embedding_lookup_unique(
     *,
     training: bool = False,
 ) -> Any:
-    """Looks up rows, those of equal ids once. Gives what `embedding_lookup` gives.
+    """The same as `embedding_lookup`, but looks up equal ids only once.
 
-    Which of the two is faster depends on how much ids repeat. `embedding_lookup` needs no distinct
-    ids: the table brings the gradients of equal ones together itself. Where what follows can go on
-    with distinct rows, `unique_rows` saves the most.
+    The faster of the two depends on how often ids repeat. `embedding_lookup` does not need distinct
+    ids, because the table sums the gradients of equal ids itself. If the next layer can work on
+    distinct rows, `unique_rows` saves the most.
 
     Args:
         params: As in `embedding_lookup`, and so are all others.
 
     Returns:
-        As `embedding_lookup`.
+        As in `embedding_lookup`.
 
     Raises:
-        TypeError, ValueError: As `embedding_lookup`.
+        TypeError, ValueError: As in `embedding_lookup`.
 
     Example:
         >>> import tf_embed
@@ -144,10 +148,10 @@ def unique_rows(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Looks up the row of each distinct id once, differentiably.
 
-    `tf.gather(rows, inverse)` is what `embedding_lookup` gives. Where ids repeat much, as popular
-    items do, this is less memory and less work for whatever can go on with distinct rows: a
-    projection of the rows, attention over them, a sampled softmax, or rows sent elsewhere. The
-    gradient is that of `embedding_lookup`, with distinct ids as its indices.
+    `tf.gather(rows, inverse)` equals the result of `embedding_lookup`. If ids repeat often, as
+    popular items do, this saves memory and work in the layers that can use distinct rows: a
+    projection of the rows, attention over them, or a sampled softmax. The gradient is that of
+    `embedding_lookup`, with distinct ids as its indices.
 
     Args:
         params: As in `embedding_lookup`.
@@ -156,12 +160,13 @@ def unique_rows(
         training: As in `embedding_lookup`.
 
     Returns:
-        rows: [u, dim], those of the distinct ids in the order in which they first come. Ids that
-            have no row get their initial row; nothing is inserted.
-        inverse: int32, ids.shape; which of the rows belongs to each id.
+        rows: [u, dim], the rows of the distinct ids in order of first occurrence. Ids without a
+            row yield their initial row, and are not inserted.
+        inverse: int32, ids.shape; the index in `rows` of each id.
 
     Raises:
-        TypeError: `params` is no variable, `ids` are of a wrong dtype, or `training` is a tensor.
+        TypeError: If `params` is not a variable, `ids` have a wrong dtype, or `training` is a
+            tensor.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -185,11 +190,11 @@ def unique_rows(
 
 
 def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, Anchor | None]:
-    """The table that is looked up in, and what the gradient of that goes to.
+    """The table of a lookup, and the anchor that receives the gradient.
 
     Raises:
-        TypeError: There is no variable.
-        ValueError: There are several.
+        TypeError: If `params` is not a variable.
+        ValueError: If there are several variables.
     """
     if isinstance(params, (list, tuple)):
         if len(params) != 1:
@@ -215,8 +220,8 @@ def norm_of(max_norm: Any) -> Any:
     """The argument `max_norm`: None, a Python number, or a scalar tensor of numbers.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is out of range, or a tensor with axes.
+        TypeError: If it is not a number.
+        ValueError: If it is out of range, or a tensor of rank above 0.
     """
     if max_norm is None:
         return None
@@ -235,11 +240,11 @@ def norm_of(max_norm: Any) -> Any:
 
 
 def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
-    """Rows of an L2 norm of at most `max_norm`, in the dtype that they have.
+    """Rows, scaled down to an L2 norm of at most `max_norm`, in their own dtype.
 
     Raises:
-        TypeError: It is no number, or the rows are none of floating numbers.
-        ValueError: It is out of range, or a tensor with axes.
+        TypeError: If `max_norm` is not a number, or the rows are not floating.
+        ValueError: If `max_norm` is out of range, or a tensor of rank above 0.
     """
     if max_norm is None:
         return rows
@@ -249,15 +254,15 @@ def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
             f"max_norm={validation.shown(max_norm)} for rows of dtype {rows.dtype.name}"
         )
     max_norm = norm_of(max_norm)
-    # In float16 the square of 256 is infinite, and a row that is divided by such a norm is zeros.
+    # In float16 the square of 256 is infinite, and a row divided by an infinite norm is zeros.
     dtype = table_ops.compute_dtype(rows.dtype)
     short = tf.clip_by_norm(tf.cast(rows, dtype), tf.cast(max_norm, dtype), axes=[-1])
     return tf.cast(short, rows.dtype)
 
 
 def token_of(table: Table, anchor: Anchor | None) -> tf.Tensor | None:
-    """What a lookup takes so that a tape sees it; None where nothing can be trained."""
-    # A frozen table's too: the step that is traced now may run when it is frozen no longer.
+    """The token that makes a tape record a lookup; None if the table can't be trained."""
+    # A frozen table has one too, because the step that is traced now may run after it is unfrozen.
     if anchor is None or not anchor.is_on_tapes or substitutes.are_used():
         return None
     options = table.options

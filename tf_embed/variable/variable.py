@@ -38,80 +38,77 @@ DEFAULT_NAME = "DynamicEmbedding_Variable"
 
 
 class Variable(tf.Module):
-    """A table of embeddings that grows: any integer, or string, is a key and has a row.
+    """An embedding table with an open vocabulary, keyed by integers or strings.
 
-    Keys need not be known beforehand. A lookup gives a key that has no row yet its initial row,
-    and stores nothing; rows enter by `upsert`, by `accum`, and by training. Every integer of the
-    key dtype is a legal key, and every string. The rows are spread over shards, one for each device
-    of `devices`.
+    The vocabulary need not be declared. Every integer of the key dtype and every string is a valid
+    key. A lookup of an absent key returns its initial row and stores nothing. `upsert`, `accum` and
+    training insert rows. The rows are partitioned into shards, one for each entry of `devices`.
 
-    All methods run eagerly, in a tf.function, and (`lookup`) in tf.data pipelines and loaded
-    SavedModels, and may run from several threads at once. tf.train.Checkpoint and SavedModels
-    carry the rows, and a checkpoint restores into any number of shards.
+    All methods work in eager execution and in a tf.function, and may be called from several threads
+    at once. `lookup` also works in tf.data pipelines and in loaded SavedModels. tf.train.Checkpoint
+    and SavedModels save the rows, and a checkpoint restores into any number of shards.
 
-    `lookup` is not differentiable; `tf_embed.embedding_lookup` is, with respect to
+    `lookup` is not differentiable. `tf_embed.embedding_lookup` is differentiable with respect to
     `trainable_variables`. In a Keras model use `tf_embed.layers.DynamicEmbedding`.
 
     Args:
-        key_dtype: tf.int64, tf.int32, tf.uint64, tf.uint32 or tf.string. Strings are any bytes, and
-            different ones never share a row.
+        key_dtype: tf.int64, tf.int32, tf.uint64, tf.uint32 or tf.string. A string key may hold any
+            bytes. Distinct strings never share a row.
         value_dtype: tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32, tf.int64,
-            tf.bool or tf.string. Floating ones can be trained.
+            tf.bool or tf.string. Only floating dtypes are trainable.
         dim: Number of weights in a row, at least 1.
-        devices: Where the shards are, a device name for each; names may repeat, so
-            `["/CPU:0"] * 4` makes four shards. Those of a variable on a GPU are all on that one.
-            Default: one shard, on the first GPU where this build has GPU support and there is
-            one, else on the CPU.
-        partitioner: Called with keys [n] and the number of shards for the shard of each key [n],
-            int32 or int64. Default: `default_partition_fn`, the remainder.
-        shared_name: Accepted for the sake of old code. Two variables never share rows, whatever
-            their names.
-        name: Name, for messages, and to tell apart the initial rows of variables of one seed. At
-            most 1024 bytes in UTF-8, without control characters.
-        initializer: The row of a key that has none: None for 0 or empty strings, a number, or
-            where values are strings a string or `dim` of them, an array [dim], a Keras
-            initializer or its name, or a callable (shape, dtype) -> rows. Keras's uniform,
-            normal, truncated normal, VarianceScaling, Glorot, He and LeCun initializers (with
-            fans as for the shape (1, dim)) give each key a row of its own, a function of the
-            seed, the name and the key: the same in any order, batch, number of shards and
-            process. A callable is called for each batch of new keys, so its rows depend on the
-            batches.
+        devices: The device name of each shard. Names may repeat, so `["/CPU:0"] * 4` makes four
+            shards. The shards of a variable on a GPU are all on that GPU. Default: one shard, on
+            the first GPU if this build supports GPUs and the host has one, otherwise on the CPU.
+        partitioner: A function of keys [n] and the number of shards that returns the shard of each
+            key [n], int32 or int64. Default: `default_partition_fn`, the remainder.
+        shared_name: Ignored; accepted for TFRA compatibility. Two variables never share rows, even
+            if their names are equal.
+        name: The name in messages. It also makes the initial rows of variables with one seed
+            differ. At most 1024 bytes in UTF-8, without control characters.
+        initializer: The initial row of a key: None for 0 or empty strings, a number, an array
+            [dim], a Keras initializer or its name, or a callable (shape, dtype) -> rows. String
+            values take one string, or `dim` of them. Keras's uniform, normal, truncated normal,
+            VarianceScaling, Glorot, He and LeCun initializers (with fans as for the shape (1, dim))
+            make the row of a key a function of the seed, the name and the key. That row is the same
+            in any order, batch, number of shards and process. A callable is called for each batch
+            of new keys, so its rows depend on the batches.
         trainable: Whether optimizers may change rows.
-        checkpoint: Whether tf.train.Checkpoint carries the rows. SavedModels always do.
-        init_size: Rows to make room for, in all shards together, int(init_size / shards) each; a
-            table that is sharded over workers divides it among them. 0 takes the environment
-            variable TF_HASHTABLE_INIT_SIZE, or else 8192.
-        kv_creator: A `CuckooHashTableCreator`, for a table without a bound, or a
-            `HkvHashTableCreator`, whose config has a bound and says which rows leave; not both that
-            one and `policy`. Its `init_capacity` goes before `init_size`, and `storage` before its
+        checkpoint: Whether tf.train.Checkpoint saves the rows. SavedModels always do.
+        init_size: Rows to reserve in all shards together, int(init_size / shards) in each. A table
+            that is sharded over workers divides it among them. 0 means the environment variable
+            TF_HASHTABLE_INIT_SIZE if it is set, otherwise 8192.
+        kv_creator: A `CuckooHashTableCreator` for an unbounded table, or a `HkvHashTableCreator`,
+            whose config sets a bound and an eviction order. `HkvHashTableCreator` excludes
+            `policy`. Its `init_capacity` overrides `init_size`, and `storage` overrides its
             `max_hbm_for_values`.
-        restrict_policy: What `restrict` goes by: `TimestampRestrictPolicy`,
-            `FrequencyRestrictPolicy`, or a subclass of `RestrictPolicy` of your own. The class; the
-            variable makes one of it, and has it under this name.
-        bp_v2: Stored. With bp_v2 and without, `accum` and steps of optimizers in several threads
-            lose nothing; see `tf_embed.DynamicEmbeddingOptimizer`.
-        short_file_name: Accepted for the sake of old code.
-        policy: A `TablePolicy`, by which rows come and leave. Default: a row comes with the first
-            training step of its key, and stays.
-        storage: A `Storage`: which memories, and which folder on disk, hold the rows, and how many
-            bytes of each. Default: what the `kv_creator` says, otherwise one memory without a
-            bound, the GPU's or the host's.
-        distribution: How a variable that is made in the scope of a
-            tf.distribute.MultiWorkerMirroredStrategy is spread over its workers: "sharded", each
-            key has a row on one of them; a `tf_embed.distributed.WorkerSharding`, the same with
-            settings; or "local", each worker has a table of its own. Elsewhere it has no effect.
-            All workers must call the methods of a sharded variable in the same order. `devices`,
-            `partitioner` and `storage` are those of each worker, which has a folder of its own in
-            the `path`; `max_rows` of a policy is of all together. In the scope of a
-            tf.distribute.ParameterServerStrategy rows are on its servers, in host memory or tiers
-            below it, and "local" is refused. Default: None, "sharded".
+        restrict_policy: The policy class that `restrict` applies: `TimestampRestrictPolicy`,
+            `FrequencyRestrictPolicy`, or your own subclass of `RestrictPolicy`. The variable makes
+            an instance and keeps it as its attribute of this name.
+        bp_v2: Stored, without effect. Concurrent `accum` calls and optimizer steps never lose an
+            update; see `tf_embed.DynamicEmbeddingOptimizer`.
+        short_file_name: Ignored; accepted for TFRA compatibility.
+        policy: A `TablePolicy`, for admission and eviction. Default: a key gets its row with its
+            first training step, and keeps it.
+        storage: A `Storage`: the memories and the folder on disk that hold the rows, and the bytes
+            of each. Default: the storage of the `kv_creator`, otherwise one unbounded memory, the
+            GPU's or the host's.
+        distribution: The placement of a variable that is created in the scope of a
+            tf.distribute.MultiWorkerMirroredStrategy. "sharded" keeps the row of a key on one
+            worker, and a `tf_embed.distributed.WorkerSharding` does the same with settings. "local"
+            gives each worker its own table. Outside such a scope it has no effect. All workers must
+            call the methods of a sharded variable in the same order. `devices`, `partitioner` and
+            `storage` apply to each worker, which has its own folder in the `path`; `max_rows` of a
+            policy applies to all workers together. In the scope of a
+            tf.distribute.ParameterServerStrategy the rows are on its servers, in host memory or
+            tiers below it, and "local" raises an error. Default: None, "sharded".
 
     Raises:
-        TypeError: A dtype or a type that is not supported.
-        ValueError: A value out of range, a `kv_creator` of Redis or beside a `policy`, a device
-            that has no tables, an initializer that can't give rows of this dtype and dim, or a
-            tf.distribute strategy other than MirroredStrategy, MultiWorkerMirroredStrategy,
-            OneDeviceStrategy and ParameterServerStrategy.
+        TypeError: If a dtype or the type of an argument is not supported.
+        ValueError: If a value is out of range, a `kv_creator` is for Redis or is combined with a
+            `policy`, a device can't hold tables, the initializer can't make rows of this dtype and
+            dim, or the tf.distribute strategy is none of MirroredStrategy,
+            MultiWorkerMirroredStrategy, OneDeviceStrategy and ParameterServerStrategy.
 
     Example:
         >>> import tf_embed
@@ -149,7 +146,7 @@ class Variable(tf.Module):
     ) -> None:
         del short_file_name
         check_eager()
-        super().__init__()  # a tf.Module's own name must be an identifier; ours need not
+        super().__init__()  # without a name: that of a tf.Module must be an identifier
         name = validation.name_of(name)
         validation.function_of(partitioner, "partitioner")
         key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
@@ -194,7 +191,8 @@ class Variable(tf.Module):
         )
         is_trained = validation.flag(trainable, "trainable") and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
-        # No part knows the variable. All are there before a restrict policy asks the variable.
+        # No component refers to the variable. All of them must exist before a restrict policy is
+        # constructed, because it may call the variable's methods.
         self._arguments = self._arguments_of_methods()
         self._statistics = RowStatistics(self._table, self._arguments)
         self._eviction = Eviction(self._table)
@@ -206,11 +204,11 @@ class Variable(tf.Module):
             if notes_updates(restrict_policy):
                 self._table.on_update = self.restrict_policy.apply_update
 
-    # What it is.
+    # Properties.
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The name in messages, from the constructor."""
         return self._variable_name
 
     @property
@@ -240,17 +238,17 @@ class Variable(tf.Module):
 
     @property
     def partition_fn(self) -> PartitionFn:
-        """What chooses the shard of a key."""
+        """The function that assigns keys to shards."""
         return self._table.options.partition_fn
 
     @property
     def initializer(self) -> Any:
-        """What the initial rows are drawn from, an `initializers.RowInitializer`."""
+        """The `initializers.RowInitializer` that makes the initial rows."""
         return self._table.options.initializer
 
     @property
     def storage(self) -> Storage | None:
-        """The tiers that hold the rows, and their bounds; None: one memory, without a bound."""
+        """The tiers that hold the rows, and their bounds. None means one unbounded memory."""
         return self._table.options.storage
 
     @property
@@ -265,31 +263,32 @@ class Variable(tf.Module):
             Shard(self._table, index, device) for index, device in enumerate(self._device_names)
         ]
 
-    # Verbs.
+    # Reads and writes.
 
     def upsert(
         self, keys: Any, values: Any, name: str | None = None, *, distinct: bool = False
     ) -> tf.Operation | None:
-        """Writes rows, and inserts the keys that are new.
+        """Writes rows, and inserts new keys.
 
-        Of a key that stands several times, the last position wins. Optimizer slots of rows that
-        were there stay.
+        If a key occurs more than once, its last position wins. Rows that are already present keep
+        their optimizer slots.
 
         Args:
             keys: Integers, or strings, of any shape.
             values: keys.shape + [dim].
             name: Name of the operation.
-            distinct: Says that no key stands twice. Then nobody looks for equal ones, which is
-                some 30% of the time that writing large batches of present rows takes. Of a key
-                that does stand twice all the same, any one of its positions wins.
+            distinct: A hint that all keys are distinct, which skips the search for duplicates.
+                The search takes a noticeable part of a large write to rows that are present. If a
+                key does occur twice, any one of its positions wins.
 
         Returns:
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: A wrong dtype.
-            ValueError: Shapes that do not go together; where they are unknown until the
-                operation runs, tf.errors.InvalidArgumentError then.
+            TypeError: If a dtype is wrong.
+            ValueError: If the shapes do not match.
+            tf.errors.InvalidArgumentError: If shapes that are unknown until the operation runs do
+                not match.
         """
         with validation.name_scope(name, "upsert"):
             keys = self._arguments.keys(keys)
@@ -305,18 +304,17 @@ class Variable(tf.Module):
         exists: Any,
         name: str | None = None,
     ) -> tf.Operation | None:
-        """Adds `new_values - old_values` to rows, or inserts `new_values`, as the caller saw them.
+        """Adds `new_values - old_values` to present rows, and inserts `new_values` of absent keys.
 
-        Where `exists` and the key is there, the difference is added. Where not `exists` and the
-        key is not there, `new_values` is inserted. In the two other cases the table has changed
-        since the caller looked, and nothing is done. The differences of a key that stands several
-        times are all added. Rows of bool and of strings have no sum, and can't
-        be accumulated.
+        If `exists` and the key is present, the difference is added. If not `exists` and the key is
+        absent, `new_values` is inserted. Otherwise the table changed after the caller's lookup, and
+        nothing is done. If a key occurs more than once, all its differences are added. Rows of
+        bools or strings can't be summed, so they can't be accumulated.
 
         Args:
             keys: Integers, or strings, of any shape.
-            old_values: What a lookup gave, keys.shape + [dim].
-            new_values: What the rows should become, keys.shape + [dim].
+            old_values: The rows that a lookup returned, keys.shape + [dim].
+            new_values: The wanted rows, keys.shape + [dim].
             exists: Whether the lookup found the keys, bool, keys.shape.
             name: Name of the operation.
 
@@ -324,8 +322,8 @@ class Variable(tf.Module):
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: A wrong dtype, or a variable whose rows have no sum.
-            ValueError: Shapes that do not go together.
+            TypeError: If a dtype is wrong, or the values are bools or strings.
+            ValueError: If the shapes do not match.
 
         Example:
             >>> import tf_embed
@@ -356,29 +354,29 @@ class Variable(tf.Module):
         name: str | None = None,
         training: bool = False,
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        """Looks rows up. Keys that are not there get their initial rows, and are not inserted.
+        """Looks up rows. An absent key yields its initial row, and is not inserted.
 
         Args:
             keys: Integers, or strings, of any shape.
-            return_exists: Whether to tell which keys are there.
+            return_exists: Whether to also return which keys are present.
             name: Name of the operation.
-            training: Whether this is a use of the rows in the sense of `TablePolicy`.
+            training: Whether this counts as a use of the rows, see `TablePolicy`.
 
         Returns:
             Rows, keys.shape + [dim]; with `return_exists` also a bool tensor, keys.shape.
 
         Raises:
-            TypeError: A wrong dtype, or a tensor as `training`.
+            TypeError: If a dtype is wrong, or `training` is a tensor.
         """
         with validation.name_scope(name, "lookup"):
             values, exists = self._table.find(self._arguments.keys(keys), training=training)
         return (values, exists) if validation.flag(return_exists, "return_exists") else values
 
     def prefetch(self, keys: Any, name: str | None = None) -> tf.Operation | None:
-        """Brings rows that are in lower tiers up to the cache, ahead of their use.
+        """Promotes rows from lower tiers to the cache, ahead of their use.
 
-        No row changes, and no key is inserted. A call brings up at most half as many rows as the
-        cache has room for. In a table without a cache (see `Storage`) there is nothing to bring up.
+        No row changes, and no key is inserted. A call promotes at most half as many rows as the
+        cache holds. In a table without a cache (see `Storage`) it does nothing.
 
         Args:
             keys: Integers, or strings, of any shape. Keys without a row are skipped.
@@ -402,7 +400,7 @@ class Variable(tf.Module):
             return self._table.prefetch(self._arguments.keys(keys))
 
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
-        """Removes keys, with their rows and optimizer slots. Keys that are not there are ignored.
+        """Removes keys, with their rows and optimizer slots. Absent keys are ignored.
 
         Args:
             keys: Integers, or strings, of any shape.
@@ -412,13 +410,13 @@ class Variable(tf.Module):
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: A wrong dtype.
+            TypeError: If the dtype is wrong.
         """
         with validation.name_scope(name, "remove"):
             return self._table.erase(self._arguments.keys(keys))
 
     def clear(self, name: str | None = None) -> tf.Operation | None:
-        """Removes all keys and gives the memory back.
+        """Removes all keys and frees their memory.
 
         Args:
             name: Name of the operation.
@@ -433,14 +431,14 @@ class Variable(tf.Module):
         """Counts keys.
 
         Args:
-            index: Which shard, from 0; None for all together.
+            index: The number of a shard, from 0. None counts all shards together.
             name: Name of the operation.
 
         Returns:
             int64 scalar.
 
         Raises:
-            ValueError: There is no such shard.
+            ValueError: If there is no such shard.
         """
         if index is not None:
             index = validation.positive_int(index, "index", least=0)
@@ -453,7 +451,7 @@ class Variable(tf.Module):
             return self._table.size(-1 if index is None else index)
 
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Copies all keys and rows, as they are at one moment, in no particular order.
+        """Copies a consistent snapshot of all keys and rows, in no particular order.
 
         Args:
             name: Name of the operation.
@@ -476,13 +474,13 @@ class Variable(tf.Module):
     def anchor(self) -> Anchor | None:
         """The Keras variable that stands for the table on a tf.GradientTape.
 
-        None where the rows are not trained.
+        None if the rows are not trainable.
         """
         return self._anchor
 
     @property
     def trainable_variables(self) -> tuple[Anchor, ...]:
-        """What to take gradients of and to hand to an optimizer: the anchor, if trainable."""
+        """The variables for gradients and optimizers: the anchor, if the rows are trainable."""
         return self._training.anchors
 
     @property
@@ -491,20 +489,20 @@ class Variable(tf.Module):
         return {anchor.table_name: anchor for anchor in self._training.anchors}
 
     def get_trainable_by_name(self, name: str) -> Anchor | None:
-        """What to take gradients of and to hand to an optimizer, by the name of a lookup.
+        """The variable for gradients and optimizers, by the name of a lookup.
 
-        A variable has one anchor, whatever its lookups are called, so every name gives that, also
+        A variable has a single anchor for all its lookups. So every name returns that anchor, even
         before the first lookup.
 
         Args:
             name: The `name` of an `embedding_lookup`, or any other.
 
         Returns:
-            The anchor; None where rows are not trained.
+            The anchor, or None if the rows are not trainable.
 
         Raises:
-            TypeError: `name` is no str.
-            RuntimeError: In a graph. Ask outside of the tf.function, or take `anchor`.
+            TypeError: If `name` is not a str.
+            RuntimeError: If called in a graph. Call it outside the tf.function, or use `anchor`.
 
         Example:
             >>> import keras, tensorflow as tf, tf_embed
@@ -527,29 +525,29 @@ class Variable(tf.Module):
         return self._training.anchor_of_lookup(name)
 
     def get_eager_trainable_by_name(self, name: str) -> Anchor | None:
-        """Gives what `get_trainable_by_name` gives, under TFRA's other name.
+        """The same as `get_trainable_by_name`, under TFRA's other name.
 
         Args:
             name: As in `get_trainable_by_name`.
 
         Returns:
-            As `get_trainable_by_name`.
+            As in `get_trainable_by_name`.
         """
         return self.get_trainable_by_name(name)
 
     def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
-        """What an optimizer keeps beside the rows, such as Adam's momentum and velocity.
+        """The slots of an optimizer, such as Adam's momentum and velocity.
 
         Args:
             optimizer: A `tf_embed.DynamicEmbeddingOptimizer`, the Keras optimizer in it, or the
                 table's own optimizer.
 
         Returns:
-            A view for each slot, with `lookup`, `export` and `size`; none where the optimizer does
-            not train this variable, or has not yet been built.
+            A view of each slot, with `lookup`, `export` and `size`. The list is empty if the
+            optimizer does not train this variable or is not built yet.
 
         Raises:
-            TypeError: It is no Keras optimizer.
+            TypeError: If `optimizer` is not a Keras optimizer.
 
         Example:
             >>> import keras, tf_embed
@@ -571,29 +569,29 @@ class Variable(tf.Module):
 
     @property
     def policy(self) -> TablePolicy | None:
-        """By which rows come and leave."""
+        """The policy of admission and eviction."""
         return self._table.options.policy
 
     def restrict(self, num_reserved: Any, **kwargs: Any) -> Any:
-        """Removes rows, by the policy, until `num_reserved` are left, and gives memory back.
+        """Evicts rows, by the policy, until `num_reserved` are left, and frees their memory.
 
-        With a `restrict_policy` it is that one's `apply_restriction`. With a `policy` alone,
-        expired rows go, and then those that are first in its order, until exactly `num_reserved`
-        are left in all shards together. Slots go with their rows, and other variables are left
-        alone.
+        With a `restrict_policy` this calls its `apply_restriction`. With a `policy` alone, expired
+        rows are removed first, then the first rows in the eviction order, until exactly
+        `num_reserved` rows are left in all shards together. Optimizer slots leave with their rows.
+        Other variables do not change.
 
         Args:
-            num_reserved: How many rows stay at most, an int or an integer scalar.
-            **kwargs: What the `restrict_policy` takes besides, such as `trigger`: rows are removed
-                only where there are more than so many.
+            num_reserved: The most rows that stay, an int or an integer scalar.
+            **kwargs: Further arguments of the `restrict_policy`, such as `trigger`, the number of
+                rows above which rows are removed.
 
         Returns:
-            How many rows were removed, int64 scalar; or what a `restrict_policy` of the user's
-            gives. None, after a warning, for a variable without any policy.
+            The number of removed rows, int64 scalar, or the result of your own `restrict_policy`.
+            None, after a warning, for a variable without any policy.
 
         Raises:
-            TypeError: An argument of a wrong type, or one that the policy does not take.
-            ValueError: `num_reserved` is negative, or the policy has no order.
+            TypeError: If an argument has the wrong type, or the policy does not accept it.
+            ValueError: If `num_reserved` is negative, or the policy has no eviction order.
 
         Example:
             >>> import tf_embed
@@ -611,17 +609,17 @@ class Variable(tf.Module):
         return self._eviction.restrict(num_reserved, kwargs)
 
     def drain_evicted(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Gives the rows that have left by the policy since the last call, and forgets them.
+        """Returns the rows that the policy evicted since the last call, and clears the log.
 
-        Rows that were evicted by a bound or by `restrict`, and rows that expired; not those that
-        `remove` and `clear` took out. So whatever leaves can be kept elsewhere.
+        The log has the rows that were evicted by a bound or by `restrict`, and expired rows. It has
+        no rows that `remove` or `clear` took out. With it you can keep evicted rows elsewhere.
 
         Returns:
-            Keys [n] in the order in which they left, where a key that came back and left again
-            stands twice, and rows [n, dim] as they were then.
+            Keys [n] in the order of their eviction, and rows [n, dim] as of that moment. A key
+            that came back and was evicted again occurs twice.
 
         Raises:
-            ValueError: The variable keeps no log: its policy is without `log_evicted`.
+            ValueError: If the variable keeps no log, because its policy has no `log_evicted`.
 
         Example:
             >>> import tf_embed
@@ -636,21 +634,22 @@ class Variable(tf.Module):
     def export_keys_and_scores(
         self, split_size: int, name: str | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Copies all keys, and of each row the number by which it stays, as of one moment.
+        """Copies a consistent snapshot of all keys and their eviction scores.
 
         Args:
-            split_size: How many rows are copied at a time, at most 65536.
+            split_size: The number of rows that are copied at a time, at most 65536.
             name: Name of the operation.
 
         Returns:
-            Keys [n] in no order and, int64 [n], what the order goes by, the lowest leave first:
-            the last step for "lru", the number of steps for "lfu", the last time in milliseconds
-            since 1970 for "ttl", the score for "score"; for "epoch_lru" and "epoch_lfu" the latest
-            epoch times 2**32, plus the last step or the number of steps, at most 2**32 - 1.
+            Keys [n] in no particular order, and their scores, int64 [n]. The lowest score is
+            evicted first. The score is the last step for "lru", the number of steps for "lfu", the
+            last time in milliseconds since 1970 for "ttl", and the score for "score". For
+            "epoch_lru" and "epoch_lfu" it is the latest epoch times 2**32, plus the last step or
+            the number of steps, at most 2**32 - 1.
 
         Raises:
-            TypeError: The variable has no order, or `split_size` is no int.
-            ValueError: `split_size` is not positive.
+            TypeError: If the variable has no eviction order, or `split_size` is not an int.
+            ValueError: If `split_size` is not positive.
 
         Example:
             >>> import tf_embed
@@ -665,56 +664,56 @@ class Variable(tf.Module):
         return self._eviction.export_scores(split_size, name, default_order=order)
 
     def stats(self) -> dict[str, Any]:
-        """What the variable is made of, and what has happened to it since it was made.
+        """Memory use of the variable, and counters of its events since it was created.
 
-        Cheap: it reads counters, and looks at a sample of some keys.
+        Cheap: it reads counters and samples some keys.
 
         Returns:
-            A dict, of Python numbers in eager execution, else of scalars:
+            A dict, of Python numbers in eager execution, otherwise of scalar tensors:
 
             - rows: Number of keys.
             - payload_bytes: Bytes of weights, slots and statistics of all rows.
             - index_bytes: Bytes of the index from keys to rows, and of the statistics of rows on
               disk.
-            - slack_bytes: Bytes of rows that are freed, or not used yet.
-            - pinned_bytes: Of these two, the bytes of rows of a table on a GPU that are in pinned
-              host memory, see `Storage`.
-            - admission_bytes: Bytes of what counts the keys that wait for a row.
-            - load: How full the index is, from 0 to 1; of a table with tiers, the cache's.
-            - mean_probe_length: Cache lines of the index that a lookup reads, in the mean over a
-              sample; 0 without rows.
-            - admitted: Rows that came by a policy with a bound, admission or TTL.
-            - held_back: Times that a key did not get a row for want of steps, once for each step.
-            - refused: Times that one did not for want of room.
-            - evicted: Rows that left for others, or by `restrict`.
-            - expired: Rows that left because they were not used.
+            - slack_bytes: Bytes of rows that are free or not used yet.
+            - pinned_bytes: The part of `payload_bytes` and `slack_bytes` that a table on a GPU has
+              in pinned host memory, see `Storage`.
+            - admission_bytes: Bytes of the counters of keys that wait for admission.
+            - load: The load factor of the index, from 0 to 1; of the cache, if there are tiers.
+            - mean_probe_length: The mean number of cache lines of the index that a lookup reads,
+              over a sample; 0 without rows.
+            - admitted: Rows that a policy with a bound, admission or TTL admitted.
+            - held_back: Times that a key got no row because it had too few steps, once per step.
+            - refused: Times that a key got no row because there was no room.
+            - evicted: Rows that were evicted to make room, or by `restrict`.
+            - expired: Rows that left because they were not used for too long.
             - undrained: Rows that wait for `drain_evicted`.
-            - hits, misses: Keys that lookups of all kinds found, and did not.
+            - hits, misses: Keys that lookups of all kinds found, and did not find.
 
-            Of a table with tiers, which its `storage` gives it by `path` or `gpu_cache`, otherwise
-            0 or None:
+            For a table with tiers, from a `path` or `gpu_cache` in its `storage`; otherwise 0 or
+            None:
 
-            - cache_rows: Rows in the cache. The `payload_bytes` are theirs.
+            - cache_rows: Rows in the cache. `payload_bytes` counts these rows.
             - cache_hits, cache_misses: Keys that lookups and training found in the cache, and keys
               that they found below it. Keys without a row are in neither.
-            - cache_hit_rate: The part of these that was in the cache, from 0 to 1. None before the
-              first, NaN in a graph.
-            - promoted: Rows that came up to the cache, by use or by `prefetch`.
+            - cache_hit_rate: The fraction of these that was in the cache, from 0 to 1. None before
+              the first, NaN in a graph.
+            - promoted: Rows that were promoted to the cache, by use or by `prefetch`.
             - demoted: Rows that the cache evicted to the tiers below.
-            - demoted_unwritten: Of these, rows that had not changed, and were not written again.
+            - demoted_unwritten: Demoted rows that were unchanged, and so were not written again.
             - host_rows, host_bytes: Rows in host memory below the cache of a table on a GPU,
-              including those that are in the cache as well, and their bytes.
-            - disk_rows: Rows on disk, including those that are in the cache as well.
+              including rows that are also in the cache, and their bytes.
+            - disk_rows: Rows on disk, including rows that are also in the cache.
             - disk_live_bytes: Bytes of these rows.
             - disk_bytes: Bytes of files.
             - disk_rows_read, disk_read_bytes, disk_read_requests: Rows that were read from disk,
               the bytes that were read for them, and the blocks that were requested.
             - read_amplification: Bytes read, divided by the bytes of the rows that were wanted;
-              1 is the least. None before the first read, NaN in a graph.
+              at least 1. None before the first read, NaN in a graph.
             - disk_rows_written, disk_written_bytes: Rows that were written to disk, and the bytes
               that were written for them.
             - disk_compacted_bytes: Bytes that compaction of files read and wrote.
-            - disk_queue_depth: The most requests to the disk that were in flight at once.
+            - disk_queue_depth: The most disk requests that were in flight at once.
 
         Example:
             >>> import tf_embed
@@ -728,13 +727,13 @@ class Variable(tf.Module):
         return self._statistics.of_table()
 
     def memory_report(self) -> MemoryReport:
-        """Reports what rows take in each tier, and how many fit.
+        """Reports the bytes of the rows in each tier, and how many rows fit.
 
-        Bytes of a row include the slots of the optimizer. A table's own optimizer is known at
-        once, the model's when it is built, as the first step of `fit` does.
+        Bytes of a row include the slots of the optimizer. A table's own optimizer counts at once.
+        The model's optimizer counts once it is built, which the first step of `fit` does.
 
         Returns:
-            A `MemoryReport`, whose `str` is a text table. Its attributes are the numbers. On a GPU
+            A `MemoryReport`, with the numbers as attributes and a text table as its `str`. On a GPU
             the split of rows between GPU and host is an estimate.
 
         Raises:
@@ -754,20 +753,23 @@ class Variable(tf.Module):
         return memory_report(self._table)
 
     def row_statistics(self, keys: Any) -> dict[str, tf.Tensor]:
-        """What is kept of the use of rows, as policies need it. Is no use itself.
+        """The usage statistics of rows, as policies need them. This call is not a use itself.
 
         Args:
             keys: Integers of any shape.
 
         Returns:
-            A dict of tensors of keys.shape: "exists", bool; and int64, 0 for absent keys, those of
-            the following that the variable keeps: "last_step", the step of the last use, which
-            counts the calls that changed rows; "last_time_ms", its time in milliseconds since 1970;
-            "count", the number of steps with a use; "score"; "last_epoch", the latest epoch of a
-            use.
+            A dict of tensors of keys.shape. "exists" is bool. The others are int64, 0 for absent
+            keys, and there only if the variable keeps them:
+
+            - last_step: The step of the last use. Steps count the calls that changed rows.
+            - last_time_ms: The time of the last use, in milliseconds since 1970.
+            - count: The number of steps with a use.
+            - score: The score from `set_scores`.
+            - last_epoch: The latest epoch of a use.
 
         Raises:
-            TypeError: A wrong dtype.
+            TypeError: If the dtype is wrong.
 
         Example:
             >>> import tf_embed
@@ -781,19 +783,19 @@ class Variable(tf.Module):
         return self._statistics.of_rows(keys)
 
     def set_scores(self, keys: Any, scores: Any) -> tf.Operation | None:
-        """Says which rows are worth more, for `eviction="score"`. A new row has the score 0.
+        """Sets the scores of rows, for `eviction="score"`. A new row has the score 0.
 
         Args:
-            keys: Integers of any shape. Those that are not there are passed over; of a key that
-                stands several times the last position wins.
-            scores: Integers, keys.shape; the lowest leave first.
+            keys: Integers of any shape. Absent keys are ignored. If a key occurs more than once,
+                its last position wins.
+            scores: Integers, keys.shape. The row with the lowest score is evicted first.
 
         Returns:
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: A wrong dtype.
-            ValueError: The variable keeps no scores, or shapes that do not go together.
+            TypeError: If a dtype is wrong.
+            ValueError: If the variable keeps no scores, or the shapes do not match.
 
         Example:
             >>> import tf_embed
@@ -809,26 +811,26 @@ class Variable(tf.Module):
     def set_clock(
         self, step: Any = None, time_ms: Any = None, epoch: Any = None
     ) -> tf.Operation | None:
-        """Sets the clock by which uses of rows are noted, to replay a log or to test a policy.
+        """Sets the clock of the usage statistics, to replay a log or to test a policy.
 
-        Without this, steps are counted from 1, one for each call that changes rows, and the time is
-        the system's.
+        By default steps count from 1, one for each call that changes rows, and the time is the
+        system's.
 
         Args:
-            step: The number of the present step, from 1 to 2**62. Default: leaves it.
-            time_ms: The time in milliseconds since 1970, at which the clock stands until the next
-                call; "system" to go by the system's time again. Default: leaves it.
-            epoch: The number of the present epoch, from 0 to 2**31 - 1, for an `eviction` that goes
-                by epochs. With `steps_per_epoch` the next one still begins where it would have. A
-                row keeps the latest epoch of its uses, whatever comes later. Default: leaves it to
-                the steps.
+            step: The number of the present step, from 1 to 2**62. Default: unchanged.
+            time_ms: The time in milliseconds since 1970. The clock stands still there until the
+                next call. "system" returns to the system's time. Default: unchanged.
+            epoch: The number of the present epoch, from 0 to 2**31 - 1, for an `eviction` by
+                epochs. With `steps_per_epoch` the next epoch still begins at the same step. A row
+                keeps the latest epoch of its uses, even if the clock is set back. Default: the
+                epoch follows from the steps.
 
         Returns:
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: An argument is no integer.
-            ValueError: An argument is out of range, or the variable keeps no epochs.
+            TypeError: If an argument is not an integer.
+            ValueError: If an argument is out of range, or the variable keeps no epochs.
 
         Example:
             >>> import tf_embed
@@ -858,32 +860,31 @@ class Variable(tf.Module):
         *,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """Writes all rows to files: weights, optimizer slots, and what policies keep of them.
+        """Writes all rows to files: weights, optimizer slots, and usage statistics.
 
-        The rows are those of one moment: writers of the variable wait until all are written,
-        lookups do not. It takes no copy of the table, only a buffer of `buffer_size` or of a 256th
-        of a shard, whichever is more.
+        The files hold a consistent snapshot. Writers of the variable wait until it is written;
+        lookups do not wait. No copy of the table is made, only a buffer of `buffer_size` or of a
+        256th of a shard, whichever is larger.
 
-        A save takes the place of an earlier one of the same variable, `proc_size` and `proc_rank`
-        in the folder, and does so at once, when it is whole: whatever fails and whenever a process
-        dies, the folder holds the old save or the new one, and a load finds no mixture. Where
-        several processes save, that holds for the part of each; so give each save a folder of its
-        own if a process may die between two parts. When all parts are there, saves by another
-        number of processes are removed. Only one save at a time may run into a folder for a
-        variable and a rank.
+        A save atomically replaces an earlier save of the same variable, `proc_size` and `proc_rank`
+        in the folder. After a failure, or after the death of a process, the folder holds the old
+        save or the new one, never a mixture. If several processes save, this holds for the part of
+        each process. Use a new folder for each save if a process may die between two parts. When
+        all parts are there, saves by another number of processes are removed. For a variable and a
+        rank, only one save at a time may write to a folder.
 
         Args:
-            dirpath: The folder, a str, a path or a scalar string tensor. It is made. Any path that
-                tf.io.gfile knows, so with tensorflow-io also s3://.
-            proc_size: Number of processes that save a part each, at least 1. Default: the number of
+            dirpath: The folder, a str, a path or a scalar string tensor. It is created. Any path
+                that tf.io.gfile supports, which includes s3:// with tensorflow-io.
+            proc_size: Number of processes that each save a part, at least 1. Default: the number of
                 workers that the variable is sharded over, otherwise 1.
-            proc_rank: Which of them this is, from 0. Default: this worker, otherwise 0.
-            file_name_list: None, or [a name]: what the files are named after instead of the
-                variable.
-            dirpath_env: Name of an environment variable. Where it is set when the operation runs,
-                it is the folder instead of `dirpath`.
-            append_to_file: Must be False, as a save is of one moment.
-            buffer_size: Bytes of a block of rows, about, from 1 to 2^30. (TFRA counts keys.)
+            proc_rank: The number of this process, from 0. Default: this worker, otherwise 0.
+            file_name_list: A list of one name, which the file names take instead of the variable's
+                name. Default: None, the variable's name.
+            dirpath_env: Name of an environment variable. If it is set when the operation runs, it
+                replaces `dirpath`.
+            append_to_file: Must be False, because a save is one snapshot.
+            buffer_size: Approximate bytes of a block of rows, from 1 to 2^30. (TFRA counts keys.)
             name: Name of the operation.
             progress: None, True or a function. True prints a bar, as Keras does; if several
                 processes save, the first one prints. A function is called with `done_rows` and
@@ -898,10 +899,10 @@ class Variable(tf.Module):
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: An argument of a wrong type.
-            ValueError: An argument out of range; or another variable that nobody named either has
-                saved into the folder; or `progress` in a graph.
-            tf.errors.OpError: The files can't be written; what is in the folder is as it was.
+            TypeError: If an argument has the wrong type.
+            ValueError: If an argument is out of range, if another variable with the default name
+                has already saved into the folder, or if `progress` is given in a graph.
+            tf.errors.OpError: If the files can't be written. The folder keeps its earlier save.
 
         Example:
             >>> import tempfile, tf_embed
@@ -940,38 +941,37 @@ class Variable(tf.Module):
     ) -> tf.Operation | None:
         """Loads rows that `save_to_file_system` wrote, from any number of shards and processes.
 
-        Rows of keys that are there are replaced, other rows stay. Weights, optimizer slots and the
-        statistics of policies come as they were saved; where more rows come than a policy's bound
-        lets stay, those leave that are first in its order. A variable without rows also takes over
-        the seed of initial rows and, from a save by one process, what admission has counted. So
-        training goes on from there as it would have from the table that was saved. Build a
-        `DynamicEmbeddingOptimizer` before: one that begins with a table drops the slots that it
-        finds.
+        Rows of present keys are replaced, and all other rows stay. Weights, optimizer slots and
+        usage statistics are loaded as saved. If the rows exceed the bound of a policy, the first
+        rows in its eviction order are evicted. A variable without rows also takes over the seed of
+        initial rows and, from a save by one process, the admission counts. So training continues
+        exactly as it would have with the saved table. Build a `DynamicEmbeddingOptimizer` before
+        you load, because an optimizer that starts on a table drops the slots that it finds.
 
-        Which rows a process loads:
+        The rows that a process loads:
 
-        - with `load_entire_dir`, those of all processes;
-        - where `proc_size` processes saved, those that process `proc_rank` saved. If the parts of
-          the others are not in the folder, that is no error, since each process may have a folder
-          of its own;
-        - where another number saved, those whose key the partitioner gives to `proc_rank` of
-          `proc_size`: of `default_partition_fn`, key mod proc_size, and strings by
-          tf.strings.to_hash_bucket_fast.
+        - With `load_entire_dir`: the rows of all processes.
+        - If `proc_size` processes saved: the rows that process `proc_rank` saved. The parts of
+          other processes may be missing, because each process may have its own folder.
+        - If another number of processes saved: the rows whose key the partitioner assigns to
+          `proc_rank` of `proc_size`. With `default_partition_fn` this is key mod proc_size, and
+          tf.strings.to_hash_bucket_fast for strings.
 
-        Before the first row is loaded, all files are read and checked, each byte of them. What is
-        damaged or not whole, or does not fit the variable, is refused, and the table is as it was.
+        All files are read and checked, every byte, before the first row is loaded. A file that is
+        damaged, incomplete, or of another dtype or dim raises an error, and the table does not
+        change.
 
         Args:
             dirpath: The folder, as in `save_to_file_system`.
-            proc_size: Number of processes that load, at least 1. Default: 1; but a variable that is
-                sharded over workers loads from the files of any number of processes the rows that
-                each worker owns, and takes neither `proc_size` nor `proc_rank`.
-            proc_rank: Which of them this is, from 0. Default: 0.
-            file_name_list: None, or [a name]: what the files are named after, where that is not
-                the variable's name.
+            proc_size: Number of processes that load, at least 1. Default: 1. A variable that is
+                sharded over workers takes neither `proc_size` nor `proc_rank`. Each of its workers
+                loads the rows that it owns, from the files of any number of processes.
+            proc_rank: The number of this process, from 0. Default: 0.
+            file_name_list: A list of one name, if the files have another name than the variable.
+                Default: None, the variable's name.
             dirpath_env: As in `save_to_file_system`.
             load_entire_dir: Whether to load the rows of all processes.
-            buffer_size: Accepted for the sake of old code; blocks are as long as they were
+            buffer_size: Ignored; accepted for TFRA compatibility. Blocks are as long as they were
                 written.
             name: Name of the operation.
             progress: None, True or a function, as in `save_to_file_system`. There is no call while
@@ -982,13 +982,13 @@ class Variable(tf.Module):
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: An argument of a wrong type.
-            ValueError: An argument out of range, or `progress` in a graph.
-            tf.errors.NotFoundError: The folder holds no whole save of the variable.
-            tf.errors.DataLossError: A file is damaged. Named.
-            tf.errors.InvalidArgumentError: The rows have another dtype or dim.
-            tf.errors.FailedPreconditionError: The variable has rows with slots of another
-                optimizer than the saved ones.
+            TypeError: If an argument has the wrong type.
+            ValueError: If an argument is out of range, or if `progress` is given in a graph.
+            tf.errors.NotFoundError: If the folder holds no complete save of the variable.
+            tf.errors.DataLossError: If a file is damaged. The message names the file.
+            tf.errors.InvalidArgumentError: If the rows have another dtype or dim.
+            tf.errors.FailedPreconditionError: If the variable has rows with the slots of another
+                optimizer than the saved rows.
         """
         return self._files.load(
             *(dirpath, proc_size, proc_rank, file_name_list, dirpath_env),
@@ -1007,13 +1007,13 @@ class Variable(tf.Module):
         *,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """The same as `load_from_file_system`, which spreads rows over any number of shards.
+        """The same as `load_from_file_system`, which loads into any number of shards.
 
         Args:
             dirpath: The folder.
             proc_size: Number of processes that load.
-            proc_rank: Which of them this is.
-            buffer_size: Accepted for the sake of old code.
+            proc_rank: The number of this process.
+            buffer_size: Ignored; accepted for TFRA compatibility.
             progress: As in `load_from_file_system`.
 
         Returns:
@@ -1031,21 +1031,21 @@ class Variable(tf.Module):
     ) -> None:
         """Loads rows that `save_to_file_system` of TensorFlow Recommenders Addons wrote.
 
-        Those are files `<name>_mht_1of1_rank0_size1-keys` and `-values`, of all shards and
-        processes. Rows of keys that are there are replaced, other rows stay. The files say nothing
-        of dtypes and dim, so these must be the variable's. Slots are tables of their own there, and
-        are not loaded: optimizers begin anew. In eager execution only.
+        These are the files `<name>_mht_1of1_rank0_size1-keys` and `-values`, of all shards and
+        processes. Rows of present keys are replaced, and all other rows stay. The files do not
+        record dtypes and dim, so the variable's must match. TFRA stores slots as separate tables.
+        They are not loaded, so optimizers start with fresh slots. Only works in eager execution.
 
         Args:
-            dirpath: The folder, any path that tf.io.gfile knows.
+            dirpath: The folder, any path that tf.io.gfile supports.
             file_name: The name of the table that was saved. Default: the variable's.
-            buffer_size: Bytes of rows that are loaded at a time, about, from 1 to 2^30.
+            buffer_size: Approximate bytes of rows that are loaded at a time, from 1 to 2^30.
 
         Raises:
-            TypeError: The variable has string keys or values.
-            ValueError: There is no such table, a file is missing, or the lengths are not those of
-                the variable's dtypes and dim. Nothing is loaded then.
-            RuntimeError: In a graph.
+            TypeError: If the variable has string keys or values.
+            ValueError: If there is no such table, a file is missing, or the lengths do not fit the
+                variable's dtypes and dim. Nothing is loaded then.
+            RuntimeError: If called in a graph.
 
         Example:
             >>> import numpy as np, os, tempfile, tf_embed
@@ -1059,10 +1059,10 @@ class Variable(tf.Module):
         """
         self._files.load_tfra(dirpath, file_name, buffer_size)
 
-    # TensorFlow's.
+    # Hooks of TensorFlow.
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        """What TensorFlow saves; without the table where checkpoints must not have it."""
+        """The objects that TensorFlow saves, without the table if `checkpoint` is False."""
         children = dict(super()._trackable_children(save_type, **kwargs))
         if save_type == "checkpoint" and not self.checkpoint:
             children.pop("_table")
