@@ -225,20 +225,20 @@ class Snapshots:
     # Loading.
 
     def load(self, name: str) -> None:
-        """Loads all rows of a snapshot, with those that it is changes of, into empty tables.
+        """Loads a snapshot, with all that it builds on, into empty tables.
 
         Afterwards, snapshots can be saved `since` this one. Nothing may write to the tables until
-        this returns: a row that is written meanwhile would be in no snapshot since this one.
+        this returns: incremental snapshots since this one would miss a row that is written earlier.
 
         Args:
             name: The snapshot's name.
 
         Raises:
-            TypeError: If it is not a str.
-            ValueError: If there is no such snapshot, or it has another number of tables.
+            TypeError: If `name` is not a str.
+            ValueError: If there is no such snapshot, or its number of tables differs.
             RuntimeError: If a table has rows, or this is called in a graph.
-            tf.errors.OpError: If files are damaged, missing, or of another kind of table. Then no
-                table has rows.
+            tf.errors.OpError: If files are damaged, missing, or of another kind of table. All
+                tables are then empty.
         """
         _check_eager("load")
         calls = self._calls()
@@ -261,7 +261,7 @@ class Snapshots:
         pairs = zip(tables, info.tables, strict=True)
         load_parts(folder, info, [Part(table, saved) for table, saved in pairs], calls)
         for table, saved, before in zip(tables, info.tables, evicted, strict=True):
-            # Rows that a bound took out again are in the snapshot and not in the table.
+            # A bounded table may evict rows during the load, which are then only in the snapshot.
             has_all = stats_of(table)["evicted"] == before
             if table.options.tracks_changes and has_all:
                 for part in table.parts:
