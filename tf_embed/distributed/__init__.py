@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and models on several machines: workers in step, or workers with parameter servers.
+"""Distributed training: synchronous workers, or asynchronous workers with parameter servers.
 
 Under a `tf.distribute.MultiWorkerMirroredStrategy`:
 
 run               launches workers: `python -m tf_embed.distributed.run --workers 2 train.py`
-Model             a `keras.Model` for several workers; MultiWorker, the mixin that makes it one
-WorkerSharding    how a table is sharded over the workers
-look_up_together  calls several layers with one exchange between workers, in a loop of one's own
+Model             a `keras.Model` for several workers, and its mixin MultiWorker
+WorkerSharding    the options for sharding a table over the workers
+look_up_together  calls several layers with one exchange between workers, in a custom loop
 timeout           ends a block in which a worker waits too long for another
 is_chief          whether this process prints and writes models
-WorkerLostError   what survivors raise when a worker has died
+WorkerLostError   the error that the survivors raise when a worker has died
 
 Under a `tf.distribute.ParameterServerStrategy`:
 
-run_with_servers        what each process of the cluster runs
-ParameterServerTrainer  `fit` and `evaluate` of a Keras model there
-ServerLostError         what the chief raises when a server has died
+run_with_servers        the main function of each process of the cluster
+ParameterServerTrainer  `fit` and `evaluate` of a Keras model
+ServerLostError         the error that the chief raises when a server has died
 """
 
 from tf_embed.distributed.joint_steps import look_up_together

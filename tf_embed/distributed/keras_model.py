@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras's `fit`, `evaluate` and `predict` under MultiWorkerMirroredStrategy.
 
-Keras 3 alone fails there: it makes one batch of the workers' batches before it builds the model,
-and it reduces scalars along an axis that they lack (keras-team/keras issue 20585).
+Keras 3 alone fails under this strategy (keras-team/keras issue 20585). It concatenates the workers'
+batches before it builds the model, and it reduces scalars along an axis that they lack.
 
-What this module replaces, with several workers only:
+With several workers, this module replaces these parts of Keras:
 
     the step functions      Keras's public `make_train_function` and `make_test_function`
-    the first build         Keras's private `_maybe_symbolic_build`: the one private hook
-    logs                    metrics of the rows of all workers, by one all-reduce a step
-    the gradient of a loss  weighed by the rows of a worker, so that batches of unequal size count
+    the first build         Keras's private `_maybe_symbolic_build`, the only private hook
+    logs                    metrics over the rows of all workers, with one all-reduce a step
+    the gradient of a loss  weighted by the rows of a worker, so that batches of unequal size count
                             as they do in one process
-    saving                  by the chief alone
+    saving                  only the chief's files are kept
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _LOST = (
 )
 
 
-# Of the `fit` or `evaluate` that runs: a process takes part in one at a time.
+# The time-out of the current `fit` or `evaluate`. A process takes part in one at a time.
 _timeout = timeouts.RenewedTimeout()
 
 
 class WorkerLostError(RuntimeError):
-    """Another worker has died, or did not answer in time. This process can train no further."""
+    """Another worker has died, or did not answer in time. This process can't continue training."""
 
 
 def check_keras_hook(model: type = keras.Model) -> None:
@@ -78,12 +78,12 @@ def _with_gradient_times(value: tf.Tensor, factor: tf.Tensor) -> Any:
 
 
 class _Follower(keras.callbacks.Callback):
-    """BackupAndRestore on a worker that is not the chief: reads the chief's files, writes none."""
+    """BackupAndRestore on a worker other than the chief. It restores from the chief's files."""
 
     def __init__(self, backup: keras.callbacks.BackupAndRestore, folder: str):
         super().__init__()
         self._chiefs = backup
-        # It saves as often as the chief's: a layer may need all workers for that.
+        # Saves as often as the chief, to a temporary folder: a layer may need all workers to save.
         self._own = keras.callbacks.BackupAndRestore(
             os.path.join(folder, "backup"), save_freq=backup.save_freq
         )
@@ -145,55 +145,55 @@ class MultiWorker:
 
     timeout_seconds = timeouts.DEFAULT_SECONDS
 
-    # Of Keras.
+    # Attributes of `keras.Model`.
     train_function: Any
     test_function: Any
 
-    # --- What the user calls ----------------------------------------------------------------------
+    # --- Methods that the user calls --------------------------------------------------------------
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.fit`; see `Model` for what differs with several workers."""
+        """As `keras.Model.fit`. `Model` lists the differences with several workers."""
         return self._call("fit", super().fit, args, kwargs)  # type: ignore[misc]
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.evaluate`; its results are those of the rows of all workers."""
+        """As `keras.Model.evaluate`. The results are over the rows of all workers."""
         return self._call("evaluate", super().evaluate, args, kwargs)  # type: ignore[misc]
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.predict`; every worker gets the predictions of all rows."""
+        """As `keras.Model.predict`. Every worker gets the predictions of all rows."""
         return self._call("predict", super().predict, args, kwargs)  # type: ignore[misc]
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """As `keras.Model.save`. All workers must call it; only the chief's file stays."""
+        """As `keras.Model.save`. All workers must call it. Only the chief keeps a file."""
         with self._own_path(filepath) as path:
             super().save(path, *args, **kwargs)  # type: ignore[misc]
 
     def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """As `keras.Model.save_weights`. All workers must call it; only the chief's file stays."""
+        """As `keras.Model.save_weights`. All workers must call it. Only the chief keeps a file."""
         with self._own_path(filepath) as path:
             super().save_weights(path, *args, **kwargs)  # type: ignore[misc]
 
     def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """As `keras.Model.export`. All workers must call it; only the chief's files stay."""
+        """As `keras.Model.export`. All workers must call it. Only the chief keeps files."""
         with self._own_path(filepath) as path:
             super().export(path, *args, **kwargs)  # type: ignore[misc]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the model, as Keras does. In a step its tables look up together."""
+        """Calls the model as Keras does. Within a step, its tables share one lookup."""
         with joint_call(self, args, kwargs):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
-    # --- What Keras calls -------------------------------------------------------------------------
+    # --- Methods that Keras calls -----------------------------------------------------------------
 
     def make_train_function(self, force: bool = False) -> None:
-        """Makes what runs `steps_per_execution` steps of training."""
+        """Makes the function that runs `steps_per_execution` steps of training."""
         if not self._several_workers():
             super().make_train_function(force)  # type: ignore[misc]
         elif self.train_function is None or force:
             self.train_function = self._function_of(self.train_step, True)  # type: ignore[attr-defined]
 
     def make_test_function(self, force: bool = False) -> None:
-        """Makes what runs `steps_per_execution` steps of evaluation."""
+        """Makes the function that runs `steps_per_execution` steps of evaluation."""
         if not self._several_workers():
             super().make_test_function(force)  # type: ignore[misc]
         elif self.test_function is None or force:
@@ -209,10 +209,10 @@ class MultiWorker:
     ) -> Any:
         """As `keras.Model.compute_loss`, with a gradient that counts each row of all workers once.
 
-        Keras makes the mean over the rows of each worker, and divides by the number of workers.
-        That is the mean over all rows only if all workers have as many. So the gradient is
-        multiplied by the rows of this worker over the mean number of rows of a worker. The loss
-        that is reported is right without: Keras weighs it by rows.
+        Keras averages over the rows of each worker, and divides by the number of workers. This is
+        the mean over all rows only if all workers have equally many. So the gradient is multiplied
+        by the rows of this worker over the mean rows per worker. The reported loss needs no such
+        correction, because Keras weights it by rows.
         """
         if training and self._several_workers() and not tf.distribute.in_cross_replica_context():
             factor = self._gradient_factor(y_pred, sample_weight)
@@ -223,8 +223,8 @@ class MultiWorker:
         return super().compute_loss(x, y, y_pred, sample_weight, training)  # type: ignore[misc]
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # PRIVATE: a hook of Keras, which `check_keras_hook` and a test watch. Keras's own makes one
-        # batch of the workers' batches. The shapes of one replica's batch are enough.
+        # PRIVATE: a hook of Keras, which `check_keras_hook` and a test watch. Keras's version
+        # concatenates the workers' batches. The shapes of one replica's batch are enough.
         if not self._several_workers():
             super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
             return
@@ -239,13 +239,13 @@ class MultiWorker:
         with strategy.scope():
             self._symbolic_build(data_batch=data_batch)  # type: ignore[attr-defined]
 
-    # --- Parts ------------------------------------------------------------------------------------
+    # --- Helpers ----------------------------------------------------------------------------------
 
     def _several_workers(self) -> bool:
         return strategies.worker_count(self.distribute_strategy) > 1  # type: ignore[attr-defined]
 
     def _call(self, name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Calls Keras's method as this worker must."""
+        """Calls Keras's method with this worker's callbacks, data and time-out."""
         if keras.distribution.distribution() is not None:
             raise ValueError(
                 f"`{name}` must not run under `keras.distribution`, which does nothing on "
@@ -260,12 +260,12 @@ class MultiWorker:
             )
         bound = inspect.signature(method).bind(*args, **kwargs)
         arguments = bound.arguments
-        # Keras evaluates within `fit`, with the callbacks that it has made there.
+        # Keras calls `evaluate` within `fit`, with the CallbackList that `fit` has made.
         within_fit = isinstance(arguments.get("callbacks"), keras.callbacks.CallbackList)
         strategy = self.distribute_strategy  # type: ignore[attr-defined]
         with contextlib.ExitStack() as stack:
             stack.enter_context(_explained_losses())
-            if not within_fit and name != "predict":  # which tells nobody of its steps
+            if not within_fit and name != "predict":  # `predict` has no hook to renew a time-out
                 stack.callback(_timeout.end)
                 _timeout.renew(max(self.timeout_seconds, timeouts.DEFAULT_SECONDS))
             if not within_fit:
@@ -276,16 +276,16 @@ class MultiWorker:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 arguments["callbacks"] = self._callbacks(arguments.get("callbacks"), folder)
             stack.enter_context(warnings.catch_warnings())
-            # Of Keras, which does not know the number of batches: see `_check_data`.
+            # A false alarm: `_check_data` hides the number of batches from Keras.
             warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
             result = method(*bound.args, **bound.kwargs)
             if not within_fit:
-                # A barrier: the chief must not leave while others still wait for its part.
+                # A barrier: the chief must not leave while other workers still need it.
                 strategies.numbers_of_workers(strategy)
             return result
 
     def _callbacks(self, callbacks: Any, folder: str) -> Any:
-        """The callbacks of this worker."""
+        """Returns the callbacks for this worker."""
         if isinstance(callbacks, keras.callbacks.CallbackList):
             raise ValueError(
                 "`callbacks` must be a list of callbacks with several workers, not a CallbackList."
@@ -301,7 +301,7 @@ class MultiWorker:
 
     @contextlib.contextmanager
     def _own_path(self, path: Any) -> Iterator[Any]:
-        """The path itself for the chief; for others one that is removed afterwards."""
+        """Yields `path` on the chief, and on other workers a temporary path."""
         if strategies.is_chief(self.distribute_strategy):  # type: ignore[attr-defined]
             yield path
             return
@@ -309,7 +309,7 @@ class MultiWorker:
             yield os.path.join(folder, os.path.basename(os.path.normpath(os.fspath(path))))
 
     def _gradient_factor(self, y_pred: Any, sample_weight: Any) -> tf.Tensor | None:
-        """Rows of this replica over the mean number of rows; None if the loss is a sum."""
+        """Returns the rows of this replica over the mean rows, or None if the loss is a sum."""
         losses = keras.tree.flatten(self.loss)  # type: ignore[attr-defined]
         kinds = {
             one.reduction if isinstance(one, keras.losses.Loss) else "sum_over_batch_size"
@@ -329,11 +329,14 @@ class MultiWorker:
         return rows * context.num_replicas_in_sync / tf.maximum(all_rows, 1.0)
 
     def _function_of(self, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
-        """What Keras calls with an iterator. It runs steps and returns the logs of the last."""
+        """Returns the function that Keras calls with an iterator.
+
+        It runs `steps_per_execution` steps and returns the logs of the last one.
+        """
         strategy = self.distribute_strategy  # type: ignore[attr-defined]
 
         def replica_step(data: Any) -> Any:
-            # Keras has None where an element of a dataset is empty.
+            # A dataset may have an Optional for an absent element. Keras expects None.
             data = keras.tree.map_structure(
                 lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
             )
@@ -346,11 +349,11 @@ class MultiWorker:
                 lambda value: strategy.experimental_local_results(value)[0], logs
             )
 
-        # The batch is taken within the graph, so that its shape has no number of rows. With one,
-        # workers would trace at different steps, and disagree on the names of their collectives.
-        # The step is in a branch: after the end of the data nothing of it may run, but an error of
-        # `get_next` would not keep the optimizer from counting an iteration.
-        # There is no XLA: it has no collectives between processes.
+        # The graph itself takes the batch, so that the number of rows is not in its static shape.
+        # Otherwise workers would retrace at different steps, and disagree on the names of their
+        # collectives. The step is in a branch, so that no part of it runs after the end of the
+        # data: an error of `get_next` would not stop the optimizer from counting an iteration.
+        # XLA is not used: it has no collectives between processes.
         @tf.function(reduce_retracing=True)
         @tf.autograph.experimental.do_not_convert
         def next_step(iterator: Any) -> Any:
@@ -383,7 +386,7 @@ class MultiWorker:
             is_traced.append(True)
             logs = None
             for _ in range(self.steps_per_execution):  # type: ignore[attr-defined]
-                # It goes on after the step: Keras waits for other workers between steps too.
+                # It keeps running after the step: Keras also waits for workers between steps.
                 _timeout.renew(max(self.timeout_seconds, least))
                 has_value, step_logs = next_step(iterator)
                 if not has_value:
@@ -396,7 +399,7 @@ class MultiWorker:
         return function
 
     def _logs_of_all(self, logs: Any) -> Any:
-        """Logs of all rows from those of this replica: metrics, and means of anything else."""
+        """Reduces the logs of this replica over all: metrics by rows, other values by the mean."""
         context = tf.distribute.get_replica_context()
         groups: dict[Any, list[Any]] = collections.defaultdict(list)
         for variable in self.metrics_variables:  # type: ignore[attr-defined]
@@ -429,7 +432,7 @@ class MultiWorker:
 
 @contextlib.contextmanager
 def _explained_losses() -> Iterator[None]:
-    """Makes one error of the many that TensorFlow raises if a worker is lost."""
+    """Converts the various errors that TensorFlow raises for a lost worker to WorkerLostError."""
     try:
         yield
     except _LOST as error:
@@ -446,14 +449,14 @@ def _explained_losses() -> Iterator[None]:
 
 
 def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str, Any]) -> None:
-    """Sees to it that workers cannot wait for each other because of their data.
+    """Prevents a deadlock of workers whose data differ.
 
-    If workers may have unequal numbers of batches, it hides these numbers from Keras, which would
-    stop each worker at its own. TensorFlow gives empty batches to those that have no more. Only
-    the policy DATA gives all workers the batches that the dataset says it has.
+    If workers may have unequal numbers of batches, this hides the numbers from Keras, which would
+    stop each worker after its own. TensorFlow then gives empty batches to workers without data.
+    Only the auto-shard policy DATA gives each worker as many batches as the dataset reports.
 
     Raises:
-        ValueError: If data are no dataset, or the workers do not agree on the number of steps.
+        ValueError: If data are not a dataset, or the workers disagree on the number of steps.
     """
     validation = arguments.get("validation_data")
     for argument, data in (("x", arguments.get("x")), ("validation_data", validation)):
@@ -494,7 +497,7 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
 
 @keras.saving.register_keras_serializable(package="tf_embed.distributed")
 class FunctionalModel(MultiWorker, keras.Model):
-    """What `Model(inputs, outputs)` makes. Keras puts its functional model among the bases."""
+    """The class of `Model(inputs, outputs)`. Keras adds its functional model to the bases."""
 
 
 def _is_functional(args: Any, kwargs: Any) -> bool:
@@ -506,21 +509,21 @@ class Model(MultiWorker, keras.Model):
     """A `keras.Model` whose `fit`, `evaluate` and `predict` work with several workers.
 
     Use it as `keras.Model`: `Model(inputs, outputs)`, or as a base class. Make and compile it in
-    the scope of a `tf.distribute.MultiWorkerMirroredStrategy`. Without several workers it behaves
-    as `keras.Model`. With several:
+    the scope of a `tf.distribute.MultiWorkerMirroredStrategy`. With one worker it behaves as
+    `keras.Model`. With several workers:
 
-    *   Weights, losses and metrics are those of one process that trains with the global batch,
-        also if workers get batches of unequal size. There is one exception: of a loss that is a
-        sum, the reported value is right only if all workers have equally many rows.
+    *   Weights, losses and metrics equal those of one process that trains with the global batch,
+        even if workers get batches of unequal size. There is one exception: the reported value of
+        a sum loss is right only if all workers have equally many rows.
     *   Data must be a `tf.data.Dataset`, and all workers must call the same methods.
-    *   Only the chief prints, and only its models and weights stay on disk. `ModelCheckpoint` and
-        `BackupAndRestore` may get the same path on all workers; that of `BackupAndRestore` must be
-        one that all can read.
-    *   `steps_per_execution` says how often callbacks run. XLA is not used in training.
-    *   If a worker dies, or `fit` or `evaluate` comes to no new step for `model.timeout_seconds`,
-        the others raise `WorkerLostError`. The default is 300. The first step may always take so
-        long.
-    *   A functional model looks all its tables up together, so that they share the exchanges
+    *   Only the chief prints, and only its models and weights are kept on disk. `ModelCheckpoint`
+        and `BackupAndRestore` may get the same path on all workers. All workers must be able to
+        read the path of `BackupAndRestore`.
+    *   `steps_per_execution` sets how often callbacks run. XLA is not used in training.
+    *   If a worker dies, or `fit` or `evaluate` starts no step for `model.timeout_seconds`, the
+        other workers raise `WorkerLostError`. The default is 300. The first step always has at
+        least that default.
+    *   A functional model looks up all its tables in one call, so that they share the exchanges
         between workers.
 
     Raises:
@@ -538,14 +541,14 @@ class Model(MultiWorker, keras.Model):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A functional model if there are inputs and outputs."""
+        """Returns a functional model if `inputs` and `outputs` are given."""
         if cls is Model and _is_functional(args, kwargs):
             return FunctionalModel(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any):
         if _is_functional(args, kwargs):
-            # Keras would change the bases of `Model` itself, and so of every other subclass.
+            # Keras would change the bases of `Model` itself, which all other subclasses share.
             raise TypeError(
                 f"{type(self).__name__} must not pass `inputs` and `outputs` to its base class: "
                 "make it class ...(tf_embed.distributed.MultiWorker, keras.Model)."

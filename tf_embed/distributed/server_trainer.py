@@ -2,7 +2,7 @@
 """`ParameterServerTrainer`: trains a Keras model with parameter servers.
 
 Keras 3 has no `fit` for a ParameterServerStrategy. A step is a function that the coordinator runs
-on any worker. Steps run at once and none waits for another.
+on any worker. Steps run concurrently and asynchronously.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tf_embed.distributed.worker_datasets import DatasetFunction, WorkerDatasets
 from tf_embed.exchange.servers import servers_of
 from tf_embed.table import step_tokens
 
-# Steps that wait for a worker, or for their results to be read, for each worker.
+# Maximum number of steps per worker that are queued, running, or not yet fetched.
 _STEPS_OF_WORKER = 4
 _SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
 _LOST = (
@@ -46,9 +46,9 @@ class _Totals:
     """Sums over the steps of an epoch.
 
     Attributes:
-        loss: Of each step, its loss times the rows of its batch.
-        rows: Of batches.
-        metrics: What steps have added to the states of the model's metrics.
+        loss: The sum of each step's loss times the rows of its batch.
+        rows: The rows of all batches.
+        metrics: The contributions to the states of the model's metrics.
     """
 
     loss: float = 0.0
@@ -56,7 +56,7 @@ class _Totals:
     metrics: list[np.ndarray] | None = None
 
     def add(self, loss: Any, rows: Any, metrics: Sequence[Any]) -> None:
-        """Adds what a step gives."""
+        """Adds the results of a step."""
         self.loss += float(loss) * float(rows)
         self.rows += float(rows)
         arrays = [np.asarray(one) for one in metrics]
@@ -70,35 +70,35 @@ class _Totals:
 class ParameterServerTrainer:
     """Trains a Keras model on the workers of a tf.distribute.ParameterServerStrategy.
 
-    The model's dense variables, and the rows of its tables, are on the servers. A worker reads what
-    a batch needs, computes gradients, and sends them; each server applies those of its rows in one
-    op. Workers do not wait for each other. A worker that dies is left out; its step runs again on
-    another one, and tables apply a step once however often it runs. A worker that is started again
-    at the same address takes part again.
+    The servers hold the model's dense variables and the rows of its tables. A worker reads the
+    values that a batch needs, computes gradients, and sends them. Each server applies the gradients
+    of its rows in one op. Workers do not wait for each other. If a worker dies, its step runs again
+    on another one. Tables apply a step once, no matter how often it runs. A worker that is
+    restarted at the same address joins again.
 
-    A new trainer goes on where the newest checkpoint in `checkpoint_dir` is, when it begins. A
-    server that was not restarted keeps the rows that it has, which may be newer. One that was gets
-    those of the checkpoint. Dense variables are those of the checkpoint.
+    A new trainer resumes from the newest checkpoint in `checkpoint_dir`. A server that was not
+    restarted keeps its rows, which may be newer. A restarted server gets the rows of the
+    checkpoint. Dense variables always come from the checkpoint.
 
-    Metrics must have states that add up, as means, sums and confusion matrices do: each step gives
-    what it adds, and the chief adds all of it.
+    Metrics must have additive states, such as those of means, sums and confusion matrices. Each
+    step returns its contribution, and the chief sums the contributions.
 
     Args:
         model: A compiled model that was made, built and compiled in the scope of the strategy.
-        checkpoint_dir: A folder that all processes see, for checkpoints of the training. The first
-            one is made before the first step. Default: there are none.
-        save_every: Steps from one checkpoint to the next, an int from 1. Default: one at the end of
+        checkpoint_dir: A folder for checkpoints, shared by all processes. The first checkpoint is
+            written before the first step. Default: no checkpoints.
+        save_every: Steps between checkpoints, an int from 1. Default: a checkpoint at the end of
             each epoch.
-        keep: How many checkpoints stay, an int from 1.
+        keep: Number of checkpoints to keep, an int from 1.
 
     Attributes:
         model: The model.
-        steps: How many steps were made.
+        steps: Number of steps so far.
 
     Raises:
-        TypeError: An argument has a wrong type.
-        ValueError: The model is not compiled, was not made under such a strategy, or an argument is
-            out of range.
+        TypeError: If an argument has a wrong type.
+        ValueError: If the model is not compiled, was not made under such a strategy, or an argument
+            is out of range.
 
     Example, of the function `train` of `run_with_servers`:
         >>> def train(strategy):
@@ -157,7 +157,7 @@ class ParameterServerTrainer:
 
     @property
     def steps(self) -> int:
-        """How many steps were made, those of earlier chiefs included."""
+        """Number of steps so far, including those of earlier chiefs."""
         return self._state.steps
 
     def fit(
@@ -171,38 +171,39 @@ class ParameterServerTrainer:
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: str | int = "auto",
     ) -> keras.callbacks.History:
-        """Trains the model, from the newest checkpoint on if there is one.
+        """Trains the model. Resumes from the newest checkpoint if there is one.
 
-        The chief reads a dataset and hands each batch to a worker, so each is trained once an
-        epoch, in about this order. If `x` is a function, each worker reads a dataset of its own,
-        and each of its batches is trained at least once: a step that a worker has not ended is made
-        again with a batch of another one, and a worker that is started again, or a new chief,
-        begins with the first batch.
+        If `x` is a dataset, the chief reads it and sends each batch to a worker. Each batch is
+        trained once an epoch, in roughly the order of the dataset.
 
-        Callbacks run on the chief. Those that are called after a batch are called when the result
-        of that batch has come, while workers are at later ones.
+        If `x` is a function, each worker reads its own dataset, and batches may be trained more
+        than once. A step that a worker did not finish runs again with another worker's batch. A
+        restarted worker, or a new chief, begins with the first batch.
+
+        Callbacks run on the chief. Those after a batch are called when its result arrives, while
+        workers train later batches.
 
         Args:
-            x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function of the number
-                of the worker, an int64 scalar tensor, and of how many workers there are, an int,
-                which gives the dataset of that worker. It is traced on the chief and runs on each
-                worker. The dataset begins again at its end.
-            epochs: The number of the last epoch, an int from 1; those of earlier chiefs count.
-            steps_per_epoch: Batches of an epoch, of all workers together. Default: all of the
-                dataset, which then must end. A function needs it.
-            validation_data: A dataset that is evaluated after each epoch.
-            validation_steps: How many of its batches. Default: all.
+            x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function that returns
+                the dataset of one worker. Its arguments are the worker's number, an int64 scalar
+                tensor, and the number of workers, an int. The function is traced on the chief and
+                runs on each worker. The dataset begins again at its end.
+            epochs: The number of the last epoch, an int from 1, counting those of earlier chiefs.
+            steps_per_epoch: Batches per epoch, over all workers. Default: the whole dataset, which
+                must be finite. Required if `x` is a function.
+            validation_data: A dataset to evaluate after each epoch.
+            validation_steps: Number of its batches to evaluate. Default: all.
             callbacks: Keras callbacks.
-            verbose: As Keras's `fit` has it.
+            verbose: As in Keras's `fit`.
 
         Returns:
-            The history of losses and metrics of the epochs of this call, as Keras's `fit` gives it.
+            The history of losses and metrics in the epochs of this call, as from Keras's `fit`.
 
         Raises:
-            ServerLostError: A server has died.
-            RuntimeError: A server has lost rows and there is no checkpoint with them.
-            TypeError: An argument has a wrong type.
-            ValueError: An argument is out of range, or a dataset has no batch.
+            ServerLostError: If a server has died.
+            RuntimeError: If a server has lost rows, and no checkpoint has them.
+            TypeError: If an argument has a wrong type.
+            ValueError: If an argument is out of range, or a dataset has no batch.
         """
         if not callable(x):
             _check_dataset(x, "x")
@@ -262,15 +263,15 @@ class ParameterServerTrainer:
 
         Args:
             x: A dataset of batches, as (x, y) or (x, y, sample_weight).
-            steps: How many of its batches. Default: all.
+            steps: Number of its batches to evaluate. Default: all.
 
         Returns:
             The loss and the metrics, by name.
 
         Raises:
-            ServerLostError: A server has died.
-            TypeError: An argument has a wrong type.
-            ValueError: An argument is out of range, or the dataset has no batch.
+            ServerLostError: If a server has died.
+            TypeError: If an argument has a wrong type.
+            ValueError: If an argument is out of range, or the dataset has no batch.
         """
         _check_dataset(x, "x")
         if steps is not None:
@@ -280,10 +281,10 @@ class ParameterServerTrainer:
             self._begin()
             return self._evaluate(x, steps)
 
-    # Parts of these.
+    # Helpers.
 
     def _prepare(self, x: tf.data.Dataset | WorkerDatasets) -> None:
-        """Builds the model, its optimizer and its metrics, by the first batch, on the chief."""
+        """Builds the model, its optimizer and its metrics from the first batch, on the chief."""
         if self._step_function is not None:
             return
         if isinstance(x, WorkerDatasets):
@@ -306,12 +307,12 @@ class ParameterServerTrainer:
         self._test_function = tf.function(self._test_step)
 
     def _begin(self) -> None:
-        """Goes on where the newest checkpoint is, once."""
+        """Restores the newest checkpoint, or writes a first one. Does nothing the second time."""
         if self._generation:
             return
         if self._checkpoints is not None:
             restored = self._checkpoints.restore()
-            if restored is None:  # so that a server that dies before the next one loses nothing
+            if restored is None:  # a server may die before the next checkpoint
                 self._checkpoints.save(self._state)
             self._state = restored or self._state
         else:
@@ -319,7 +320,7 @@ class ParameterServerTrainer:
         self._generation = begin_generation(self._servers)
 
     def _train_own_step(self, iterator: Any) -> Any:
-        # Without a token: if it is made again, it has another batch, which all servers must apply.
+        # No token: a step that runs again has another batch, which all servers must apply.
         return self._train_step(next(iterator), [])
 
     def _train_step(self, batch: Any, token: Any) -> Any:
@@ -348,7 +349,7 @@ class ParameterServerTrainer:
         return self._strategy.run(replica, args=(batch,))
 
     def _contribution(self, batch: Any, predicted: Any, loss: tf.Tensor) -> Any:
-        """The loss, the rows, and what a batch adds to the states of metrics."""
+        """Returns the loss and the rows of a batch, and its contribution to metrics' states."""
         features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
         states = self._metric_variables()
         zeros = [(one, tf.zeros(one.shape, one.dtype)) for one in states]
@@ -364,12 +365,12 @@ class ParameterServerTrainer:
     def _train_epoch(
         self, batches: Iterable[Any], called: keras.callbacks.CallbackList, own: bool
     ) -> Any:
-        """The results of an epoch.
+        """Trains for an epoch and returns its results.
 
         Args:
-            batches: Of each step its batch, or what workers read theirs from.
+            batches: For each step its batch, or an iterator on the workers that yields it.
             called: The callbacks.
-            own: Whether workers read batches.
+            own: Whether workers read the batches.
         """
         state, totals = self._state, _Totals()
         pending: collections.deque[tuple[int, Any]] = collections.deque()
@@ -405,7 +406,7 @@ class ParameterServerTrainer:
         return self._results(totals, whole=True)
 
     def _token(self, step: int) -> int:
-        """A number that no step of another chief has. Those of later chiefs are higher."""
+        """Returns a unique number of a step. Steps of later chiefs have higher numbers."""
         return (self._generation << 40) + step
 
     @property
@@ -424,9 +425,9 @@ class ParameterServerTrainer:
         return self._results(totals, whole=True)
 
     def _results(self, totals: _Totals, *, whole: bool) -> dict[str, float]:
-        """The loss and, of a whole epoch, the metrics; these take a while to compute."""
+        """Returns the loss. Adds the metrics, which are slow to compute, for a whole epoch."""
         if not totals.rows:
-            return {}  # an epoch whose steps an earlier chief has made
+            return {}  # an earlier chief has made all steps of the epoch
         results = {"loss": totals.loss / totals.rows}
         if not whole or totals.metrics is None:
             return results
@@ -440,16 +441,17 @@ class ParameterServerTrainer:
 
 
 def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
-    """The coordinator of a strategy, which TensorFlow has one of."""
+    """Returns the coordinator of a strategy, of which TensorFlow keeps only one."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    # If a worker has died, the end of its Python object waits for ever, also when the process ends.
+    # Leaks the coordinator on purpose: if a worker has died, its destructor blocks forever, even at
+    # the exit of the process.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(coordinator))
     return coordinator
 
 
 @contextlib.contextmanager
 def _server_errors() -> Iterator[None]:
-    """Says of errors in the block that a server has died, if one has."""
+    """Converts errors in the block to ServerLostError if a server has died."""
     try:
         yield
     except _LOST as error:
@@ -462,12 +464,12 @@ def _server_errors() -> Iterator[None]:
 
 
 class _Batches:
-    """The batches of one epoch after another.
+    """Yields the batches of one epoch after another.
 
     Args:
         dataset: The dataset.
-        steps: Batches of an epoch; None: all of the dataset.
-        done: How many batches of the first epoch are done.
+        steps: Batches per epoch. None: the whole dataset.
+        done: Number of batches of the first epoch that an earlier chief has trained.
     """
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None, done: int) -> None:
@@ -477,7 +479,7 @@ class _Batches:
         self._iterator: Iterator[Any] | None = None
 
     def of_epoch(self) -> Iterator[Any]:
-        """The batches of the next epoch that are still to be made."""
+        """Yields the remaining batches of the next epoch."""
         done, self._done = self._done, 0
         if self._steps is None:
             yield from self._dataset.skip(done)
@@ -486,7 +488,7 @@ class _Batches:
             yield self._next(done)
 
     def _next(self, done: int) -> Any:
-        """The next batch of a dataset that epochs go on with; it begins again at its end."""
+        """Returns the next batch of a dataset that repeats, and continues across epochs."""
         for _ in range(2):
             if self._iterator is None:
                 self._iterator = iter(self._dataset.skip(done))
@@ -498,12 +500,12 @@ class _Batches:
 
 
 class _OwnBatches:
-    """Stands for batches that workers read: one epoch after another.
+    """Yields stand-ins for batches that workers read, one epoch after another.
 
     Args:
-        datasets: Those of the workers.
-        steps: Batches of an epoch.
-        done: How many of the first epoch are done.
+        datasets: The datasets on the workers.
+        steps: Batches per epoch.
+        done: Number of steps of the first epoch that an earlier chief has made.
     """
 
     def __init__(self, datasets: WorkerDatasets, steps: int, done: int) -> None:
@@ -512,7 +514,7 @@ class _OwnBatches:
         self._done = done
 
     def of_epoch(self) -> Iterator[Any]:
-        """An argument for each step of the next epoch that is still to be made."""
+        """Yields the argument of each remaining step of the next epoch."""
         done, self._done = self._done, 0
         for _ in range(self._steps - done):
             yield self._iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a cluster with parameter servers: what each of them runs."""
+"""The main function of each process in a cluster with parameter servers."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange.servers import servers_of
 
-# What the chief exits with after it has lost a server, so that a supervisor starts both again: the
-# code that sysexits.h calls EX_TEMPFAIL.
+# The chief's exit code after the loss of a server, which tells a supervisor to restart both. It is
+# EX_TEMPFAIL of sysexits.h.
 LOST_SERVER_EXIT_CODE = 75
 
 
 class ServerLostError(RuntimeError):
-    """A parameter server has died. This process can train no further; a new chief can."""
+    """A parameter server has died. This process can't continue training, but a new chief can."""
 
 
 def run_with_servers(
     train: Callable[[tf.distribute.ParameterServerStrategy], Any], *, run_id: str | None = None
 ) -> Any:
-    """Runs this process's part in training with parameter servers, as `TF_CONFIG` says.
+    """Runs the task of this process in training with parameter servers, as `TF_CONFIG` names it.
 
-    A worker, `worker`, and a parameter server, `ps`, serve until they are ended. The chief waits
-    for them, compares their builds of the op library with its own, and calls `train` with a
+    A worker, `worker`, and a parameter server, `ps`, serve until they are terminated. The chief
+    waits for them, compares their builds of the op library with its own, and calls `train` with a
     strategy. Tables that are made in the strategy's scope have their rows on the servers. If
     `train` raises `ServerLostError`, the chief prints it and exits at once, with code 75.
 
     Args:
-        train: Called on the chief with the tf.distribute.ParameterServerStrategy.
-        run_id: What this run's tables are called on the servers. A chief with the `run_id` of an
-            earlier one, which has died, finds the rows that the servers have. Default: a name that
-            no other run has, so the tables are new ones.
+        train: A function of the tf.distribute.ParameterServerStrategy, called on the chief.
+        run_id: The name of this run's tables on the servers. A chief that reuses the `run_id` of a
+            dead one finds the rows that the servers still have. Default: a unique name, which makes
+            new tables.
 
     Returns:
-        What `train` gives. Only on the chief.
+        The result of `train`, on the chief. Other tasks do not return.
 
     Raises:
-        RuntimeError: A server or a worker has another build of the op library.
-        TypeError: `train` is no function, or `run_id` no str.
-        ValueError: There is no `TF_CONFIG` with a cluster, or `run_id` is no name.
+        RuntimeError: If a server or a worker has another build of the op library.
+        TypeError: If `train` is not a function, or `run_id` is not a str.
+        ValueError: If there is no `TF_CONFIG` with a cluster, or `run_id` is not a valid name.
 
     Example:
         >>> import tf_embed
@@ -55,7 +55,7 @@ def run_with_servers(
         ...     tf_embed.distributed.run_with_servers(train)
     """
     validation.function_of(train, "train")
-    # A call to a server that has died fails at once.
+    # Makes calls to a dead server fail at once.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster = resolver.cluster_spec()
@@ -72,7 +72,7 @@ def run_with_servers(
         return train(strategy)
     except ServerLostError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        sys.stdout.flush()  # what follows is no sys.exit: TensorFlow would wait for the server
+        sys.stdout.flush()  # os._exit does not flush. sys.exit would wait for the dead server.
         os._exit(LOST_SERVER_EXIT_CODE)
 
 

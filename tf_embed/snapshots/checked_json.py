@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files of JSON with a format and a checksum, each put in place at once."""
+"""Small JSON files with a format number and a checksum, each written atomically."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _Record = TypeVar("_Record")
 
 
 def write(folder: str, name: str, body: dict[str, Any]) -> None:
-    """Writes a file; in place of an earlier one."""
+    """Writes a file atomically. Replaces an earlier one of the same name."""
     body = {"format": _FORMAT, **body}
     snapshot_ops.put_file(folder, name, _text_of({**body, "checksum": _checksum(body)}))
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[dict[str, Any]]:
-    """Reads a file, and gives its body to a block that makes something of it.
+    """Reads a file and passes its body to the block, which parses it.
 
     Raises:
-        tf.errors.DataLossError: If the file is damaged or of another format, or the body is none
-            that the block takes.
-        tf.errors.NotFoundError: If there is none.
+        tf.errors.DataLossError: If the file is damaged or of another format, or the block raises
+            an error that a malformed body causes.
+        tf.errors.NotFoundError: If the file does not exist.
     """
     text = guarded_files.read(path, _MOST_BYTES)
     try:
         yield _body_of(text)
-    # The last one: lists in lists without end.
+    # RecursionError: lists are nested too deep.
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise tf.errors.DataLossError(
             None, None, f"'{path}' is damaged, or of another format."
@@ -49,10 +49,10 @@ def reading(path: str) -> Iterator[dict[str, Any]]:
 
 
 def record(kind: type[_Record], fields: dict[str, Any]) -> _Record:
-    """Makes a dataclass of a part of a body.
+    """Returns a dataclass instance with the fields of a part of a body.
 
     Raises:
-        TypeError: If it has other fields, or one of another type than the class says.
+        TypeError: If the field names differ from those of the class, or a value has another type.
     """
     made = kind(**fields)
     for name, hint in typing.get_type_hints(kind).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files in the folder of a snapshot: how they come there, and how they go."""
+"""Creation and removal of the files in a snapshot's folder."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{re.escape(manifest
 
 
 def folder_name(name: Any, argument: str) -> str:
-    """A name as that of a folder.
+    """Returns `name` after a check that it can name a folder.
 
     Raises:
-        TypeError: If it is not a str.
-        ValueError: If it is a path.
+        TypeError: If `name` is not a str.
+        ValueError: If `name` is a path.
     """
     name = validation.name_of(name, argument)
     if not guarded_files.is_name(name):
@@ -39,24 +39,24 @@ def folder_name(name: Any, argument: str) -> str:
 
 
 def dependents(path: str, name: str) -> list[str]:
-    """The snapshots in a folder that have the changes since one; those that can be read."""
+    """Returns the names of the readable snapshots in a folder that build on the one named."""
     return [info.name for info in readable(path) if info.since == name]
 
 
 def next_time(path: str) -> float:
-    """The time of a snapshot that begins now: later than those of the others in a folder.
+    """Returns the time of a snapshot that begins now, later than all others in the folder.
 
-    If the system's clock was set back, the newest snapshot would be taken for an old one otherwise,
-    and removed as such.
+    Without this, a clock that was set back would make the newest snapshot look old, and `keep`
+    would remove it.
     """
     times = [info.time for info in readable(path) if math.isfinite(info.time)]
     return max(time.time(), math.nextafter(max(times, default=0.0), math.inf))
 
 
 def readable(path: str, names: Sequence[str] | None = None) -> Iterator[SnapshotInfo]:
-    """The snapshots in a folder that can be read.
+    """Yields the readable snapshots in a folder.
 
-    A damaged one can't be loaded anyway, and must not stand in the way of new ones.
+    A damaged snapshot can't be loaded anyway, and must not block new ones.
 
     Args:
         path: The folder.
@@ -70,10 +70,10 @@ def readable(path: str, names: Sequence[str] | None = None) -> Iterator[Snapshot
 
 
 def check_no_base(path: str, name: str, argument: str) -> None:
-    """Refuses to replace a snapshot that others need.
+    """Refuses to replace a snapshot that others build on.
 
     Raises:
-        ValueError: If a snapshot has the changes since that one.
+        ValueError: If another snapshot has the changes since `name`.
     """
     if found := dependents(path, name):
         raise ValueError(
@@ -83,29 +83,29 @@ def check_no_base(path: str, name: str, argument: str) -> None:
 
 
 def new_number() -> str:
-    """A number of a snapshot, which no other has."""
+    """Returns a random number that identifies a snapshot, as hexadecimal digits."""
     return secrets.token_hex(4)
 
 
 def name_of(place: int, number: str) -> str:
-    """What the files of rows of a table are named after.
+    """Returns the base name of the row files of a table.
 
     Args:
-        place: The table's place in the snapshot.
-        number: What `new_files` or `new_number` gave.
+        place: The table's index in the snapshot.
+        number: The number from `new_files` or `new_number`.
     """
     return f"rows_{place}-{number}"
 
 
 def is_left_over(folder: str) -> bool:
-    """Whether a folder has nothing but files of a save that crashed."""
+    """Whether a folder holds only the files of a save that crashed."""
     names = manifest.names_in(folder)
     return bool(names) and manifest.FILE not in names and all(map(_OURS.match, names))
 
 
 @contextlib.contextmanager
 def new_files(folder: str) -> Iterator[str]:
-    """Gives a number for the names of new files, and removes these if they make no snapshot."""
+    """Yields a number for the names of new files. Removes the files if the block raises."""
     number = new_number()
     try:
         yield number
@@ -115,14 +115,14 @@ def new_files(folder: str) -> Iterator[str]:
 
 
 def give_up(folder: str, number: str) -> None:
-    """Removes new files that make no snapshot. That some stay is no harm."""
-    with contextlib.suppress(tf.errors.OpError):  # no snapshot names them
+    """Removes new files that belong to no snapshot. Files that can't be removed are harmless."""
+    with contextlib.suppress(tf.errors.OpError):  # no snapshot refers to them
         _give_up(folder, number)
 
 
 def _give_up(folder: str, number: str) -> None:
     mine = re.compile(rf"rows_\d+-{number}\.")
-    # It may be a snapshot all the same, if only the last step to the disk has failed.
+    # The snapshot may be complete: perhaps only the last flush to the disk has failed.
     present = manifest.read(folder).tables if manifest.exists(folder) else ()
     if any(mine.match(f"{table.file_name}.") for table in present):
         return
@@ -133,17 +133,17 @@ def _give_up(folder: str, number: str) -> None:
 
 
 def commit(folder: str, info: SnapshotInfo) -> SnapshotInfo:
-    """Makes the folder a snapshot, and removes the files of one that it replaces.
+    """Writes the manifest, which completes the snapshot, and removes files that it replaces.
 
     Raises:
-        tf.errors.AbortedError: If another process has saved there meanwhile, and so has removed
-            the new files.
-        tf.errors.OpError: If it can't be written.
+        tf.errors.AbortedError: If another process has saved to the folder in the meantime, and
+            so has removed the new files.
+        tf.errors.OpError: If the manifest can't be written.
     """
     _check_unharmed(folder, info)
     manifest.write(folder, info)
     try:
-        _check_unharmed(folder, info)  # another save may have removed them just now
+        _check_unharmed(folder, info)  # another save may have removed files since the first check
     except tf.errors.AbortedError:
         if _is_of(folder, info):
             _remove_files([os.path.join(folder, manifest.FILE)])
@@ -166,15 +166,15 @@ def _check_unharmed(folder: str, info: SnapshotInfo) -> None:
 
 
 def _is_of(folder: str, info: SnapshotInfo) -> bool:
-    """Whether a folder has that very snapshot."""
+    """Whether a folder holds the snapshot that `info` describes, rather than another save's."""
     return manifest.exists(folder) and manifest.read(folder).tables == info.tables
 
 
 def remove(folder: str) -> None:
-    """Removes a snapshot: first what makes it one."""
+    """Removes a snapshot: first its manifest, then its rows."""
     if manifest.exists(folder):
         tf.io.gfile.remove(os.path.join(folder, manifest.FILE))
-        durable.sync(folder)  # or a crash of the machine may bring it back without its rows
+        durable.sync(folder)  # otherwise a power cut may bring the manifest back without the rows
     names = [name for name in manifest.names_in(folder) if _OURS.match(name)]
     _remove_files(os.path.join(folder, name) for name in names)
     if not manifest.names_in(folder):
@@ -182,7 +182,7 @@ def remove(folder: str) -> None:
 
 
 def _remove_files(paths: Iterable[str]) -> None:
-    """Removes files or empty folders. That one stays is no harm, and logged."""
+    """Removes files or folders. A failure is harmless, and logged."""
     for path in paths:
         try:
             guarded_files.remove_link(path)
@@ -193,4 +193,4 @@ def _remove_files(paths: Iterable[str]) -> None:
             else:
                 tf.io.gfile.remove(path)
         except tf.errors.OpError as error:
-            logging.warning("Can't remove %r: %s", path, error)  # no snapshot names it
+            logging.warning("Can't remove %r: %s", path, error)  # no snapshot refers to it

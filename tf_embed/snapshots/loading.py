@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the files of a snapshot, and loads them into tables: all of them or none."""
+"""Validation of a snapshot's files, and all-or-nothing loading into tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tf_embed.variable.row_files import RowFiles
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Rows of one table of a snapshot, for one table.
+    """Rows of one table of a snapshot, and the table that they are loaded into.
 
     Attributes:
-        table: The table that gets them.
-        files: Their files.
-        has: Says of keys [n] which of them `table` is to have, bool [n]. None: all.
+        table: The table that receives the rows.
+        files: The files of the rows.
+        has: A filter: maps keys [n] to bool [n], true for the keys to load. None: all keys.
     """
 
     table: Table
@@ -36,17 +36,17 @@ class Part:
 
 
 def check_chain(folder: str, info: SnapshotInfo) -> list[SnapshotInfo]:
-    """Refuses a snapshot whose files, or those it is changes of, are others than it says.
+    """Checks that the files of a snapshot, and of those that it builds on, are from their saves.
 
     Args:
-        folder: The folder of the snapshot; those that it is changes of are beside it.
-        info: What its file says.
+        folder: The folder of the snapshot. The snapshots that it builds on are its siblings.
+        info: The manifest of the snapshot.
 
     Returns:
-        The snapshot, and those that it is changes of.
+        The snapshot, and those that it builds on.
 
     Raises:
-        tf.errors.OpError: If they are, or are not there.
+        tf.errors.OpError: If files are missing, or from another save.
     """
     manifest.check_saves(folder, info)
     chain = [info]
@@ -73,30 +73,30 @@ def load_parts(
     calls: JointCalls,
     row_calls: RowCalls | None = None,
 ) -> None:
-    """Loads rows into tables that are empty, and still are if this fails.
+    """Loads rows into empty tables. The tables are empty again if this fails.
 
-    A table that is sharded over workers gets the rows that this worker owns. Of a table on servers,
-    each gets its own.
+    For a table that is sharded over workers, each worker loads the rows that it owns. For a table
+    on parameter servers, each server loads the rows that it owns.
 
     Args:
         folder: The folder of the snapshot.
-        info: What its file says.
-        parts: What goes where.
-        calls: The processes that load it.
-        row_calls: Are made as rows are loaded, except the last one.
+        info: The manifest of the snapshot.
+        parts: The rows to load, with their destinations.
+        calls: The processes that load the snapshot.
+        row_calls: Called as rows are loaded, except for the last call.
 
     Raises:
         tf.errors.OpError: If files are damaged, missing, or of another kind of table.
     """
     chain: list[SnapshotInfo] = []
     calls.run(lambda: chain.extend(check_chain(folder, info)))
-    # It may have been replaced after one of them has read what it is.
+    # Another save may have replaced the snapshot after one of the processes read the manifest.
     agree(calls, lambda: _digest(info), f"snapshot in {folder!r}")
     if row_calls is not None:
         row_calls.expect(_rows_to_read(chain, parts))
     try:
         calls.run(lambda: _load(folder, parts, row_calls))
-    except BaseException:  # also an interrupt: some tables would have rows, and others none
+    except BaseException:  # also an interrupt, which would leave some tables loaded and others not
         for part in parts:
             part.table.clear()
         raise
@@ -126,7 +126,7 @@ def _digest(info: SnapshotInfo) -> str:
 
 
 def _tables_of(part: Part) -> list[tuple[Table, Callable[[tf.Tensor], tf.Tensor] | None]]:
-    """The tables with the rows, and for each the filter of the keys to load; None: all."""
+    """Returns the tables that hold rows in this process, each with a filter of keys (None: all)."""
     table, has = part.table, part.has
     if isinstance(table, WorkerTable):
         return [(table, _both(has, table.is_mine))]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that makes a folder a snapshot.
+"""The manifest of a snapshot: the file that makes a folder a snapshot.
 
-It is written last, and replaced at once, so a folder without it is none, or none yet. It names the
-files of rows of each table by what they are named after, and the number of their save. These have
-a manifest of their own, with lengths and checksums.
+The manifest is written last and atomically. A folder without one is not a snapshot, or not yet. For
+each table, the manifest holds the base name of the row files and the number of their save. The row
+files have their own manifest, with lengths and checksums.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tf_embed.saving import guarded_files
 from tf_embed.snapshots import checked_json
 
 FILE = "snapshot.json"
-ASIDE = f"{FILE}.aside"  # while it is written
+ASIDE = f"{FILE}.aside"  # the name of the file while it is written
 
 _MAX_TRIES = 100
-_MOST_BYTES = 2**25  # of a manifest of rows, as in cc/core/files/row_manifest.h
+_MOST_BYTES = 2**25  # maximum size of a manifest of rows, as in cc/core/files/row_manifest.h
 _MOST_SHOWN = 200  # characters of a name, in messages
 _SAVE = re.compile(r"^save ([0-9a-f]{16})$", re.MULTILINE)
 _ROWS = re.compile(r"^file \S+ (\d+) (\d+) [0-9a-f]{8}$", re.MULTILINE)
@@ -37,10 +37,10 @@ class TableFiles:
 
     Attributes:
         table: The table's name when it was saved.
-        file_name: What its files are named after.
-        save: The number of their save.
-        rows: Number of rows in them.
-        bytes: Their size, with that of linked files.
+        file_name: The base name of the files.
+        save: The number of the save that wrote the files.
+        rows: Number of rows in the files.
+        bytes: Size of the files, including linked files.
     """
 
     table: str
@@ -52,16 +52,16 @@ class TableFiles:
 
 @dataclasses.dataclass(frozen=True)
 class SnapshotInfo:
-    """What is known of a snapshot without reading its rows.
+    """The manifest of a snapshot, which is read without its rows.
 
     Attributes:
-        name: Its name.
-        since: The name of the snapshot that it has the changes of; None if it has all rows.
-        time: When it was begun, in seconds since 1970 by the system's clock; but if that was set
-            back, just after the newest one in the folder.
-        tables: A `TableFiles` for each table, in their order.
-        keys: What the keys are made of, in words of the layer that saved them. None: it is not
-            known, or keys are as the tables have them.
+        name: The snapshot's name.
+        since: The name of the snapshot that it builds on. None if it has all rows.
+        time: The start of the save, in seconds since 1970 by the system's clock. If the clock was
+            set back, just after the newest snapshot in the folder.
+        tables: A `TableFiles` for each table, in the order of the tables.
+        keys: A description of the key encoding, from the layer that saved the snapshot. None: it
+            is not known, or the keys are as the tables have them.
     """
 
     name: str
@@ -72,7 +72,7 @@ class SnapshotInfo:
 
     @property
     def rows(self) -> int:
-        """Number of rows in its files; of changes, those that changed."""
+        """Number of rows in its files. An incremental snapshot counts the rows that changed."""
         return sum(table.rows for table in self.tables)
 
     @property
@@ -87,7 +87,7 @@ def exists(folder: str) -> bool:
 
 
 def write(folder: str, info: SnapshotInfo) -> None:
-    """Makes the folder a snapshot, whose files are there; in place of an earlier one."""
+    """Writes the manifest, once the row files exist. Replaces an earlier snapshot."""
     body = dataclasses.asdict(info)
     if info.keys is None:
         del body["keys"]
@@ -95,11 +95,11 @@ def write(folder: str, info: SnapshotInfo) -> None:
 
 
 def read(folder: str) -> SnapshotInfo:
-    """Reads the file.
+    """Reads the manifest.
 
     Raises:
-        tf.errors.DataLossError: If it is damaged, or of another format.
-        tf.errors.NotFoundError: If there is none.
+        tf.errors.DataLossError: If the manifest is damaged, or of another format.
+        tf.errors.NotFoundError: If the folder has no manifest.
     """
     path = os.path.join(folder, FILE)
     with checked_json.reading(path) as body:
@@ -107,20 +107,20 @@ def read(folder: str) -> SnapshotInfo:
         info = checked_json.record(SnapshotInfo, {**body, "tables": tables})
         if info.since is not None:
             _check_inside(path, "since", info.since)
-    # A folder that was renamed is a snapshot of its new name.
+    # If the folder was renamed, the snapshot has the new name.
     return dataclasses.replace(info, name=os.path.basename(folder))
 
 
 def table_files(path: str, fields: dict[str, Any]) -> TableFiles:
-    """What a body says of the files of a table.
+    """Parses the part of a manifest that describes the files of one table.
 
     Args:
-        path: The file that has the body.
-        fields: The part of the body.
+        path: The path of the manifest, for messages.
+        fields: The part of the manifest's body.
 
     Raises:
         TypeError: If a field is missing, or of another type.
-        tf.errors.DataLossError: If the files would lie in another folder.
+        tf.errors.DataLossError: If a file name leads out of the folder.
     """
     found = checked_json.record(TableFiles, fields)
     _check_inside(path, "file_name", found.file_name)
@@ -139,10 +139,10 @@ def _check_inside(path: str, field: str, name: str) -> None:
 
 
 def files_of(folder: str, file_name: str, table: str) -> TableFiles:
-    """What the manifest of rows says of files that were just written.
+    """Reads the manifest of row files that were just written.
 
     Raises:
-        tf.errors.DataLossError: If it is no such manifest.
+        tf.errors.DataLossError: If the file is not such a manifest.
     """
     path = os.path.join(folder, f"{file_name}.rank0of1.manifest")
     text = guarded_files.read(path, _MOST_BYTES).decode("utf-8", "replace")
@@ -160,10 +160,10 @@ def files_of(folder: str, file_name: str, table: str) -> TableFiles:
 
 
 def check_saves(folder: str, info: SnapshotInfo) -> None:
-    """Refuses files of rows that are of another save than the snapshot says.
+    """Checks that the row files are from the save that the snapshot names.
 
     Raises:
-        tf.errors.OpError: If they are, or are not there.
+        tf.errors.OpError: If row files are missing, or from another save.
     """
     for table in info.tables:
         found = files_of(folder, table.file_name, table.table)
@@ -174,30 +174,30 @@ def check_saves(folder: str, info: SnapshotInfo) -> None:
 
 
 def names_in(folder: str) -> Sequence[str]:
-    """The names in a folder; none if it is not there."""
+    """Returns the names in a folder. Returns none if the folder does not exist."""
     if not tf.io.gfile.isdir(folder):
         return []
     try:
         return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
-    except tf.errors.NotFoundError:  # it has gone since
+    except tf.errors.NotFoundError:  # the folder was removed in the meantime
         return []
 
 
 def all_in(path: str) -> Sequence[SnapshotInfo]:
-    """All snapshots in a folder, while another process may save and remove some.
+    """Returns all snapshots in a folder. Another process may save or remove some meanwhile.
 
     Raises:
-        tf.errors.DataLossError: If the file of one is damaged.
+        tf.errors.DataLossError: If a manifest is damaged.
     """
     found: list[SnapshotInfo] = []
     for _ in range(_MAX_TRIES):
         names, found = names_in(path), []
         for name in names:
             folder = os.path.join(path, name)
-            with contextlib.suppress(tf.errors.NotFoundError):  # it was removed just now
+            with contextlib.suppress(tf.errors.NotFoundError):  # removed after the listing
                 if exists(folder):
                     found.append(read(folder))
-        # If a snapshot has gone, a newer one may be there that was not in the list of names.
+        # If a snapshot was removed, a newer one may exist that the list of names lacks.
         if names_in(path) == names:
             break
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`PendingSnapshot`: a snapshot under way."""
+"""`PendingSnapshot`: a snapshot that is being written."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tf_embed.snapshots.manifest import SnapshotInfo
 
 
 class PendingSnapshot:
-    """A snapshot that is being written by a thread. Made by `Snapshots.save`.
+    """A snapshot that a thread is writing. `Snapshots.save` returns it.
 
-    A program that ends waits for it.
+    A process waits for the thread before it exits.
 
     Args:
         name: The snapshot's name.
-        write: Writes it. Called once.
-        background: Whether by a thread of its own; else before this returns.
+        write: A function that writes the snapshot. It is called once.
+        background: Whether a thread calls `write`. Otherwise the constructor calls it.
 
     Attributes:
         name: The snapshot's name.
@@ -36,24 +36,24 @@ class PendingSnapshot:
             self._run()
 
     def done(self) -> bool:
-        """Whether it is written, or has failed."""
+        """Returns whether the write has succeeded or failed."""
         return self._thread is None or not self._thread.is_alive()
 
     def join(self) -> None:
-        """Waits until it is over, whether or not it could be written."""
+        """Waits until the write has succeeded or failed."""
         if self._thread is not None:
             self._thread.join()
 
     def wait(self) -> SnapshotInfo:
-        """Waits until it is written.
+        """Waits until the snapshot is written.
 
         Returns:
-            What was written.
+            The manifest of the snapshot.
 
         Raises:
-            tf.errors.OpError: If it could not be written, or the table was cleared or got another
-                optimizer meanwhile. No snapshot is there then.
-            RuntimeError: If this process was forked from the one that writes it.
+            tf.errors.OpError: If the write failed, or the table was cleared or got another
+                optimizer in the meantime. The folder then holds no snapshot.
+            RuntimeError: If this process was forked from the one that writes the snapshot.
         """
         self.join()
         if self._error is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Snapshots`: saves of tables under names, in one folder."""
+"""`Snapshots`: named saves of tables in one folder."""
 
 from __future__ import annotations
 
@@ -27,35 +27,37 @@ from tf_embed.variable.row_statistics import stats_of
 
 
 class Snapshots:
-    """Saves of tables under names, each in a folder of its own in `path`.
+    """Named saves of tables, each in its own subfolder of `path`.
 
-    A snapshot has the rows of all tables and their optimizer slots, as they are at the moment of
-    `save`. It is there when it is whole: a crash, or a full disk, leaves those that were there
-    before. Every byte has a checksum, and a damaged snapshot is an error that names the file. It
-    can be loaded into tables with any number of shards, with or without a `storage`.
+    A snapshot has the rows of all tables with their optimizer slots, as of the call of `save`. It
+    appears only when it is complete: a crash or a full disk leaves the earlier snapshots intact.
+    Every byte has a checksum, and a load of a damaged snapshot raises an error that names the file.
+    A snapshot loads into tables with any number of shards, with or without a `storage`.
 
-    Tables with `TablePolicy(track_changes=True)`, for 8 bytes a row, can do two more things.
-    Training can go on while a snapshot is written (`wait=False`): it keeps a copy of rows that
-    change meanwhile, until they are written. And a snapshot can have just what changed since an
-    earlier one (`since=`), of this process or loaded by it: rows that changed, and keys that left.
-    Such a chain of snapshots is loaded as one. `fold` makes one of it.
+    `TablePolicy(track_changes=True)`, at 8 bytes a row, adds two features. First, training can
+    continue while a snapshot is written (`wait=False`): rows that change are copied before they
+    change and kept until they are written. Second, a snapshot can be incremental (`since=`): it has
+    only the rows that changed since an earlier snapshot, and the keys that were removed. The
+    earlier snapshot must have been saved or loaded by this process. A chain of incremental
+    snapshots is loaded as one. `fold` merges it into a full snapshot.
 
-    Snapshots do not have what is not in the tables: dense variables, and the step of an optimizer.
-    `model.save` and tf.train.Checkpoint have those.
+    Snapshots hold only tables. Dense variables and the step of an optimizer are saved by
+    `model.save` and tf.train.Checkpoint.
 
-    Of tables that are sharded over the workers of a strategy, each worker writes the rows that it
-    owns into `path`, a folder that all of them see. All workers must call the methods in the same
-    order, except `list_snapshots` and `latest`. A call that fails on one worker raises on all. Such
-    a snapshot loads into any number of workers and into one process without a strategy, and theirs
-    load into these.
+    If tables are sharded over the workers of a strategy, each worker writes the rows that it owns
+    to `path`, which must be a folder that all workers share. All workers must call the methods in
+    the same order, except `list_snapshots` and `latest`. A call that fails on one worker raises on
+    all. The number of workers may differ between save and load, and either may be one process
+    without a strategy.
 
-    One process at a time saves, folds or removes snapshots in a folder, and one thread. A second
-    process that saves under the same name, or removes old snapshots, makes the first save an error.
+    Only one process, and one thread of it, may save, fold or remove snapshots in a folder at a
+    time. If a second process saves under the same name or removes old snapshots, the first save
+    raises an error.
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows. It is made.
-        tables: A `tf_embed.Variable`, a layer, a model, or a list of these. Their order counts when
-            they are loaded, not their names.
+        tables: A `tf_embed.Variable`, a layer, a model, or a list of these. A load matches tables
+            by their order, not by their names.
 
     Raises:
         TypeError: If `path` is not a path, or `tables` holds something else.
@@ -77,7 +79,7 @@ class Snapshots:
         [[4.0, 4.0]]
     """
 
-    _keys: str | None = None  # of the snapshots that it saves, see SnapshotInfo
+    _keys: str | None = None  # `SnapshotInfo.keys` of the snapshots that it saves
 
     def __init__(self, path: str | os.PathLike[str], tables: Any) -> None:
         self.path = validation.path_of(path, "path")
@@ -98,16 +100,17 @@ class Snapshots:
         if_busy: str = "wait",
         progress: Progress = None,
     ) -> PendingSnapshot:
-        """Saves the rows as they are now.
+        """Saves the rows as of this call.
 
         Args:
-            name: A name for a folder. A snapshot that has it is replaced when this one is whole.
-            since: The name of an earlier snapshot, to save what changed since then. Default: all
-                rows.
-            wait: Whether it is written when this returns. False: a thread writes it. Rows are those
-                of now in both cases. Tables that do not keep track of changes need True: who trains
-                them waits.
-            if_busy: What to do if an earlier snapshot is still being written: "wait" for it, or
+            name: The name of the snapshot and of its folder. A snapshot of this name is replaced
+                when the new one is complete.
+            since: The name of an earlier snapshot, to save only the changes since then. Default:
+                all rows.
+            wait: Whether to write the snapshot before this returns. False: a thread writes it. In
+                both cases, rows are saved as of this call. Tables without change tracking need
+                True, and training must wait until this returns.
+            if_busy: The behavior while an earlier snapshot is being written: "wait" for it, or
                 "raise".
             progress: Tells how many rows are written; see `Variable.save_to_file_system`. The rows
                 are those of all tables. How many changed `since` a snapshot is known at the end
@@ -115,37 +118,37 @@ class Snapshots:
                 error that a call raises is raised by `wait()` of the result. Default: None.
 
         Returns:
-            The snapshot under way; its `wait()` gives a `SnapshotInfo`, or raises.
+            The pending snapshot. Its `wait()` returns a `SnapshotInfo`, or raises.
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If a name is a path, there is no snapshot `since`, others have the changes
-                since the one that `name` would replace, a table does not keep track of changes but
-                must, or there is no table.
+            ValueError: If a name is a path, there is no snapshot `since`, other snapshots build on
+                the one that `name` would replace, a table must track changes but does not, or
+                there is no table.
             RuntimeError: If this is called in a graph, or an earlier snapshot is being written and
                 `if_busy` is "raise".
-            tf.errors.FailedPreconditionError: If a table does not know what changed since that
-                snapshot: it was saved by another process, is older than the last 64, was folded
-                into one of all rows, or the table was cleared, restored or got another optimizer
-                since, or its first one. Save all rows.
-            tf.errors.OpError: If it can't be written.
+            tf.errors.FailedPreconditionError: If a table does not know its changes since the
+                snapshot `since`. Either the snapshot was saved by another process, is older than
+                the last 64, or was folded into a full one. Or the table has since been cleared,
+                been restored, or got an optimizer. Save all rows then.
+            tf.errors.OpError: If the snapshot can't be written.
         """
         _check_eager("save")
         calls = self._calls()
         row_calls: list[RowCalls | None] = []
 
-        def check() -> None:  # on all workers, also if one of them has other arguments
+        def check() -> None:  # runs on all workers, even if their arguments differ
             self._folder(name, "name")
             validation.flag(wait, "wait")
             validation.one_of(if_busy, ("wait", "raise"), "if_busy")
             row_calls.append(calls_of(progress, prints=calls.rank == 0))
             if if_busy == "raise":
-                self._check_idle()  # it may be over on some workers, and not yet on others
+                self._check_idle()  # the write may have finished on some workers only
 
         calls.run(check)
         self._be_alone()
         for table in tables_in(self._sources):
-            table.wait_until_written()  # others may save it too
+            table.wait_until_written()  # another `Snapshots` may be saving the same table
         writers: list[Writer] = []
 
         def begin() -> Any:
@@ -182,31 +185,32 @@ class Snapshots:
         """Waits until the last snapshot is written.
 
         Raises:
-            tf.errors.OpError: If it could not be.
+            tf.errors.OpError: If the write failed.
         """
         if self._pending is not None:
             self._pending.wait()
 
     def fold(self, name: str, to: str | None = None) -> SnapshotInfo:
-        """Writes a snapshot of changes, with all that it is changes of, as one of all rows.
+        """Merges an incremental snapshot with all that it builds on into a full snapshot.
 
-        No table is needed for that. The new one is loaded as the old ones are: statistics that some
-        of them do not have, because the tables had another policy then, begin with the load.
-        Snapshots since `name` stay what they are unless they replace it.
+        The tables are not read. The new snapshot loads like the chain of old ones. If some of these
+        lack statistics, because the tables had another policy then, the statistics begin with the
+        load. Snapshots since `name` are unchanged.
 
         Args:
-            name: The snapshot's name.
-            to: The name of the new one. Default: `name`, which is replaced if none is since it.
+            name: The name of the incremental snapshot.
+            to: The name of the full snapshot. Default: `name`, which is replaced if no snapshot
+                builds on it.
 
         Returns:
             The new snapshot.
 
         Raises:
             TypeError: If a name is not a str.
-            ValueError: If there is no such snapshot, or others are since the one that is replaced.
+            ValueError: If there is no such snapshot, or others build on the one to be replaced.
             RuntimeError: If this is called in a graph.
-            tf.errors.OpError: If files are damaged, or the new ones can't be written. Then all are
-                as before.
+            tf.errors.OpError: If files are damaged, or the new ones can't be written. The snapshots
+                are then unchanged.
         """
         _check_eager("fold")
         calls = self._calls()
@@ -237,23 +241,23 @@ class Snapshots:
     # Loading.
 
     def load(self, name: str, *, progress: Progress = None) -> None:
-        """Loads all rows of a snapshot, with those that it is changes of, into empty tables.
+        """Loads a snapshot, with all that it builds on, into empty tables.
 
         Afterwards, snapshots can be saved `since` this one. Nothing may write to the tables until
-        this returns: a row that is written meanwhile would be in no snapshot since this one.
+        this returns: incremental snapshots since this one would miss a row that is written earlier.
 
         Args:
             name: The snapshot's name.
             progress: Tells how many rows are loaded; see `Variable.load_from_file_system`. The rows
-                are those of all tables, in the snapshot and those that it is changes of.
+                are those of all tables, in the snapshot and those that it builds on.
                 Default: None.
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If there is no such snapshot, or it has another number of tables.
+            ValueError: If there is no such snapshot, or its number of tables differs.
             RuntimeError: If a table has rows, or this is called in a graph.
-            tf.errors.OpError: If files are damaged, missing, or of another kind of table. Then no
-                table has rows.
+            tf.errors.OpError: If files are damaged, missing, or of another kind of table. All
+                tables are then empty.
         """
         _check_eager("load")
         calls = self._calls()
@@ -283,7 +287,7 @@ class Snapshots:
         parts = [Part(table, saved) for table, saved in pairs]
         load_parts(folder, info, parts, calls, row_calls[0])
         for table, saved, before in zip(tables, info.tables, evicted, strict=True):
-            # Rows that a bound took out again are in the snapshot and not in the table.
+            # A bounded table may evict rows during the load, which are then only in the snapshot.
             has_all = stats_of(table)["evicted"] == before
             if table.options.tracks_changes and has_all:
                 for part in table.parts:
@@ -292,19 +296,19 @@ class Snapshots:
         if row_calls[0] is not None:
             row_calls[0].end()
 
-    # The snapshots that there are.
+    # Listing and removal.
 
     def list_snapshots(self) -> list[SnapshotInfo]:
-        """The snapshots in the folder, oldest first.
+        """Returns the snapshots in the folder, oldest first.
 
         Raises:
-            tf.errors.OpError: If the file of one can't be read, or is damaged.
+            tf.errors.OpError: If a manifest can't be read, or is damaged.
         """
         found = manifest.all_in(self.path)
         return sorted(found, key=lambda info: (info.time, info.name))
 
     def latest(self) -> str | None:
-        """The name of the newest snapshot; None if there is none."""
+        """Returns the name of the newest snapshot, or None if there is none."""
         found = self.list_snapshots()
         return found[-1].name if found else None
 
@@ -312,11 +316,11 @@ class Snapshots:
         """Removes a snapshot.
 
         Args:
-            name: Its name.
+            name: The snapshot's name.
 
         Raises:
-            TypeError: If it is not a str.
-            ValueError: If there is no such snapshot, or others have the changes since it.
+            TypeError: If `name` is not a str.
+            ValueError: If there is no such snapshot, or others build on it.
             RuntimeError: If this is called in a graph.
         """
         _check_eager("remove")
@@ -336,14 +340,14 @@ class Snapshots:
         files.remove(folder)
 
     def keep(self, last: int) -> Sequence[str]:
-        """Removes old snapshots, and what crashed saves left.
+        """Removes old snapshots, and the files of crashed saves.
 
         Args:
-            last: How many of the newest stay, an int from 1. Those that they are changes of stay
-                as well.
+            last: Number of the newest snapshots to keep, an int from 1. Snapshots that these build
+                on are kept as well.
 
         Returns:
-            The names of those that were removed.
+            The names of the removed snapshots.
 
         Raises:
             TypeError: If `last` is not an int.
@@ -362,7 +366,7 @@ class Snapshots:
 
     @contextlib.contextmanager
     def _dropping(self, calls: JointCalls, names: Sequence[str]) -> Iterator[None]:
-        """Lets tables forget the moments of snapshots that leave in the block."""
+        """Makes tables forget the moments of the snapshots that the block removes."""
         found: list[SnapshotInfo] = []
         calls.run(lambda: found.extend(files.readable(self.path, names)))
         yield
@@ -372,7 +376,7 @@ class Snapshots:
                 moments.drop(tables, info)
 
     def _older_than(self, last: int) -> Sequence[str]:
-        """The snapshots that the newest ones do not need, those that need others first."""
+        """Returns the snapshots that the newest `last` do not build on, dependents first."""
         validation.positive_int(last, "last")
         found = self.list_snapshots()
         since = {info.name: info.since for info in found}
@@ -382,11 +386,11 @@ class Snapshots:
             while needed is not None and needed not in stay:
                 stay.add(needed)
                 needed = since.get(needed)
-        # Those that are changes of others go before these.
+        # A snapshot is removed before those that it builds on.
         return [info.name for info in reversed(found) if info.name not in stay]
 
     def _tidy(self, leaving: Sequence[str]) -> None:
-        """Removes snapshots, and what crashed saves left."""
+        """Removes snapshots, and the files of crashed saves."""
         for name in leaving:
             files.remove(os.path.join(self.path, name))
         for name in manifest.names_in(self.path):
@@ -394,7 +398,7 @@ class Snapshots:
             if files.is_left_over(folder):
                 files.remove(folder)
 
-    # Parts of these.
+    # Helpers.
 
     def _tables(self) -> list[Table]:
         tables = tables_in(self._sources)
@@ -406,10 +410,10 @@ class Snapshots:
         return tables
 
     def _sharded(self) -> WorkerTable | None:
-        """The first table, if all are sharded over workers; None if none is.
+        """Returns the first table if all are sharded over workers, or None if none is.
 
         Raises:
-            ValueError: Some are, and others are not.
+            ValueError: If some tables are sharded over workers and others are not.
         """
         tables = tables_in(self._sources)
         if len({table.servers if isinstance(table, ServerTable) else None for table in tables}) > 1:
@@ -432,13 +436,13 @@ class Snapshots:
         return sharded[0]
 
     def _calls(self) -> JointCalls:
-        """How the processes that have the rows act together."""
+        """Returns the calls that run jointly on all processes with rows of the tables."""
         first = self._sharded()
         if first is None:
             return OneProcess()
         if self._all_workers is None:
-            # Not before all workers act: one of them alone may list snapshots. A thread that writes
-            # must not be in the way of other calls.
+            # Made here because it needs all workers: the constructor and `list_snapshots` may run
+            # on one worker alone. The writing thread has its own, so as not to block other calls.
             self._all_workers = AllWorkers(first.workers, first.sharding)
             self._calls_of_writers = AllWorkers(first.workers, first.sharding)
         return self._all_workers
@@ -456,7 +460,7 @@ class Snapshots:
         return folder
 
     def _base(self, since: Any, name: str, tables: Sequence[Table]) -> SnapshotInfo:
-        """The snapshot that another one is to have the changes since."""
+        """Returns the snapshot that an incremental one of `tables` is to build on."""
         info = manifest.read(self._present(since, "since"))
         if since == name:
             raise ValueError(f"`since` must not be the snapshot itself. Received: since={since!r}")
@@ -468,7 +472,7 @@ class Snapshots:
         return info
 
     def _be_alone(self) -> None:
-        """Waits for an earlier snapshot, whose error is for who asks it."""
+        """Waits for an earlier snapshot. Its error is raised by its own `wait`, not here."""
         if self._pending is not None:
             self._pending.join()
 
@@ -481,17 +485,17 @@ class Snapshots:
 
 
 def _read_by_all(calls: JointCalls, folder: Callable[[], str]) -> SnapshotInfo:
-    """The snapshot in a folder, which all processes can read, or this raises on all of them."""
+    """Returns the snapshot in a folder. Raises on all processes if one can't read it."""
     found: list[SnapshotInfo] = []
     calls.run(lambda: found.append(manifest.read(folder())))
     return found[0]
 
 
 def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:
-    """Whether tables keep track of changes.
+    """Returns whether all tables track changes.
 
     Raises:
-        ValueError: They do not, and must.
+        ValueError: If a table does not, but the arguments require it.
     """
     if all(table.options.tracks_changes for table in tables):
         return True
@@ -507,7 +511,7 @@ def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:
 
 
 def _check_eager(method: str) -> None:
-    """Refuses a graph, where files would change once, when it is traced."""
+    """Refuses a call in a graph, which would change files once, during the trace."""
     if not tf.executing_eagerly():
         raise RuntimeError(
             f"`Snapshots.{method}` runs in eager execution. Received: a call in a graph"

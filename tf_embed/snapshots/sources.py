@@ -17,7 +17,7 @@ Source: TypeAlias = "Variable | keras.layers.Layer"
 
 
 def sources_of(tables: Any, argument: str = "tables") -> list[Source]:
-    """An argument that has tables as a list.
+    """Returns an argument with one source of tables or several as a list.
 
     Raises:
         TypeError: If an item is neither a Variable nor a layer.
@@ -34,11 +34,11 @@ def sources_of(tables: Any, argument: str = "tables") -> list[Source]:
 
 
 def chosen_sources(given: Any, argument: str) -> list[Source] | None:
-    """An optional argument that has tables as a list; None if it is None.
+    """Returns an optional argument with sources of tables as a list, or None if it is None.
 
     Raises:
         TypeError: If an item is neither a Variable nor a layer.
-        ValueError: If there is none.
+        ValueError: If the list is empty.
     """
     if given is None:
         return None
@@ -51,7 +51,7 @@ def chosen_sources(given: Any, argument: str) -> list[Source] | None:
 
 
 def tables_in(sources: Iterable[Source]) -> list[Table]:
-    """The tables of variables, and of layers those among their weights, each once."""
+    """Returns the tables of variables and of layers' weights, without duplicates."""
     found: dict[int, Table] = {}
     for source in sources:
         if isinstance(source, Variable):

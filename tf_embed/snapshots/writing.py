@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Writer`: writes a snapshot.
 
-Of tables that are sharded over workers, each worker writes its rows. Of tables on parameter
-servers, one process has each server write its own.
+If tables are sharded over workers, each worker writes its rows. If tables are on parameter servers,
+one process makes each server write its rows.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ class Writer:
     """Writes a snapshot.
 
     Args:
-        folder: Its folder.
-        name: Its name.
-        base: The snapshot that it has the changes since; None: it has all rows.
+        folder: The folder of the snapshot.
+        name: The name of the snapshot.
+        base: The snapshot that it builds on. None: it has all rows.
         tables: The tables.
-        keys: What the keys are made of, see `SnapshotInfo`.
-        calls: The processes that write it.
-        moment: Its time, see `SnapshotInfo`. That of the first worker counts. Default: now.
-        with_slots: Whether it has the optimizer slots of rows.
-        row_calls: Are made as rows are written.
+        keys: A description of the key encoding, see `SnapshotInfo`.
+        calls: The processes that write the snapshot.
+        moment: The time of the snapshot, see `SnapshotInfo`. The first worker's value is used.
+            Default: now.
+        with_slots: Whether to write the optimizer slots of rows.
+        row_calls: Called as rows are written.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Writer:
         self._calls = calls
         self._with_slots = with_slots
         self._row_calls = row_calls
-        # By the number of a process: the tables with the rows that it writes.
+        # Process number to the tables whose rows it writes.
         if calls.count == 1:
             parts = [table.parts for table in tables]
             self._written = dict(enumerate(zip(*parts, strict=True)))
@@ -77,10 +78,11 @@ class Writer:
         self._begun: dict[int, tf.Tensor] = {}
 
     def begin(self, tracked: bool) -> list[Any]:
-        """Holds the moment, if tables keep track of changes.
+        """Fixes the moment that the snapshot shows, if tables track changes.
 
         Returns:
-            A description that all workers must have, and the time and the number of the first.
+            A description, which must be equal on all workers, then the time and the save number
+            that this worker proposes.
         """
         if tracked:
             bases = [0] * len(self._tables)
@@ -97,13 +99,13 @@ class Writer:
         return [what, self._time, self._number]
 
     def agree(self, begun: Sequence[list[Any]]) -> None:
-        """Takes what the first worker has decided.
+        """Adopts the time and the save number of the first worker.
 
         Args:
-            begun: What `begin` gave on each worker.
+            begun: The result of `begin` on each worker.
 
         Raises:
-            ValueError: They save different snapshots.
+            ValueError: If the workers save different snapshots.
         """
         for rank, (what, _, _) in enumerate(begun):
             if what != begun[0][0]:
@@ -114,11 +116,11 @@ class Writer:
         _, self._time, self._number = begun[0]
 
     def give_up(self) -> None:
-        """Lets go of the moment."""
+        """Releases the moment that `begin` fixed."""
         self._begun = {}
 
     def write(self) -> SnapshotInfo:
-        """Writes all files. Each worker calls it."""
+        """Writes all files. Each worker must call it."""
         try:
             info = self._write_all()
         except BaseException as error:
@@ -146,7 +148,7 @@ class Writer:
             calls.run(self._write_rows)
             calls.run(self._commit)
         except BaseException:
-            # One worker alone removes files: it knows whether it has made them a snapshot.
+            # Only the worker that commits may remove files: it knows whether the commit was made.
             if calls.rank == 0:
                 files.give_up(self._folder, self._file_number)
             raise
@@ -205,7 +207,7 @@ class Writer:
         return snapshot_ops.Part(save, rank, self._count)
 
     def _commit(self) -> None:
-        """Makes the files of all workers a snapshot, on one worker."""
+        """Joins the files of all workers and writes the manifest, on the first worker only."""
         if self._calls.rank > 0:
             return
         written = []
@@ -231,12 +233,12 @@ class Writer:
 
 
 def _drop_frames(error: BaseException | None) -> None:
-    """Lets go of the snapshot under way, which the frames of an error hold, and it the tables."""
+    """Clears the frames of an error, which would keep the pending snapshot and its tables alive."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
 
 
 def _signed(save: int) -> int:
-    """A number of a save as ops take it."""
+    """Converts a save number from uint64 to int64, as ops take it."""
     return save - 2**64 if save >= 2**63 else save
