@@ -150,6 +150,7 @@ Status TieredTable::WriteVictims(const ExecContext& inner, const Keys& stay, siz
       // Whichever of them are in the store by now, what the cache has counts.
       for (size_t i = 0; i < count; ++i) {
         const KeyBatch one{keys + i, 1};
+        // These keys are in the cache; the first error is returned.
         if (changed[i] || !stored[i]) (void)cache_->cache()->SetChanged(inner, one, true);
       }
       return status;
