@@ -2,7 +2,7 @@
 """Each warning, each dropped error and each ignored status has a comment that says why.
 
 Rows, gradients and errors must not be lost in silence. The comment is on the line, directly above
-it, or in its block. That a status of the core is not ignored by accident is the compiler's part:
+it, or in its block. The compiler warns of a status of the core that is ignored by accident:
 `Status` is [[nodiscard]].
 """
 
