@@ -123,7 +123,7 @@ def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:
     elif isinstance(value, str) and value in kind.__members__:
         return kind[value]
     elif isinstance(value, (str, int, np.integer)) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # no member has this value: raised below
             return kind(value)
     members = ", ".join(f"{member.name} ({member.value!r})" for member in kind)
     raise ValueError(
@@ -167,7 +167,7 @@ def as_number(value: Any, name: str) -> float:
             raise TypeError("no number")
         number = float(value)
     except OverflowError:
-        number = float("inf")
+        number = float("inf")  # refused below
     except Exception as error:
         raise TypeError(f"`{name}` must be a number. Received: {name}={shown(value)}") from error
     if not abs(number) <= _LARGEST:

@@ -62,7 +62,7 @@ def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType
     result = None
     # TensorFlow also takes the numbers of an enum, and anything with a `dtype`.
     if isinstance(dtype, (tf.DType, np.dtype, str, type)):
-        with contextlib.suppress(TypeError):
+        with contextlib.suppress(TypeError):  # no dtype: raised below
             result = tf.as_dtype(dtype)
     if result not in allowed:
         names = ", ".join(one.name for one in allowed)
@@ -117,7 +117,7 @@ def name_of(value: Any, argument: str = "name") -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        size = 0
+        size = 0  # refused below
     if not 0 < size <= MAX_NAME_BYTES:
         raise ValueError(
             f"`{argument}` must be at most {MAX_NAME_BYTES} bytes of UTF-8. Received: "
@@ -147,7 +147,7 @@ def path_of(path: Any, argument: str) -> str:
     try:
         text = path.decode() if isinstance(path, bytes) else path.encode().decode()
     except UnicodeError:
-        text = "\0"
+        text = "\0"  # refused below
     if not text or "\0" in text:
         raise ValueError(
             f"`{argument}` must be a path in UTF-8, neither empty nor with zeros. Received: "

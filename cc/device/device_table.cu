@@ -119,10 +119,11 @@ cudaMemPool_t ScratchPool(int device) {
   properties.location.id = device;
   uint64_t kept = kKeptBytes;
   if (cudaMemPoolCreate(&entry->second, &properties) == cudaSuccess) {
+    // If it fails, the pool keeps no memory: slower, and otherwise the same.
     (void)cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &kept);
   } else {
     entry->second = nullptr;
-    (void)cudaGetLastError();
+    (void)cudaGetLastError();  // without a pool: plain memory
   }
   return entry->second;
 }
@@ -149,7 +150,7 @@ class OnGpu {
 // Clears the thread's last error, which other callers would take for theirs.
 Status StatusOf(cudaError_t error, int device) {
   if (error == cudaSuccess) return Status();
-  (void)cudaGetLastError();
+  (void)cudaGetLastError();  // told by the status below
   return Status::Unavailable("GPU " + std::to_string(device) +
                              " failed: " + cudaGetErrorString(error) + ".");
 }
@@ -161,7 +162,7 @@ void* MemoryOrNull(const Allocate& allocate) {
   void* memory = nullptr;
   const cudaError_t error = allocate(&memory);
   if (error == cudaSuccess) return memory;
-  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();  // null says it
   return nullptr;
 }
 
@@ -255,7 +256,7 @@ class CudaDevice {
     const void* Arrived() {
       if (is_under_way_) {
         const cudaError_t query = cudaEventQuery(sent_);
-        if (query == cudaErrorNotReady) (void)cudaGetLastError();
+        if (query == cudaErrorNotReady) (void)cudaGetLastError();  // not an error
         is_under_way_ = query != cudaSuccess;
       }
       return has_sent_ && !is_under_way_ ? bytes_ : nullptr;
@@ -495,6 +496,7 @@ class GpuMemory final : public DeviceMemory {
 int NumGpus() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  // Without CUDA there is no GPU. The error must not stay for other callers.
   (void)cudaGetLastError();
   return count;
 }
@@ -521,6 +523,7 @@ Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) {
+    // Its error is in the status below; other callers must not take it for theirs.
     (void)cudaGetLastError();
     return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
                                std::to_string(device.device) +

@@ -108,7 +108,7 @@ Status DeviceTableImpl<Device>::NewContent(const ExecContext& context,
     made = (*content)->Begin(context, row.data()) &&
            (*content)->ChangeLayout(context, LayoutOf(content_->rule), slots.data());
     (*content)->rule = content_->rule;
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // `made` is false
   }
   return made ? Status() : NoMemory(context);
 }
@@ -143,7 +143,7 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
     // failure is ignored. Under a byte limit it is skipped: a larger index could crowd out rows.
     fruitless_waits_ = 0;
     const uint64_t ahead = std::min(kAhead * keys, std::max<uint64_t>(rows / 16, kSmallAhead));
-    (void)content_->MakeRoom(context, std::min(rows + ahead, bound));
+    (void)content_->MakeRoom(context, std::min(rows + ahead, bound));  // may fail, see above
   }
   row_bound.Reserve(keys, std::min(rows, content_->room()));
   *all = present + coming <= std::min(bound, content_->room());
@@ -350,9 +350,9 @@ std::unique_ptr<Table> DeviceTableImpl<Device>::NewEmpty(size_t init_size,
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
     std::unique_ptr<Table> table;
-    (void)Create(options, device_options_, device_, &table);
+    (void)Create(options, device_options_, device_, &table);  // leaves it null if it fails
     return table;
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
     return nullptr;
   }
 }

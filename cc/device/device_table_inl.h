@@ -342,7 +342,7 @@ Status DeviceTableImpl<Device>::Create(const TableOptions& options,
   try {
     made.reset(new DeviceTableImpl(options, device_options, device));
     begun = made->Begin();
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // `begun` is false
   }
   if (!begun) return NoMemoryForRow(options.name, 0);
   *table = std::move(made);

@@ -260,7 +260,7 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   Content content;
   if (Look(path, &content) != 0 || !content.IsOf(lock)) return;
   if (content.has_rows() && keep_leftovers) {
-    (void)MoveAside(path);
+    (void)MoveAside(path);  // if it fails, the folder stays
     return;
   }
   // With other files in it, the folder stays, and stays ours.

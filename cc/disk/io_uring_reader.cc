@@ -37,7 +37,7 @@ class IoUringReader final : public BlockReader {
     if (status.ok())
       status = ReadBy(ring.get(), reads, count, depth, most_bytes, visitor, &refused);
     if (refused) {
-      (void)ring.release();
+      (void)ring.release();  // the kernel may still write to it
     } else {
       GiveBack(std::move(ring));
     }

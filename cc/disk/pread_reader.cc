@@ -72,9 +72,9 @@ class PreadReader final : public BlockReader {
     for (; started_ < wanted; ++started_) {
       try {
         threads_[started_] = std::thread([this] { Serve(); });
-      } catch (const std::system_error&) {
+      } catch (const std::system_error&) {  // fewer threads serve as well
         return;
-      } catch (const std::bad_alloc&) {
+      } catch (const std::bad_alloc&) {  // fewer threads serve as well
         return;
       }
     }

@@ -73,7 +73,7 @@ HostTable::HostTable(const TableOptions& options, const RuleSlots& rule)
 std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options, const RuleSlots& rule) {
   try {
     return std::unique_ptr<HostTable>(new HostTable(options, rule));
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
     return nullptr;
   }
 }

@@ -210,7 +210,7 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
     return std::unique_ptr<HostTable>(new HostTable(options, RuleSlots()));
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
     return nullptr;
   }
 }

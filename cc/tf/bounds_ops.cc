@@ -66,6 +66,7 @@ class CheckBoundsOp : public tf::OpKernel {
     const int64_t calls = so_far->calls.fetch_add(1) + 1;
     const int64_t faults = so_far->faults.fetch_add(count) + count;
     if ((calls & (calls - 1)) != 0) return;
+    // The op's output counts each fault as well.
     LOG(WARNING) << words << ". Faults of this kind: " << count << " in this call, " << faults
                  << " in " << calls << (calls == 1 ? " call" : " calls")
                  << "; the next message is after " << 2 * calls << " calls with some.";

@@ -199,6 +199,7 @@ absl::Status Folder::Replace(const std::string& file, const std::string& aside,
 void Folder::Remove(const std::string& file) const {
   const absl::Status status = tf::Env::Default()->DeleteFile(PathOf(file));
   if (!status.ok() && !absl::IsNotFound(status)) {
+    // The file takes disk space; no manifest names it, so no row depends on it.
     LOG(WARNING) << "'" << PathOf(file)
                  << "' is of no use any more and can't be removed: " << status.message();
   }

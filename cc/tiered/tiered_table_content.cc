@@ -153,7 +153,7 @@ std::unique_ptr<Table> TieredTable::NewEmpty(size_t init_size,
     std::unique_ptr<TieredTable> table;
     if (!Create(options, tiers_, &table).ok()) return nullptr;
     return table;
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
     return nullptr;
   }
 }

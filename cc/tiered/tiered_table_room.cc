@@ -150,6 +150,7 @@ Status TieredTable::WriteVictims(const ExecContext& inner, const Keys& stay, siz
       // The cache's copy counts, whether or not the store has one by now.
       for (size_t i = 0; i < count; ++i) {
         const KeyBatch one{keys + i, 1};
+        // These keys are in the cache; the first error is returned.
         if (changed[i] || !stored[i]) (void)cache_->cache()->SetChanged(inner, one, true);
       }
       return status;

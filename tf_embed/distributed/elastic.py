@@ -168,5 +168,5 @@ def _version(path: str) -> tuple[int, ...]:
     try:
         found = os.stat(path)
     except OSError:
-        return ()
+        return ()  # missing, which is a state like others
     return (found.st_ino, found.st_mtime_ns, found.st_size)

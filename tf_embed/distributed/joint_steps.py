@@ -170,7 +170,7 @@ def _ids_of_layers(
             of_layer = keras.tree.flatten(layer.input)
             has_variables = bool(keras.Model(inputs, of_layer).variables)
         except (AttributeError, ValueError):
-            continue
+            continue  # left out of the joint step: the layer exchanges its ids itself
         if has_variables and any(tf.as_dtype(one.dtype).is_floating for one in of_layer):
             continue
         layers.append((layer, len(of_layer)))

@@ -127,6 +127,7 @@ class Task:
     def send(self, number: int) -> None:
         """Sends a signal to the whole group. Does nothing if the task has ended."""
         if self.status is None:
+            # The group may have ended just now. PermissionError: its number is of others by now.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.group, number)
 
@@ -278,7 +279,7 @@ class Group:
         for reader in self._readers:
             # A process that left its group may hold the pipe open.
             reader.join(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the guard was killed, and needs no word
             assert self._guard.stdin is not None
             self._guard.stdin.close()
         self._guard.wait()

@@ -120,7 +120,7 @@ def _number_from(least: int, most: int) -> Callable[[str], int]:
 
 def _seconds(text: str) -> float:
     """A positive number of seconds."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError):  # no number: raised below
         if 0.001 <= float(text) < float("inf"):
             return float(text)
     raise argparse.ArgumentTypeError(f"must be a positive number of seconds. Received: {text}")
@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options).code
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return 128 + signal.SIGINT  # the status that shells give
     except _EndedBy as ended:
         return 128 + int(ended.args[0])
 

@@ -55,7 +55,7 @@ class WorkerDatasets:
         try:
             return self._coordinator.schedule(read, args=(self.iterator(),)).get()
         except tf.errors.OutOfRangeError as error:
-            with contextlib.suppress(tf.errors.OutOfRangeError):
+            with contextlib.suppress(tf.errors.OutOfRangeError):  # the data ends
                 self._coordinator.join()  # which otherwise raises it in the next call
             raise ValueError(
                 "`x(worker, workers)` must give a dataset with a batch. Received: one without any"

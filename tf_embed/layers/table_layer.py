@@ -479,7 +479,7 @@ class TableLayer(LayerWithTables):
         try:
             row = np.asarray(unknown_value)
         except (TypeError, ValueError, NotImplementedError):
-            row = np.array(None)
+            row = np.array(None)  # refused below
         if row.dtype.kind not in "iuf":
             raise TypeError(
                 "`unknown_value` must be a number or an array of numbers. Received: "

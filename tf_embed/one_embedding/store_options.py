@@ -325,6 +325,7 @@ def _first_device() -> str:
 def _say_once(message: str) -> None:
     if message not in _said:
         _said.add(message)
+        # Of arguments without effect here: no row depends on them.
         logging.warning(message)
 
 

@@ -318,7 +318,7 @@ class RowOptimizer:
 def config_of(optimizer: Any) -> dict[str, Any]:
     """An optimizer's config, without Keras's warning that a callable in it can't go into a file."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", UserWarning)  # the config goes into no file
         return dict(optimizer.get_config())
 
 

@@ -229,6 +229,7 @@ class Follower(WithBlock):
             try:
                 self._try_update()
             except Exception as error:
+                # The next call of `wait` or `stop` raises it as well.
                 logging.exception("The follower of %r ends.", self.path)
                 with self._changed:
                     self._failure = error

@@ -31,4 +31,5 @@ class WithBlock:
         except Exception:
             if error is None:
                 raise
+            # The block's own error is raised.
             logging.exception("%s of %r ends with an error.", type(self).__name__, self.path)

@@ -64,6 +64,7 @@ def readable(path: str, names: Sequence[str] | None = None) -> Iterator[Snapshot
     """
     for name in manifest.names_in(path) if names is None else names:
         folder = os.path.join(path, name)
+        # Loading a damaged one raises: see above. NotFoundError: it was removed just now.
         with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
             if manifest.exists(folder):
                 yield manifest.read(folder)

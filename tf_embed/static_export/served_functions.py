@@ -115,7 +115,7 @@ def _signature_of_inputs(model: keras.Layer) -> list[Any]:
         is_sequential = isinstance(model, keras.Sequential)
         inputs = model.inputs if is_sequential else [model.input]
     except (AttributeError, ValueError):
-        inputs = None
+        inputs = None  # unknown: raised below
     if not inputs:
         raise ValueError(
             "`input_signature` must be given, because the inputs of `model` are not known: such as "

@@ -115,6 +115,6 @@ def _kind(name: str) -> str | None:
     try:
         spec = tf.DeviceSpec.from_string(name)
     except (TypeError, ValueError, AttributeError):
-        return None
+        return None  # no device of this machine: callers refuse it by name
     local = spec.job in (None, "localhost")
     return (spec.device_type or "").upper() if local else None

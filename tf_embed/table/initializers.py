@@ -228,7 +228,7 @@ def _distribution(
         try:
             result = float(value)
         except (TypeError, ValueError, OverflowError):
-            result = math.nan
+            result = math.nan  # refused below
         if not abs(result) <= value_dtype.max or (least is not None and result < least):
             bound = "" if least is None else f" and at least {least:g}"
             raise ValueError(
@@ -292,7 +292,7 @@ def _strings(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
     try:
         row = tuple(strings)
     except TypeError:
-        row = ()
+        row = ()  # refused below
     if len(row) != dim or not all(isinstance(one, (str, bytes)) for one in row):
         raise TypeError(
             f"`initializer` of {name!r} must be a string or {dim} of them, for its value dtype is "
@@ -310,7 +310,7 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
         array = np.asarray(initializer)
         numbers = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError):
-        array = None
+        array = None  # refused below
     kinds = "biufO" if value_dtype == tf.bool else "iufO"
     if array is None or (array.dtype.kind not in kinds and array.dtype.name != "bfloat16"):
         raise TypeError(

@@ -36,6 +36,7 @@ def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
     if redis is not None and redis.restore == "if_empty" and tf.executing_eagerly():
         rows = int(table.size())
         if rows:
+            # The user asked for it by `restore="if_empty"`: no row is lost in Redis.
             logging.warning(
                 "%r keeps its %d rows in Redis: the %d saved ones are not restored. Say "
                 'RedisServer(restore="always") to replace them.',

@@ -506,6 +506,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         with tf.init_scope():
             rows = int(slot_ops.rows_of_other_rule(self.resource_handle, rule=rule))
         if rows:
+            # Another optimizer has no use for the slots. The weights, which matter, are kept.
             logging.warning(
                 "%r is now trained by the rule %r: the optimizer slots of its %d rows, of another "
                 "rule, start anew; their weights are kept.",

@@ -142,6 +142,7 @@ def plain(value: Any) -> Any:
 
 @functools.cache
 def _say_once(text: str) -> None:
+    # Of arguments without effect here: rows have the same values.
     logging.warning("%s", text)
 
 

@@ -33,6 +33,7 @@ class Eviction:
         """
         name, policy = self._table.options.name, self._table.options.policy
         if policy is None:
+            # As the docstring of `Variable.restrict` says. No row leaves, so nothing is lost.
             logging.warning("%r has no policy by which it could be restricted.", name)
             return None
         if unknown:

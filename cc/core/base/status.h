@@ -20,7 +20,7 @@ enum class StatusCode {
   kAborted,      // a server was lost; the same may succeed later
 };
 
-class Status {
+class [[nodiscard]] Status {
  public:
   Status() = default;
   static Status InvalidArgument(std::string message) {
@@ -45,7 +45,7 @@ class Status {
     Status status(StatusCode::kResourceExhausted, std::string());
     try {
       status.message_ = describe();
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc&) {  // the code tells enough
     }
     return status;
   }

@@ -144,7 +144,7 @@ std::unique_ptr<StringKeys> StringKeys::Create(Allocator* allocator, HashFunctio
   try {
     auto content = std::make_unique<Content>(allocator);
     return std::unique_ptr<StringKeys>(new StringKeys(allocator, hash, std::move(content)));
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
     return nullptr;
   }
 }

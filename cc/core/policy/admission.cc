@@ -510,7 +510,7 @@ std::shared_ptr<Admission> Admission::NewCounter(Allocator* allocator, uint32_t 
   try {
     return std::make_shared<Waiting<Counts>>(allocator, Kind::kCounter, threshold, max_keys,
                                              Counts::Options{});
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
     return nullptr;
   }
 }
@@ -530,7 +530,7 @@ std::shared_ptr<Admission> Admission::NewBloom(Allocator* allocator, uint32_t th
   try {
     return std::make_shared<Waiting<BloomFilters>>(allocator, Kind::kBloom, threshold, max_keys,
                                                    options);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
     return nullptr;
   }
 }

@@ -102,7 +102,7 @@ Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num
     // Without memory for a copy the tables are right, only larger.
     for (size_t i = 0; i < num_shards; ++i) {
       if (TableMaintenance* maintenance = shards[i]->maintenance()) {
-        (void)maintenance->Shrink(paused);
+        (void)maintenance->Shrink(paused);  // may fail, see above
       }
     }
   }

@@ -40,7 +40,7 @@ void ChangeLog::NoteLeft(int64_t key) {
       left_[period()].push_back(key);
       ++num_left_;
       return;
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc&) {  // as if there were too many, below
     }
   }
   ForgetPeriods();
