@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 
+import notebooks
 from absl.testing import absltest
 
 import tf_embed
@@ -17,8 +18,16 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.ipynb")),
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def text_of(page: pathlib.Path) -> str:
+    """A page, or the prose of a notebook."""
+    if page.suffix == ".ipynb":
+        return "\n\n".join(notebooks.sources_of(page, "markdown"))
+    return page.read_text()
 
 
 def without_code(text: str) -> str:
@@ -29,7 +38,7 @@ def without_code(text: str) -> str:
 
 def anchors(page: pathlib.Path) -> set[str]:
     """The anchors of a page's headings."""
-    headings = re.findall(r"^#+ (.*)$", without_code(page.read_text()), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", without_code(text_of(page)), re.MULTILINE)
     texts = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", text.lower()).strip()) for text in texts}
 
@@ -45,16 +54,14 @@ def violations(page: pathlib.Path, text: str) -> list[str]:
         path = pathlib.Path(os.path.normpath(page.parent / target)) if target else page
         if not path.is_file():
             found.append(f"{name} links to {link}, which is no file")
-        elif anchor and path.suffix == ".md" and anchor not in anchors(path):
+        elif anchor and path.suffix in (".md", ".ipynb") and anchor not in anchors(path):
             found.append(f"{name} links to {link}, which has no such heading")
     return found
 
 
 class DocLinksTest(absltest.TestCase):
     def test_links_lead_somewhere(self):
-        self.assertEqual(
-            [line for page in PAGES for line in violations(page, page.read_text())], []
-        )
+        self.assertEqual([line for page in PAGES for line in violations(page, text_of(page))], [])
 
     def test_a_link_to_nothing_is_found(self):
         page = ROOT / "docs" / "guides" / "workers.md"
@@ -70,7 +77,7 @@ class DocLinksTest(absltest.TestCase):
 
     def test_each_page_is_in_the_navigation(self):
         listed = re.findall(
-            r"\w[\w/]*\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+            r"\w[\w/]*\.(?:md|ipynb)", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
         )
         docs = ROOT / "docs"
         pages = [page.relative_to(docs).as_posix() for page in PAGES if docs in page.parents]

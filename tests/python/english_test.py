@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import collections
+import json
 import pathlib
 
 import prose
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SUFFIXES = (".py", ".md", ".cc", ".h", ".cu")
+SUFFIXES = (".py", ".md", ".ipynb", ".cc", ".h", ".cu")
 # The most of each habit in 10,000 words of a folder. A folder that gets better lowers its ceiling.
 CEILINGS = {
     "benchmarks": {"what": 6, "where": 1, "who": 1, "anew": 1},
@@ -47,8 +48,14 @@ def test_habits_are_counted_in_prose_alone(tmp_path):
     python.write_text('"""What is it? Where rows are absent, nobody knows."""\nwhat = 1  # what\n')
     page = tmp_path / "one.md"
     page.write_text("What `what` is.\n```\nwhat\n```\n")
+    notebook = tmp_path / "one.ipynb"
+    cells = [("markdown", "Who is it? `what`"), ("code", "what = 1  # anew")]
+    notebook.write_text(
+        json.dumps({"cells": [{"cell_type": kind, "source": [text]} for kind, text in cells]})
+    )
     header = tmp_path / "one.h"
     header.write_text("int what;  // whoever comes anew\n")
     assert prose.tics(prose.prose_of(python)) == {"what": 2, "where": 1, "who": 1, "anew": 0}
     assert prose.tics(prose.prose_of(page)) == {"what": 1, "where": 0, "who": 0, "anew": 0}
+    assert prose.tics(prose.prose_of(notebook)) == {"what": 0, "where": 0, "who": 1, "anew": 1}
     assert prose.tics(prose.prose_of(header)) == {"what": 0, "where": 0, "who": 1, "anew": 1}

@@ -9,6 +9,8 @@ import pathlib
 import re
 import tokenize
 
+import notebooks
+
 # Each is a habit that hides the noun, the condition or the actor of a sentence.
 TICS = {
     "what": re.compile(r"\bwhat\b", re.IGNORECASE),
@@ -30,12 +32,20 @@ def tics(text: str) -> dict[str, int]:
 
 def prose_of(path: pathlib.Path) -> str:
     """The prose of a file, without code, by its kind."""
+    if path.suffix == ".ipynb":
+        code = _of_python("\n".join(notebooks.sources_of(path, "code")))
+        pages = "\n\n".join(notebooks.sources_of(path, "markdown"))
+        return f"{_of_markdown(pages)}\n{code}"
     text = path.read_text()
     if path.suffix == ".py":
         return _of_python(text)
     if path.suffix == ".md":
-        return re.sub(r"`[^`]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+        return _of_markdown(text)
     return "\n".join(re.findall(r"//+ ?(.*)$", text, re.M))
+
+
+def _of_markdown(text: str) -> str:
+    return re.sub(r"`[^`]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
 
 
 def _of_python(text: str) -> str:
