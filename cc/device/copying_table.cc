@@ -179,9 +179,9 @@ class CopyingTable final : public Table,
   Status FinishStep(const ExecContext& context, const Rule& rule) override {
     return table_->FinishStep(context, rule);
   }
-  double LargestSlot(const ExecContext& context, const RuleSlots& rule,
-                     size_t slot) const override {
-    return table_->maintenance()->LargestSlot(context, rule, slot);
+  Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                     double* largest) const override {
+    return table_->maintenance()->LargestSlot(context, rule, slot, largest);
   }
 
   Status Erase(const ExecContext& context, const KeyBatch& batch) override {

@@ -226,26 +226,26 @@ Status DeviceTableImpl<Device>::FinishStep(const ExecContext& context, const Rul
 }
 
 template <class Device>
-double DeviceTableImpl<Device>::LargestSlot(const ExecContext& context, const RuleSlots& rule,
-                                            size_t slot) const {
+Status DeviceTableImpl<Device>::LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                                            size_t slot, double* largest) const {
   const Reading reading(this, context);
-  if (!SameRule(content_->rule, rule) || slot >= rule.slots_per_row()) return 0.0;
-  Array<uint64_t> largest(device_, context);
-  if (!largest.MakeZeros(1).ok()) return 0.0;
+  *largest = 0.0;
+  if (!SameRule(content_->rule, rule) || slot >= rule.slots_per_row()) return Status();
+  Array<uint64_t> found(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(found.MakeZeros(1));
   const size_t places = content_->index().num_places();
   if (options_.value_type == DataType::kDouble) {
     device_.Launch(context, places, kPlaceCost,
-                   LargestSlotKernel<double>{View(), slot, largest.data()});
+                   LargestSlotKernel<double>{View(), slot, found.data()});
   } else {
     device_.Launch(context, places, kPlaceCost,
-                   LargestSlotKernel<float>{View(), slot, largest.data()});
+                   LargestSlotKernel<float>{View(), slot, found.data()});
   }
   // The kernel takes the maximum of bit patterns: those of doubles from 0 are in numeric order.
   uint64_t bits;
-  device_.CopyOut(context, largest.data(), sizeof(bits), &bits);
-  double number;
-  std::memcpy(&number, &bits, sizeof(number));
-  return number;
+  device_.CopyOut(context, found.data(), sizeof(bits), &bits);
+  std::memcpy(largest, &bits, sizeof(*largest));
+  return device_.Check(context);
 }
 
 template <class Device>

@@ -95,7 +95,8 @@ class DeviceTableImpl final : public DeviceTable,
   Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
                const Rule& rule) override;
   Status FinishStep(const ExecContext& context, const Rule& rule) override;
-  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                     double* largest) const override;
   Status FindPooled(const ExecContext& context, const PooledFind* finds,
                     size_t count) const override;
   Status ApplyBags(const ExecContext& context, const float* gradients, const BagGradients* batches,

@@ -72,7 +72,8 @@ class HostTable final : public Table,
   Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
                const Rule& rule) override;
   Status FinishStep(const ExecContext& context, const Rule& rule) override;
-  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                     double* largest) const override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
   using Table::Clear;
   Status Clear(const ExecContext& context) override;

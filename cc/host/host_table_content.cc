@@ -141,12 +141,13 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
   return failure.Take();
 }
 
-double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
-                              size_t slot) const {
+Status HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                              double* largest) const {
   const ReadLocks reading(locks_, context);
   const Content& content = *content_;
-  if (!SameRule(content.rule, rule) || slot >= rule.slots_per_row()) return 0.0;
-  double largest[StripedIndex::kStripes] = {};
+  *largest = 0.0;
+  if (!SameRule(content.rule, rule) || slot >= rule.slots_per_row()) return Status();
+  double found[StripedIndex::kStripes] = {};
   const SlotPlace place = DispatchSlots(options_.value_type, [&](auto tag) {
     return SlotPlace::Of<typename decltype(tag)::Type>(content.rule, slot);
   });
@@ -155,13 +156,14 @@ double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
     for (size_t stripe = begin; stripe < end; ++stripe) {
       std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
       ForEachRow(content, stripe, [&](Bucket&, int64_t, uint32_t, const char* row) {
-        largest[stripe] = std::max(largest[stripe], place.load(row + offset));
+        found[stripe] = std::max(found[stripe], place.load(row + offset));
       });
     }
   };
   const size_t stripe_cost = kRowCost * (1 + content.index.size() / StripedIndex::kStripes);
   context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(look));
-  return *std::max_element(largest, largest + StripedIndex::kStripes);
+  *largest = *std::max_element(found, found + StripedIndex::kStripes);
+  return Status();
 }
 
 HostTable::RowCopier::RowCopier(const Content& content, Allocator* allocator)

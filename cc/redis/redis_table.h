@@ -73,7 +73,8 @@ class RedisTable final : public Table, public TableMaintenance {
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
   // NaN if the server is unreachable.
-  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                     double* largest) const override;
   Status Shrink(const ExecContext&) override { return Status(); }
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
   // A HostTable, which TakeContent writes to the server.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -241,22 +240,23 @@ Status RedisTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows*
   });
 }
 
-double RedisTable::LargestSlot(const ExecContext&, const RuleSlots& rule, size_t slot) const {
-  if (!SameRule(Known()->rule, rule) || slot >= rule.slots_per_row()) return 0.0;
+Status RedisTable::LargestSlot(const ExecContext&, const RuleSlots& rule, size_t slot,
+                               double* largest) const {
+  *largest = 0.0;
+  if (!SameRule(Known()->rule, rule) || slot >= rule.slots_per_row()) return Status();
   constexpr size_t kRows = 4096;
-  double largest = 0.0;
   WholeRows rows(options_.allocator);
   for (ExportCursor cursor; !cursor.done;) {
-    if (!ExportBatch(kRows, &cursor, &rows).ok()) return std::numeric_limits<double>::quiet_NaN();
+    TF_EMBED_RETURN_IF_ERROR(ExportBatch(kRows, &cursor, &rows));
     DispatchSlots(options_.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
       const T* const slots = reinterpret_cast<const T*>(rows.slots.data());
       for (size_t i = 0; i < rows.size; ++i) {
-        largest = std::max<double>(largest, slots[i * rule.slots_per_row() + slot]);
+        *largest = std::max<double>(*largest, slots[i * rule.slots_per_row() + slot]);
       }
     });
   }
-  return largest;
+  return Status();
 }
 
 std::unique_ptr<Table> RedisTable::NewEmpty(size_t init_size,

@@ -230,8 +230,10 @@ class LargestSlotOp : public TableOp {
     const ExecContext exec = ThreadPoolOf(context);
     double so_far = 0.0;
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      so_far =
-          std::max(so_far, table->shard(number)->maintenance()->LargestSlot(exec, rule, slot_));
+      double of_shard;
+      TF_RETURN_IF_ERROR(ToTensorFlow(
+          table->shard(number)->maintenance()->LargestSlot(exec, rule, slot_, &of_shard)));
+      so_far = std::max(so_far, of_shard);
     }
     largest->scalar<double>()() = so_far;
     return absl::OkStatus();

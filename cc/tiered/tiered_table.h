@@ -112,7 +112,8 @@ class TieredTable final : public Table,
   void SetInitializer(const RowInitializer& initializer) override;
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
-  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                     double* largest) const override;
   Status Shrink(const ExecContext& context) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
   ChangeLog* changes() const override { return changes_.get(); }

@@ -48,25 +48,27 @@ Status TieredTable::SetRule(const ExecContext& context, const RuleSlots& rule) {
   return MakeRoomAlone(context.Holding(Held::kWriting), KeyBatch(), 0);
 }
 
-double TieredTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
-                                size_t slot) const {
+Status TieredTable::LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                                double* largest) const {
   const ReadLocks reading(locks_, context);
-  if (!SameRule(rule_, rule) || slot >= rule.slots_per_row()) return 0.0;
-  double largest = cache_->maintenance()->LargestSlot(context.Holding(Held::kContent), rule, slot);
+  *largest = 0.0;
+  if (!SameRule(rule_, rule) || slot >= rule.slots_per_row()) return Status();
+  TF_EMBED_RETURN_IF_ERROR(
+      cache_->maintenance()->LargestSlot(context.Holding(Held::kContent), rule, slot, largest));
   WholeRows rows(options_.allocator);
   const size_t slots = rule.slots_per_row();
   for (ExportCursor cursor; !cursor.done;) {
-    if (!store_->Scan(kPassRows, &cursor, &rows).ok()) break;
+    TF_EMBED_RETURN_IF_ERROR(store_->Scan(kPassRows, &cursor, &rows));
     DispatchSlots(options_.value_type, [&](auto tag) {
       using Slot = typename decltype(tag)::Type;
       for (size_t i = 0; i < rows.size; ++i) {
         Slot value;
         std::memcpy(&value, rows.slots.data() + (i * slots + slot) * sizeof(Slot), sizeof(Slot));
-        largest = std::max(largest, static_cast<double>(value));
+        *largest = std::max(*largest, static_cast<double>(value));
       }
     });
   }
-  return largest;
+  return Status();
 }
 
 Status TieredTable::FinishStep(const ExecContext& context, const Rule& rule) {

@@ -99,10 +99,10 @@ class TableMaintenance {
   virtual Status SetRule(const ExecContext& context, const RuleSlots& rule) = 0;
   Status SetRule(const RuleSlots& rule) { return SetRule(ExecContext::Serial(), rule); }
 
-  // The largest value of slot number `slot` over all rows, at least 0; 0 if the table has another
-  // rule.
-  virtual double LargestSlot(const ExecContext& context, const RuleSlots& rule,
-                             size_t slot) const = 0;
+  // Sets `largest` to the largest value of slot number `slot` over all rows, at least 0; to 0 if
+  // the table has another rule.
+  virtual Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
+                             double* largest) const = 0;
 
   // Compacts the table and frees memory. Needs memory for a second copy of the rows meanwhile.
   virtual Status Shrink(const ExecContext& context) = 0;

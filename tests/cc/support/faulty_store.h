@@ -20,6 +20,8 @@ class FaultyStore final : public BackingStore {
 
   // Fails the verbs Get and Put after `verbs` more of them; -1: never.
   void FailAfter(int verbs) { verbs_left_ = verbs; }
+  // Fails Scan until it is called with false.
+  void FailScans(bool fail) { scans_fail_ = fail; }
 
   // Actions of another thread before the next Get, or Erase, looks at the rows. Set while no verb
   // runs.
@@ -85,6 +87,7 @@ class FaultyStore final : public BackingStore {
   using BackingStore::Scan;
   Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
               WholeRows* rows) const override {
+    if (scans_fail_) return Status::Unavailable(name() + " can't be scanned, as a test wants it.");
     return store_->Scan(max_rows, wanted, cursor, rows);
   }
   using BackingStore::SetRule;
@@ -112,6 +115,7 @@ class FaultyStore final : public BackingStore {
 
   const std::unique_ptr<BackingStore> store_;
   std::atomic<int> verbs_left_{-1};
+  bool scans_fail_ = false;
 };
 
 }  // namespace tf_embed

@@ -308,6 +308,21 @@ TEST_P(TieredTableTest, RowsThatCantBeReadAreAnErrorAndStay) {
   }
 }
 
+TEST_P(TieredTableTest, TheLargestSlotOfRowsThatCantBeReadIsAnError) {
+  const Rule rule = MakeRule(RuleKind::kRowwiseAdagrad, kDim);
+  const std::vector<float> gradients(100 * kDim, 2.0f);
+  ASSERT_TRUE(
+      table->Apply(context, Batch(KeysUpTo(100)), gradients.data(), DataType::kFloat, rule).ok());
+  double before, after;
+  ASSERT_TRUE(table->LargestSlot(context, rule.slots, 0, &before).ok());
+  EXPECT_GT(before, 0.0);
+  store->FailScans(true);
+  EXPECT_EQ(StatusCode::kUnavailable, table->LargestSlot(context, rule.slots, 0, &after).code());
+  store->FailScans(false);
+  ASSERT_TRUE(table->LargestSlot(context, rule.slots, 0, &after).ok());
+  EXPECT_EQ(before, after);
+}
+
 INSTANTIATE_TEST_SUITE_P(Caches, TieredTableTest, testing::ValuesIn(kCaches), NameOfCache);
 
 // Threads.

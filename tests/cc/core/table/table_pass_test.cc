@@ -110,6 +110,13 @@ TEST_P(TablePasses, AnOddRowHasNoHalves) {
   EXPECT_EQ(0u, table->size());
 }
 
+double LargestSlot(const Table& table, const ExecContext& context, const RuleSlots& rule,
+                   size_t slot) {
+  double largest = -1.0;
+  EXPECT_TRUE(table.maintenance()->LargestSlot(context, rule, slot, &largest).ok());
+  return largest;
+}
+
 TEST_P(TablePasses, TheLargestCountIsThatOfTheKeyThatCameMostOften) {
   for (const DataType type : {DataType::kFloat, DataType::kDouble}) {
     const auto table = NewTable(type, 2);
@@ -118,16 +125,16 @@ TEST_P(TablePasses, TheLargestCountIsThatOfTheKeyThatCameMostOften) {
       hyper.decay_mode = static_cast<double>(DecayMode::kCounter);
       hyper.counter_half_life = -1.0;
     });
-    EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, rule.slots, 2));
+    EXPECT_EQ(0.0, LargestSlot(*table, serial, rule.slots, 2));
     const std::vector<double> gradients(2000);
     ASSERT_TRUE(table->Apply(serial, Batch(KeysFrom(0, 900)), gradients.data(), type, rule).ok());
-    EXPECT_EQ(1.0, table->maintenance()->LargestSlot(serial, rule.slots, 2));
+    EXPECT_EQ(1.0, LargestSlot(*table, serial, rule.slots, 2));
     for (int step = 0; step < 4; ++step) {
       ASSERT_TRUE(table->Apply(serial, Batch{77}, gradients.data(), type, rule).ok());
     }
-    EXPECT_EQ(5.0, table->maintenance()->LargestSlot(Threads(2), rule.slots, 2));
-    EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, rule.slots, 3));
-    EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, FusedSlots(RuleKind::kAdam, 2), 0));
+    EXPECT_EQ(5.0, LargestSlot(*table, Threads(2), rule.slots, 2));
+    EXPECT_EQ(0.0, LargestSlot(*table, serial, rule.slots, 3));
+    EXPECT_EQ(0.0, LargestSlot(*table, serial, FusedSlots(RuleKind::kAdam, 2), 0));
   }
 }
 
@@ -147,7 +154,7 @@ TEST_P(TablePasses, PassesAndOtherVerbsGoTogether) {
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(table->FinishStep(Threads(2), rule).ok());
   });
   std::thread largest([&] {
-    for (int i = 0; i < 20; ++i) table->maintenance()->LargestSlot(serial, rule.slots, kDim);
+    for (int i = 0; i < 20; ++i) LargestSlot(*table, serial, rule.slots, kDim);
   });
   std::thread writer([&] {
     for (int i = 0; i < 20; ++i) {
