@@ -294,10 +294,8 @@ TEST(RedisTable, APassOverAllRowsIsThatOfATableInMemory) {
     ExpectSameBits(RowOf(*in_memory, key), RowOf(*table, key), "row");
   }
   for (size_t slot = 0; slot < rule.slots.slots_per_row(); ++slot) {
-    double expected, largest;
-    ASSERT_TRUE(in_memory->LargestSlot(kSerial, rule.slots, slot, &expected).ok());
-    ASSERT_TRUE(table->LargestSlot(kSerial, rule.slots, slot, &largest).ok());
-    EXPECT_EQ(expected, largest);
+    EXPECT_EQ(LargestSlot(*in_memory, kSerial, rule.slots, slot),
+              LargestSlot(*table, kSerial, rule.slots, slot));
   }
 }
 

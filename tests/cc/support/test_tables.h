@@ -472,6 +472,14 @@ inline std::vector<Rule> AllRules(size_t dim) {
   return rules;
 }
 
+// The result of the verb of this name, which must succeed.
+inline double LargestSlot(const Table& table, const ExecContext& context, const RuleSlots& rule,
+                          size_t slot) {
+  double largest = -1.0;
+  EXPECT_TRUE(table.maintenance()->LargestSlot(context, rule, slot, &largest).ok());
+  return largest;
+}
+
 }  // namespace tf_embed
 
 #endif  // TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_

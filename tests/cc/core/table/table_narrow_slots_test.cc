@@ -185,10 +185,9 @@ TEST_P(TableNarrowSlots, TheLargestSlotIsFoundInEachGroup) {
   ASSERT_TRUE(
       table->InsertOrAssign(serial, Batch{5, 6}, weights.data(), {&rule, slots.data()}).ok());
   for (size_t slot = 0; slot < 9; ++slot) {
-    EXPECT_EQ(std::max(slots[slot], slots[9 + slot]),
-              table->maintenance()->LargestSlot(serial, rule, slot));
+    EXPECT_EQ(std::max(slots[slot], slots[9 + slot]), LargestSlot(*table, serial, rule, slot));
   }
-  EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, rule, 9));
+  EXPECT_EQ(0.0, LargestSlot(*table, serial, rule, 9));
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, TableNarrowSlots, testing::ValuesIn(HostTables()), NameOfTable);

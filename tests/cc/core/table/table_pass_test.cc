@@ -110,13 +110,6 @@ TEST_P(TablePasses, AnOddRowHasNoHalves) {
   EXPECT_EQ(0u, table->size());
 }
 
-double LargestSlot(const Table& table, const ExecContext& context, const RuleSlots& rule,
-                   size_t slot) {
-  double largest = -1.0;
-  EXPECT_TRUE(table.maintenance()->LargestSlot(context, rule, slot, &largest).ok());
-  return largest;
-}
-
 TEST_P(TablePasses, TheLargestCountIsThatOfTheKeyThatCameMostOften) {
   for (const DataType type : {DataType::kFloat, DataType::kDouble}) {
     const auto table = NewTable(type, 2);

@@ -118,8 +118,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
         case 10:
           return table()->FinishStep(context_, Momentum());
         case 11:
-          (void)table()->maintenance()->LargestSlot(context_, Momentum().slots, 0);
-          return Status();
+          return table()->maintenance()->LargestSlot(context_, Momentum().slots, 0, &largest_);
         case 12:
           return table()->Erase(context_, keys_);
         case 13:
@@ -229,6 +228,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
     std::vector<char> rows_;
     std::array<std::vector<char>, kTables> pooled_;
     std::array<bool, kBatch> flags_{};
+    double largest_ = 0.0;
   };
 
   bool keeps_statistics() const { return tables_[0]->options().policy.statistics.size() > 0; }
