@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table saves of the keys that wait for a row, divided among workers and put together.
+"""Saved admission counts of keys without a row: gather from workers, and split by owner.
 
 A CounterAdmission saves a list of keys and counts, at the end of the vector `policy` of an export:
 
@@ -24,7 +24,7 @@ _COUNTER = 1  # Admission::Kind::kCounter
 
 
 def knows_keys(options: TableOptions) -> bool:
-    """Whether what a table saves of waiting keys tells the keys, or there is nothing to save."""
+    """Whether the saved admission counts name their keys. True without admission."""
     admission = None if options.policy is None else options.policy.admission
     if admission is None:
         return True
@@ -71,7 +71,7 @@ def chosen(
 
 
 def _split(policy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What precedes the counts, both generations [n, 2], and whether there are counts."""
+    """The vector before the counts, both generations [n, 2], and whether there are counts."""
     kinds = (tf.int64, tf.int64, tf.int64, tf.bool)
     head, young, old, is_counter = tf.numpy_function(_split_array, [policy], kinds)
     return (
@@ -95,7 +95,7 @@ def _split_array(policy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _pairs(numbers: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-    """A generation, and what is behind it; None if it is not whole."""
+    """A generation, or None if it is truncated; and the rest of the vector."""
     if len(numbers) == 0 or not 0 <= numbers[0] <= len(numbers) // 2:
         return None, numbers
     end = 1 + 2 * int(numbers[0])
