@@ -60,7 +60,7 @@ def owners(
     Args:
         keys: Any shape.
         shard_num: Number of shards.
-        partition_fn: What chooses.
+        partition_fn: The function that chooses the shard.
         name: The variable, for messages.
 
     Returns:
@@ -68,8 +68,8 @@ def owners(
         itself.
 
     Raises:
-        TypeError: The function gave something else than int32 or int64.
-        ValueError: The function gave another shape than that of the keys.
+        TypeError: If the function returns neither int32 nor int64.
+        ValueError: If the function returns another shape than that of the keys.
     """
     if partition_fn is default_partition_fn or shard_num == 1:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SlotVariable`: what an optimizer keeps beside the rows of a table, to look at."""
+"""`SlotVariable`: a view of one optimizer slot of the rows of a table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SlotVariable:
 
     Attributes:
         name: The variable's name, and the slot's.
-        dim: Number of slots in a row: that of the weights, or 1 where a row has one.
+        dim: Number of slots in a row: that of the weights, or 1 for one slot of the whole row.
         table: The table.
         rule: The optimizer rule that the slot is of.
-        begin: Where it begins among all slots of a row.
-        initial_value: What it starts from in a new row. NaN: the row's weights.
+        begin: The offset of the slot among all slots of a row.
+        initial_value: The slot's value in a new row. NaN: the row's weights.
     """
 
     name: str
