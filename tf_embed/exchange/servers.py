@@ -59,7 +59,7 @@ class Servers:
         """Compares the op library of this process with that of each server and worker.
 
         Raises:
-            RuntimeError: A process has none, or another build of it. Named.
+            RuntimeError: If a process has no library or another build. The message names it.
         """
         with tf.init_scope():
             mine = exchange_ops.build_of_library().numpy().decode()

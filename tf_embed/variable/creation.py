@@ -63,10 +63,10 @@ def check_one_process(what: str) -> None:
     """Refuses the scope of a strategy with parameter servers.
 
     Args:
-        what: What can't be made there.
+        what: The refused class or function, for the message.
 
     Raises:
-        ValueError: This is one.
+        ValueError: If the current scope is such a scope.
     """
     if tf.distribute.has_strategy() and servers.is_of_servers(tf.distribute.get_strategy()):
         raise ValueError(
@@ -76,7 +76,7 @@ def check_one_process(what: str) -> None:
 
 
 def default_init_size() -> int:
-    """The number of rows to make room for when nobody says."""
+    """The default `init_size`, from the environment variable if that is set."""
     text = os.environ.get(INIT_SIZE_VARIABLE, "")
     if not text:
         return DEFAULT_INIT_SIZE

@@ -50,7 +50,7 @@ def embedding_lookup_sparse(
         training: As in `tf_embed.embedding_lookup`.
 
     Returns:
-        [d0, dim], float64 where rows are, else float32; with `return_trainable` a pair.
+        [d0, dim], float64 if rows are, otherwise float32; with `return_trainable` a pair.
 
     Raises:
         TypeError: An argument of a wrong type or dtype.
@@ -110,8 +110,8 @@ def safe_embedding_lookup_sparse(
         training: As in `tf_embed.embedding_lookup`.
 
     Returns:
-        [d0, ..., dn-1, dim], float64 where rows are, else float32; ragged where an axis that
-        remains is. With `return_trainable` a pair.
+        [d0, ..., dn-1, dim], float64 if rows are, otherwise float32; ragged if a remaining axis is
+        ragged. With `return_trainable` a pair.
 
     Raises:
         TypeError: An argument of a wrong type or dtype.
