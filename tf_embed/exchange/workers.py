@@ -2,10 +2,10 @@
 """`Workers`: the workers of a strategy, and the collectives between them.
 
 The collectives are TensorFlow's, public raw ops. Three things about them shape this module. All
-workers must call each of them, with the same keys. TensorFlow remembers for ever which shape went
-under an instance key, and fails if another one comes; so each shape has a key of its own. And two
-that run at once must not have the same key; so those of a channel take a resource, by which a
-tf.function puts them in the order of its code.
+workers must call each of them, with the same keys. TensorFlow permanently records the shape of an
+instance key and fails on another shape, so each shape has a key of its own. Two concurrent
+collectives must not have the same key, so the collectives of a channel take a resource, by which a
+tf.function orders them as in its code.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class DeclaredInputs:
     def check(self, ids: Any, owner: str, feature: int = 0) -> None:
         """Refuses dense ids in a graph, of the shape in which ragged or sparse ones were declared.
 
-        Unless dense ones were declared of that shape too: a layer may serve several inputs. In
-        eager execution the shape is another, for it has no unknown lengths.
+        Dense ids pass if dense ones of that shape were declared too, because a layer may serve
+        several inputs. In eager execution nothing is refused: shapes have no unknown lengths there.
 
         Args:
             ids: The ids that the layer is called on. The layer has no padding id.

@@ -90,9 +90,9 @@ class DynamicEmbedding(TableLayer):
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, an optimizer that can't train tables, or both or
-            none of `dim` and `output_dim`.
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is out of range, the optimizer can't train tables, or not exactly
+            one of `dim` and `output_dim` is given.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -215,8 +215,8 @@ def _one_dim(dim: int | None, output_dim: int | None) -> int:
     """The number of weights in a row, which has two names.
 
     Raises:
-        TypeError: The one that is given is not an int.
-        ValueError: Both are given, or none is; or it is out of range.
+        TypeError: If the given argument is not an int.
+        ValueError: If both or neither are given, or the number is out of range.
     """
     if (dim is None) == (output_dim is None):
         raise ValueError(

@@ -61,7 +61,7 @@ class LayerWithTables(keras.layers.Layer):
         """The tables. REQUIRES: the layer is built.
 
         Raises:
-            NotImplementedError: A subclass has to have it.
+            NotImplementedError: If the subclass does not override it.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must have `looked_up_tables`, the tables that a step looks up "

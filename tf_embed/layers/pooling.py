@@ -50,7 +50,7 @@ class Embedder:
             the result is ragged only if a remaining axis is ragged.
 
         Raises:
-            ValueError: `weights` does not go with `ids`, or `ids` has no axis to pool.
+            ValueError: If `weights` does not match `ids`, or `ids` has no axis to pool.
         """
         if weights is not None and not isinstance(weights, (tf.SparseTensor, tf.RaggedTensor)):
             weights = validation.as_tensor(weights, "weights", self.name)

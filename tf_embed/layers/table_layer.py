@@ -157,7 +157,7 @@ class TableLayer(LayerWithTables):
         """The table.
 
         Raises:
-            AttributeError: The layer is not built, so it has none yet.
+            AttributeError: If the layer is not built, so it has no table yet.
         """
         if self._variable is None:
             raise AttributeError(
@@ -537,10 +537,10 @@ def _registered_name(policy: type | None) -> str | None:
 
 
 def _registered_class(policy: Any) -> Any:
-    """The class of such a name; a class as it is.
+    """The class of a registered name. A class is returned unchanged.
 
     Raises:
-        ValueError: Keras knows no class of that name.
+        ValueError: If Keras has no registered class of that name.
     """
     if not isinstance(policy, str):
         return policy

@@ -6,8 +6,8 @@ A CounterAdmission saves a list of keys and counts, at the end of the vector `po
     | 1 or 2, step, statistics, epoch if 2 | 1, threshold | keys | key, count ... | keys | ... |
 
 The two lists are the younger and the older generation (cc/core/policy/admission.h). A
-BloomAdmission saves the cells of filters, which don't tell keys. Counts of strings have the number
-of a string for a key, which does not tell the owner.
+BloomAdmission saves the cells of filters, from which keys can't be recovered. Counts of strings
+have the number of a string for a key, from which the owner can't be computed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def chosen(
 
     Args:
         policy: The vector. One without counts, or a damaged one, stays as it is.
-        is_mine: Says of keys [n] which ones stay.
+        is_mine: A function of keys [n] that returns bool [n]: the keys to keep.
         key_dtype: The table's, of integers.
     """
 

@@ -66,8 +66,8 @@ def _names(devices: Any) -> tuple[str, ...]:
     """The names in `devices`, one or several.
 
     Raises:
-        TypeError: It is no str and no sequence of them.
-        ValueError: It is empty.
+        TypeError: If `devices` is neither a str nor a sequence of str.
+        ValueError: If `devices` is empty.
     """
     if isinstance(devices, str):
         return (devices,)
@@ -87,7 +87,7 @@ def _check_present(names: tuple[str, ...], kind: str) -> None:
     """Refuses a device that this process does not have.
 
     Raises:
-        ValueError: There is no such device.
+        ValueError: If a device is missing.
     """
     count = len(tf.config.list_logical_devices(kind))
     for name in names:

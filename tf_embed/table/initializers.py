@@ -175,11 +175,11 @@ def with_own_seed(initializer: Any) -> Any:
 
 
 def _object_of(initializer: Any, name: str | None) -> Any:
-    """The Keras initializer of a name, a config or a class, as Keras makes it; others as they are.
+    """The Keras initializer of a name, a config or a class. Other values are returned unchanged.
 
     Raises:
-        TypeError: It is another class.
-        ValueError: Keras knows none of that name or config.
+        TypeError: If `initializer` is a class, but not of an initializer.
+        ValueError: If Keras has no initializer of that name or config.
     """
     owner = "`initializer`" if name is None else f"`initializer` of {name!r}"
     if isinstance(initializer, type):
@@ -219,7 +219,7 @@ def _distribution(
     """Kind and values of a random Keras initializer.
 
     Raises:
-        ValueError: There is no such distribution in the dtype.
+        ValueError: If a parameter is out of range, or the dtype can't represent it.
     """
 
     def number(argument: str, least: float | None = None) -> float:
@@ -269,10 +269,10 @@ def _fans(initializer: Any, dim: int) -> tuple[float, float]:
 
 
 def _check_call(initializer: Callable[..., Any], dim: int, name: str) -> None:
-    """Refuses a callable that can't be called as it will be.
+    """Checks the signature of a user's callable.
 
     Raises:
-        TypeError: It does not take a shape and `dtype`.
+        TypeError: If it does not take a shape and `dtype`.
     """
     try:
         inspect.signature(initializer).bind((1, dim), dtype="float32")
@@ -368,7 +368,7 @@ def rows_of_new_keys(
         that all do.
 
     Raises:
-        TypeError, ValueError: As a user's function gives something else.
+        TypeError, ValueError: If a user's function returns a wrong dtype or shape.
     """
     absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
     new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
@@ -402,8 +402,8 @@ def _drawn_rows(
         [count, dim], of the value dtype.
 
     Raises:
-        TypeError: It gave no numbers.
-        ValueError: It failed, or gave another number of rows or another dim.
+        TypeError: If the function returns no numbers.
+        ValueError: If the function fails, or returns another number of rows or another dim.
     """
     what = f"`initializer` of {name!r}"
     shape = (count, dim)

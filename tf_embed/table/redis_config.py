@@ -33,7 +33,7 @@ class RedisTableConfig(KerasConfig):
             before the other.
 
     Raises:
-        TypeError: An argument that is not a str.
+        TypeError: If an argument is not a str.
 
     Example:
         >>> import json, tempfile
@@ -61,8 +61,8 @@ class RedisTableConfig(KerasConfig):
         """The same as a `RedisServer`.
 
         Raises:
-            ValueError: If the file can't be read, or has a field that is unknown or that a table
-                of tf_embed can't do. Named.
+            ValueError: If the file can't be read, a field is unknown, or its value is not
+                supported. The message names it.
         """
         path = self._path()
         if path is None:

@@ -63,8 +63,8 @@ class RedisServer(Config):
             replace them, for all processes.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, or a password and a `password_env`.
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is out of range, or both `password` and `password_env` are given.
 
     Example:
         >>> import tf_embed

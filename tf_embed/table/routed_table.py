@@ -117,7 +117,7 @@ class RoutedTable(Table):
 
         Args:
             saved: The export.
-            owns: Says of keys [n] which ones these are, bool [n].
+            owns: A function of keys [n] that returns bool [n]: the keys of that process.
         """
         mine = owns(saved.keys)
 

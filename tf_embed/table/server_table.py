@@ -90,7 +90,7 @@ class ServerTable(RoutedTable):
         return self._servers
 
     def is_on_server(self, number: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        """A function that says of keys whether a server owns them, bool [number of keys]."""
+        """A function of keys [n] that returns bool [n]: the keys that a server owns."""
         count, name = self._servers.count, self.options.name
 
         def owns(keys: tf.Tensor) -> tf.Tensor:

@@ -28,9 +28,9 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
         The shard of each key, int32, of the shape of `keys`.
 
     Raises:
-        TypeError: The keys are no integers. Of a string a table takes the remainder of the 64-bit
-            key that it has for it, which is the table's own.
-        ValueError: `shard_num` is less than 1.
+        TypeError: If the keys are not integers. A table shards a string by the remainder of its
+            64-bit key for the string, which only the table has.
+        ValueError: If `shard_num` is less than 1.
 
     Example:
         >>> import tensorflow as tf, tf_embed

@@ -183,7 +183,7 @@ class Anchor(keras.Variable):
         """True: a Keras optimizer assigns the gradient, and makes no slots.
 
         Raises:
-            ValueError: The Keras optimizer that asks can't train this table.
+            ValueError: If the calling Keras optimizer can't train this table.
         """
         self._check_outer_optimizers()
         return True
@@ -192,8 +192,8 @@ class Anchor(keras.Variable):
         """An array of shape (0, dim) that carries the rows, for `get_weights`.
 
         Raises:
-            ValueError: `get_state_tree` asks, which has the optimizer's variables too; and Orbax,
-                which is given its arrays, would drop even the rows.
+            ValueError: If `get_state_tree` is the caller. Its result has the optimizer's variables
+                too, and Orbax, which saves it, would drop even the rows.
         """
         if callers.calls_function("get_state_tree"):
             raise ValueError(
@@ -207,8 +207,8 @@ class Anchor(keras.Variable):
         """A plain array of shape (0, dim).
 
         Raises:
-            ValueError: A Keras layer that is no DynamicEmbedding wants to write it to a file,
-                which would drop the rows.
+            ValueError: If a Keras layer other than DynamicEmbedding writes it to a file, which
+                would drop the rows.
         """
         if callers.calls_function("save_own_variables"):
             raise ValueError(
@@ -256,8 +256,8 @@ class Anchor(keras.Variable):
             The keys [n] and the gradients [n, dim].
 
         Raises:
-            TypeError: Its keys are of another kind than the table's, or it has no floats.
-            ValueError: It is dense, so its keys are lost.
+            TypeError: If its keys are not of the table's kind, or its values are not floating.
+            ValueError: If it is dense, so its keys are lost.
         """
         if not isinstance(gradient, tf.IndexedSlices):
             raise ValueError(

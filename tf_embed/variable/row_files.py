@@ -124,10 +124,11 @@ class RowFiles:
         return None if tf.executing_eagerly() else tf.group(*loaded)
 
     def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
-        """The number of processes that have a part each, and which of them this is.
+        """The number of processes that have a part each, and the number of this one.
 
         Raises:
-            ValueError: The table is sharded over workers, and they are others.
+            ValueError: If the table is on servers and an argument is given, or it is sharded over
+                workers and an argument differs from its own number.
         """
         table = self._table
         if isinstance(table, ServerTable):
