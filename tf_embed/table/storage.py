@@ -80,7 +80,7 @@ class Storage(Config):
             memory is a cache anyway. Default: False, a row stays where it was put.
         path: A folder of this machine for rows on disk, a str or an os.PathLike. It is made if it
             is missing. Each table makes a folder of its own in it. Default: None, no disk.
-        disk_bytes: Bytes of files in that folder, an int from 1. Default: None, no bound but the
+        disk_bytes: Bytes of files in that folder, an int from 1. Default: None, no bound except the
             file system's.
         keep_leftovers: Whether files that a dead process left in the table's folder are kept, under
             another name. Default: False, they are deleted.
