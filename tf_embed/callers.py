@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions about the caller, which Keras and TensorFlow do not answer through their public API.
 
-Every place of tf_embed that looks at frames is here. Each answer only refuses something that would
-lose rows or train them wrong, or leaves out tensors that are not wanted, except `saves_a_model` and
-`model_being_loaded`, which choose what to save and to load. If a name is not found, nothing is
-refused.
+All inspection of stack frames in tf_embed is here. An answer can only refuse a call that would lose
+rows or train them wrong, or omit unwanted tensors. The exceptions are `saves_a_model` and
+`model_being_loaded`, which select the tensors to save and to load. If a name is not found, nothing
+is refused.
 
     question                 looks for                        because
     optimizers               `self` of a Keras optimizer's    Keras does not tell a variable which
@@ -23,7 +23,7 @@ refused.
                                                               checkpoint, and wants no slots
 
 All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
-optimizer_corners_test.py for optimizers, save_path_cases.py for what is saved, saving_test.py for
+optimizer_corners_test.py for optimizers, save_path_cases.py for saved tensors, saving_test.py for
 .h5, checkpoints_test.py for models that are loaded, serving_test.py for tf.saved_model.save.
 """
 

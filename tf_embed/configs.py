@@ -17,15 +17,15 @@ from tf_embed.validation import positive_int, shown
 
 EnumT = TypeVar("EnumT", bound=enum.Enum)
 
-# What rows and steps are computed in.
+# The largest finite float32: rows and steps are computed in float32.
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of plain values. Each field says which class of config or enum it takes.
+    """A config of plain values. Each field declares its class of config or enum.
 
-    So what is saved names no classes: of an enum there is its value, of a config its own fields.
+    A saved config therefore names no classes: an enum is saved as its value, a config as a dict.
     """
 
     def get_config(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Config:
             object.__setattr__(self, name, convert(getattr(self, name), name))
 
     def _check_numbers(self, *names: str) -> None:
-        """Refuses what is no finite number; an int stays one."""
+        """Refuses values other than finite numbers. An int stays an int."""
         for name in names:
             value = getattr(self, name)
             number = as_number(value, name)
@@ -203,7 +203,7 @@ def as_config(value: Any, name: str, kind: type) -> Any:
         ValueError: It is a dict with other names.
     """
     if isinstance(value, dict):
-        # As Keras gives it back, whose wrapping says what the name says.
+        # Keras wraps the config in a dict with the class name, which is redundant here.
         config = value.get("config", value)
         fields = [field.name for field in dataclasses.fields(kind)]
         if not isinstance(config, dict) or not set(config) <= set(fields):

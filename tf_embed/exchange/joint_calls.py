@@ -40,7 +40,7 @@ class JointCalls(Protocol):
 
 
 def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
-    """Refuses that workers call something with different arguments.
+    """Checks that all workers call something with the same argument.
 
     Args:
         calls: The processes that call it.
@@ -48,7 +48,7 @@ def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
         what: The name of the value, for the message.
 
     Raises:
-        ValueError: Others have something else. It is raised on all of them.
+        ValueError: If the values differ. All workers raise it.
     """
     for rank, other in enumerate(values := calls.run(function)):
         if other != values[0]:

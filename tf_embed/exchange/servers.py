@@ -59,7 +59,7 @@ class Servers:
         """Compares the op library of this process with that of each server and worker.
 
         Raises:
-            RuntimeError: A process has none, or another build of it. Named.
+            RuntimeError: If a process has no library or another build. The message names it.
         """
         with tf.init_scope():
             mine = exchange_ops.build_of_library().numpy().decode()
@@ -91,8 +91,8 @@ def servers_of(strategy: tf.distribute.Strategy, run_id: str | None = None) -> S
         run_id: See `Servers`. Only the first call for a strategy may give it.
 
     Raises:
-        RuntimeError: A server or a worker has another build of the library.
-        ValueError: There is no server, or `run_id` comes too late or is no name.
+        RuntimeError: If a server or a worker has another build of the library.
+        ValueError: If there is no server, or `run_id` comes too late or is not a valid name.
     """
     found = _servers.get(strategy)
     if found is not None and run_id is not None and found.run_id != run_id:
@@ -124,8 +124,8 @@ def _checked(run_id: str | None) -> str | None:
     """A `run_id` that may be part of a name.
 
     Raises:
-        TypeError: It is no str.
-        ValueError: It is empty, too long, or has characters that names don't have.
+        TypeError: If `run_id` is not a str.
+        ValueError: If it is empty, too long, or has a character that is invalid in names.
     """
     if run_id is None:
         return None

@@ -71,8 +71,8 @@ def as_sharding(distribution: Any) -> WorkerSharding | None:
         distribution: None or "sharded", "local", or a WorkerSharding.
 
     Raises:
-        TypeError: If it is something else.
-        ValueError: If it is another name.
+        TypeError: If `distribution` is of another type.
+        ValueError: If `distribution` is another str.
     """
     if distribution is None:
         return WorkerSharding()

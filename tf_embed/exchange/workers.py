@@ -2,10 +2,10 @@
 """`Workers`: the workers of a strategy, and the collectives between them.
 
 The collectives are TensorFlow's, public raw ops. Three things about them shape this module. All
-workers must call each of them, with the same keys. TensorFlow remembers for ever which shape went
-under an instance key, and fails if another one comes; so each shape has a key of its own. And two
-that run at once must not have the same key; so those of a channel take a resource, by which a
-tf.function puts them in the order of its code.
+workers must call each of them, with the same keys. TensorFlow permanently records the shape of an
+instance key and fails on another shape, so each shape has a key of its own. Two concurrent
+collectives must not have the same key, so the collectives of a channel take a resource, by which a
+tf.function orders them as in its code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Channel:
     Args:
         workers: Its workers.
         number: Which of their channels it is.
-        sharding: How long to wait, and by what to send.
+        sharding: The time-out, and the implementation of the collectives.
     """
 
     def __init__(self, workers: Workers, number: int, sharding: WorkerSharding) -> None:
@@ -51,7 +51,7 @@ class Channel:
             )
 
     def with_gradients(self) -> Channel:
-        """This channel, so that gradients of what the current graph has can exchange in it too.
+        """A copy of this channel that gradients of ops of the current graph can use too.
 
         The gradient of a loop finds only resources that are inputs of the loop.
         """
@@ -120,9 +120,9 @@ class Workers:
     Attributes:
         count: How many there are.
         rank: The number of this one; the chief is 0.
-        device: The CPU of this one, where messages are made.
-        places: Where each worker stands in a collective; None: in the order of their numbers.
-        ranks: The worker at each place.
+        device: The CPU of this worker, on which messages are packed.
+        places: The position of each worker in a collective. None: the order of their numbers.
+        ranks: The worker at each position.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, sharding: WorkerSharding) -> None:
@@ -169,7 +169,7 @@ class Workers:
         Args:
             text: That of this worker.
             sharding: How long to wait for the others.
-            channel: Where they travel. Default: the one in which tables are agreed on.
+            channel: The channel to use. Default: the channel in which tables are compared.
         """
         if channel is None:
             channel = Channel(self, 0, sharding)  # with the time-out of this call

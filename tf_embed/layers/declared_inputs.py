@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ids that a model declared ragged or sparse, and gets dense.
 
-`model.export` makes a signature for dense ids of them, for TensorFlow's signatures are of tensors.
-What fills the short lines of a dense batch would be looked up as an id like any other.
+`model.export` makes a signature for dense ids of them, because signatures take tensors. The filler
+in short rows of a dense batch would be looked up like any other id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 class DeclaredInputs:
-    """What a layer was called with while a functional model was made."""
+    """The symbolic ids on which a layer was called while a functional model was built."""
 
     def __init__(self) -> None:
         self._shapes: set[Any] = set()
@@ -35,16 +35,16 @@ class DeclaredInputs:
     def check(self, ids: Any, owner: str, feature: int = 0) -> None:
         """Refuses dense ids in a graph, of the shape in which ragged or sparse ones were declared.
 
-        Unless dense ones were declared of that shape too: a layer may serve several inputs. In
-        eager execution the shape is another, for it has no unknown lengths.
+        Dense ids pass if dense ones of that shape were declared too, because a layer may serve
+        several inputs. In eager execution nothing is refused: shapes have no unknown lengths there.
 
         Args:
-            ids: What the layer is called with, without a padding id.
+            ids: The ids that the layer is called on. The layer has no padding id.
             owner: The name of the layer.
             feature: As in `declare`.
 
         Raises:
-            ValueError: They are such.
+            ValueError: If the ids are dense and only ragged or sparse ones were declared.
         """
         if tf.executing_eagerly() or not isinstance(ids, tf.Tensor) or ids.shape.rank is None:
             return

@@ -60,15 +60,15 @@ class DynamicEmbedding(TableLayer):
             divides by the sum of the weights; or "sqrtn", which divides by the root of the sum of
             their squares. An empty bag is 0.
         optimizer: The table's own optimizer: a Keras optimizer, or a name ("adam",
-            "rowwise_adagrad"); see `tf_embed.DynamicEmbeddingOptimizer` for what they do. Not with
-            `use_ema` and `loss_scale_factor`, which take the model's. The layer keeps a copy, so
-            one may be given to several layers; what to change later is
+            "rowwise_adagrad"); see `tf_embed.DynamicEmbeddingOptimizer` for their effect on tables.
+            `use_ema` and `loss_scale_factor` work only in the model's optimizer. The layer keeps a
+            copy, so several layers may share one argument; change the rate later by
             `layer.optimizer.learning_rate`. The model's optimizer then leaves the table alone: its
-            clipping, decay and schedule do not reach the table, and a `global_clipnorm` of its own
-            is the norm of this table's gradient.
-        padding_id: An id that stands for nothing, a str where keys are strings: its row is zeros,
-            it is never stored and trains nothing, and pooling does not count it. Makes a mask
-            where there is no combiner.
+            clipping, decay and schedule do not reach the table. A `global_clipnorm` of the table's
+            optimizer is the norm of this table's gradient.
+        padding_id: The id of padding, a str if keys are strings. Its row is zeros, it is never
+            stored or trained, and pooling does not count it. Without a combiner the layer makes a
+            mask of it.
         devices: The device of each shard; see `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
         restrict_policy: The class that `layer.variable.restrict` goes by; see `tf_embed.Variable`.
@@ -90,9 +90,9 @@ class DynamicEmbedding(TableLayer):
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, an optimizer that can't train tables, or both or
-            none of `dim` and `output_dim`.
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is out of range, the optimizer can't train tables, or not exactly
+            one of `dim` and `output_dim` is given.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -169,14 +169,15 @@ class DynamicEmbedding(TableLayer):
             training: Whether the layer is training, on which `unknown_value` and `policy` depend.
 
         Returns:
-            Rows, ids.shape + [dim], ragged where the ids are. With a combiner the last axis of
-            ids is gone, and the result is ragged only where an axis that remains is.
+            Rows, ids.shape + [dim], ragged if the ids are ragged. A combiner removes the last axis
+            of ids, and the result is ragged only if a remaining axis is ragged.
 
         Raises:
-            TypeError: The ids are neither integers nor, where keys are, strings; or `training` is
-                a tensor.
-            ValueError: Weights without a combiner, or of another kind or shape than the ids.
-            tf.errors.InvalidArgumentError: An id does not fit the key dtype.
+            TypeError: If the ids and the keys are not both integers or both strings, or `training`
+                is a tensor.
+            ValueError: If there are weights but no combiner, or their container or shape is not
+                that of the ids.
+            tf.errors.InvalidArgumentError: If an id does not fit the key dtype.
         """
         is_training = validation.is_training(training)
         embedder = Embedder(
@@ -191,7 +192,7 @@ class DynamicEmbedding(TableLayer):
         return self._as_outputs(embedder(self._keys(ids), weights))
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
-        """Which ids are no padding, where each id has a row; else None."""
+        """The mask of ids that are not padding, or None with a combiner."""
         return None if self.combiner is not None else super().compute_mask(ids, previous_mask)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
@@ -201,7 +202,7 @@ class DynamicEmbedding(TableLayer):
 
     def compute_output_spec(self, ids: Any, weights: Any = None, training: Any = None) -> Any:
         """The output, symbolic."""
-        # The axes that remain of ragged ids are ragged, but for the first.
+        # Of ragged ids, all remaining axes are ragged except the first.
         pools_all = self.combiner is not None and len(ids.shape) <= 2
         return self._output_spec(ids, getattr(ids, "ragged", False) and not pools_all)
 
@@ -214,8 +215,8 @@ def _one_dim(dim: int | None, output_dim: int | None) -> int:
     """The number of weights in a row, which has two names.
 
     Raises:
-        TypeError: The one that is given is not an int.
-        ValueError: Both are given, or none is; or it is out of range.
+        TypeError: If the given argument is not an int.
+        ValueError: If both or neither are given, or the number is out of range.
     """
     if (dim is None) == (output_dim is None):
         raise ValueError(

@@ -19,10 +19,9 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
     """Casts ids to keys, exactly.
 
     Args:
-        ids: Tensor of any shape: strings for string keys, else integers. In a graph also a
-            floating one whose numbers are whole and so small that they can't have been rounded:
-            where Keras does not know the dtype of the input of a subclassed model, as when it
-            exports it, it takes float32.
+        ids: Tensor of any shape: strings for string keys, otherwise integers. In a graph also
+            whole floating numbers that are too small to have been rounded: if Keras does not know
+            the input dtype of a subclassed model, as in an export, it assumes float32.
         key_dtype: Dtype of the keys.
         layer_name: For messages.
 
@@ -30,8 +29,8 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
         The same strings, or the same numbers in `key_dtype`.
 
     Raises:
-        TypeError: `ids` are not strings where keys are, or not integers where they are not.
-        tf.errors.InvalidArgumentError: When it runs, for an id that does not fit `key_dtype`.
+        TypeError: If `ids` and the keys are not both strings or both integers.
+        tf.errors.InvalidArgumentError: If an id does not fit `key_dtype`. Raised by the op.
 
     Example:
         >>> import tensorflow as tf
@@ -58,10 +57,10 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
 
 
 def check_kind(dtype: tf.DType, key_dtype: tf.DType, layer_name: str) -> None:
-    """Refuses ids that are not strings where keys are, or not integers where they are not.
+    """Checks that ids and keys are both strings or both integers.
 
     Raises:
-        TypeError: So it is.
+        TypeError: If they are not.
     """
     if key_dtype == tf.string:
         if dtype != tf.string:

@@ -14,7 +14,7 @@ from tf_embed.table.table import Table
 
 @dataclasses.dataclass(frozen=True)
 class _SymbolicCall:
-    """What a layer of a functional model is called with. Not an attribute that Keras wraps."""
+    """The arguments of a layer in a functional model, in a class that Keras does not wrap."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -23,7 +23,7 @@ class _SymbolicCall:
 class LayerWithTables(keras.layers.Layer):
     """A layer that looks up in tables, and whose lookups depend on its inputs alone.
 
-    So a call of the layer on the same inputs tells what a step will look up, before the step.
+    A call of the layer before a step therefore finds the keys that the step will look up.
     """
 
     _symbolic_call: _SymbolicCall | None = None
@@ -42,7 +42,7 @@ class LayerWithTables(keras.layers.Layer):
             training: Whether this is training, if the model does not say that itself.
 
         Returns:
-            The output. What is no tensor of the model, such as a constant, is as it is there.
+            The output. Arguments that are not tensors of the model, such as constants, are kept.
         """
         symbolic = self._symbolic_call
         assert symbolic is not None  # as it has an input
@@ -61,7 +61,7 @@ class LayerWithTables(keras.layers.Layer):
         """The tables. REQUIRES: the layer is built.
 
         Raises:
-            NotImplementedError: A subclass has to have it.
+            NotImplementedError: If the subclass does not override it.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must have `looked_up_tables`, the tables that a step looks up "

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From ids in any container to rows, one for each id or pooled over the last axis.
 
-A *bag* is the ids along the last axis: a line of a dense tensor, the innermost list of a ragged
-one, a line of a sparse one. Ids come here as keys already, in a tf.Tensor, tf.RaggedTensor or
-tf.SparseTensor. The table pools, in float32 where rows are of half precision; here each container
-is taken apart into what makes its bags.
+A *bag* is the ids along the last axis: a row of a dense tensor, the innermost list of a ragged one,
+a row of a sparse one. Ids are already keys here, in a tf.Tensor, tf.RaggedTensor or
+tf.SparseTensor. The table pools, in float32 if rows are of half precision. This module splits each
+container into keys and the boundaries of bags.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Embedder:
 
     Attributes:
         rows: Takes keys of any shape, gives rows, keys.shape + [dim]; zeros for padding.
-        pooled: Takes keys, what makes bags of them, and None or the weight of each key; gives a
+        pooled: Takes keys, the bags that they form, and None or the weight of each key; gives a
             row for each bag.
         dim: Number of weights in a row.
         combiner: None, "sum", "mean" or "sqrtn".
@@ -46,11 +46,11 @@ class Embedder:
             weights: None, or the weight of each id, in the same container.
 
         Returns:
-            ids.shape + [dim], ragged where `ids` is; with a combiner, without the last axis of
-            `ids`, and ragged only where an axis that remains is.
+            ids.shape + [dim], ragged if `ids` is. A combiner removes the last axis of `ids`, and
+            the result is ragged only if a remaining axis is ragged.
 
         Raises:
-            ValueError: `weights` does not go with `ids`, or `ids` has no axis to pool.
+            ValueError: If `weights` does not match `ids`, or `ids` has no axis to pool.
         """
         if weights is not None and not isinstance(weights, (tf.SparseTensor, tf.RaggedTensor)):
             weights = validation.as_tensor(weights, "weights", self.name)

@@ -22,7 +22,7 @@ def with_prefetch(
 
     Args:
         dataset: A dataset of batches.
-        prefetch: Takes what `ids` gives; the ops that bring rows up.
+        prefetch: Takes the output of `ids` and returns the ops that load their rows.
         ids: From an element to its ids; None: `ids_of_element`.
         buffer_size: How many elements are ahead.
         owner: The layer's name, for messages.

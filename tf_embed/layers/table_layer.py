@@ -35,18 +35,18 @@ from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import kind_text, settings_text, size_texts
 from tf_embed.variable.variable import Variable
 
-_TRAINER = "optimizer_"  # what its arrays in a file begin with
+_TRAINER = "optimizer_"  # prefix of its arrays in a file
 TRAINABLE_DTYPES = tuple(dtype for dtype in validation.VALUE_DTYPES if dtype.is_floating)
 
 
 class TableLayer(LayerWithTables):
-    """What layers with a table have in common: the table, its optimizer, saving, ids, padding.
+    """Base of layers with a table: the table, its optimizer, saving, ids and padding.
 
-    What becomes of the rows of a batch is the subclass's: `call` and the shape of its output.
+    A subclass defines `call`, which uses the rows of a batch, and the shape of its output.
 
     Args:
         dim: As in `tf_embed.layers.DynamicEmbedding`, and so are those below that are not named.
-        table_name: What the name of the table is, with {} for that of the layer.
+        table_name: Format of the table's name, with {} for the name of the layer.
         checkpoint: Whether tf.train.Checkpoint carries the rows.
     """
 
@@ -157,7 +157,7 @@ class TableLayer(LayerWithTables):
         """The table.
 
         Raises:
-            AttributeError: The layer is not built, so it has none yet.
+            AttributeError: If the layer is not built, so it has no table yet.
         """
         if self._variable is None:
             raise AttributeError(
@@ -222,7 +222,7 @@ class TableLayer(LayerWithTables):
         return with_prefetch(dataset, self._prefetch_ids, ids, buffer_size, self.name)
 
     def memory_report(self) -> MemoryReport:
-        """Reports what rows take in each tier, and how many fit. Makes the table if there is none.
+        """Reports memory use and capacity of each tier. Creates the table if there is none.
 
         Returns:
             A report to print; see `tf_embed.Variable.memory_report`.
@@ -312,19 +312,19 @@ class TableLayer(LayerWithTables):
         keras_files.save(self._variable.table, store, beside)
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote, in place of what is in the table.
+        """Replaces the rows and the optimizer state by those that `save_own_variables` wrote.
 
         Raises:
-            ValueError: There are no rows in the file, they are damaged, or those of a table of
-                another dim or dtype. The table is as it was then.
+            ValueError: If the file has no rows, they are damaged, or they are of another dim or
+                dtype. The table is unchanged then.
         """
         if self._variable is None and not store.keys():
             return  # saved before it was built
         self.build()
         with self._loads.attempt(store):
             beside = keras_files.load(self.variable.table, store)
-        # Keras loads the optimizer too, but not into one that has a schedule where the other has
-        # a number, or the other way round.
+        # Keras loads the optimizer too, except if one of the two has a schedule and the other a
+        # number.
         if self._trainer is not None and "step" in beside:
             step_variable(self._trainer.optimizer).assign(beside["step"])
             self._trainer.load(beside, _TRAINER)
@@ -377,7 +377,7 @@ class TableLayer(LayerWithTables):
             texts.append("not built")
         return f"<{type(self).__name__} {', '.join(texts)}>"
 
-    # What a `call` is made of.
+    # Steps of `call`.
 
     def _output_spec(self, ids: Any, is_ragged: bool) -> keras.KerasTensor:
         """The symbolic output for symbolic ids, which it checks."""
@@ -515,10 +515,10 @@ def _serialized_function(function: Any) -> Any:
 
 
 def deserialized(value: Any, argument: str = "value") -> Any:
-    """What `serialized` was given, but for arrays, which come back as lists.
+    """The inverse of `serialized`, except that arrays come back as lists.
 
     Raises:
-        ValueError: Keras can make nothing of a dict.
+        ValueError: If Keras can't deserialize a dict.
     """
     if not isinstance(value, dict):
         return value
@@ -537,10 +537,10 @@ def _registered_name(policy: type | None) -> str | None:
 
 
 def _registered_class(policy: Any) -> Any:
-    """The class of such a name; a class as it is.
+    """The class of a registered name. A class is returned unchanged.
 
     Raises:
-        ValueError: Keras knows no class of that name.
+        ValueError: If Keras has no registered class of that name.
     """
     if not isinstance(policy, str):
         return policy

@@ -96,7 +96,7 @@ def route_keys(
         owner_rules: Of each table, "hash" or "remainder".
 
     Returns:
-        Of each table, the distinct keys [u], worker by worker; of each table, where each key is
+        Of each table, the distinct keys [u], worker by worker; of each table, the index of each key
         among them, int32, keys.shape; and how many each worker owns, int32 [tables, num_workers].
     """
     return _raw.tf_embed_route_keys(
@@ -248,7 +248,7 @@ def routed_rows(
         keys: The batch, any shape.
         routed: The distinct keys [u].
         rows: Their rows [u, dim].
-        places: Where each key of the batch is among them, int32, keys.shape.
+        places: The index of each key of the batch in `routed`, int32, keys.shape.
         token: As in `table_ops.find`.
         noted: None, or the keys that `routed` and `places` were made of. They must equal `keys`.
         label: The name of the table in messages.

@@ -136,8 +136,8 @@ def _second_gradient(op: tf.Operation, *gradients: Any) -> None:
 def _is_of_this_graph(token: tf.Tensor) -> bool:
     """Whether the gradient of a token needs to cross no loop or condition.
 
-    So it is in eager execution, where the token was made in the graph of the lookup, and where
-    the tape is in the loop with the lookup.
+    True in eager execution, for a token made in the graph of the lookup, and if the tape is in the
+    same loop as the lookup.
     """
     if not hasattr(token, "graph"):
         return True

@@ -54,7 +54,7 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
     results: list[Any] = [None] * len(op.inputs)
     pooling = _pooling_of(op, first_list=2)
     of_sums = tf.cast(tf.convert_to_tensor(gradients[2]), table_ops.compute_dtype(summed.dtype))
-    of_rows = tf.gather(of_sums, tf.maximum(op.outputs[1], 0))  # what padding gets has no weight
+    of_rows = tf.gather(of_sums, tf.maximum(op.outputs[1], 0))  # padding (-1) has weight 0
     if pooling.combiner == "none":
         results[1] = tf.cast(of_rows, summed.dtype)
         return results
@@ -68,7 +68,7 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
 
 
 def _pooling_of(op: tf.Operation, first_list: int) -> Pooling:
-    """What an op pools, and how.
+    """The `Pooling` of an op, from its inputs and attributes.
 
     Args:
         op: The op.
@@ -87,7 +87,7 @@ def _pooling_of(op: tf.Operation, first_list: int) -> Pooling:
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """What is pooled, and how, by ops of TensorFlow. Arguments as in `table_ops.find_pooled`."""
+    """Pooling by ops of TensorFlow. Arguments as in `table_ops.find_pooled`."""
 
     bags: table_ops.Bags
     weights: tf.Tensor | None
@@ -138,7 +138,7 @@ class Pooling:
         return self._divided(total, shape, numbers, factors)
 
     def of_sums(self, keys: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-        """The pooled rows, from the sums of what each bag has, row times weight.
+        """The pooled rows, from the weighted sum of the rows of each bag.
 
         Args:
             keys: The keys.
@@ -160,7 +160,7 @@ class Pooling:
         return tf.equal(keys, tf.constant(padding, keys.dtype))
 
     def _factors(self, keys: tf.Tensor, dtype: tf.DType, weights: tf.Tensor | None) -> tf.Tensor:
-        """What each key counts, [number of keys]."""
+        """The weight of each key, 0 for padding, [number of keys]."""
         flat = tf.reshape(keys, [-1])
         if weights is None:
             factors = tf.ones(tf.shape(flat), dtype)
@@ -179,7 +179,7 @@ class Pooling:
             divisor = tf.math.unsorted_segment_sum(factors, numbers, count)
         elif self.combiner == "sqrtn":
             squares = tf.math.unsorted_segment_sum(tf.square(factors), numbers, count)
-            is_zero = tf.equal(squares, 0)  # where a root has no gradient
+            is_zero = tf.equal(squares, 0)  # sqrt has no gradient at 0
             divisor = tf.sqrt(tf.where(is_zero, tf.ones_like(squares), squares))
             divisor = tf.where(is_zero, tf.zeros_like(squares), divisor)
         else:
@@ -208,6 +208,6 @@ class Pooling:
 def _is_skipped(op: tf.Operation, index: int) -> bool:
     """Whether a tape has said that it does not want the gradient of an input.
 
-    TensorFlow's own gradient functions ask so. Where nothing is said, all may be wanted.
+    TensorFlow's own gradient functions read the same attribute. Without it, all may be wanted.
     """
     return index in (getattr(op, "skip_input_indices", None) or ())

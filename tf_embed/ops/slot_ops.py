@@ -119,7 +119,7 @@ def read_slots(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are there.
 
-    Those of absent keys, and where the table's rule is another one, are initial ones; the first
+    Absent keys have initial slots, and so do all keys if the table has another rule. The first
     group of a fused rule starts at `initial_value`.
     """
     return _raw.tf_embed_read_slots(

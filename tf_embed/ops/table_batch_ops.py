@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pooled lookup in many tables by one op, and its gradient by another.
 
-All bags of a batch stand in one line: bag b holds indices offsets[b] up to offsets[b + 1].
-`pieces` says of which table each run of bags is, and where its pooled rows go; see
+All bags of a batch are in one vector: bag b holds indices offsets[b] up to offsets[b + 1].
+`pieces` gives the table of each run of bags, and the place of its pooled rows in the output; see
 cc/ops/table_batch_ops.cc.
 """
 

@@ -574,7 +574,7 @@ def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType, owner: str) -> tf.T
 
     Raises:
         TypeError: If the indices and the table's keys are not both strings or both integers.
-        tf.errors.InvalidArgumentError: When it runs, if an index does not fit the key dtype.
+        tf.errors.InvalidArgumentError: If an index does not fit the key dtype. Raised by the op.
     """
     keys = gradient.indices
     if not tf.is_tensor(keys):  # tf.IndexedSlices that the user made

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table saves of the keys that wait for a row, divided among workers and put together.
+"""Saved admission counts of keys without a row: gather from workers, and split by owner.
 
 A CounterAdmission saves a list of keys and counts, at the end of the vector `policy` of an export:
 
     | 1 or 2, step, statistics, epoch if 2 | 1, threshold | keys | key, count ... | keys | ... |
 
 The two lists are the younger and the older generation (cc/core/policy/admission.h). A
-BloomAdmission saves the cells of filters, which don't tell keys. Counts of strings have the number
-of a string for a key, which does not tell the owner.
+BloomAdmission saves the cells of filters, from which keys can't be recovered. Counts of strings
+have the number of a string for a key, from which the owner can't be computed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNTER = 1  # Admission::Kind::kCounter
 
 
 def knows_keys(options: TableOptions) -> bool:
-    """Whether what a table saves of waiting keys tells the keys, or there is nothing to save."""
+    """Whether the saved admission counts name their keys. True without admission."""
     admission = None if options.policy is None else options.policy.admission
     if admission is None:
         return True
@@ -56,7 +56,7 @@ def chosen(
 
     Args:
         policy: The vector. One without counts, or a damaged one, stays as it is.
-        is_mine: Says of keys [n] which ones stay.
+        is_mine: A function of keys [n] that returns bool [n]: the keys to keep.
         key_dtype: The table's, of integers.
     """
 
@@ -71,7 +71,7 @@ def chosen(
 
 
 def _split(policy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What precedes the counts, both generations [n, 2], and whether there are counts."""
+    """The vector before the counts, both generations [n, 2], and whether there are counts."""
     kinds = (tf.int64, tf.int64, tf.int64, tf.bool)
     head, young, old, is_counter = tf.numpy_function(_split_array, [policy], kinds)
     return (
@@ -95,7 +95,7 @@ def _split_array(policy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _pairs(numbers: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-    """A generation, and what is behind it; None if it is not whole."""
+    """A generation, or None if it is truncated; and the rest of the vector."""
     if len(numbers) == 0 or not 0 <= numbers[0] <= len(numbers) // 2:
         return None, numbers
     end = 1 + 2 * int(numbers[0])

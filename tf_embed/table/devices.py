@@ -21,14 +21,14 @@ def device_names(
     """The device of each shard.
 
     Args:
-        devices: As the user gave them; None: the first GPU, where there is one that can have such
-            a table, else the CPU.
+        devices: The user's argument. None: the first GPU if it supports such a table, otherwise
+            the CPU.
         key_dtype: Dtype of the keys.
         value_dtype: Dtype of the weights.
 
     Raises:
-        TypeError: It is no name and no sequence of names.
-        ValueError: There is none, or one that is not there or can't have such tables.
+        TypeError: If `devices` is neither a name nor a sequence of names.
+        ValueError: If `devices` is empty, or a device is missing or does not support such tables.
     """
     why_not = "A table of strings" if tf.string in (key_dtype, value_dtype) else None
     if devices is None:
@@ -66,8 +66,8 @@ def _names(devices: Any) -> tuple[str, ...]:
     """The names in `devices`, one or several.
 
     Raises:
-        TypeError: It is no str and no sequence of them.
-        ValueError: It is empty.
+        TypeError: If `devices` is neither a str nor a sequence of str.
+        ValueError: If `devices` is empty.
     """
     if isinstance(devices, str):
         return (devices,)
@@ -87,7 +87,7 @@ def _check_present(names: tuple[str, ...], kind: str) -> None:
     """Refuses a device that this process does not have.
 
     Raises:
-        ValueError: There is no such device.
+        ValueError: If a device is missing.
     """
     count = len(tf.config.list_logical_devices(kind))
     for name in names:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The initial row of a key.
 
-A Keras initializer draws a tensor for a whole batch, so what a key gets would depend on the batch
-in which it was first seen. Here the initializers of Keras are read instead, and the table draws
-each row by itself, from (seed, table, key): the same in any order, batch, number of shards and
-process. What can't be read so, a callable of one's own, is called for each batch of new keys; its
-rows are not reproducible.
+A Keras initializer draws a tensor for a whole batch, so the row of a key would depend on the batch
+in which it first occurs. Instead, the table reads the parameters of a Keras initializer and draws
+each row from (seed, table, key). The row is then the same in any order, batch, number of shards and
+process. A user's callable is called for each batch of new keys, and its rows are not reproducible.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _SEEDED = (
 
 @dataclasses.dataclass(frozen=True)
 class RowInitializer:
-    """What the row of an absent key is.
+    """The distribution, or the function, of the rows of absent keys.
 
     Attributes:
         kind: "constant" (values: [number]), "row" (values: the row), "uniform" ([minimum,
@@ -54,10 +53,10 @@ class RowInitializer:
         values: See `kind`.
         seed: Seed of the random kinds, int64.
         table_id: The second half of the seed, so that tables of one seed differ, int64.
-        draw: None; or what is called with a shape (n, dim) and a dtype for the rows of n new
-            keys, in place of all above.
-        by_key: None; or what is called with new keys [n] for their rows [n, dim], in place of all
-            above.
+        draw: None, or a function of a shape (n, dim) and a dtype that returns the rows of n new
+            keys. It replaces all attributes above.
+        by_key: None, or a function of new keys [n] that returns their rows [n, dim]. It replaces
+            all attributes above.
         strings: The row of a table of strings; () for empty ones.
     """
 
@@ -95,20 +94,20 @@ def row_initializer(
     """Reads an initializer.
 
     Args:
-        initializer: None for 0 or empty strings; a string, or `dim` of them, where the value dtype
-            is string; else a number; an array of shape [dim]; a Keras initializer, or its
-            name or config; or a callable that takes a shape (n, dim) and a dtype. In a graph n is
-            an int32 scalar tensor.
+        initializer: None for 0 or empty strings. If the value dtype is string: a string, or `dim`
+            of them. Otherwise a number; an array of shape [dim]; a Keras initializer, or its name
+            or config; or a callable that takes a shape (n, dim) and a dtype. In a graph n is an
+            int32 scalar tensor.
         dim: Number of weights in a row.
         value_dtype: Their dtype.
         name: The variable's name, for `table_id` and for messages.
 
     Returns:
-        What the table draws rows from.
+        The initializer that the table draws rows from.
 
     Raises:
-        TypeError: It is nothing of these.
-        ValueError: It can't give rows of this dtype and dim.
+        TypeError: If `initializer` is of none of these types.
+        ValueError: If it can't give rows of this dtype and dim.
 
     Example:
         >>> row_initializer(0.5, dim=4, value_dtype=tf.float32, name="v").values
@@ -160,12 +159,12 @@ def with_own_seed(initializer: Any) -> Any:
         initializer: As in `row_initializer`.
 
     Returns:
-        A Keras initializer with an int as seed where `initializer` is a random one of Keras, or
-        its name, config or class; else what was given.
+        A Keras initializer with an int as seed, if `initializer` is a random one of Keras, or its
+        name, config or class. Otherwise `initializer` itself.
 
     Raises:
-        TypeError: It is a class of something else.
-        ValueError: Keras knows none of that name or config.
+        TypeError: If `initializer` is a class, but not of an initializer.
+        ValueError: If Keras has no initializer of that name or config.
     """
     initializer = _object_of(initializer, None)
     if type(initializer) not in _SEEDED:
@@ -176,11 +175,11 @@ def with_own_seed(initializer: Any) -> Any:
 
 
 def _object_of(initializer: Any, name: str | None) -> Any:
-    """The Keras initializer of a name, a config or a class, as Keras makes it; others as they are.
+    """The Keras initializer of a name, a config or a class. Other values are returned unchanged.
 
     Raises:
-        TypeError: It is another class.
-        ValueError: Keras knows none of that name or config.
+        TypeError: If `initializer` is a class, but not of an initializer.
+        ValueError: If Keras has no initializer of that name or config.
     """
     owner = "`initializer`" if name is None else f"`initializer` of {name!r}"
     if isinstance(initializer, type):
@@ -220,7 +219,7 @@ def _distribution(
     """Kind and values of a random Keras initializer.
 
     Raises:
-        ValueError: There is no such distribution in the dtype.
+        ValueError: If a parameter is out of range, or the dtype can't represent it.
     """
 
     def number(argument: str, least: float | None = None) -> float:
@@ -270,10 +269,10 @@ def _fans(initializer: Any, dim: int) -> tuple[float, float]:
 
 
 def _check_call(initializer: Callable[..., Any], dim: int, name: str) -> None:
-    """Refuses a callable that can't be called as it will be.
+    """Checks the signature of a user's callable.
 
     Raises:
-        TypeError: It does not take a shape and `dtype`.
+        TypeError: If it does not take a shape and `dtype`.
     """
     try:
         inspect.signature(initializer).bind((1, dim), dtype="float32")
@@ -369,7 +368,7 @@ def rows_of_new_keys(
         that all do.
 
     Raises:
-        TypeError, ValueError: As a user's function gives something else.
+        TypeError, ValueError: If a user's function returns a wrong dtype or shape.
     """
     absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
     new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
@@ -403,8 +402,8 @@ def _drawn_rows(
         [count, dim], of the value dtype.
 
     Raises:
-        TypeError: It gave no numbers.
-        ValueError: It failed, or gave another number of rows or another dim.
+        TypeError: If the function returns no numbers.
+        ValueError: If the function fails, or returns another number of rows or another dim.
     """
     what = f"`initializer` of {name!r}"
     shape = (count, dim)

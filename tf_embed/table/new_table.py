@@ -21,17 +21,15 @@ from tf_embed.table.worker_table import WorkerTable
 def new_table(
     options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any = None
 ) -> Table:
-    """A table: in the scope of a strategy with several workers, one that is sharded over them.
-
-    In the scope of a strategy with parameter servers, one that is sharded over these.
+    """Creates a table, sharded over the workers or the parameter servers of the strategy's scope.
 
     Args:
-        options: What it is.
-        sharding: How it is sharded; None: each worker has a table of its own.
-        restrict_policy: The class that rows are restricted by; None: there is none.
+        options: The options of the table.
+        sharding: The sharding. None: each worker has a table of its own.
+        restrict_policy: The class of the restrict policy. None: no policy.
 
     Raises:
-        ValueError: If a sharded table can't have it.
+        ValueError: If a sharded table does not support an option.
     """
     if options.redis is not None:
         _check_redis(options, sharding, restrict_policy)
@@ -57,10 +55,10 @@ def new_table(
 def _check_redis(
     options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any
 ) -> None:
-    """Refuses what a table in Redis can't have.
+    """Refuses options that a table in Redis does not support.
 
     Raises:
-        ValueError: It has it. Named.
+        ValueError: If there is one. The message names it.
     """
     policy = options.policy or TablePolicy(eviction=None)
     workers = None if sharding is None else workers_of_scope(sharding)
@@ -90,10 +88,10 @@ def _check_redis(
 def _check_supported(
     options: TableOptions, sharding: WorkerSharding, restrict_policy: Any, where: str, advice: str
 ) -> None:
-    """Refuses what a table that is sharded can't have.
+    """Refuses options that a sharded table does not support.
 
     Raises:
-        ValueError: It has it. Named.
+        ValueError: If there is one. The message names it.
     """
     name = options.name
     if options.value_dtype == tf.string:

@@ -23,8 +23,8 @@ _STANDALONE, _SENTINEL, _CLUSTER = 2, 1, 0
 class RedisTableConfig(KerasConfig):
     """Where a table in Redis is, as TFRA has it: the path of a JSON file.
 
-    The file is read when a table is made. `docs/migrating/from_tfra.md` says of each of its fields
-    what it does here. The rows are not compatible: TFRA's and these are different keys in Redis.
+    The file is read when a table is made. `docs/migrating/from_tfra.md` lists the effect of each
+    field here. The rows are not compatible with TFRA's: their keys in Redis differ.
 
     Args:
         redis_config_abs_dir: Path of the file. Default: none, a server on this machine at port
@@ -33,7 +33,7 @@ class RedisTableConfig(KerasConfig):
             before the other.
 
     Raises:
-        TypeError: An argument that is not a str.
+        TypeError: If an argument is not a str.
 
     Example:
         >>> import json, tempfile
@@ -61,8 +61,8 @@ class RedisTableConfig(KerasConfig):
         """The same as a `RedisServer`.
 
         Raises:
-            ValueError: If the file can't be read, or has a field that is unknown or that a table
-                of tf_embed can't do. Named.
+            ValueError: If the file can't be read, a field is unknown, or its value is not
+                supported. The message names it.
         """
         path = self._path()
         if path is None:
@@ -101,7 +101,7 @@ def server_of(fields: dict[str, Any]) -> RedisServer:
 
     Raises:
         TypeError: If a value is of a wrong type.
-        ValueError: If a field is unknown, or says what a table of tf_embed can't do. Named.
+        ValueError: If a field is unknown or its value is not supported. The message names it.
     """
     for name in fields:
         if name not in _TAKEN and name not in _WITHOUT_EFFECT and name not in _REFUSED:
@@ -156,7 +156,7 @@ def _one_of(*values: Any) -> Callable[[Any, dict[str, Any]], bool]:
     return lambda value, fields: any(type(value) is type(one) and value == one for one in values)
 
 
-# By TFRA's field, the argument of RedisServer, and what makes its value.
+# By TFRA's field, the argument of RedisServer, and the function that makes its value.
 _TAKEN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "redis_host_ip": ("host", _only),
     "redis_host_port": ("port", _only),
@@ -187,7 +187,7 @@ _WITHOUT_EFFECT = (
     "model_lib_abs_dir",
 )
 
-# By field, what it must be, and whether it is.
+# By field, the supported value for the message, and the check of a value.
 _REFUSED: dict[str, tuple[str, Callable[[Any, dict[str, Any]], bool]]] = {
     "redis_connection_mode": (
         "2 for one server, or 0 for a cluster; sentinels (1) are not supported",

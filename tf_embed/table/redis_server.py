@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RedisServer`: where a table in Redis is, and how it is reached."""
+"""`RedisServer`: the address and the connection settings of a table in Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAME = 255  # characters
 
 
 def _is_name(text: str) -> bool:
-    """Whether it may be a part of a key in Redis. Braces mark what a cluster takes slots from."""
+    """Whether a text may be a part of a key in Redis. Braces would mark the cluster's hash tag."""
     return 0 < len(text) <= _MAX_NAME and text.isprintable() and not re.search(r"[\s{}]", text)
 
 
@@ -32,10 +32,9 @@ class RedisServer(Config):
     """A Redis server or cluster that has the rows of a table, for `Storage(redis=...)`.
 
     The table is shared: each process that makes a variable with the same server, `model` and
-    `table` reads and writes the same rows. Lookups see what another process wrote as soon as its
+    `table` reads and writes the same rows. Lookups see the writes of another process as soon as its
     call has returned. Training steps of several processes on the same rows lose no update: a step
-    writes a row only if nobody has changed it since it was read, and begins again with the rows
-    that were changed.
+    writes a row only if it is unchanged since the step read it, and retries the rows that changed.
 
     The server must be Redis 6.2 or newer. `docs/guides/redis.md` lists the limits of such tables.
 
@@ -44,7 +43,7 @@ class RedisServer(Config):
         port: Its port, an int from 1 to 65535.
         username: A user of Redis's access control lists. Default: the default user.
         password: The password. It is not shown, and no file that Keras writes has it. Default:
-            what `password_env` says.
+            the value of the variable `password_env`.
         password_env: Name of an environment variable that has the password when the table is made.
             Default: none is sent.
         database: The number of the database, an int from 0; 0 in a cluster.
@@ -59,13 +58,13 @@ class RedisServer(Config):
             of a cluster. All processes must say the same.
         keys_per_command: The most keys in a command, an int from 1 to 65536. The server does
             nothing else during a command.
-        restore: What a checkpoint, and a file of Keras, does to the rows in Redis when it is
-            loaded: "if_empty", they stay if there are any, and that is logged; or "always", the
-            saved ones replace them, for all processes.
+        restore: Whether a checkpoint or a Keras file replaces the rows in Redis when it is loaded.
+            "if_empty": if there are rows, they stay, and that is logged. "always": the saved rows
+            replace them, for all processes.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, or a password and a `password_env`.
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is out of range, or both `password` and `password_env` are given.
 
     Example:
         >>> import tf_embed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RoutedTable`: what tables have in common whose rows are spread over processes."""
+"""`RoutedTable`: the base of tables whose rows are sharded over processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tf_embed.table.table_options import TableOptions
 
 
 class RoutedTable(Table):
-    """A table whose verbs bring keys together by the process that owns them."""
+    """A table whose operations group keys by the process that owns them."""
 
-    _advice = ""  # what else to do if something does not work with such a table
+    _advice = ""  # an alternative, for messages about unsupported options
 
     @property
     def _where(self) -> str:
@@ -100,10 +100,10 @@ class RoutedTable(Table):
         return has_counts and admission_counts.knows_keys(self.options)
 
     def _check_counts(self) -> None:
-        """Refuses to put what waits for a row into one array if it does not tell its keys.
+        """Refuses to gather admission counts in one array if they do not name their keys.
 
         Raises:
-            ValueError: It does not.
+            ValueError: If they do not.
         """
         if not admission_counts.knows_keys(self.options):
             raise self._refused(
@@ -117,7 +117,7 @@ class RoutedTable(Table):
 
         Args:
             saved: The export.
-            owns: Says of keys [n] which ones these are, bool [n].
+            owns: A function of keys [n] that returns bool [n]: the keys of that process.
         """
         mine = owns(saved.keys)
 
@@ -138,16 +138,16 @@ class RoutedTable(Table):
 
 
 def share_of_options(options: TableOptions, number: int, count: int, process: str) -> TableOptions:
-    """What the table of one process is: its part of the rows, a folder of its own.
+    """The options of one process's table: a share of the bounds, and a folder of its own.
 
     Args:
-        options: What all have together.
-        number: Which of them this is.
-        count: How many there are.
-        process: What it is called, "worker" or "server".
+        options: The options of the whole table.
+        number: The number of this process.
+        count: Number of processes.
+        process: "worker" or "server", for messages.
 
     Raises:
-        ValueError: The bound is less than a row for each of them.
+        ValueError: If the bound is less than a row for each process.
     """
     policy = options.policy
     if policy is not None and policy.max_rows is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ServerTable`: a table whose rows are on the parameter servers of a cluster.
 
-Each server has a table with the rows that it owns. A verb with keys brings them together by owner,
-in the process that calls it, and runs on each server with the keys of that one. Several workers
-may do so at once: each verb on a server is one op, which is what makes it one change of a row.
+Each server has a table with the rows that it owns. The calling process groups the keys of an
+operation by owner, and the operation runs on each server with the server's keys. Several workers
+may call operations at once: each is one op on a server, so it changes a row atomically.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ServerPart(Table):
     """The rows of a table that one server has.
 
     Args:
-        options: What it is; `device` is the CPU of the server.
-        name_on_server: What the server calls it. A part that is there is found again.
+        options: The options of this part; `device` is the CPU of the server.
+        name_on_server: The resource name on the server. An existing part is used again.
     """
 
     def __init__(self, options: TableOptions, name_on_server: str) -> None:
@@ -48,12 +48,12 @@ class ServerTable(RoutedTable):
     """A table whose rows are on servers.
 
     Args:
-        options: What all servers have together.
+        options: The options of the whole table.
         servers: The servers.
         sharding: How rows are spread over them.
 
     Raises:
-        ValueError: A bound is less than a row for each server.
+        ValueError: If a bound is less than a row for each server.
     """
 
     def __init__(self, options: TableOptions, servers: Servers, sharding: WorkerSharding) -> None:
@@ -90,7 +90,7 @@ class ServerTable(RoutedTable):
         return self._servers
 
     def is_on_server(self, number: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        """A function that says of keys whether a server owns them, bool [number of keys]."""
+        """A function of keys [n] that returns bool [n]: the keys that a server owns."""
         count, name = self._servers.count, self.options.name
 
         def owns(keys: tf.Tensor) -> tf.Tensor:
@@ -358,7 +358,7 @@ class ServerTable(RoutedTable):
     def _by_server(
         self, verb: Callable[..., Any], counts: tf.Tensor, sent: Sequence[tf.Tensor]
     ) -> list[Any]:
-        """What a verb gives on each server, of the first `counts[0]` of what is sent, and so on."""
+        """Calls `verb` on each server: server 0 gets the first `counts[0]` rows of `sent`, etc."""
         count = self._servers.count
         pieces = [tf.split(one, counts, num=count) for one in sent]
         results = []

@@ -17,7 +17,7 @@ class Shard:
     Attributes:
         table: The table that holds it.
         index: Which one, from 0.
-        device: Where it is.
+        device: The device of the shard.
     """
 
     table: Table

@@ -28,9 +28,9 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
         The shard of each key, int32, of the shape of `keys`.
 
     Raises:
-        TypeError: The keys are no integers. Of a string a table takes the remainder of the 64-bit
-            key that it has for it, which is the table's own.
-        ValueError: `shard_num` is less than 1.
+        TypeError: If the keys are not integers. A table shards a string by the remainder of its
+            64-bit key for the string, which only the table has.
+        ValueError: If `shard_num` is less than 1.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -60,7 +60,7 @@ def owners(
     Args:
         keys: Any shape.
         shard_num: Number of shards.
-        partition_fn: What chooses.
+        partition_fn: The function that chooses the shard.
         name: The variable, for messages.
 
     Returns:
@@ -68,8 +68,8 @@ def owners(
         itself.
 
     Raises:
-        TypeError: The function gave something else than int32 or int64.
-        ValueError: The function gave another shape than that of the keys.
+        TypeError: If the function returns neither int32 nor int64.
+        ValueError: If the function returns another shape than that of the keys.
     """
     if partition_fn is default_partition_fn or shard_num == 1:
         return None

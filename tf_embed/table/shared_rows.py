@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is different for a table whose rows other processes have too."""
+"""Checks and restores of a table whose rows are shared with other processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
 
     Args:
         table: A `Table`.
-        saved: What its `import_` takes.
+        saved: The arguments of its `import_`.
     """
     redis = table.options.redis
     # In a graph this is the table of a SavedModel, which is in memory.

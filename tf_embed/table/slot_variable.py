@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SlotVariable`: what an optimizer keeps beside the rows of a table, to look at."""
+"""`SlotVariable`: a view of one optimizer slot of the rows of a table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SlotVariable:
 
     Attributes:
         name: The variable's name, and the slot's.
-        dim: Number of slots in a row: that of the weights, or 1 where a row has one.
+        dim: Number of slots in a row: that of the weights, or 1 for one slot of the whole row.
         table: The table.
         rule: The optimizer rule that the slot is of.
-        begin: Where it begins among all slots of a row.
-        initial_value: What it starts from in a new row. NaN: the row's weights.
+        begin: The offset of the slot among all slots of a row.
+        initial_value: The slot's value in a new row. NaN: the row's weights.
     """
 
     name: str
@@ -49,18 +49,18 @@ class SlotVariable:
     def lookup(
         self, keys: Any, return_exists: bool = False, name: str | None = None
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        """Looks slots up. Of keys that have no row, and before training, they are initial ones.
+        """Looks slots up. Keys without a row, and untrained tables, have initial slots.
 
         Args:
             keys: Integers, or strings, of any shape.
-            return_exists: Whether to tell which keys have a row.
+            return_exists: Whether to also return which keys have a row. Default: False.
             name: Name of the operation.
 
         Returns:
             keys.shape + [dim]; with `return_exists` also a bool tensor, keys.shape.
 
         Raises:
-            TypeError: A wrong dtype.
+            TypeError: If `keys` has another dtype.
         """
         with validation.name_scope(name, "slot_lookup"):
             keys = validation.tensor_of(keys, self.key_dtype, "keys", self.name)
@@ -75,7 +75,7 @@ class SlotVariable:
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """Copies the slots of all rows, in no particular order.
 
-        Where others write meanwhile, slots are those of a moment after the keys.
+        With concurrent writers, slots are read a moment after the keys.
 
         Args:
             name: Name of the operation.

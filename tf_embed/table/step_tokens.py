@@ -34,7 +34,7 @@ def with_token(token: tf.Tensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_tokens(tokens: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Gives all updates of tables in the block what `token_of_step` gave, or a copy of it."""
+    """Gives all updates of tables in the block the result of `token_of_step`, or a copy of it."""
     before, _of_thread.tokens = _of_thread.tokens, tokens
     try:
         yield

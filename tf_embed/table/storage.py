@@ -66,7 +66,7 @@ class Storage(Config):
             With a `path` or `gpu_cache`: the rows in the cache of a table on a GPU, which needs it.
             Default: None, no bound.
         gpu_total_bytes: Bytes of index and rows in the GPU's memory, an int from 1. Default: None,
-            what the GPU has.
+            all of the GPU's memory.
         host_bytes: Bytes of rows in host memory, an int from 0. With a `path`, from 1: on a CPU the
             rows in the cache, on a GPU the rows between the cache and the files. A table on a CPU
             with a `path` needs it, because rows go to disk only when the cache is full;
@@ -80,8 +80,8 @@ class Storage(Config):
             memory is a cache anyway. Default: False, a row stays where it was put.
         path: A folder of this machine for rows on disk, a str or an os.PathLike. It is made if it
             is missing. Each table makes a folder of its own in it. Default: None, no disk.
-        disk_bytes: Bytes of files in that folder, an int from 1. Default: None, what the file
-            system has.
+        disk_bytes: Bytes of files in that folder, an int from 1. Default: None, no bound except the
+            file system's.
         keep_leftovers: Whether files that a dead process left in the table's folder are kept, under
             another name. Default: False, they are deleted.
         redis: A `RedisServer` that has all rows. The other arguments must be left out then.

@@ -29,7 +29,7 @@ class TableMeta:
         return cls(np.asarray(meta))
 
     def initial_slots(self, dtype: tf.DType) -> np.ndarray:
-        """What the slots of a new row are, [slots of a row]."""
+        """The slots of a new row, [slots of a row]."""
         widths, values = self.numbers[_GROUPS::2], self.numbers[_GROUPS + 1 :: 2].copy()
         return np.repeat(values.view(np.float64), widths & _WIDTH).astype(dtype.as_numpy_dtype)
 
@@ -44,7 +44,8 @@ class TableMeta:
 class SavedKind(tf.train.experimental.PythonState):
     """The kind of a table in a checkpoint, to refuse the rows of another kind with its name.
 
-    TensorFlow reads it before any tensor, of which it would only say where another dtype was found.
+    TensorFlow reads it before any tensor. Its own error on a tensor of another dtype would not name
+    the kind of the table.
 
     Args:
         name: The variable's name.
@@ -55,14 +56,14 @@ class SavedKind(tf.train.experimental.PythonState):
         self._name, self._kind = name, kind
 
     def serialize(self) -> str:
-        """What is saved."""
+        """The kind, as it is saved."""
         return self._kind
 
     def deserialize(self, string_value: Any) -> None:
-        """Compares with what was saved.
+        """Compares the kind with the saved one.
 
         Raises:
-            ValueError: It is another kind.
+            ValueError: If they differ.
         """
         saved = tf.compat.as_text(string_value)
         if saved != self._kind:

@@ -35,19 +35,20 @@ def share_of(rank: int, num_reserved: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
 def agreed(
     workers: Workers, gathered: tf.Tensor, name: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What all workers want of a restriction.
+    """Checks that all workers call `restrict` with the same numbers.
 
     Args:
         workers: The workers.
-        gathered: Of each, how many rows it has, how many it wants to stay, and beyond how many it
-            wants rows to leave, int64 [3 * workers].
+        gathered: Of each worker, its number of rows, `num_reserved` and `trigger`, int64
+            [3 * workers].
         name: The table's, for messages.
 
     Returns:
-        The rows that each worker has, int64 [workers], and the two numbers that all want.
+        The number of rows of each worker, int64 [workers], and the common `num_reserved` and
+        `trigger`.
 
     Raises:
-        InvalidArgumentError: They want different numbers. All workers raise it.
+        InvalidArgumentError: If the arguments differ. All workers raise it.
     """
     numbers = tf.reshape(gathered, [-1, 3])
     if workers.places is not None:

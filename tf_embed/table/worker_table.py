@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`WorkerTable`: a table whose rows are spread over the workers of a cluster.
 
-Each worker has a table with the rows that it owns. A verb with keys sends them to their owners, who
-run it on their own tables, on the keys of all workers, those of worker 0 first. So all workers must
-call the same verbs in the same order, with batches of any sizes.
+Each worker has a table with the rows that it owns. An operation sends its keys to their owners.
+Each owner runs it on its own table, on the keys of all workers, those of worker 0 first. All
+workers must therefore call the same operations in the same order, with batches of any sizes.
 
-Verbs of the whole table, such as `export` and `clear`, are of the rows of this worker.
+Operations on the whole table, such as `export` and `clear`, use only the rows of this worker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WorkerTable(RoutedTable):
     """A table that is sharded over workers.
 
     Args:
-        options: What the table of this worker is.
+        options: The options of this worker's table.
         workers: The workers.
         sharding: How rows are spread over them.
 
@@ -162,7 +162,7 @@ class WorkerTable(RoutedTable):
         training: bool = False,
     ) -> tf.Tensor:
         """See `Table`. Rows are pooled where they are, if that sends less."""
-        # Sums of many rows may be more than float16 holds, where each row is not.
+        # A sum of many rows may overflow float16, although each row fits.
         if defaults is not None or self._sharding.wire_dtype == "float16":
             return super().find_pooled(
                 keys,
@@ -401,10 +401,10 @@ class WorkerTable(RoutedTable):
 
 
 def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:
-    """Compares what the workers make, and gives the seed of worker 0. All workers must call this.
+    """Compares the options of all workers, and returns the seed of worker 0. A collective call.
 
     Raises:
-        ValueError: They make different tables, or have different builds of the library.
+        ValueError: If the options, or the builds of the library, differ.
     """
     owner, policy = sharding.owner, options.policy
     mine = json.dumps(
@@ -439,7 +439,7 @@ def _name_of(rule: Any) -> str | None:
 
 
 def _shortened(text: str) -> str:
-    """A text of at most 3 KiB, which differs where the whole ones do."""
+    """A text of at most 3 KiB, with a hash of the whole text if that is longer."""
     data = text.encode()
     if len(data) <= 3072:
         return text
@@ -453,7 +453,7 @@ def gradients_to_owners(
     """Sends gradients to the workers that own their rows, those of all tables together.
 
     Args:
-        tables: The tables, or None. What is not sharded keeps what it has.
+        tables: The tables, or None. Tables that are not sharded keep their gradients.
         keys: Of each table, [n].
         gradients: Of each table, [n, dim].
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Keras variable that stands for a table where Keras wants a variable.
+"""The Keras variable that represents a table in Keras.
 
-It has the shape (0, dim), so it counts no parameters and saves nothing. Its value goes into each
-lookup, so `tape.gradient` finds it and gives, for it, the gradients of the rows at their keys: a
-tf.IndexedSlices. From there two ways lead into the table:
+It has the shape (0, dim), so it counts no parameters and saves nothing. Its value is an input of
+each lookup. `tape.gradient` for it is therefore a tf.IndexedSlices of the gradients of the rows, by
+key. An optimizer applies them to the table in one of two ways:
 
 - `tf_embed.DynamicEmbeddingOptimizer` takes `slices_of` it, for its own rule.
 - Any other Keras optimizer sees `overwrite_with_gradient` and assigns the gradient to the
   variable instead of updating it, so `assign` runs a step of the table's own optimizer.
 
-Keras passes the second way's optimizer nowhere, so what it does to gradients on the way, clipping
-and weight decay, does not reach the table. What would make rows wrong is refused.
+In the second way the table does not see the model's optimizer, whose clipping and weight decay do
+not reach the table. Settings that would train rows wrong are refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Trainer(Protocol):
 
     @property
     def slots(self) -> list[SlotVariable]:
-        """What it keeps beside each row."""
+        """The slots that it keeps for each row."""
 
     @property
     def can_be_told(self) -> bool:
@@ -170,10 +170,10 @@ class Anchor(keras.Variable):
         """The variable of shape (0, dim).
 
         Raises:
-            ValueError: A Keras optimizer that is being built on it can't train this table.
+            ValueError: If a Keras optimizer that is being built can't train this table.
         """
-        # An optimizer without slots asks for `overwrite_with_gradient` at its first step only. But
-        # each asks for this when it is built, where a refusal is of more use.
+        # An optimizer without slots reads `overwrite_with_gradient` only at its first step. Every
+        # optimizer reads the value when it is built, so the error comes earlier here.
         if callers.optimizer_builds():
             self._check_outer_optimizers()
         return super().value
@@ -183,7 +183,7 @@ class Anchor(keras.Variable):
         """True: a Keras optimizer assigns the gradient, and makes no slots.
 
         Raises:
-            ValueError: The Keras optimizer that asks can't train this table.
+            ValueError: If the calling Keras optimizer can't train this table.
         """
         self._check_outer_optimizers()
         return True
@@ -192,8 +192,8 @@ class Anchor(keras.Variable):
         """An array of shape (0, dim) that carries the rows, for `get_weights`.
 
         Raises:
-            ValueError: `get_state_tree` asks, which has the optimizer's variables too; and Orbax,
-                which is given its arrays, would drop even the rows.
+            ValueError: If `get_state_tree` is the caller. Its result has the optimizer's variables
+                too, and Orbax, which saves it, would drop even the rows.
         """
         if callers.calls_function("get_state_tree"):
             raise ValueError(
@@ -207,8 +207,8 @@ class Anchor(keras.Variable):
         """A plain array of shape (0, dim).
 
         Raises:
-            ValueError: A Keras layer that is no DynamicEmbedding wants to write it to a file,
-                which would drop the rows.
+            ValueError: If a Keras layer other than DynamicEmbedding writes it to a file, which
+                would drop the rows.
         """
         if callers.calls_function("save_own_variables"):
             raise ValueError(
@@ -222,15 +222,15 @@ class Anchor(keras.Variable):
         """Takes a gradient, or the rows of a table.
 
         Args:
-            value: tf.IndexedSlices, a gradient: one step of the table's own optimizer. What
-                `numpy` gave, as in `set_weights`, or another anchor: its rows.
+            value: A gradient, tf.IndexedSlices, runs one step of the table's own optimizer. An
+                array from `numpy`, as in `set_weights`, or another anchor replaces the rows.
 
         Returns:
             The value.
 
         Raises:
-            ValueError: The gradient is a tensor, so its keys are lost; the table has no optimizer
-                of its own; or there are no rows with the value, or rows of another kind of table.
+            ValueError: If the gradient is a tensor, so its keys are lost; the table has no
+                optimizer of its own; or the value has no rows, or rows of another kind of table.
         """
         if isinstance(value, tf.IndexedSlices):
             self._train(value)
@@ -256,8 +256,8 @@ class Anchor(keras.Variable):
             The keys [n] and the gradients [n, dim].
 
         Raises:
-            TypeError: Its keys are of another kind than the table's, or it has no floats.
-            ValueError: It is dense, so its keys are lost.
+            TypeError: If its keys are not of the table's kind, or its values are not floating.
+            ValueError: If it is dense, so its keys are lost.
         """
         if not isinstance(gradient, tf.IndexedSlices):
             raise ValueError(
@@ -382,7 +382,7 @@ class TwinAnchor(Anchor):
 
     Args:
         table: The table.
-        anchor: The table's anchor; None where the table is not trained.
+        anchor: The table's anchor. None: the table is not trained.
         checkpoint: Whether checkpoints carry the table.
         name: Name of the variable.
     """
@@ -497,9 +497,9 @@ def once_for_all_replicas(
     keys: list[tf.Tensor],
     gradients: list[tf.Tensor],
 ) -> None:
-    """Runs a step once on what all replicas of a tf.distribute strategy have.
+    """Runs a step once on the keys and gradients of all replicas of a tf.distribute strategy.
 
-    A table is one for all replicas, so a step in each would be several steps. Of a table that is
+    All replicas share one table, so a step in each replica would be several steps. If a table is
     sharded over workers, each worker runs the step on the keys that it owns.
 
     Args:

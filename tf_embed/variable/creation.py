@@ -15,10 +15,10 @@ INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
 
 
 def check_eager() -> None:
-    """Refuses a tf.Graph that no tf.function traces, as sessions of TensorFlow 1 have it.
+    """Refuses a tf.Graph outside of a tf.function, as in sessions of TensorFlow 1.
 
     Raises:
-        RuntimeError: There is no eager execution around.
+        RuntimeError: If the outermost context is not eager.
     """
     with tf.init_scope():
         if not tf.executing_eagerly():
@@ -35,7 +35,7 @@ def check_strategy(key_dtype: tf.DType) -> None:
         key_dtype: Dtype of the keys.
 
     Raises:
-        ValueError: The table would be made under such a one. Named.
+        ValueError: If the strategy is not supported, or has several replicas and keys are strings.
     """
     strategy = tf.distribute.get_strategy()
     known = (
@@ -63,10 +63,10 @@ def check_one_process(what: str) -> None:
     """Refuses the scope of a strategy with parameter servers.
 
     Args:
-        what: What can't be made there.
+        what: The refused class or function, for the message.
 
     Raises:
-        ValueError: This is one.
+        ValueError: If the current scope is such a scope.
     """
     if tf.distribute.has_strategy() and servers.is_of_servers(tf.distribute.get_strategy()):
         raise ValueError(
@@ -76,7 +76,7 @@ def check_one_process(what: str) -> None:
 
 
 def default_init_size() -> int:
-    """The number of rows to make room for when nobody says."""
+    """The default `init_size`, from the environment variable if that is set."""
     text = os.environ.get(INIT_SIZE_VARIABLE, "")
     if not text:
         return DEFAULT_INIT_SIZE

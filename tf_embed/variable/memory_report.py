@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MemoryReport`: what the rows of a table take in each tier, and how many fit."""
+"""`MemoryReport`: memory use and capacity of each tier of a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROW_ALIGNMENT = 16  # a row begins at a multiple of so many bytes
 _KEY = 8  # bytes of a key, or of the number of a string
 _BLOCK_FRAME = 20  # bytes of a block on disk that are not of rows
 _PAGE = 4096
-# Of a bound on files, what rows can fill before compaction has no room to work.
+# The share of a bound on files that rows can fill. Compaction needs the rest.
 _DISK_SHARE = 5 / 6
 _MARK = 1  # bytes that a tier over another one keeps of a row: its last use and its state
 
@@ -44,7 +44,7 @@ class TierReport:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemoryReport:
-    """What the rows of a table take in each tier. `print` shows it as a text table.
+    """Memory use and capacity of each tier of a table. `print` shows it as a text table.
 
     Attributes:
         name: The table's name.
@@ -52,7 +52,7 @@ class MemoryReport:
         weight_bytes: Bytes of the weights of a row.
         slot_bytes: Bytes of the optimizer slots of a row.
         statistics_bytes: Bytes of the statistics of a row.
-        mark_bytes: Bytes that a table with a cache keeps of a row in memory besides.
+        mark_bytes: Additional bytes of a row in memory if the table has a cache.
         row_bytes: Bytes that a row takes in memory: these four, padded.
         index_bytes: Bytes of the index from keys to rows. Of a table with a `path` it includes the
             statistics of rows on disk, which are in memory.

@@ -25,7 +25,7 @@ class RowArguments:
         """Keys of any shape.
 
         Raises:
-            TypeError: They are not of the key dtype.
+            TypeError: If the keys are not of the key dtype.
         """
         return validation.tensor_of(keys, self._options.key_dtype, "keys", self._options.name)
 
@@ -33,8 +33,8 @@ class RowArguments:
         """Rows, keys.shape + [dim].
 
         Raises:
-            TypeError: They are not of the value dtype.
-            ValueError: They are of another shape.
+            TypeError: If the rows are not of the value dtype.
+            ValueError: If the rows are of another shape.
         """
         options = self._options
         rows = validation.tensor_of(rows, options.value_dtype, argument, options.name)
@@ -45,8 +45,8 @@ class RowArguments:
         """One value for each key.
 
         Raises:
-            TypeError: They are not of the dtype.
-            ValueError: They are of another shape than the keys.
+            TypeError: If the values are not of the dtype.
+            ValueError: If the values are of another shape than the keys.
         """
         name = self._options.name
         values = validation.tensor_of(values, dtype, argument, name)

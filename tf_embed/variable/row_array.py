@@ -29,8 +29,8 @@ class RowNumberArguments(RowArguments):
         """Row numbers of any shape.
 
         Raises:
-            TypeError: They are no integers.
-            ValueError: One is out of range; from an op, tf.errors.InvalidArgumentError.
+            TypeError: If the numbers are not integers.
+            ValueError: If one is out of range; from an op, tf.errors.InvalidArgumentError.
         """
         keys = super().keys(keys)
         good = tf.reduce_all(tf.logical_and(keys >= 0, keys < self._num_rows))
@@ -56,8 +56,9 @@ class RowArray(Variable):
         **kwargs: Arguments of `Variable`, without `key_dtype` and `policy`.
 
     Raises:
-        ValueError: An argument is out of range. From all methods that take row numbers, and from
-            their ops, as tf.errors.InvalidArgumentError: a number is not from 0 to `num_rows` - 1.
+        ValueError: If an argument is out of range. All methods that take row numbers raise it for a
+            number that is not from 0 to `num_rows` - 1; their ops raise
+            tf.errors.InvalidArgumentError.
 
     Example:
         >>> from tf_embed.variable.row_array import RowArray

@@ -124,10 +124,11 @@ class RowFiles:
         return None if tf.executing_eagerly() else tf.group(*loaded)
 
     def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
-        """The number of processes that have a part each, and which of them this is.
+        """The number of processes that have a part each, and the number of this one.
 
         Raises:
-            ValueError: The table is sharded over workers, and they are others.
+            ValueError: If the table is on servers and an argument is given, or it is sharded over
+                workers and an argument differs from its own number.
         """
         table = self._table
         if isinstance(table, ServerTable):
@@ -163,9 +164,9 @@ class RowFiles:
         """Loads the rows of a save by one process, in eager execution.
 
         Args:
-            dirpath: Where its files are.
-            file_name: What they are named after.
-            has: Says of keys [n] which are to be loaded, bool [n]. None: all.
+            dirpath: The folder of its files.
+            file_name: The name that its files begin with.
+            has: A function of keys [n] that returns bool [n]: the keys to load. None: all.
             calls: Are made as rows are loaded, except the last one.
         """
         place = Place(tf.constant(dirpath), "", file_name, rank=0, processes=1)
@@ -206,7 +207,7 @@ class RowFiles:
         file_name_list: Sequence[str] | None,
         dirpath_env: str,
     ) -> Place:
-        """Where a save is, from what the user says."""
+        """The place of a save, from the user's arguments."""
         processes = validation.positive_int(proc_size, "proc_size", most=2**31 - 1)
         rank = validation.positive_int(proc_rank, "proc_rank", least=0, most=processes - 1)
         if not isinstance(dirpath_env, str):
@@ -305,7 +306,7 @@ def _is_chosen_here(table: Table) -> bool:
 
 
 def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> tf.Tensor:
-    """The shard of each key, and LEFT_OUT where another process has to load its row."""
+    """The shard of each key, or LEFT_OUT if another process has to load its row."""
     options = table.options
     shards = sharding.owners(keys, options.num_shards, options.partition_fn, options.name)
     if shards is None:
@@ -326,12 +327,12 @@ _nameless: weakref.WeakValueDictionary[tuple[str, int], Table] = weakref.WeakVal
 
 
 def _check_nameless(table: Table, dirpath: Any, rank: int) -> None:
-    """Refuses that two variables which nobody named replace each other's files.
+    """Refuses a save that would replace the files of another variable with the default name.
 
-    Of a tensor in a graph the folder is not known yet, and nothing is checked.
+    If `dirpath` is a tensor in a graph, the folder is not known yet and nothing is checked.
 
     Raises:
-        ValueError: They would.
+        ValueError: If another such variable has saved into the folder.
     """
     if tf.is_tensor(dirpath):
         if not tf.executing_eagerly():
@@ -371,7 +372,7 @@ def _folder(dirpath: Any) -> tf.Tensor:
 
 
 def _file_name(file_name_list: Sequence[str] | None, name: str) -> str:
-    """What files are named after."""
+    """The name that files begin with."""
     if file_name_list is None:
         return name
     names = list(file_name_list) if isinstance(file_name_list, (list, tuple)) else []

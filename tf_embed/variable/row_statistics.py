@@ -18,7 +18,7 @@ _COUNTS = _library.vocabulary()["stats"]
 
 
 class RowStatistics:
-    """Reads what a table keeps of its use, and sets the scores and the clock.
+    """Reads the statistics of a table and of its rows, and sets scores and the clock.
 
     Args:
         table: The table.
@@ -112,7 +112,7 @@ def _known_ratio(part: Any, whole: Any) -> Any:
 
 
 def _ratio(part: Any, whole: Any) -> Any:
-    """A quotient, 0.0 where there is nothing to divide by."""
+    """A quotient, or 0.0 if the divisor is 0."""
     if tf.is_tensor(part):
         return tf.math.divide_no_nan(tf.cast(part, tf.float64), tf.cast(whole, tf.float64))
     return part / whole if whole else 0.0

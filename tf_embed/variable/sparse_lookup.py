@@ -50,11 +50,11 @@ def embedding_lookup_sparse(
         training: As in `tf_embed.embedding_lookup`.
 
     Returns:
-        [d0, dim], float64 where rows are, else float32; with `return_trainable` a pair.
+        [d0, dim], float64 if rows are, otherwise float32; with `return_trainable` a pair.
 
     Raises:
-        TypeError: An argument of a wrong type or dtype.
-        ValueError: Another combiner, or shapes that do not go together.
+        TypeError: If an argument has a wrong type or dtype.
+        ValueError: If the combiner is unknown, or shapes do not match.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -110,12 +110,12 @@ def safe_embedding_lookup_sparse(
         training: As in `tf_embed.embedding_lookup`.
 
     Returns:
-        [d0, ..., dn-1, dim], float64 where rows are, else float32; ragged where an axis that
-        remains is. With `return_trainable` a pair.
+        [d0, ..., dn-1, dim], float64 if rows are, otherwise float32; ragged if a remaining axis is
+        ragged. With `return_trainable` a pair.
 
     Raises:
-        TypeError: An argument of a wrong type or dtype.
-        ValueError: Another combiner, or shapes that do not go together.
+        TypeError: If an argument has a wrong type or dtype.
+        ValueError: If the combiner is unknown, or shapes do not match.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -194,11 +194,11 @@ class _Bagged:
 def _bagged(
     ids: Any, weights: Any, table: Table, names: tuple[str, str], *, of_first_axis: bool = False
 ) -> _Bagged:
-    """Checked ids and weights, with a bag for each line along the last axis, or of the first.
+    """Checked ids and weights, with a bag for each row along the last axis, or of the first.
 
     Raises:
-        TypeError: Of another container or dtype.
-        ValueError: Too few axes, or weights of another shape.
+        TypeError: If the container or the dtype is not supported.
+        ValueError: If `ids` has too few axes, or the weights another shape.
     """
     if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(

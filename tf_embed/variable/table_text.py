@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the `repr` of a variable and of a layer says of a table."""
+"""The texts about a table in the `repr` of a variable and of a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OUTSIDE = ("disk", "redis")
 
 
 def kind_text(table: Table) -> list[str]:
-    """The dim, the dtypes and where the table is, a text each."""
+    """The dim, the dtypes and the placement of a table, a text each."""
     options = table.options
     texts = [
         f"dim={options.dim}",
@@ -51,8 +51,8 @@ def settings_text(table: Table) -> list[str]:
 def size_texts(tables: Iterable[Table]) -> list[str]:
     """The rows of tables and the bytes that they take; nothing in a graph.
 
-    It asks no other process, because a `repr` must neither wait nor be a call that all workers
-    make: of tables on a server it says nothing, and of a sharded one the rows of this worker.
+    A `repr` must neither wait nor be a collective call, so no other process is asked. Tables on
+    servers have no text, and a table that is sharded over workers has the rows of this worker.
     """
     tables = list(tables)
     if not tf.executing_eagerly() or any(_is_elsewhere(table) for table in tables):
