@@ -213,14 +213,14 @@ class Group:
     def wait(
         self, deadline: float, interrupted: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
-        """Waits until all have ended, or one has failed, or time is up.
+        """Waits until all tasks have ended, one has failed, or the deadline has passed.
 
         Args:
-            deadline: When time is up, by the monotonic clock.
-            interrupted: Called again and again: whether to wait no longer.
+            deadline: The end of the time limit, by the monotonic clock.
+            interrupted: Polled; returns True to stop the wait.
 
         Returns:
-            The outcome; None if it was interrupted.
+            The outcome, or None if the wait was interrupted.
         """
         while True:
             running = self.running()
@@ -236,7 +236,7 @@ class Group:
             time.sleep(POLL_SECONDS)
 
     def timed_out(self) -> Outcome:
-        """What the outcome is if time is up now."""
+        """Returns the outcome of a time-out at this point."""
         names = ", ".join(task.name.removeprefix("worker ") for task in self.running())
         return Outcome(TIMED_OUT, None, f"time is up with workers still running: {names}")
 
@@ -273,7 +273,7 @@ class Group:
         self.end()
 
     def close(self) -> None:
-        """Reads what is left of the output and dismisses the guard."""
+        """Reads the remaining output and dismisses the guard."""
         self._tell_guard("done")
         deadline = time.monotonic() + _DRAIN_SECONDS
         for reader in self._readers:
@@ -296,7 +296,7 @@ class Group:
                 if not line.endswith(b"\n"):
                     line += b"\n"
                 with self._lock:
-                    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                    with contextlib.suppress(OSError, ValueError):  # the reader is gone
                         stream.write(prefix + line.decode(errors="replace"))
                         stream.flush()
                     if log is not None:
