@@ -59,19 +59,19 @@ class KeySpace:
 
     @property
     def is_packed(self) -> bool:
-        """Whether keys have the number of the table in them."""
+        """Whether keys contain the table number."""
         narrow = tf.as_dtype(self.key_type).size == 4
         return narrow and self.num_tables > 1 and not self.shared_ids
 
     @property
     def is_apart(self) -> bool:
-        """Whether each table needs a table of keys of its own."""
+        """Whether each table needs its own table of rows."""
         wide = tf.as_dtype(self.key_type).size == 8
         return wide and self.num_tables > 1 and not self.shared_ids
 
     @property
     def keys_in_words(self) -> str:
-        """What the keys of a table of rows are made of: rows can go where this is the same."""
+        """Describes the key layout. Rows can move between tables of equal layout."""
         return f"{self.num_tables} tables of {self.key_type} ids" if self.is_packed else "ids"
 
     def tables_of(self, keys: tf.Tensor) -> tf.Tensor:
