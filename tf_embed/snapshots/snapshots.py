@@ -86,7 +86,7 @@ class Snapshots:
         self._sources: list[Source] = sources_of(tables)
         self._all_workers: AllWorkers | None = None
         self._calls_of_writers: JointCalls = OneProcess()
-        self._sharded()  # refuses what can't be saved; layers that are not built have no tables yet
+        self._sharded()  # refuses unsupported tables now; unbuilt layers have no tables yet
         self._pending: PendingSnapshot | None = None
 
     # Saving.

@@ -61,10 +61,10 @@ _FAR_TAIL = (
 def random_rows(
     initializer: RowInitializer, keys: tf.Tensor, *, dim: int, value_dtype: tf.DType
 ) -> tf.Tensor:
-    """The initial rows of keys, of a random kind.
+    """Returns the initial rows of keys for a random initializer.
 
     Args:
-        initializer: What the table draws rows from.
+        initializer: The table's initializer.
         keys: int64 or string, [n].
         dim: Number of weights in a row.
         value_dtype: Their dtype, a floating one.

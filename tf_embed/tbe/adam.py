@@ -96,20 +96,20 @@ class _RowAdam(RowRuleOptimizer):
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 class Adam(_RowAdam):
-    """FBGEMM's ADAM: Adam whose epsilon and weight decay stand outside of the bias correction.
+    """FBGEMM's ADAM: Adam with epsilon and weight decay outside of the bias correction.
 
     For the gradient g of a row: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -=
-    learning_rate (m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w), where k is
-    the number of the step. Rows that a step does not touch do not change.
+    learning_rate (m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w). Here k is
+    the step number. Rows that a step does not touch do not change.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
-        beta1: How much of m stays, from 0 to less than 1.
-        beta2: How much of v stays, from 0 to less than 1.
+        beta1: Decay rate of m, from 0 to less than 1.
+        beta2: Decay rate of v, from 0 to less than 1.
         weight_decay: Factor of decoupled weight decay.
-        use_rowwise_bias_correction: Whether k counts the steps that touched the row, so that a row
-            that comes late is corrected as one that comes early.
+        use_rowwise_bias_correction: Whether k counts only the steps that touched the row. A row
+            inserted late then gets the same bias correction as an early one.
         name: Name of the optimizer.
         **kwargs: Options of keras.optimizers.Optimizer.
 
