@@ -6,7 +6,7 @@ process reads a pipe from the launcher. The pipe ends when the launcher is kille
 guard kills the groups. A task itself also asks the kernel to be killed when the launcher dies,
 which covers the moment before the guard knows its group.
 
-The launcher's modules need nothing but the standard library: see `run.py`.
+The launcher's modules need only the standard library, see `run.py`.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Outcome:
 
 @contextlib.contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Ports of the loopback interface that the system gives to no other process.
+    """Reserves ports of the loopback interface, so that the system gives them to no other process.
 
-    The sockets stay bound and do not listen. Linux lets a server with SO_REUSEADDR, as gRPC's is,
-    listen on such a port, and hands the port out for nothing else.
+    The sockets stay bound and do not listen. Linux lets a server with SO_REUSEADDR, such as gRPC's,
+    listen on such a port, but does not assign the port to other sockets.
     """
     with contextlib.ExitStack() as stack:
         ports = []
@@ -164,10 +164,10 @@ class Group:
     """Tasks that run together, and the guard that outlives the launcher.
 
     Args:
-        grace_seconds: How long a task may take to end after a signal, before SIGKILL.
+        grace_seconds: Time for a task to end after a signal, before SIGKILL.
 
     Attributes:
-        tasks: Those that were started, in this order.
+        tasks: The tasks in the order of their start.
     """
 
     def __init__(self, grace_seconds: float) -> None:

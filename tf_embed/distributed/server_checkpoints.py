@@ -251,10 +251,10 @@ def _arrays_in(contents: bytes) -> dict[str, np.ndarray]:
 
 
 def _shape_of(serialized: bytes) -> tf.TensorShape:
-    """The shape that a serialized tensor says it has, before memory is taken for it.
+    """Returns the declared shape of a serialized tensor, without allocating its memory.
 
     Raises:
-        _DamagedError: If it is no tensor.
+        _DamagedError: If `serialized` is not a tensor.
     """
     try:
         message = type(tf.make_tensor_proto(0)).FromString(serialized)

@@ -21,7 +21,7 @@ class Batch(NamedTuple):
     Attributes:
         keys: int64 [n].
         tables: int64 [n], the table of each; None if there is one.
-        is_kept: bool [n], which are no padding; None if all are.
+        is_kept: bool [n], False for padding; None if there is no padding.
         shape: The static shape of the ids.
         sizes: The same as a tensor.
         is_by_column: Whether the last axis of the ids is that of the tables.
@@ -88,10 +88,10 @@ class KeySpace:
             table_ids: None, or integers of the shape of `ids`.
 
         Raises:
-            TypeError: If they are no dense integers.
+            TypeError: If they are not dense integers.
             ValueError: If their shapes do not fit.
-            tf.errors.InvalidArgumentError: If an id does not fit the key type, or a table id is
-                none, when it runs.
+            tf.errors.InvalidArgumentError: At run time, if an id does not fit the key type, or a
+                table id is out of range.
         """
         key_type = tf.as_dtype(self.key_type)
         ids = cast_ids(_dense(ids, "ids", self.owner), key_type, self.owner)

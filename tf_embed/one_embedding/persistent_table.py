@@ -79,9 +79,9 @@ def make_persistent_table_reader(
     Returns:
         An iterator of blocks, and a context manager that closes the files. It has the attributes
         `dim`, the number of weights in a row; `storage_dim`; `dtype`, the NumPy dtype of values;
-        `num_rows`; `num_tables`, how many tables of rows the snapshot has; and `table`, the number
-        of the table of the rows that came last, an int from 0. If a writer wrote a key twice, both
-        rows come, the later one last.
+        `num_rows`; `num_tables`, the number of tables of rows in the snapshot; and `table`, the
+        table number of the last block, an int from 0. If a writer wrote a key twice, the iterator
+        returns both rows in this order.
 
     Raises:
         TypeError: If an argument is of a wrong type, or the snapshot has keys or weights that are
@@ -549,7 +549,7 @@ def _opened(folder: str) -> tuple[list[str], list[RowReader]]:
             check_chain(folder, info)
             return [files.table for files in info.tables], rows
         except tf.errors.NotFoundError:
-            if manifest.read(folder) == info:  # or else the snapshot was replaced meanwhile
+            if manifest.read(folder) == info:  # otherwise the snapshot was just replaced: retry
                 raise
 
 
@@ -559,7 +559,7 @@ def _dtype_of_values(value_type: tf.DType, slot_dtype: tf.DType, slots: int) -> 
 
 
 def _last_of_each(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
-    """Each key once, and the place where it comes last."""
+    """Returns the distinct keys, and the index of the last occurrence of each."""
     found, places = np.unique(keys[::-1], return_index=True)
     if len(found) == len(keys):
         return keys, slice(None)

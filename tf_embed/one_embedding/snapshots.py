@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LayerSnapshots`: the snapshots of a layer, in the first of its folders; and where they are."""
+"""`LayerSnapshots`: the snapshots of a layer in the first of its folders, and their paths."""
 
 from __future__ import annotations
 

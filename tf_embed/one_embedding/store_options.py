@@ -264,7 +264,7 @@ class StoreOptions:
         return None if self.capacity is None else -(-self.capacity // num_tables)
 
     def init_size(self, num_tables: int) -> int:
-        """How many rows one of them makes room for; 0: the table's default."""
+        """Returns the number of rows that each table reserves, or 0 for the table's default."""
         rows = self.max_rows(num_tables)
         if rows is None or self.kind == "cached_ssd":
             return 0
@@ -289,8 +289,8 @@ def paths_of(value: Any, argument: str) -> list[str]:
     """The folders of shards, from a path or a list of paths.
 
     Raises:
-        TypeError: If there is something else.
-        ValueError: If there is none, or one twice.
+        TypeError: If an item is not a path.
+        ValueError: If the list is empty, or a folder repeats.
     """
     if not isinstance(value, (list, tuple)):
         return [validation.path_of(value, argument)]

@@ -328,7 +328,7 @@ class TableGroup(LayerWithTables):
             dataset: A dataset of batches, as `fit` takes it.
             ids: A function from an element to the ids, or to a tuple of ids and table ids. Default:
                 the element, or its first item if it is (x, y) or (x, y, sample_weight).
-            buffer_size: How many batches are ahead, an int from 0. Default: 2.
+            buffer_size: Number of batches to prefetch, an int from 0. Default: 2.
 
         Returns:
             A tf.data.Dataset of the same elements.
@@ -416,8 +416,8 @@ class TableGroup(LayerWithTables):
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If the name is a path, there is no snapshot `since`, others have the changes
-                since the one that would be replaced, or the layer does not track changes but must.
+            ValueError: If the name is a path, there is no snapshot `since`, other snapshots build
+                on the one to be replaced, or the layer must track changes but does not.
             RuntimeError: If this is called in a graph.
             tf.errors.FailedPreconditionError: If the layer has not tracked its changes since that
                 snapshot; see `tf_embed.Snapshots.save`. Save all rows.
@@ -444,16 +444,16 @@ class TableGroup(LayerWithTables):
     def load_snapshot(self, snapshot_name: str, *, progress: Progress = None) -> None:
         """Loads the rows of a snapshot into a layer without rows.
 
-        The numbers of shards and folders may differ. Of a snapshot of changes, all that it is
-        changes of is loaded with it. The snapshot is the layer's own, or one that
-        `make_persistent_table_writer` wrote for it. If there is none, it is one that was written
-        for any layer.
+        The numbers of shards and folders may differ. An incremental snapshot is loaded together
+        with the snapshots that it builds on. A snapshot of the layer itself, or one that
+        `make_persistent_table_writer` wrote for it, takes precedence over one for any layer.
 
-        Snapshots can be saved `since` a loaded one, if the number of folders is the same.
+        Later snapshots can be saved `since` a loaded one, if the number of folders is the same.
 
         Args:
-            snapshot_name: The name that it was saved under.
-            progress: Tells how many rows are loaded; see `tf_embed.Snapshots.load`. Default: None.
+            snapshot_name: The name of the snapshot.
+            progress: Reports the number of loaded rows; see `tf_embed.Snapshots.load`. Default:
+                None.
 
         Raises:
             TypeError: If an argument is of a wrong type.

@@ -81,7 +81,7 @@ class RowCalls:
 
     Args:
         tell: The function to call.
-        tables: How many tables take the rows of the same files.
+        tables: Number of tables that load rows from the same files.
     """
 
     def __init__(self, tell: Tell, tables: int = 1) -> None:

@@ -43,9 +43,9 @@ class Publisher(WithBlock):
         model: A `tf_embed.Variable`, a layer, a model, or a list of these. Their order counts for
             the follower, which has the same ones.
         path: A folder, or a path of any file system that TensorFlow knows. It is made.
-        keep: How many of the newest publications stay, in addition to those for a follower that
-            starts now; an int from 1. Followers that are further behind take all rows again.
-        whole_every: After how many publications of changes all rows are written; an int from 1.
+        keep: Number of newest publications to keep, in addition to those that a new follower needs;
+            an int from 1. Followers that are further behind load all rows again.
+        whole_every: Number of incremental publications until the next full one, an int from 1.
 
     Raises:
         TypeError: If an argument is of a wrong type.
@@ -99,9 +99,8 @@ class Publisher(WithBlock):
             The version. Versions rise, and may leave numbers out.
 
         Raises:
-            TypeError: If an argument is no bool.
-            ValueError: If the model has no table, or a table does not keep track of changes but
-                must.
+            TypeError: If an argument is not a bool.
+            ValueError: If the model has no table, or a table must track changes but does not.
             RuntimeError: If this is called in a graph.
             tf.errors.OpError: If it can't be written, or the one before could not be.
         """

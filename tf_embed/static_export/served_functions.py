@@ -42,7 +42,7 @@ def served_functions(model: Any, input_signature: Any) -> list[ServedFunction]:
             keras.InputSpec.
 
     Raises:
-        TypeError: If `model` or `input_signature` is something else, or can't be called.
+        TypeError: If `model` or `input_signature` has a wrong type, or can't be called.
         ValueError: If the model is not built, or it needs an `input_signature`.
     """
     if isinstance(model, keras.Layer):
