@@ -138,10 +138,10 @@ class MultiTableEmbedding(TableGroup):
 
 @keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
 class MultiTableMultiColumnEmbedding(TableGroup):
-    """Looks ids of many tables up, whose rows have several columns.
+    """Looks up the ids of many tables, with rows of several columns.
 
-    As `MultiTableEmbedding`, and a row is its columns, one behind the other. All tables have the
-    columns of the same dims; each column of each table has an initializer of its own.
+    It works like `MultiTableEmbedding`. A row is the concatenation of its columns. The column dims
+    are the same in all tables. Each column of each table has its own initializer.
 
     Args:
         name: As in `MultiTableEmbedding`.
@@ -149,8 +149,8 @@ class MultiTableMultiColumnEmbedding(TableGroup):
             column.
         dtype: As in `MultiTableEmbedding`.
         key_type: As in `MultiTableEmbedding`.
-        tables: As in `MultiTableEmbedding`. A table made of a list must have options for each
-            column; the one initializer of another table is that of each column.
+        tables: As in `MultiTableEmbedding`. A table made from a list must have options for each
+            column. The initializer of a table made from a dict is used for each column.
         store_options: As in `MultiTableEmbedding`.
         default_initializer: As in `MultiTableEmbedding`, for each column.
         padding_idx: As in `MultiTableEmbedding`.
@@ -163,7 +163,7 @@ class MultiTableMultiColumnEmbedding(TableGroup):
 
     Raises:
         TypeError: If an argument is of a wrong type.
-        ValueError: As `MultiTableEmbedding`, or if a table has another number of columns.
+        ValueError: As in `MultiTableEmbedding`, or if a table has a wrong number of columns.
 
     Example:
         >>> import tensorflow as tf
