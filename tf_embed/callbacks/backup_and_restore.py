@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BackupAndRestore`: Keras's callback, whose backups survive a kill at any moment."""
+"""`BackupAndRestore`: Keras's callback with atomic backups."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.saving import durable, guarded_files
 
-_CURRENT = "current"  # has the name of the folder of the newest whole backup
+_CURRENT = "current"  # a file with the folder name of the newest complete backup
 _BACKUP = re.compile(r"backup-(\d+)")
-_MOST_BYTES = 256  # of that file
+_MOST_BYTES = 256  # maximum size of that file
 _UNFINISHED = re.compile(r"unfinished-[0-9a-f]{8}")
 
 
 class BackupAndRestore(keras.callbacks.BackupAndRestore):
-    """Keras's `BackupAndRestore`, whose backups are whole or not there.
+    """Keras's `BackupAndRestore` with atomic backups: a backup is complete or absent.
 
-    Keras writes the weights over those of the backup before, and then the number of the epoch. A
-    process that is killed between the two trains an epoch twice, and one that is killed while it
-    writes leaves no backup. Here each backup is written aside. A file of one line then names it,
-    and the one before is removed. So training that is killed goes on at an epoch that has ended,
-    with the weights, rows and optimizer states of its end.
+    Keras overwrites the weights of the previous backup, and then writes the epoch number. A process
+    that is killed between the two trains an epoch twice. One that is killed during a write leaves
+    no backup. This callback writes each backup to a separate folder, names it in a one-line file,
+    and removes the previous backup. So training resumes after the last backup, with the weights,
+    rows and optimizer state of that moment.
 
-    As with Keras, the model must be built before `fit`, and training goes on at the beginning of an
-    epoch. With a number for `save_freq`, the batches of that epoch which were trained before the
-    backup are trained again. With several workers, all pass the same folder, which all can read.
-    Backups that Keras's own callback wrote are not read. On a local disk a backup is synchronized
-    before the one before is removed, so it also survives a crash of the machine.
+    As with Keras, the model must be built before `fit`, and training resumes at the beginning of an
+    epoch. With a number for `save_freq`, the batches of that epoch that were trained before the
+    backup are trained again. All workers pass the same shared folder. Backups of Keras's own
+    callback are not read. On a local disk, a backup is synced before the previous one is removed,
+    so it also survives a crash of the machine.
 
     Args:
         backup_dir: The folder for backups of this training, on any file system that TensorFlow
@@ -45,8 +45,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     Raises:
         TypeError: If an argument is of a wrong type.
         ValueError: If `backup_dir` is empty, or `save_freq` is out of range.
-        FileNotFoundError: When training begins, if the backup that was named last is not there.
-        tf.errors.DataLossError: When training begins, if no backup is named as it should be.
+        FileNotFoundError: When training begins, if the newest backup is missing.
+        tf.errors.DataLossError: When training begins, if the file with its name is damaged.
 
     Example:
         >>> import keras, numpy as np, tempfile, tf_embed
@@ -76,7 +76,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restores the newest backup, if there is one."""
-        if tf.io.gfile.isdir(self.backup_dir):  # of a training that failed while it saved
+        if tf.io.gfile.isdir(self.backup_dir):  # an earlier `fit` failed during a save
             guarded_files.remove_tree(self.backup_dir)
         name = self._current()
         if name is None:
@@ -91,17 +91,17 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         backup.on_train_begin(logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Saves if it is time."""
+        """Commits a backup if Keras has written one."""
         super().on_train_batch_end(batch, logs)
         self._commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Saves if it is time."""
+        """Commits a backup if Keras has written one."""
         super().on_epoch_end(epoch, logs)
         self._commit()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Removes the backups, unless they are to stay."""
+        """Removes the backups if `delete_checkpoint` is set."""
         if not self.delete_checkpoint:
             return
         current = os.path.join(self._folder, _CURRENT)
@@ -112,7 +112,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             guarded_files.remove_tree(self._folder)
 
     def _commit(self) -> None:
-        """Makes what Keras has just written the newest backup, if it has written one."""
+        """Renames a backup that Keras has just written, and makes it the newest one."""
         if not tf.io.gfile.isdir(self.backup_dir):
             return
         numbers = [int(found[1]) for one in self._names() if (found := _BACKUP.fullmatch(one))]
@@ -124,7 +124,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         with tf.io.gfile.GFile(f"{path}.new", "w") as file:
             file.write(f"{name}\n")
         durable.sync(f"{path}.new")
-        durable.sync(self._folder)  # the name of the backup, before a file has it
+        durable.sync(self._folder)  # the renamed folder must be durable before a file names it
         tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
         durable.sync(self._folder)
         durable.sync_parent(self._folder)

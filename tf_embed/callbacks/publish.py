@@ -17,20 +17,20 @@ _MOST_SECONDS = 1e6
 
 
 class Publish(keras.callbacks.Callback):
-    """Publishes a model every some seconds, between two batches, and when training ends.
+    """Publishes a model at intervals during training, and when training ends.
 
-    A `tf_embed.serving.Follower` of the same model takes it in another process. Of tables with
-    `TablePolicy(track_changes=True)` a thread writes what changed, while training goes on. An error
-    ends the training at the next publication.
+    A `tf_embed.serving.Follower` of the same model reads the publications in another process. If
+    tables have `TablePolicy(track_changes=True)`, a thread writes their changed rows while training
+    continues. If a publication fails, the next one raises the error and ends the training.
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.
-        every_seconds: How long it takes at least from one publication to the next, a number above
-            0. If it takes longer to write one, the next batch waits for it.
+        every_seconds: Minimum time between two publications, a number above 0. If a publication
+            takes longer to write, the next batch waits for it. Default: 10.
         keep: See `tf_embed.serving.Publisher`.
         whole_every: See `tf_embed.serving.Publisher`.
-        model: What to publish: a `tf_embed.Variable`, a layer, a model, or a list of these.
-            Default: the model that is trained.
+        model: The published `tf_embed.Variable`, layer or model, or a list of these. Default: the
+            model that is trained.
 
     Raises:
         TypeError: If an argument is of a wrong type.
@@ -76,7 +76,7 @@ class Publish(keras.callbacks.Callback):
         self._changed = False  # since the last publication
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Makes a publisher, whose first publication has all rows."""
+        """Creates a publisher. Its first publication has all rows."""
         self._publisher = Publisher(
             self._sources(), self.path, keep=self._keep, whole_every=self._whole_every
         )
@@ -84,13 +84,13 @@ class Publish(keras.callbacks.Callback):
         self._changed = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Publishes if it is time."""
+        """Publishes if the interval is over."""
         self._changed = True
         if time.monotonic() >= self._next:
             self._publish()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Publishes what was trained since, and waits until it is there."""
+        """Publishes if the model has trained since the last publication, and waits until done."""
         assert self._publisher is not None
         if self._changed:
             self._publish()

@@ -19,24 +19,24 @@ _NAME = re.compile(r"snapshot-(\d+)")
 
 
 class Snapshot(keras.callbacks.Callback):
-    """Saves tables every some batches, and when training ends.
+    """Saves tables every `every_n_batches` batches, and when training ends.
 
-    Snapshots are named "snapshot-000001" and so on, and go on from the highest number in `path`.
-    Each is logged when it is written. Tables with `TablePolicy(track_changes=True)` are saved while
-    training goes on; the next snapshot waits for the one before. An error ends the training at the
-    next snapshot. `tf_embed.Snapshots(path, model).load(name)` brings rows back. On several workers
-    each has the callback: with a `path` that all of them see if tables are sharded over them, with
-    one of its own if each worker has tables of its own (`distribution="local"`).
+    Snapshots are named "snapshot-000001" and so on, from the highest number in `path` upwards. Each
+    is logged when it is written. Tables with `TablePolicy(track_changes=True)` are saved while
+    training continues. The next snapshot then waits for the previous one, and raises its error.
+    `tf_embed.Snapshots(path, model).load(name)` loads the rows. With several workers, each one has
+    the callback. All share one `path` if tables are sharded over the workers. Each has its own
+    `path` if tables are local to a worker (`distribution="local"`).
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.
         every_n_batches: Number of batches between two snapshots, an int from 1.
-        keep: How many of the newest stay, with those that they are changes of; an int from 1, or
-            None for all.
-        whole_every: Every how many snapshots one has all rows; those between have what changed
-            since the one before. Above 1, tables must keep track of changes. An int from 1.
-        tables: What to save: a `tf_embed.Variable`, a layer, or a list of these. Default: the
-            tables of the model.
+        keep: Number of newest snapshots to keep, together with their base snapshots; an int from 1,
+            or None for all.
+        whole_every: Number of snapshots per full snapshot, an int from 1. The others have only the
+            rows changed since the previous one. Above 1, tables must have `track_changes=True`.
+        tables: The saved `tf_embed.Variable` or layer, or a list of these. Default: the tables of
+            the model.
 
     Raises:
         TypeError: If an argument is of a wrong type.
@@ -76,19 +76,19 @@ class Snapshot(keras.callbacks.Callback):
         self._last: str | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins to count."""
+        """Resets the counts."""
         self._snapshots = Snapshots(self._path, self._sources())
         self._seen = self._saved = 0
         self._last = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Saves if it is time."""
+        """Saves a snapshot if `every_n_batches` batches have passed."""
         self._seen += 1
         if self._seen >= self._every:
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Saves what was trained since the last snapshot, and waits for it."""
+        """Saves a snapshot if the tables have trained since the last one, and waits for it."""
         assert self._snapshots is not None
         if self._seen:
             self._save()

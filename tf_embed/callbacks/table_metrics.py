@@ -32,16 +32,16 @@ class TableMetrics(keras.callbacks.Callback):
 
     The step of a scalar is the number of batches that this callback has seen in training.
 
-    In training and evaluation it also puts "cache_hit_rate", over all tables together, into the
-    `logs` of each batch, where the progress bar and later callbacks find it: the rate of the last
-    interval. In the logs of an epoch, and so in the `History` of `fit`, it is the rate of the whole
-    epoch, its validation included. Tables without a `path` in their `storage` have no hit rate.
+    In training and evaluation it also adds "cache_hit_rate" to the `logs` of each batch, for the
+    progress bar and later callbacks. It is the rate of the last interval, over all tables together.
+    In the logs of an epoch, and so in the `History` of `fit`, it is the rate of the whole epoch,
+    validation included. Tables without a `path` in their `storage` have no hit rate.
 
-    It reads counters between steps and changes nothing. `predict` is not watched.
+    The callback reads counters between steps and changes nothing. It ignores `predict`.
 
     Args:
-        tables: What to watch: a `tf_embed.Variable`, a layer with tables, or a list of these.
-            Default: None, the tables of all layers of the model that are among its weights.
+        tables: The `tf_embed.Variable` or layer with tables, or a list of these. Default: None, the
+            tables of all layers of the model that are among its weights.
         log_dir: A folder for TensorBoard, a str or an os.PathLike. Default: None, nothing is
             written.
         every: Number of batches between two writes, an int from 1. Default: 100.
@@ -120,14 +120,14 @@ class TableMetrics(keras.callbacks.Callback):
             writer.flush()
 
     def _tables(self) -> list[Table]:
-        """The tables: looked for each time, as layers may be built only now."""
+        """Returns the tables. They are collected at each call, because layers may be built late."""
         sources: Iterable[Any] = [] if self.model is None else [self.model]
         if self._given is not None:
             sources = self._given
         return tables_in(sources)
 
     def _write(self, interval: _Interval, name: str, step: int) -> None:
-        """Ends an interval and writes what is known at its end."""
+        """Ends an interval and writes its statistics."""
         tables = self._tables()
         stats = interval.end(tables, step)
         if self._log_dir is None or not tables:
@@ -146,12 +146,12 @@ class TableMetrics(keras.callbacks.Callback):
 
 
 class _Interval:
-    """Batches between two looks at the statistics.
+    """The batches between two reads of the statistics.
 
     Attributes:
-        step: The batch at which the present interval began.
-        rate: The hit rate of the last interval, of all tables together; None if it had no lookup.
-        rates: The same of each table.
+        step: The batch at which the current interval began.
+        rate: The hit rate of the last interval over all tables, or None if it had no lookup.
+        rates: The hit rate of each table.
     """
 
     def __init__(self) -> None:
@@ -161,13 +161,13 @@ class _Interval:
         self._before: dict[int, tuple[int, int]] = {}
 
     def begin(self, tables: Sequence[Table], step: int) -> None:
-        """Forgets what was before."""
+        """Begins an interval and drops the counts of earlier ones."""
         self._before.clear()
         self.end(tables, step)
         self.rate = None
 
     def end(self, tables: Sequence[Table], step: int) -> list[dict[str, Any]]:
-        """Ends the present interval and begins the next; the statistics of each table."""
+        """Ends the current interval, begins the next, and returns each table's statistics."""
         stats = [stats_of(table) for table in tables]
         hits, misses, self.rates = 0, 0, []
         for table, numbers in zip(tables, stats, strict=True):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`launch_elastic`: workers in step, of which some may die and come back.
+"""`launch_elastic`: synchronous workers, some of which may die and rejoin.
 
-Workers in step can't go on without one of them, and TensorFlow can't either in their processes. So
-all end and start again, from the last checkpoint, as many as there are.
+Synchronous training can't continue after the loss of a worker, and TensorFlow can't recover within
+the same processes. So all workers end, and the remaining number restarts from the last checkpoint.
 
-The launcher's modules need nothing but the standard library: see `run.py`.
+The launcher's modules need only the standard library, see `run.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from tf_embed.distributed.launches import MAX_RESTARTS, Launch, count_of, seconds_of
 from tf_embed.distributed.processes import Group, Outcome, say
 
-# From the end of one worker to the count of those that ended with it.
+# Delay after the end of a worker, before the workers that died with it are counted.
 _LOSS_SECONDS = 0.5
-# From the change of a path to the end of what is written there.
+# Delay after a path changes, for its writer to finish.
 _SETTLED_SECONDS = 1.0
 
 
@@ -29,7 +29,7 @@ class ElasticOutcome(Outcome):
     """How the workers ended.
 
     Attributes:
-        sizes: How many workers there were at the start and after each restart.
+        sizes: Number of workers at the start and after each restart.
     """
 
     sizes: tuple[int, ...] = ()
@@ -48,39 +48,42 @@ def launch_elastic(
     grace_seconds: float = 10.0,
     environment: Mapping[str, str] | None = None,
 ) -> ElasticOutcome:
-    """Runs a Python program as several workers, and again with those that are left if one dies.
+    """Runs a Python program as several workers. If one dies, restarts it with the remaining ones.
 
-    The program must go on by itself from its last checkpoint. If a worker fails, all others are
-    ended, and the program is started again with one worker less, or as many less as signals have
-    ended. A worker that hangs counts like one that fails: the time-out of the others ends these.
+    The program must resume from its last checkpoint by itself. If a worker fails, all other workers
+    are ended. The program then restarts with one worker less, or with as many less as were killed
+    by signals. A worker that hangs counts as failed, because the other workers time out.
 
-    Workers come back if one of the `rejoin_` arguments is given: all workers are ended and started
-    again, `workers` of them. With both, the time is over first, and then `rejoin_on` changes.
+    Dead workers rejoin if one of the `rejoin_` arguments is given. All workers are then ended, and
+    the program restarts with `workers` workers. If both are given, the launcher first waits for the
+    time, and then for a change of `rejoin_on`.
 
     Args:
-        command: What follows `python`: a script and its arguments, or "-m", a module and its
+        command: The arguments of `python`: a script and its arguments, or "-m", a module and its
             arguments.
-        workers: How many to begin with, and at most, from 1 to 256.
-        min_workers: How many at least, from 1 to `workers`. If there were fewer, others take the
-            place of those that died.
-        max_restarts: How many failures are followed by a restart. Restarts for workers that come
-            back do not count.
-        rejoin_after_seconds: How long a worker stays away. Default: 0 with `rejoin_on`, otherwise
-            until the end.
-        rejoin_on: A file or folder that changes when a checkpoint is whole. Workers come back once
-            a second after that, so that little is trained twice. Examples: the file `checkpoint` of
-            a tf.train.CheckpointManager, the folder of `tf_embed.Snapshots`.
-        timeout_seconds: When to end workers that still run, of all starts together; None for never.
+        workers: Initial and maximum number of workers, from 1 to 256.
+        min_workers: Minimum number of workers, from 1 to `workers`. Dead workers are replaced as
+            needed to keep this number.
+        max_restarts: Maximum number of failures after which the program restarts. Restarts for
+            rejoining workers do not count.
+        rejoin_after_seconds: Time until a dead worker rejoins. Default: 0 with `rejoin_on`,
+            otherwise dead workers never rejoin.
+        rejoin_on: A file or folder that changes when a checkpoint is complete. Workers rejoin one
+            second after the change, so that little is trained twice. Examples: the file
+            `checkpoint` of a tf.train.CheckpointManager, the folder of `tf_embed.Snapshots`.
+        timeout_seconds: Time until running workers are ended, over all starts together; None for
+            no limit.
         log_dir: A folder for the files `worker-0.log` and so on, with the output of all starts.
-        grace_seconds: How long a worker may take to end after SIGTERM, before SIGKILL.
+        grace_seconds: Time for a worker to end after SIGTERM, before SIGKILL.
         environment: Environment of the workers, as in `launch`.
 
     Returns:
-        How the last start ended, and how many workers each had. By then no process of theirs runs.
+        The outcome of the last start, and the number of workers of each start. All processes of the
+        launch have ended by then.
 
     Raises:
         TypeError, ValueError: If an argument is wrong.
-        KeyboardInterrupt: After it has passed Ctrl-C on, and all workers have ended.
+        KeyboardInterrupt: At Ctrl-C, after it was passed on and all workers have ended.
     """
     count_of(workers, "workers", 1)
     count_of(min_workers, "min_workers", 1, workers)
@@ -115,16 +118,16 @@ def launch_elastic(
 
 
 def _say_how(outcome: Outcome | None, count: int | None) -> None:
-    """Says what has happened and, if it goes on, with how many workers."""
+    """Prints the reason of a restart or end and, for a restart, the number of workers."""
     what = "workers come back" if outcome is None else outcome.reason
     if what:
         say(what if count is None else f"{what}; going on with workers: {count}")
 
 
 def _lost(group: Group) -> int:
-    """How many workers signals have ended; 1 if none, because one has failed or hangs.
+    """Returns the number of workers killed by signals, at least 1 for one that failed or hangs.
 
-    A worker that aborts itself may do so because another one is gone.
+    SIGABRT does not count, because a worker may abort itself after the loss of another one.
     """
     time.sleep(_LOSS_SECONDS)
     group.running()
@@ -137,11 +140,11 @@ def _never() -> bool:
 
 
 class _Rejoin:
-    """Knows when workers that died come back.
+    """Decides when dead workers rejoin.
 
     Args:
-        after_seconds: How long they stay away at least.
-        path: What then must change; None: nothing.
+        after_seconds: Minimum time until they rejoin.
+        path: A file or folder that must change after that time, or None to wait for no change.
     """
 
     def __init__(self, after_seconds: float, path: str | None) -> None:
@@ -151,7 +154,7 @@ class _Rejoin:
         self._settled_at = float("inf")
 
     def is_due(self) -> bool:
-        """Whether they come back now. Called again and again."""
+        """Returns whether they rejoin now. The launcher polls this."""
         now = time.monotonic()
         if now < self._from or self._path is None:
             return now >= self._from
@@ -164,9 +167,9 @@ class _Rejoin:
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """What changes if a file or folder is written."""
+    """Returns the inode, modification time and size, which change if `path` is written."""
     try:
         found = os.stat(path)
     except OSError:
-        return ()  # missing, which is a state like others
+        return ()  # a missing path has a version too, so that its creation is a change
     return (found.st_ino, found.st_mtime_ns, found.st_size)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a Keras model whose tables share the exchanges between workers.
 
-Each table by itself takes five collectives a step: three for its lookups, two for its gradients.
-Here all tables of a functional model take five together, and one more if bags are pooled where the
-rows are. The ids that its layers look up are functions of its inputs, so they are known when the
-model is called. A loop of one's own gives the ids of several layers at once.
+A table alone needs five collectives a step: three for its lookups and two for its gradients. Here
+all tables of a functional model need five together. Pooling bags on the workers that own the rows
+takes one more. The ids of its layers are functions of the model's inputs, so they are known when
+the model is called. A custom training loop passes the ids of several layers at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _of_thread = _OfThread()
 def joint_step(
     model: keras.Model, step: Callable[[Any], Any], training: bool
 ) -> Callable[[Any], Any]:
-    """A step whose tables look up together, and are trained together.
+    """Returns a step that combines the lookups and the updates of all tables.
 
     Args:
         model: The model, whose calls are within `joint_call`. If it is not functional, each of its
@@ -77,13 +77,13 @@ def joint_step(
 
 @contextlib.contextmanager
 def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Looks the tables of a model up together for the call in the block, if a joint step makes it.
+    """Combines the lookups of a model call in the block, if a joint step makes the call.
 
     Lookups are within the call, not before the step, so that a tape sees them.
 
     Args:
         model: The model.
-        args, kwargs: What it is called with.
+        args, kwargs: The arguments of the call.
     """
     step = _of_thread.step
     if step is None or step.model is not model:
@@ -107,22 +107,22 @@ def look_up_together(
 ) -> list[Any]:
     """Calls several layers, whose tables share one exchange between workers.
 
-    Each table by itself takes three collectives for a lookup; here all take three together. For a
-    loop of one's own: the steps of a `tf_embed.distributed.Model` do so by themselves. In one
-    process it is the same as the calls.
+    A table alone needs three collectives for a lookup; here all tables need three together. Use it
+    in a custom training loop: a `tf_embed.distributed.Model` does the same in its steps. In one
+    process the result equals that of separate calls.
 
     Args:
         calls: For each call a tuple of the layer and its arguments, such as `(items, item_ids)`.
             Layers without tables on workers, layers that are not built yet, and table-batched
             ones look up by themselves.
-        training: What each layer is called with.
+        training: The argument `training` of each layer, a bool. Default: None, not passed.
 
     Returns:
         The outputs of the calls, in their order. Gradients flow through them.
 
     Raises:
-        TypeError: `calls` is no list, or `training` no bool.
-        ValueError: A call is not a tuple of a layer and its arguments.
+        TypeError: If `calls` is not a list, or `training` is not a bool.
+        ValueError: If a call is not a tuple of a layer and its arguments.
 
     Example:
         >>> items = tf_embed.layers.DynamicEmbedding(8, optimizer="adam", name="items")
@@ -153,13 +153,13 @@ def look_up_together(
 def _ids_of_layers(
     model: keras.Model,
 ) -> tuple[list[tuple[LayerWithTables, int]], keras.Model] | None:
-    """The layers of a functional model with sharded tables, and a model of what they are called on.
+    """Returns the layers with sharded tables, and a model that computes their input tensors.
 
-    Each layer comes with the number of tensors of the model among its arguments.
+    Each layer comes with the number of its input tensors. The result is None without such layers.
 
-    A layer that is called several times, or whose ids come from within another model, is left out.
-    So is one with weights of ids that depend on variables: a state, such as the seed of a Dropout,
-    may change in the model of what layers are called on.
+    A layer is left out if it is called several times, or if its ids come from within another model.
+    It is also left out if its id weights depend on variables: the model of the inputs may change a
+    state, such as the seed of a Dropout.
     """
     layers, ids = [], []
     inputs = getattr(model, "inputs", None)  # of functional and sequential models

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Launch`: what all ways to launch a program on this machine have in common.
+"""`Launch`: the common base of all ways to launch a program on this machine.
 
-The launcher's modules need nothing but the standard library: see `run.py`.
+The launcher's modules need only the standard library, see `run.py`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAX_RESTARTS = 1_000_000
 
 
 def count_of(value: Any, argument: str, least: int, most: int = MAX_TASKS) -> int:
-    """A number of tasks or restarts.
+    """Checks and returns a number of tasks or restarts.
 
     Raises:
-        TypeError: It is no int.
-        ValueError: It is out of range.
+        TypeError: If `value` is not an int.
+        ValueError: If `value` is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"`{argument}` must be an int. Received: {argument}={value!r}")
@@ -38,11 +38,11 @@ def count_of(value: Any, argument: str, least: int, most: int = MAX_TASKS) -> in
 
 
 def seconds_of(value: Any, argument: str, least: float) -> float:
-    """A number of seconds.
+    """Checks and returns a number of seconds.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is out of range.
+        TypeError: If `value` is not a number.
+        ValueError: If `value` is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"`{argument}` must be a number. Received: {argument}={value!r}")
@@ -54,18 +54,18 @@ def seconds_of(value: Any, argument: str, least: float) -> float:
 
 
 class Launch:
-    """A program, and how its tasks are started.
+    """A program, with the settings to start its tasks.
 
     Args:
-        command: What follows `python`.
-        processes: How many do the work, which share the processors out.
-        timeout_seconds: When to end tasks that still run; None for never.
-        log_dir: A folder for a file of the output of each task; None: there are none.
-        grace_seconds: How long a task may take to end after a signal.
-        environment: That of the tasks; None: that of this process.
+        command: The arguments of `python`.
+        processes: Number of working processes, which divide the processors among them.
+        timeout_seconds: Time until running tasks are ended, or None for no limit.
+        log_dir: A folder for a log file of each task, or None for no log files.
+        grace_seconds: Time for a task to end after a signal.
+        environment: Environment of the tasks, or None for the one of this process.
 
     Attributes:
-        deadline: When time is up, by the monotonic clock.
+        deadline: The end of the time limit, by the monotonic clock.
 
     Raises:
         TypeError, ValueError: If an argument is wrong.
@@ -92,7 +92,7 @@ class Launch:
             self.deadline = time.monotonic() + timeout_seconds
         self._grace_seconds = seconds_of(grace_seconds, "grace_seconds", 0)
         base = dict(os.environ if environment is None else environment)
-        base.setdefault("PYTHONUNBUFFERED", "1")  # else the last lines of a killed task are lost
+        base.setdefault("PYTHONUNBUFFERED", "1")  # a killed task would lose its last lines
         self._environment = base | _thread_settings(base, processes)
         self._folder = None if log_dir is None else pathlib.Path(log_dir)
         self._logs: dict[str, IO[bytes]] = {}
@@ -101,7 +101,7 @@ class Launch:
 
     @contextlib.contextmanager
     def cluster(self, **tasks: int) -> Iterator[Cluster]:
-        """Addresses for so many tasks of each job. All are ended at the end of the block."""
+        """Gives addresses to the tasks of each job. The end of the block ends all tasks."""
         with contextlib.ExitStack() as stack:
             ports = iter(stack.enter_context(reserved_ports(sum(tasks.values()))))
             addresses = {
@@ -114,7 +114,7 @@ class Launch:
             yield Cluster(self, group, addresses)
 
     def start(self, group: Group, addresses: Mapping[str, list[str]], job: str, index: int) -> Task:
-        """Starts a task of a cluster. A log goes on if the task was there before."""
+        """Starts a task of a cluster. A restarted task appends to its log."""
         config = {"cluster": addresses, "task": {"type": job, "index": index}}
         environment = {**self._environment, "TF_CONFIG": json.dumps(config)}
         return group.start(job, index, self._command, environment, self._log(job, index))
@@ -136,7 +136,7 @@ class Launch:
 
 
 class Cluster:
-    """Addresses, and the tasks that are at them.
+    """The addresses of a cluster, and its tasks.
 
     Attributes:
         group: The tasks.
@@ -148,12 +148,12 @@ class Cluster:
         self._addresses = addresses
 
     def start(self, job: str, index: int) -> Task:
-        """Starts a task, or starts it again after it has ended."""
+        """Starts a task, or restarts one that has ended."""
         return self._launch.start(self.group, self._addresses, job, index)
 
 
 def _thread_settings(environment: Mapping[str, str], processes: int) -> dict[str, str]:
-    """An equal part of the processors for each, unless the user set a number of threads."""
+    """Gives each process an equal share of the processors, unless the user set thread counts."""
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
     if processes == 1 or any(name in environment for name in names):
         return {}

@@ -6,7 +6,7 @@ process reads a pipe from the launcher. The pipe ends when the launcher is kille
 guard kills the groups. A task itself also asks the kernel to be killed when the launcher dies,
 which covers the moment before the guard knows its group.
 
-The launcher's modules need nothing but the standard library: see `run.py`.
+The launcher's modules need only the standard library, see `run.py`.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Outcome:
 
 @contextlib.contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Ports of the loopback interface that the system gives to no other process.
+    """Reserves ports of the loopback interface, so that the system gives them to no other process.
 
-    The sockets stay bound and do not listen. Linux lets a server with SO_REUSEADDR, as gRPC's is,
-    listen on such a port, and hands the port out for nothing else.
+    The sockets stay bound and do not listen. Linux lets a server with SO_REUSEADDR, such as gRPC's,
+    listen on such a port, but does not assign the port to other sockets.
     """
     with contextlib.ExitStack() as stack:
         ports = []
@@ -164,10 +164,10 @@ class Group:
     """Tasks that run together, and the guard that outlives the launcher.
 
     Args:
-        grace_seconds: How long a task may take to end after a signal, before SIGKILL.
+        grace_seconds: Time for a task to end after a signal, before SIGKILL.
 
     Attributes:
-        tasks: Those that were started, in this order.
+        tasks: The tasks in the order of their start.
     """
 
     def __init__(self, grace_seconds: float) -> None:
@@ -213,14 +213,14 @@ class Group:
     def wait(
         self, deadline: float, interrupted: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
-        """Waits until all have ended, or one has failed, or time is up.
+        """Waits until all tasks have ended, one has failed, or the deadline has passed.
 
         Args:
-            deadline: When time is up, by the monotonic clock.
-            interrupted: Called again and again: whether to wait no longer.
+            deadline: The end of the time limit, by the monotonic clock.
+            interrupted: Polled; returns True to stop the wait.
 
         Returns:
-            The outcome; None if it was interrupted.
+            The outcome, or None if the wait was interrupted.
         """
         while True:
             running = self.running()
@@ -236,7 +236,7 @@ class Group:
             time.sleep(POLL_SECONDS)
 
     def timed_out(self) -> Outcome:
-        """What the outcome is if time is up now."""
+        """Returns the outcome of a time-out at this point."""
         names = ", ".join(task.name.removeprefix("worker ") for task in self.running())
         return Outcome(TIMED_OUT, None, f"time is up with workers still running: {names}")
 
@@ -273,7 +273,7 @@ class Group:
         self.end()
 
     def close(self) -> None:
-        """Reads what is left of the output and dismisses the guard."""
+        """Reads the remaining output and dismisses the guard."""
         self._tell_guard("done")
         deadline = time.monotonic() + _DRAIN_SECONDS
         for reader in self._readers:
@@ -296,7 +296,7 @@ class Group:
                 if not line.endswith(b"\n"):
                     line += b"\n"
                 with self._lock:
-                    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                    with contextlib.suppress(OSError, ValueError):  # the reader is gone
                         stream.write(prefix + line.decode(errors="replace"))
                         stream.flush()
                     if log is not None:

@@ -6,12 +6,12 @@
 Each worker is a Python process with `TF_CONFIG` in its environment, so that
 `tf.distribute.MultiWorkerMirroredStrategy()` finds the others. Each line of its output gets a
 prefix such as `[worker 0]`. If a worker fails, the others are ended. Then the launcher exits with
-the first failing code: 128 + the signal if a signal ended the worker, and 124 after `--timeout`.
-With `--elastic` the program is started again with the workers that are left. With `--servers 2` the
-cluster is one of parameter servers: a chief, workers, and servers, which are started again.
+the first failing code: 128 + the signal if a signal killed the worker, and 124 after `--timeout`.
+With `--elastic` the program restarts with the remaining workers. With `--servers 2` the cluster has
+a chief, workers and two parameter servers, and failed tasks are restarted.
 
-This module and those that it imports need nothing but the standard library. `python -m` imports the
-package above it, and so TensorFlow; `python path/to/tf_embed/distributed/run.py` starts without.
+This module and its imports need only the standard library. `python -m` imports the parent package,
+and so TensorFlow. `python path/to/tf_embed/distributed/run.py` starts without TensorFlow.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ def launch(
     """Runs a Python program as several workers on this machine, and waits for them.
 
     Args:
-        command: What follows `python`: a script and its arguments, or "-m", a module and its
+        command: The arguments of `python`: a script and its arguments, or "-m", a module and its
             arguments.
-        workers: How many, from 1 to 256.
-        timeout_seconds: When to end workers that still run; None for never.
-        log_dir: A folder for the files `worker-0.log` and so on, which get the workers' output
-            without prefixes. It is made if it does not exist.
-        grace_seconds: How long a worker may take to end after SIGTERM, before SIGKILL.
+        workers: Number of workers, from 1 to 256.
+        timeout_seconds: Time until running workers are ended, or None for no limit.
+        log_dir: A folder for the files `worker-0.log` and so on, with the workers' output without
+            prefixes. It is created if it does not exist.
+        grace_seconds: Time for a worker to end after SIGTERM, before SIGKILL.
         environment: Environment of the workers; that of this process by default. `TF_CONFIG` is
-            set in it. So are OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS, to an equal part of the
-            processors, if there are several workers and neither is set.
+            set in it. With several workers, OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS are set to
+            an equal share of the processors if neither is set.
 
     Returns:
-        How they ended. By then no process of theirs runs.
+        The outcome of the workers. All processes of the launch have ended by then.
 
     Raises:
         TypeError, ValueError: If an argument is wrong.
-        KeyboardInterrupt: After it has passed Ctrl-C on, and all workers have ended.
+        KeyboardInterrupt: At Ctrl-C, after it was passed on and all workers have ended.
     """
     count_of(workers, "workers", 1)
     launch = Launch(command, workers, timeout_seconds, log_dir, grace_seconds, environment)
@@ -91,7 +91,7 @@ def launch(
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """Reports a wrong option in one sentence."""
 
     def error(self, message: str) -> NoReturn:
         message = message[0].upper() + message[1:]
@@ -154,7 +154,7 @@ def _parser() -> _Parser:
 
 
 def _run(options: argparse.Namespace) -> Outcome:
-    """Launches what the options of the command line say."""
+    """Launches the program by the options of the command line."""
     common = {
         "workers": options.workers,
         "timeout_seconds": options.timeout,
@@ -168,7 +168,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     return launch(options.command, **common)
 
 
-# Options of the command line, and the arguments of functions that they become.
+# The function arguments of command-line options, by option.
 _RESTARTS = {"max_restarts": "max_restarts"}
 _ELASTIC = {
     "min_workers": "min_workers",
@@ -178,13 +178,13 @@ _ELASTIC = {
 
 
 def _given(options: argparse.Namespace, names: Mapping[str, str]) -> dict[str, Any]:
-    """Those of some options that were given, as arguments."""
+    """Returns the options that were given, as function arguments."""
     values = {argument: getattr(options, name) for name, argument in names.items()}
     return {argument: value for argument, value in values.items() if value is not None}
 
 
 def _check(parser: _Parser, options: argparse.Namespace) -> None:
-    """Ends this process if options do not go together."""
+    """Ends this process if options conflict."""
     if options.elastic and options.servers is not None:
         parser.error("argument --elastic: does not go with --servers")
     for name in _ELASTIC:

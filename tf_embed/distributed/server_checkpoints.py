@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of training with parameter servers, and which servers have kept their rows.
+"""Checkpoints of training with parameter servers, and a record of servers that kept their rows.
 
-A checkpoint is a snapshot of all tables and, beside it, a file of the dense variables and of how
-far training is. That file is there before the snapshot is, which makes the checkpoint whole.
+A checkpoint is a snapshot of all tables and a separate file with the dense variables and the
+progress of training. That file is written first, so a checkpoint is complete once its snapshot is.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tf_embed.variable.anchor import Anchor
 
 _DENSE = "dense"  # the folder of the files of dense variables
 _PREFIX = "step_"
-_MOST_FRAME_BYTES = 2**16  # of one array in the file, besides its numbers
+_MOST_FRAME_BYTES = 2**16  # per array in the file, without the array's own data
 
 
 @dataclasses.dataclass
 class TrainingState:
-    """How far training is.
+    """The progress of training.
 
     Attributes:
-        steps: Steps that were made.
-        epoch: Epochs that are over.
-        steps_of_epoch: Steps of the next one that were made.
+        steps: Number of completed steps.
+        epoch: Number of completed epochs.
+        steps_of_epoch: Number of completed steps in the current epoch.
     """
 
     steps: int = 0
@@ -55,10 +55,10 @@ class ServerCheckpoints:
     """Checkpoints of a model on parameter servers.
 
     Args:
-        folder: Where they are; all processes see it.
+        folder: The folder of the checkpoints, shared by all processes.
         model: The model.
         servers: The servers.
-        keep: How many stay.
+        keep: Number of checkpoints to keep.
     """
 
     def __init__(self, folder: str, model: keras.Model, servers: Servers, keep: int) -> None:
@@ -66,13 +66,15 @@ class ServerCheckpoints:
         self._model = model
         self._servers = servers
         self._keep = keep
-        self._newest = ""  # the snapshot that this process has made last
+        self._newest = ""  # the newest snapshot of this process
 
     def save(self, state: TrainingState) -> None:
-        """Saves everything. No step is under way.
+        """Saves the tables, the dense variables and `state`.
+
+        REQUIRES: no step is running.
 
         Raises:
-            tf.errors.OpError: It can't be written. The checkpoints that were there still are.
+            tf.errors.OpError: If the checkpoint can't be written. Earlier ones are kept.
         """
         name = f"{_PREFIX}{state.steps:012d}"
         folder = os.path.join(self._folder, _DENSE)
@@ -88,21 +90,21 @@ class ServerCheckpoints:
         if snapshots is None:
             self._remove_dense(keep=self._names()[-self._keep :])
             return
-        if name != self._newest:  # at the end of an epoch the rows may be saved already
+        if name != self._newest:  # `save_every` may have saved the rows at the end of an epoch
             snapshots.save(name)
             snapshots.keep(self._keep)
             self._newest = name
         self._remove_dense(keep=[one.name for one in snapshots.list_snapshots()])
 
     def restore(self) -> TrainingState | None:
-        """Loads the newest checkpoint, and rows of those servers that have none of this run.
+        """Loads the newest checkpoint, with the rows of the servers that have none of this run.
 
         Returns:
-            How far training was; None: there is no checkpoint.
+            The progress of training, or None if there is no checkpoint.
 
         Raises:
-            RuntimeError: A server has lost its rows, and there is no checkpoint.
-            tf.errors.OpError: The checkpoint is damaged.
+            RuntimeError: If a server has lost its rows, and there is no checkpoint.
+            tf.errors.OpError: If the checkpoint is damaged.
         """
         snapshots = self._snapshots()
         names = (
@@ -135,7 +137,7 @@ class ServerCheckpoints:
             for number in lost
         ]
         for part in parts:
-            part.table.clear()  # of a chief that died before it had loaded all
+            part.table.clear()  # an earlier chief may have died in the middle of the load
         load_parts(folder, info, parts, OneProcess())
 
     @staticmethod
@@ -161,7 +163,7 @@ class ServerCheckpoints:
         return Snapshots(self._folder, self._model) if tables else None
 
     def _dense(self) -> list[Any]:
-        """The dense variables, those of optimizers included, each once, in the model's order."""
+        """Returns the dense variables, including those of optimizers, in the model's order."""
         anchors = [one for one in self._model.variables if isinstance(one, Anchor)]
         found = list(self._model.variables)
         optimizers = [self._model.optimizer]
@@ -213,20 +215,20 @@ class ServerCheckpoints:
 
 
 class _DamagedError(Exception):
-    """What a file has is not what `save` writes."""
+    """The contents of a file are not in the format that `save` writes."""
 
 
 def _most_bytes(dense: Sequence[Any]) -> int:
-    """How long a file of dense variables is at most."""
+    """Returns the maximum size of a file of dense variables."""
     sizes = [math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in dense]
     return sum(sizes) + _MOST_FRAME_BYTES * (len(dense) + 1)
 
 
 def _arrays_in(contents: bytes) -> dict[str, np.ndarray]:
-    """The arrays of a file that `np.savez` has written. None is longer than the file.
+    """Returns the arrays of a file that `np.savez` has written. No array is longer than the file.
 
     Raises:
-        _DamagedError: If an array is compressed, or says that it has more than is there.
+        _DamagedError: If an array is compressed, or its header claims more data than the file has.
     """
     arrays: dict[str, np.ndarray] = {}
     with zipfile.ZipFile(io.BytesIO(contents)) as archive:
@@ -249,10 +251,10 @@ def _arrays_in(contents: bytes) -> dict[str, np.ndarray]:
 
 
 def _shape_of(serialized: bytes) -> tf.TensorShape:
-    """The shape that a serialized tensor says it has, before memory is taken for it.
+    """Returns the declared shape of a serialized tensor, without allocating its memory.
 
     Raises:
-        _DamagedError: If it is no tensor.
+        _DamagedError: If `serialized` is not a tensor.
     """
     try:
         message = type(tf.make_tensor_proto(0)).FromString(serialized)
@@ -262,7 +264,7 @@ def _shape_of(serialized: bytes) -> tf.TensorShape:
 
 
 def generations(servers: Servers) -> list[int]:
-    """How many chiefs of this run each server has seen; 0 if it has no rows of the run."""
+    """Returns the number of chiefs that each server has seen, or 0 if it has no rows of the run."""
     numbers = []
     for number in range(servers.count):
         handle = _generation_of(servers, number)
@@ -274,7 +276,7 @@ def generations(servers: Servers) -> list[int]:
 
 
 def begin_generation(servers: Servers) -> int:
-    """Says that each server has its rows, and gives a number that no earlier chief had."""
+    """Marks each server as having its rows. Returns a number that no earlier chief had."""
     generation = max(generations(servers)) + 1
     for number in range(servers.count):
         handle = _generation_of(servers, number)
@@ -285,7 +287,7 @@ def begin_generation(servers: Servers) -> int:
 
 
 def _generation_of(servers: Servers, number: int) -> tf.Tensor:
-    """The variable of a server that has the number; it lives as long as the server."""
+    """Returns the variable with the generation of a server. It lives as long as the server."""
     with tf.device(servers.devices[number]):
         return tf.raw_ops.VarHandleOp(
             dtype=tf.int64, shape=[], shared_name=f"tf_embed/{servers.run_id}/generation"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`launch_with_servers`: a chief, workers and parameter servers, which are started again.
+"""`launch_with_servers`: launches a chief, workers and parameter servers, and restarts them.
 
-The launcher's modules need nothing but the standard library: see `run.py`.
+The launcher's modules need only the standard library, see `run.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from tf_embed.distributed.launches import MAX_RESTARTS, Cluster, Launch, count_of
 from tf_embed.distributed.processes import POLL_SECONDS, TIMED_OUT, Outcome, Task, say
 
-# What the chief exits with after it has lost a server: LOST_SERVER_EXIT_CODE of `servers.py`, which
-# can't be imported without TensorFlow.
+# The chief's exit code after the loss of a server. It is LOST_SERVER_EXIT_CODE of `servers.py`,
+# which can't be imported without TensorFlow.
 LOST_SERVER = 75
-# How long the chief may take to see that a server has died.
+# Time for the chief to detect that a server has died.
 _CHIEF_SECONDS = 60.0
-# From the end of a chief that has lost a server to the time at which that server is seen to end.
+# Time for the launcher to see the end of a server, after a chief that lost it has exited.
 _SERVER_SECONDS = 1.0
 
 
@@ -28,7 +28,7 @@ class ServersOutcome(Outcome):
     """How the tasks ended.
 
     Attributes:
-        restarts: The tasks that were started again, in this order: "worker 0", "ps 1", "chief".
+        restarts: The restarted tasks in order, such as "worker 0", "ps 1", "chief".
     """
 
     restarts: tuple[str, ...] = ()
@@ -47,28 +47,29 @@ def launch_with_servers(
 ) -> ServersOutcome:
     """Runs a Python program as a chief, workers and parameter servers, until the chief has ended.
 
-    The program calls `tf_embed.distributed.run_with_servers`. A worker that ends is started again.
-    If a server ends, the chief exits with code 75, and both are started again. A chief that a
-    signal has ended is started again. It goes on by itself if the program gives a `run_id` and the
-    trainer a `checkpoint_dir`. If the chief exits with another code, the launch is over.
+    The program calls `tf_embed.distributed.run_with_servers`. The launch restarts a worker that
+    ends. If a server ends, the chief exits with code 75, and both are restarted. A chief that was
+    killed by a signal is restarted as well. It resumes training if the program gives a `run_id` and
+    the trainer a `checkpoint_dir`. If the chief exits with another code, the launch is over.
 
     Args:
-        command: What follows `python`: a script and its arguments, or "-m", a module and its
+        command: The arguments of `python`: a script and its arguments, or "-m", a module and its
             arguments.
-        workers: How many workers, from 1 to 256.
-        servers: How many servers, from 1 to 256.
-        max_restarts: How many failures are followed by a restart.
-        timeout_seconds: When to end all tasks; None for never.
+        workers: Number of workers, from 1 to 256.
+        servers: Number of servers, from 1 to 256.
+        max_restarts: Maximum number of failures after which tasks are restarted.
+        timeout_seconds: Time until all tasks are terminated, or None for no limit.
         log_dir: A folder for the files `chief-0.log`, `worker-0.log`, `ps-0.log` and so on.
-        grace_seconds: How long a task may take to end after SIGTERM, before SIGKILL.
+        grace_seconds: Time for a task to end after SIGTERM, before SIGKILL.
         environment: Environment of the tasks, as in `launch`.
 
     Returns:
-        How the chief ended, or what failed too often. By then no process of theirs runs.
+        The outcome of the chief, or of the task that failed too often. All processes of the launch
+        have ended by then.
 
     Raises:
         TypeError, ValueError: If an argument is wrong.
-        KeyboardInterrupt: After it has passed Ctrl-C on, and all tasks have ended.
+        KeyboardInterrupt: At Ctrl-C, after it was passed on and all tasks have ended.
     """
     count_of(workers, "workers", 1)
     count_of(servers, "servers", 1)
@@ -87,14 +88,14 @@ def launch_with_servers(
 
 
 class _Supervisor:
-    """Starts tasks of a cluster again.
+    """Restarts the tasks of a cluster.
 
     Args:
         cluster: The cluster.
-        max_restarts: How many failures are followed by a restart.
+        max_restarts: Maximum number of failures after which tasks are restarted.
 
     Attributes:
-        restarts: The tasks that were started again.
+        restarts: The restarted tasks.
     """
 
     def __init__(self, cluster: Cluster, max_restarts: int) -> None:
@@ -105,7 +106,7 @@ class _Supervisor:
         self._chief_must_end_at = float("inf")
 
     def wait(self, deadline: float) -> Outcome:
-        """Waits until the chief has come to its end, or too much has failed, or time is up."""
+        """Waits until the chief is done, too many tasks have failed, or the deadline has passed."""
         while True:
             (chief,) = self._tasks("chief")
             if chief.ended():
@@ -119,7 +120,7 @@ class _Supervisor:
             time.sleep(POLL_SECONDS)
 
     def _after_chief(self, chief: Task) -> Outcome | None:
-        """Starts the chief again, and servers that have died; or says how all has ended."""
+        """Restarts the chief and dead servers, or returns the outcome if the launch is over."""
         status = chief.status or 0
         if status == 0:
             return Outcome()
@@ -134,7 +135,7 @@ class _Supervisor:
         return self._restart([*dead, chief])
 
     def _beside_chief(self, chief: Task) -> Outcome | None:
-        """Starts workers again. Ends the chief if it does not see that a server has died."""
+        """Restarts workers. Ends the chief if it fails to notice that a server has died."""
         for worker in self._ended("worker"):
             if (outcome := self._restart([worker])) is not None:
                 return outcome
@@ -147,7 +148,7 @@ class _Supervisor:
         return None
 
     def _restart(self, tasks: Sequence[Task]) -> Outcome | None:
-        """Starts tasks again that have ended; or says which one has, if it was too often."""
+        """Restarts tasks that have ended, or returns a failure if no restarts are left."""
         if self._left == 0:
             first = tasks[0]
             worker = first.index if first.job == "worker" else None

@@ -16,16 +16,16 @@ DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
 
 
 class WorkerDatasets:
-    """A dataset on each worker, which begins again at its end.
+    """A dataset on each worker, which repeats without end.
 
     Args:
-        dataset_fn: Called with the number of the worker, an int64 scalar tensor, and how many
-            workers there are; gives the worker's dataset of batches. It is traced once.
+        dataset_fn: Returns a worker's dataset of batches. It takes the worker's number, an int64
+            scalar tensor, and the number of workers. It is traced once.
         coordinator: The coordinator of the workers.
-        num_workers: How many workers there are.
+        num_workers: Number of workers.
 
     Raises:
-        TypeError: The function gives no dataset.
+        TypeError: If the function does not return a dataset.
     """
 
     def __init__(self, dataset_fn: DatasetFunction, coordinator: Any, num_workers: int) -> None:
@@ -43,13 +43,13 @@ class WorkerDatasets:
             return dataset.repeat()
 
         self._made = tf.function(made, autograph=False)
-        self._made.get_concrete_function()  # what is wrong with it is said now
+        self._made.get_concrete_function()  # a wrong `dataset_fn` raises here, not in a step
 
     def first_batch(self) -> Any:
-        """A batch of a worker, which its own iterator gives too.
+        """Returns a worker's first batch, which its own iterator gives too.
 
         Raises:
-            ValueError: There is none.
+            ValueError: If the dataset is empty.
         """
         read = tf.function(lambda iterator: next(iterator), autograph=False)
         try:

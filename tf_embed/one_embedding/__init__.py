@@ -7,9 +7,9 @@ make_table_options, make_table  the initial rows of a table
 make_column_options             the initial weights of a column
 make_uniform_initializer, make_normal_initializer, make_trunc_normal_initializer,
 make_constant_initializer
-what initial weights are drawn from
+the distribution of initial weights
 make_device_mem_store_options, make_cached_host_mem_store_options, make_cached_ssd_store_options
-where rows are, and how many
+the memory tiers and capacity of a store
 make_persistent_table_reader, make_persistent_table_writer
 the rows of a snapshot as NumPy arrays, block by block
 Ftrl, SmartDecayAdam            optimizers

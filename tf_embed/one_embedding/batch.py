@@ -21,7 +21,7 @@ class Batch(NamedTuple):
     Attributes:
         keys: int64 [n].
         tables: int64 [n], the table of each; None if there is one.
-        is_kept: bool [n], which are no padding; None if all are.
+        is_kept: bool [n], False for padding; None if there is no padding.
         shape: The static shape of the ids.
         sizes: The same as a tensor.
         is_by_column: Whether the last axis of the ids is that of the tables.
@@ -59,19 +59,19 @@ class KeySpace:
 
     @property
     def is_packed(self) -> bool:
-        """Whether keys have the number of the table in them."""
+        """Whether keys contain the table number."""
         narrow = tf.as_dtype(self.key_type).size == 4
         return narrow and self.num_tables > 1 and not self.shared_ids
 
     @property
     def is_apart(self) -> bool:
-        """Whether each table needs a table of keys of its own."""
+        """Whether each table needs its own table of rows."""
         wide = tf.as_dtype(self.key_type).size == 8
         return wide and self.num_tables > 1 and not self.shared_ids
 
     @property
     def keys_in_words(self) -> str:
-        """What the keys of a table of rows are made of: rows can go where this is the same."""
+        """Describes the key layout. Rows can move between tables of equal layout."""
         return f"{self.num_tables} tables of {self.key_type} ids" if self.is_packed else "ids"
 
     def tables_of(self, keys: tf.Tensor) -> tf.Tensor:
@@ -88,10 +88,10 @@ class KeySpace:
             table_ids: None, or integers of the shape of `ids`.
 
         Raises:
-            TypeError: If they are no dense integers.
+            TypeError: If they are not dense integers.
             ValueError: If their shapes do not fit.
-            tf.errors.InvalidArgumentError: If an id does not fit the key type, or a table id is
-                none, when it runs.
+            tf.errors.InvalidArgumentError: At run time, if an id does not fit the key type, or a
+                table id is out of range.
         """
         key_type = tf.as_dtype(self.key_type)
         ids = cast_ids(_dense(ids, "ids", self.owner), key_type, self.owner)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initializers as dicts, and what they mean to a table."""
+"""Initializers as dicts, and their conversion to initializers of tables."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ _MAKERS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class WeightInitializer:
-    """What the initial weights of a column are drawn from.
+    """The distribution of the initial weights of a column.
 
     Attributes:
         kind: "uniform", "normal", "constant" or "truncated_normal".
-        numbers: The arguments of its maker, in their order.
+        numbers: The arguments of its `make_` function, in their order.
     """
 
     kind: str
@@ -147,15 +147,15 @@ class WeightInitializer:
 
     @classmethod
     def of(cls, options: Any, argument: str) -> WeightInitializer:
-        """The initializer that a dict is.
+        """Parses and checks the dict of an initializer.
 
         Args:
-            options: What a maker gave, or the same by hand.
+            options: The dict of a `make_` function, or an equal one.
             argument: The name of the argument, for messages.
 
         Raises:
-            TypeError: If a number is none.
-            ValueError: If it is not such a dict, or a number is out of range.
+            TypeError: If a number has a wrong type.
+            ValueError: If `options` is not such a dict, or a number is out of range.
         """
         kind = options.get("type") if isinstance(options, dict) else None
         if not isinstance(kind, str) or kind not in _MAKERS:
@@ -181,17 +181,17 @@ class WeightInitializer:
 
     @property
     def is_native(self) -> bool:
-        """Whether a table draws it itself: it knows no cut but that at two standard deviations."""
+        """Whether a table draws it itself. A table only truncates at two standard deviations."""
         if self.kind != "truncated_normal":
             return True
         mean, std, a, b = self.numbers
         return a == mean - 2 * std and b == mean + 2 * std
 
     def of_table(self, seed: int) -> Any:
-        """What a table takes as its initializer.
+        """Returns the initializer that a table takes.
 
-        That of a cut which the table does not know is the uniform number from 0 to 1 of which
-        `Quantile` makes the weight.
+        If the table can't truncate at these bounds, it draws a uniform number from 0 to 1, and
+        `Quantile` maps that number to the weight.
         """
         if self.kind == "constant":
             return self.numbers[0]
@@ -208,17 +208,17 @@ class WeightInitializer:
 
 @dataclasses.dataclass(frozen=True)
 class Quantile:
-    """The numbers by which a uniform number from 0 to 1 becomes a weight of a cut normal.
+    """Maps a uniform number from 0 to 1 to a weight of a truncated normal distribution.
 
-    The weight is clip(mean + scale * ndtri(first + u * width), a, b). A cut above the mean is
-    mirrored below it, where the distribution function is exact.
+    The weight is clip(mean + scale * ndtri(first + u * width), a, b). An interval above the mean is
+    mirrored, because the distribution function is exact below the mean.
 
     Attributes:
         mean: The mean.
-        scale: The standard deviation; negative if the cut was mirrored.
-        first: The distribution function at the lower end of the cut.
-        width: How much it grows up to the upper end.
-        a: The least weight.
+        scale: The standard deviation; negative if the interval was mirrored.
+        first: The distribution function at the lower bound.
+        width: The increase of the distribution function from the lower to the upper bound.
+        a: The smallest weight.
         b: The largest weight.
     """
 
@@ -231,7 +231,7 @@ class Quantile:
 
     @classmethod
     def of(cls, initializer: WeightInitializer) -> Quantile:
-        """The numbers of a cut normal; any of another initializer, which has no use for them."""
+        """Returns the map of a truncated normal; the default, unused, for other initializers."""
         if initializer.is_native:
             return cls()
         mean, std, a, b = initializer.numbers

@@ -15,34 +15,35 @@ from tf_embed.table.policies import TablePolicy
 
 @keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
 class MultiTableEmbedding(TableGroup):
-    """Looks ids of many tables up, whose rows have one dim.
+    """Looks up the ids of many tables with one embedding dim.
 
-    OneFlow's layer of this name, on Keras 3 and TensorFlow: the same arguments in the same order,
-    and `layer(ids, table_ids)`, or `layer.forward(ids, table_ids)`. An id gets a row with the first
-    gradient that reaches it. Until then a lookup gives its initial row and stores nothing.
+    The layer is OneFlow's layer of this name for Keras 3 and TensorFlow. It takes the same
+    arguments in the same order. Call it as `layer(ids, table_ids)` or
+    `layer.forward(ids, table_ids)`. An id gets its row when it receives its first gradient. Until
+    then a lookup returns its initial row and stores nothing.
 
-    The initial row is a function of the seed, the layer's name, the table and the id. It depends on
-    no batch, no order, no number of shards and no process.
+    The initial row is a function of the seed, the layer's name, the table and the id. It does not
+    depend on the batch, the order, the number of shards or the process.
 
-    The layer is trained as all others with tables: by its own optimizer, `optimizer=`, or by the
+    The layer is trained like all layers with tables: by its own optimizer, `optimizer=`, or by the
     model's, wrapped in `tf_embed.DynamicEmbeddingOptimizer`. Keras files, checkpoints, exported
-    models, `get_weights` and mixed precision work as those of `tf_embed.layers.DynamicEmbedding`.
+    models, `get_weights` and mixed precision work as in `tf_embed.layers.DynamicEmbedding`.
 
-    In the scope of a tf.distribute.MultiWorkerMirroredStrategy rows are sharded over the workers.
-    `capacity` is of all workers together, and budgets of a store are of each.
+    In the scope of a tf.distribute.MultiWorkerMirroredStrategy, rows are sharded over the workers.
+    `capacity` is the total of all workers, and the budgets of a store are per worker.
 
     Differences from OneFlow:
-        - Equal ids in two tables are two rows, unless `shared_ids` is set.
-        - What comes beyond `capacity` is stored, or does what `policy` says.
+        - Equal ids in two tables have two rows, unless `shared_ids` is set.
+        - Rows beyond `capacity` are stored, or treated as `policy` says.
         - Evaluation stores nothing.
         - The layer runs without a GPU.
-        - Two layers may have one name, if their `persistent_path` differs.
+        - Two layers may have the same name, if their `persistent_path` differs.
 
     Limits:
-        - Ids of 64 bits have a table of rows for each table. Each has an equal part of `capacity`
+        - With 64-bit ids, each table has its own table of rows, with an equal share of `capacity`
           and of the store's budgets.
-        - If tables or columns have different initializers, rows are drawn outside of the table: a
-          lookup and a step look for their keys twice.
+        - If tables or columns have different initializers, rows are drawn outside of the table.
+          Lookups and steps then look up their keys twice.
 
     Args:
         name: Name of the layer, a str that can name a folder. Initial rows depend on it.
@@ -52,26 +53,26 @@ class MultiTableEmbedding(TableGroup):
             global policy.
         key_type: Dtype of ids: int32, uint32, int64 or uint64. Ids of another integer dtype are
             cast; one that does not fit is an error.
-        tables: A list of what `make_table_options` gives, one for each table. None: one table, of
+        tables: A list with the dict of `make_table_options` for each table. None: one table, with
             `default_initializer`.
-        store_options: What `make_device_mem_store_options`, `make_cached_host_mem_store_options` or
-            `make_cached_ssd_store_options` gives.
-        default_initializer: What a maker of initializers gives, for `tables=None`. Default: a
-            normal distribution of standard deviation 0.05.
-        padding_idx: An id that stands for nothing, in each table: its output is zeros, and it has
-            no gradient and no row. Default: None, there is none.
+        store_options: The dict of `make_device_mem_store_options`,
+            `make_cached_host_mem_store_options` or `make_cached_ssd_store_options`.
+        default_initializer: The dict of an initializer, such as `make_normal_initializer` returns,
+            for `tables=None`. Default: a normal distribution of standard deviation 0.05.
+        padding_idx: The padding id of each table. Its output is zeros, and it has no gradient and
+            no row. Default: None, no padding id.
         seed: Seed of initial rows, an int64. Default: 0.
         optimizer: The layer's own optimizer, a Keras optimizer or its name; see
             `tf_embed.layers.DynamicEmbedding`. Default: None, the model's trains the rows.
-        shared_ids: Whether all tables have one space of ids, as in OneFlow: equal ids are one row,
-            and its initial row is that of the table with which it came first in a call with
+        shared_ids: Whether all tables share one id space, as in OneFlow. Equal ids then share a
+            row. Its initial row is drawn for the table of the id's first call with
             `training=True`. Default: False.
-        policy: A `tf_embed.TablePolicy`: by which rows come and leave. If it has an order of
-            eviction and no `max_rows`, `capacity` is the bound; then new rows evict others, and
-            those for which there is no room are refused and counted in `stats()` of `row_tables`.
-            Default: None, the table grows.
-        devices: The device of each shard; see `tf_embed.Variable`. Default: None, one shard on the
-            first GPU, or else the CPU; one for each folder of `persistent_path` if that is a list.
+        policy: A `tf_embed.TablePolicy` for admission and eviction. If it has an order of eviction
+            and no `max_rows`, `capacity` is the bound. New rows then evict others. Rows without
+            room are refused and counted in `stats()` of `row_tables`. Default: None, the table
+            grows.
+        devices: The device of each shard; see `tf_embed.Variable`. Default: None, one shard for
+            each folder of `persistent_path`, on the first GPU, or on the CPU if there is none.
         **kwargs: `trainable` of keras.layers.Layer.
 
     Raises:
@@ -137,10 +138,10 @@ class MultiTableEmbedding(TableGroup):
 
 @keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
 class MultiTableMultiColumnEmbedding(TableGroup):
-    """Looks ids of many tables up, whose rows have several columns.
+    """Looks up the ids of many tables, with rows of several columns.
 
-    As `MultiTableEmbedding`, and a row is its columns, one behind the other. All tables have the
-    columns of the same dims; each column of each table has an initializer of its own.
+    It works like `MultiTableEmbedding`. A row is the concatenation of its columns. The column dims
+    are the same in all tables. Each column of each table has its own initializer.
 
     Args:
         name: As in `MultiTableEmbedding`.
@@ -148,8 +149,8 @@ class MultiTableMultiColumnEmbedding(TableGroup):
             column.
         dtype: As in `MultiTableEmbedding`.
         key_type: As in `MultiTableEmbedding`.
-        tables: As in `MultiTableEmbedding`. A table made of a list must have options for each
-            column; the one initializer of another table is that of each column.
+        tables: As in `MultiTableEmbedding`. A table made from a list must have options for each
+            column. The initializer of a table made from a dict is used for each column.
         store_options: As in `MultiTableEmbedding`.
         default_initializer: As in `MultiTableEmbedding`, for each column.
         padding_idx: As in `MultiTableEmbedding`.
@@ -162,7 +163,7 @@ class MultiTableMultiColumnEmbedding(TableGroup):
 
     Raises:
         TypeError: If an argument is of a wrong type.
-        ValueError: As `MultiTableEmbedding`, or if a table has another number of columns.
+        ValueError: As in `MultiTableEmbedding`, or if a table has a wrong number of columns.
 
     Example:
         >>> import tensorflow as tf

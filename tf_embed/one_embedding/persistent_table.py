@@ -79,9 +79,9 @@ def make_persistent_table_reader(
     Returns:
         An iterator of blocks, and a context manager that closes the files. It has the attributes
         `dim`, the number of weights in a row; `storage_dim`; `dtype`, the NumPy dtype of values;
-        `num_rows`; `num_tables`, how many tables of rows the snapshot has; and `table`, the number
-        of the table of the rows that came last, an int from 0. If a writer wrote a key twice, both
-        rows come, the later one last.
+        `num_rows`; `num_tables`, the number of tables of rows in the snapshot; and `table`, the
+        table number of the last block, an int from 0. If a writer wrote a key twice, the iterator
+        returns both rows in this order.
 
     Raises:
         TypeError: If an argument is of a wrong type, or the snapshot has keys or weights that are
@@ -129,17 +129,17 @@ def make_persistent_table_writer(
     snapshot; an earlier one of that name is still there then. Only one writer may write a snapshot
     at a time: the first to close goes through, and others fail.
 
-    A layer with ids of 32 bits, with shared ids, or with one table has one table of rows, and loads
-    what a writer writes by default. A layer of several tables and ids of 64 bits has a table of
-    rows for each: `num_tables` is their number, and `write(keys, values, table=1)` writes rows of
-    the second one. The number of folders does not matter.
+    A layer with 32-bit ids, with shared ids, or with one table has one table of rows. It loads the
+    default output of a writer. A layer with several tables and 64-bit ids has a table of rows for
+    each. Set `num_tables` to their number; `write(keys, values, table=1)` then writes rows of the
+    second one. The number of folders does not matter.
 
-    Without `like`, all of `storage_dim` are weights: a layer whose rows have as many takes them,
-    with fresh optimizer slots, and keeps its own seed. With `like`, a reader of another snapshot,
-    rows have weights and slots as there, and the optimizer's kind and the seed of initial rows are
-    taken over. Statistics of a policy are not: loaded rows count as used when they are loaded.
+    Without `like`, all numbers of a row are weights. A layer with rows of that dim loads them with
+    new optimizer slots, and keeps its own seed. With `like`, a reader of another snapshot, rows
+    have the weights and slots of that snapshot. Its optimizer kind and its seed of initial rows are
+    copied. The statistics of a policy are not copied: loaded rows count as used at the load.
 
-    A key that is written twice has the later row when it is loaded.
+    If a key is written twice, the later row is loaded.
 
     Args:
         paths: As in `make_persistent_table_reader`. The snapshot is written into the first one.
@@ -318,8 +318,8 @@ class PersistentTableReader:
         dtype: NumPy dtype of values.
         value_type: Dtype of weights.
         num_tables: Number of tables of rows, with all their folders.
-        metas: What each of them was besides its rows, for a writer.
-        table: The number of the table of the block that came last.
+        metas: The metadata of each table of rows, for a writer.
+        table: The table number of the last block.
     """
 
     def __init__(self, kind: _Kind) -> None:
@@ -523,12 +523,12 @@ class PersistentTableWriter:
             self._give_up()
 
     def _check_open(self) -> None:
-        """Refuses what follows the end, as rows would be lost."""
+        """Raises an error after the end of the writer, because later rows would be lost."""
         if self._end:
             raise ValueError(f"The writer of {self._kind.snapshot_name!r} is {self._end}.")
 
     def _give_up(self) -> None:
-        """Removes what was not finished."""
+        """Removes the unfinished files."""
         self._end = "given up, as it failed before"
         for rows in self._rows:
             rows.drop()
@@ -549,7 +549,7 @@ def _opened(folder: str) -> tuple[list[str], list[RowReader]]:
             check_chain(folder, info)
             return [files.table for files in info.tables], rows
         except tf.errors.NotFoundError:
-            if manifest.read(folder) == info:  # or else the snapshot was replaced meanwhile
+            if manifest.read(folder) == info:  # otherwise the snapshot was just replaced: retry
                 raise
 
 
@@ -559,7 +559,7 @@ def _dtype_of_values(value_type: tf.DType, slot_dtype: tf.DType, slots: int) -> 
 
 
 def _last_of_each(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
-    """Each key once, and the place where it comes last."""
+    """Returns the distinct keys, and the index of the last occurrence of each."""
     found, places = np.unique(keys[::-1], return_index=True)
     if len(found) == len(keys):
         return keys, slice(None)

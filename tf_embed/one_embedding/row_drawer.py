@@ -17,7 +17,7 @@ from tf_embed.variable.variable import Variable
 
 
 class Generators(tf.Module):
-    """Tables without rows, whose initial rows are what is drawn.
+    """Tables without rows, used only to draw initial rows.
 
     A table draws the row of a key from its seed, its name and the key. So a weight depends neither
     on the batch nor on the process.
@@ -34,12 +34,12 @@ class Generators(tf.Module):
 class RowDrawer(KeyedInitializer):
     """Draws the initial row of a key by the initializers of its table's columns.
 
-    All columns of all tables are drawn by one op. A column has the bits that a table of that
-    column alone would draw, of the same name and seed.
+    One op draws all columns of all tables. A column is bit-identical to the rows of a table of that
+    column alone, with the same name and seed.
 
     Args:
-        name: What rows are drawn from besides the seed: the name of the table of rows. Columns of a
-            row with several have "/column_" and their number behind it.
+        name: The name of the table of rows, which determines its rows together with the seed. If a
+            row has several columns, each appends "/column_" and its number.
         tables: The initializers of the columns of each table.
         dims: Number of weights of each column.
         value_dtype: Dtype of the rows.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowSize`: what `size_factor` and `storage_dim` say, held against the optimizer."""
+"""`RowSize`: a check of `size_factor` and `storage_dim` against the optimizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tf_embed.ops.slot_ops import ExternalRule
 
 @dataclasses.dataclass(frozen=True)
 class RowSize:
-    """How many numbers a row has, as the user says it.
+    """The numbers in a row, as given by the user.
 
     Attributes:
         owner: The layer's name, for messages.
@@ -25,13 +25,13 @@ class RowSize:
     store: StoreOptions
 
     def check(self, rule: str | ExternalRule) -> None:
-        """Refuses a size that is not the one of the optimizer.
+        """Checks that the size fits the optimizer.
 
         Args:
             rule: The optimizer's rule.
 
         Raises:
-            ValueError: If it is not. The message names the right one.
+            ValueError: If the size does not fit. The message names the right one.
         """
         numbers = self.dim + _slots_of(rule, self.dim)
         if self.store.storage_dim != -1:
@@ -54,7 +54,7 @@ class RowSize:
 
 
 def _slots_of(rule: str | ExternalRule, dim: int) -> int:
-    """How many numbers a rule keeps of a row."""
+    """Returns the number of slot values that a rule keeps for a row."""
     if not isinstance(rule, str):
         return sum(rule.widths)
     slots = _library.vocabulary()["rules"][rule]

@@ -56,7 +56,7 @@ class RowLookup:
         members: The tables of rows: of each table, or of all, one for each folder.
         num_folders: Number of folders.
         dim: Number of weights in a row.
-        drawers: What draws initial rows, of those tables that do not draw them themselves.
+        drawers: Drawers of initial rows, for tables that do not draw their own.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RowLookup:
         self._members = list(members)
         self._num_folders = num_folders
         self._dim = dim
-        # The first table id of a shared id is known to the lookup, and to nobody after it.
+        # Only the lookup knows the first table of a shared id, so the initial row is drawn here.
         is_shared = keys.shared_ids and keys.num_tables > 1
         self._drawer_of_shared = drawers[0] if is_shared and drawers else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LayerSnapshots`: the snapshots of a layer, in the first of its folders; and where they are."""
+"""`LayerSnapshots`: the snapshots of a layer in the first of its folders, and their paths."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FOLDER = "snapshots"
 
 
 class _SnapshotsOfKeys(Snapshots):
-    """Snapshots that say what their keys are made of, and load none of other keys.
+    """Snapshots that record their key layout, and refuse to load another layout.
 
     Args:
         path: The folder of the snapshots.
         tables: As in `Snapshots`.
         owner: The layer's name, for messages.
-        keys: What the keys of the tables are made of.
+        keys: The key layout of the tables, see `KeySpace.keys_in_words`.
     """
 
     def __init__(self, path: str, tables: Sequence[Variable], owner: str, keys: str) -> None:
@@ -43,7 +43,7 @@ class _SnapshotsOfKeys(Snapshots):
         super().load(name, progress=progress)
 
     def together(self, function: Callable[[], None]) -> None:
-        """Looks at files when none is being written; all workers raise if one of them does."""
+        """Runs a function while no files are written. If it fails on one worker, all raise."""
         calls = self._calls()
         self._be_alone()
         calls.run(function)
@@ -51,7 +51,7 @@ class _SnapshotsOfKeys(Snapshots):
     def load_parts(
         self, folder: str, info: SnapshotInfo, parts: Sequence[Part], progress: Progress
     ) -> None:
-        """Loads a snapshot into tables of other folders than it was saved from."""
+        """Loads a snapshot into tables with another number of folders."""
         calls = self._calls()
         row_calls: list[RowCalls | None] = []
         calls.run(lambda: row_calls.append(calls_of(progress, prints=calls.rank == 0)))
@@ -60,11 +60,11 @@ class _SnapshotsOfKeys(Snapshots):
             row_calls[0].end()
 
     def check_keys(self, name: str) -> None:
-        """Refuses a snapshot whose rows would come back under keys of other ids.
+        """Refuses a snapshot whose rows would be loaded under the keys of other ids.
 
         Raises:
-            ValueError: If its keys are made of something else. Writers, and older layers, don't
-                say of what.
+            ValueError: If its key layout differs. Snapshots of writers, and of older layers, record
+                no layout and are accepted.
         """
         folder = os.path.join(self.path, folder_name(name, "name"))
         found = manifest.read(folder).keys if manifest.exists(folder) else None
@@ -84,7 +84,7 @@ class LayerSnapshots:
         path: The first folder of the store.
         members: The tables of rows: of each table, or of all, one for each folder.
         num_folders: Number of folders.
-        keys: What the keys of the tables are made of.
+        keys: The key layout of the tables, see `KeySpace.keys_in_words`.
 
     Attributes:
         snapshots: The `tf_embed.Snapshots` of the layer's tables of rows.
@@ -137,8 +137,8 @@ class LayerSnapshots:
             snapshots.load_parts(folder, info, self._parts_by_key(info, num_folders), progress)
 
     def _find(self, name: str) -> tuple[str, SnapshotInfo]:
-        """The path in which there is a snapshot, and what its file says."""
-        # In the second one are those that a writer has put there for any layer.
+        """Returns the folder of a snapshot, and its manifest."""
+        # The second folder holds the snapshots that a writer made for any layer.
         for path in (self.snapshots.path, folder_of_layer(self._path, None)):
             folder = os.path.join(path, folder_name(name, "snapshot_name"))
             if manifest.exists(folder):
@@ -226,5 +226,5 @@ def layers_with(path: str, snapshot_name: str) -> list[str | None]:
 
 
 def _is_in(folder: int, num_folders: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """What says of keys whether their rows are in a folder, as lookups have it."""
+    """Returns a function of keys that tests whether lookups find their rows in a folder."""
     return lambda keys: tf.equal(default_partition_fn(keys, num_folders), folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of stores: where the rows of a layer are, and how many."""
+"""The options of stores: the memory tiers and the capacity of a layer's rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_embed.table.storage import Storage
 _MIB = 2**20
 _MAX_MIB = 2**40
 _BLOCK_SIZES = (512, 4096)
-# Rows for which room is made at once. A table grows beyond without a pause.
+# Maximum number of rows to reserve at once. A table grows beyond that without a pause.
 _MOST_ROWS_AT_ONCE = 2**20
 
 _said: set[str] = set()
@@ -34,22 +34,22 @@ def make_device_mem_store_options(
 ) -> dict[str, Any]:
     """Makes options that keep all rows in the memory of the device.
 
-    The device is the first GPU that can have tables. Without one it is the CPU, and rows are in
-    host memory, which is logged once.
+    The device is the first GPU that can hold tables. If there is none, rows are in host memory.
+    This is logged once.
 
     Args:
-        persistent_path: The folder of snapshots, a path; or a list with a folder for each shard, of
-            which the first one has the snapshots.
-        capacity: The number of rows of all tables and all shards together, an int from 1. A table
-            has room for more: it grows, or does what the layer's `policy` says.
-        size_factor: How many numbers a row has for each weight, an int from 1: 1 with SGD, 2 with
-            momentum and Adagrad, 3 with Adam and Ftrl. A wrong one is refused when the optimizer
-            of the layer is known. Default: None, what the optimizer needs. Upstream's default is 1.
-        storage_dim: How many numbers a row has, an int; it goes before `size_factor`. With
-            SmartDecayAdam it is 3 for each weight and 2 for the row. Upstream makes this number
-            even, and that is right here too. Default: -1, as `size_factor` says.
-        physical_block_size: Bytes of a block of the disk, 512 or 4096. It is checked and has no
-            other effect: blocks on disk have whole pages of 4096 bytes.
+        persistent_path: The folder of snapshots, a path; or a list with a folder for each shard.
+            The first folder then has the snapshots.
+        capacity: The number of rows of all tables and shards together, an int from 1. A table that
+            exceeds it grows, or applies the layer's `policy`.
+        size_factor: The numbers in a row per weight, an int from 1: 1 with SGD, 2 with momentum and
+            Adagrad, 3 with Adam and Ftrl. A wrong factor raises an error once the layer's optimizer
+            is known. Default: None, the factor of the optimizer. Upstream's default is 1.
+        storage_dim: The numbers in a row, an int; it overrides `size_factor`. With SmartDecayAdam
+            it is 3 for each weight plus 2 for the row. Upstream rounds it up to an even number,
+            which is accepted too. Default: -1, `size_factor` applies.
+        physical_block_size: Bytes of a disk block, 512 or 4096. It is checked and otherwise
+            ignored: blocks on disk have whole pages of 4096 bytes.
 
     Returns:
         A dict for the argument `store_options` of the layers.
@@ -86,18 +86,18 @@ def make_cached_ssd_store_options(
     physical_block_size: int = 4096,
     host_cache_budget_mb: int = 0,
 ) -> dict[str, Any]:
-    """Makes options that keep rows on disk, under a cache in memory.
+    """Makes options that keep rows on disk, with a cache in memory.
 
-    There is one cache, in host memory, of both budgets together: no GPU has a cache of rows on disk
+    There is one cache in host memory, with the sum of both budgets. A GPU can't cache rows on disk
     yet, which is logged once. The table of such a layer is on the CPU.
 
     Args:
-        cache_budget_mb: MiB of rows in the cache of the device, of all shards together, an int from
-            0. One of the two budgets must be above 0.
-        persistent_path: A folder of this machine for the rows, a path; or a list with a folder for
-            each shard, of which the first one has the snapshots. Files of rows are working storage
-            and go with the layer: save a snapshot or the model.
-        capacity: As in `make_device_mem_store_options`, or None. Nothing is reserved for it.
+        cache_budget_mb: MiB of rows in the device cache, over all shards, an int from 0. One of the
+            two budgets must be above 0.
+        persistent_path: A local folder for the rows, a path; or a list with a folder for each
+            shard. The first folder then has the snapshots. The row files are working storage and
+            are removed with the layer: save a snapshot or the model.
+        capacity: As in `make_device_mem_store_options`, or None. No memory is reserved for it.
         size_factor: As in `make_device_mem_store_options`.
         storage_dim: As in `make_device_mem_store_options`.
         physical_block_size: As in `make_device_mem_store_options`.
@@ -139,14 +139,14 @@ def make_cached_host_mem_store_options(
     storage_dim: int = -1,
     physical_block_size: int = 4096,
 ) -> dict[str, Any]:
-    """Makes options that keep rows in host memory, and as many as fit in the memory of the device.
+    """Makes options that keep rows in GPU memory up to a budget, and the others in host memory.
 
-    On a GPU the first rows are in its memory, as many as the budget has room for, and all others
-    in pinned host memory. A row stays where it came. Without a GPU all rows are in host memory,
-    which is logged once.
+    On a GPU, the first rows fill the budget of GPU memory. All other rows are in pinned host
+    memory. A row never moves between the two. Without a GPU, all rows are in host memory. This is
+    logged once.
 
     Args:
-        cache_budget_mb: MiB of rows in the GPU's memory, of all shards together, an int from 1.
+        cache_budget_mb: MiB of rows in GPU memory, over all shards, an int from 1.
         persistent_path: As in `make_device_mem_store_options`.
         capacity: As in `make_device_mem_store_options`.
         size_factor: As in `make_device_mem_store_options`.
@@ -182,16 +182,16 @@ def make_cached_host_mem_store_options(
 
 @dataclasses.dataclass(frozen=True)
 class StoreOptions:
-    """The options of a store, checked.
+    """The checked options of a store.
 
     Attributes:
         kind: "device_mem", "cached_host_mem" or "cached_ssd".
         paths: A folder for each shard.
         capacity: The number of rows of all tables and shards, or None.
-        size_factor: How many numbers a row has for each weight, or None.
-        storage_dim: How many numbers a row has, or -1.
-        device_bytes: Bytes of rows in the memory of the device.
-        host_bytes: Bytes of rows in the cache in host memory.
+        size_factor: The numbers in a row per weight, or None.
+        storage_dim: The numbers in a row, or -1.
+        device_bytes: Bytes of rows in device memory.
+        host_bytes: Bytes of rows in the host cache.
     """
 
     kind: str
@@ -204,11 +204,11 @@ class StoreOptions:
 
     @classmethod
     def of(cls, options: Any) -> StoreOptions:
-        """The options that a dict has.
+        """Parses and checks the dict of a store.
 
         Raises:
             TypeError: If a value is of a wrong type.
-            ValueError: If no maker gives such a dict.
+            ValueError: If `options` is not the dict of a `make_` function, or out of range.
         """
         kind = options.get("type") if isinstance(options, dict) else None
         maker = _MAKERS.get(kind) if isinstance(kind, str) else None
@@ -238,7 +238,7 @@ class StoreOptions:
         )
 
     def devices(self, devices: Any) -> Any:
-        """The devices of the shards: those of the user, or else the ones of such a store."""
+        """Returns the user's devices of the shards, or the CPU for a store on disk."""
         if devices is not None or self.kind != "cached_ssd":
             return devices
         return CPU
@@ -248,8 +248,8 @@ class StoreOptions:
 
         Args:
             path: The folder of its shard.
-            num_tables: How many tables share the budgets.
-            device: Where it is.
+            num_tables: Number of tables that share the budgets.
+            device: The device of the table.
         """
         on_gpu = "GPU" in device.upper()
         if self.kind == "cached_ssd":
@@ -264,7 +264,7 @@ class StoreOptions:
         return None if self.capacity is None else -(-self.capacity // num_tables)
 
     def init_size(self, num_tables: int) -> int:
-        """How many rows one of them makes room for; 0: the table's default."""
+        """Returns the number of rows that each table reserves, or 0 for the table's default."""
         rows = self.max_rows(num_tables)
         if rows is None or self.kind == "cached_ssd":
             return 0
@@ -289,8 +289,8 @@ def paths_of(value: Any, argument: str) -> list[str]:
     """The folders of shards, from a path or a list of paths.
 
     Raises:
-        TypeError: If there is something else.
-        ValueError: If there is none, or one twice.
+        TypeError: If an item is not a path.
+        ValueError: If the list is empty, or a folder repeats.
     """
     if not isinstance(value, (list, tuple)):
         return [validation.path_of(value, argument)]

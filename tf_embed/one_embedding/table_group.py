@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TableGroup`: what the layers of many tables have in common."""
+"""`TableGroup`: the base class of the layers of many tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROW_TYPES = (tf.float32, tf.float16, tf.bfloat16)
 
 @dataclasses.dataclass(frozen=True)
 class _Arguments:
-    """What the user gave, as the config has it. Not an attribute that Keras wraps."""
+    """The user's arguments, as in the config. A dataclass, so that Keras does not wrap them."""
 
     embedding_dim: int | list[int]
     tables: list[Any] | None
@@ -214,15 +214,15 @@ class TableGroup(LayerWithTables):
         groups = [getattr(self, f"_generators_{i}") for i in range(len(self._drawers))]
         return [one.table for group in groups for one in group.members]
 
-    # What it has.
+    # Tables, optimizers and size.
 
     @property
     def row_tables(self) -> list[Variable]:
         """The `tf_embed.Variable` of each table of rows, for `stats`, `export` and the like.
 
-        Ids of 32 bits and shared ids have one for all tables, other ids one for each table; times
-        the folders of `persistent_path`. Keys are int64: the id, plus 2^32 times the number of its
-        table where one table holds several tables' ids of 32 bits.
+        32-bit ids and shared ids have one for all tables, other ids have one for each table. Each
+        folder of `persistent_path` has its own ones. Keys are int64. A key is the id; if 32-bit ids
+        of several tables share a table of rows, it is the id plus 2^32 times its table number.
         """
         self._made()
         return [part.variable for part in self._parts]
@@ -242,7 +242,7 @@ class TableGroup(LayerWithTables):
         return tf.add_n([variable.size() for variable in self.row_tables])
 
     def memory_report(self) -> list[MemoryReport]:
-        """Reports what rows take in each tier; see `tf_embed.Variable.memory_report`.
+        """Reports the memory of the rows in each tier; see `tf_embed.Variable.memory_report`.
 
         Returns:
             A report to print for each of `row_tables`; on workers, of the rows of this one.
@@ -328,7 +328,7 @@ class TableGroup(LayerWithTables):
             dataset: A dataset of batches, as `fit` takes it.
             ids: A function from an element to the ids, or to a tuple of ids and table ids. Default:
                 the element, or its first item if it is (x, y) or (x, y, sample_weight).
-            buffer_size: How many batches are ahead, an int from 0. Default: 2.
+            buffer_size: Number of batches to prefetch, an int from 0. Default: 2.
 
         Returns:
             A tf.data.Dataset of the same elements.
@@ -395,30 +395,31 @@ class TableGroup(LayerWithTables):
         *,
         progress: Progress = None,
     ) -> PendingSnapshot:
-        """Saves all rows and their optimizer slots, of one moment, under a name.
+        """Saves a consistent snapshot of all rows and their optimizer slots under a name.
 
         The rows of all `row_tables` are in one folder, "snapshots/<name of the layer>/<name of the
-        snapshot>" in the first `persistent_path`. They take the place of an earlier snapshot of the
-        name when they are complete. The step of an optimizer is not in them; `model.save` and
-        tf.train.Checkpoint have it.
+        snapshot>" in the first `persistent_path`. A complete snapshot replaces an earlier one of
+        the same name. The step of an optimizer is not saved; `model.save` and tf.train.Checkpoint
+        save it.
 
         Args:
             snapshot_name: A name for a folder.
-            since: The name of an earlier snapshot of the layer, to save what changed since then.
-                The layer's policy must have `track_changes=True`. Default: None, all rows.
-            wait: Whether it is written when this returns. False: a thread writes it, and training
-                goes on; the policy must have `track_changes=True`. Default: True.
-            progress: Tells how many rows are written; see `tf_embed.Snapshots.save`. Default: None.
+            since: The name of an earlier snapshot of the layer, to save only the rows changed since
+                then. The policy must have `track_changes=True`. Default: None, all rows.
+            wait: Whether to return only after the write. False: a thread writes the snapshot while
+                training continues; the policy must have `track_changes=True`. Default: True.
+            progress: Reports the number of written rows; see `tf_embed.Snapshots.save`. Default:
+                None.
 
         Returns:
-            The snapshot under way; its `wait()` gives a `SnapshotInfo`, or raises.
+            The pending snapshot; its `wait()` returns a `SnapshotInfo`, or raises.
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If the name is a path, there is no snapshot `since`, others have the changes
-                since the one that would be replaced, or the layer does not track changes but must.
+            ValueError: If the name is a path, there is no snapshot `since`, other snapshots build
+                on the one to be replaced, or the layer must track changes but does not.
             RuntimeError: If this is called in a graph.
-            tf.errors.FailedPreconditionError: If the layer does not know what changed since that
+            tf.errors.FailedPreconditionError: If the layer has not tracked its changes since that
                 snapshot; see `tf_embed.Snapshots.save`. Save all rows.
             tf.errors.OpError: If it can't be written.
 
@@ -443,16 +444,16 @@ class TableGroup(LayerWithTables):
     def load_snapshot(self, snapshot_name: str, *, progress: Progress = None) -> None:
         """Loads the rows of a snapshot into a layer without rows.
 
-        The numbers of shards and folders may differ. Of a snapshot of changes, all that it is
-        changes of is loaded with it. The snapshot is the layer's own, or one that
-        `make_persistent_table_writer` wrote for it. If there is none, it is one that was written
-        for any layer.
+        The numbers of shards and folders may differ. An incremental snapshot is loaded together
+        with the snapshots that it builds on. A snapshot of the layer itself, or one that
+        `make_persistent_table_writer` wrote for it, takes precedence over one for any layer.
 
-        Snapshots can be saved `since` a loaded one, if the number of folders is the same.
+        Later snapshots can be saved `since` a loaded one, if the number of folders is the same.
 
         Args:
-            snapshot_name: The name that it was saved under.
-            progress: Tells how many rows are loaded; see `tf_embed.Snapshots.load`. Default: None.
+            snapshot_name: The name of the snapshot.
+            progress: Reports the number of loaded rows; see `tf_embed.Snapshots.load`. Default:
+                None.
 
         Raises:
             TypeError: If an argument is of a wrong type.
@@ -473,7 +474,7 @@ class TableGroup(LayerWithTables):
         return self._snapshots().snapshots
 
     def _snapshots(self) -> LayerSnapshots:
-        if self._saves is None:  # one, as it knows what is still being written
+        if self._saves is None:  # a single object, because it tracks the pending snapshot
             self._saves = LayerSnapshots(
                 self.name,
                 self._paths[0],
@@ -493,10 +494,10 @@ class TableGroup(LayerWithTables):
         keras_files.write(store, arrays)
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote.
+        """Loads the data of `save_own_variables`.
 
         Raises:
-            ValueError: If it is damaged, or that of another layer.
+            ValueError: If the data is damaged, or belongs to another layer.
         """
         if not store.keys():
             return

@@ -17,7 +17,7 @@ def make_column_options(initializer: dict[str, Any]) -> dict[str, Any]:
     """Makes the options of a column, a part of each row of a table.
 
     Args:
-        initializer: What a maker of initializers gave.
+        initializer: The dict of an initializer, such as `make_normal_initializer` returns.
 
     Returns:
         A dict for the list that `make_table_options` takes.
@@ -38,8 +38,8 @@ def make_table_options(param: dict[str, Any] | list[dict[str, Any]]) -> dict[str
     """Makes the options of a table.
 
     Args:
-        param: A dict, the initializer of the whole row; or a list with what `make_column_options`
-            gave for each column.
+        param: The dict of the initializer of the whole row, or a list with the dict of
+            `make_column_options` for each column.
 
     Returns:
         A dict for the argument `tables` of the layers.
@@ -78,13 +78,13 @@ def initializers_of(
     """The initializers of the columns of each table.
 
     Args:
-        tables: What the user gave: None, or a list of what `make_table_options` gives.
-        default_initializer: What the user gave, for `tables=None`.
+        tables: The user's argument: None, or a list of dicts of `make_table_options`.
+        default_initializer: The user's argument, for `tables=None`.
         num_columns: Number of columns in a row.
 
     Raises:
         TypeError: If `tables` is not a list.
-        ValueError: If a table is not such a dict, or has another number of columns.
+        ValueError: If a table is not such a dict, or has a wrong number of columns.
     """
     if tables is None:
         given = DEFAULT_INITIALIZER if default_initializer is None else default_initializer

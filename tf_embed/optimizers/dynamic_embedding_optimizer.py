@@ -97,8 +97,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         name: Name of the optimizer.
 
     Raises:
-        TypeError: It is no Keras optimizer.
-        ValueError: The optimizer, or a pair of its options, can't train tables.
+        TypeError: If it is not a Keras optimizer.
+        ValueError: If the optimizer, or a pair of its options, can't train tables.
 
     Example:
         >>> import keras, numpy as np, tf_embed
@@ -186,17 +186,17 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """Updates variables and tables by gradients.
 
         Args:
-            grads: The gradients, None where there is none; for the anchor of a table a
-                tf.IndexedSlices.
-            trainable_variables: The variable of each gradient. By default those that the
+            grads: The gradients, with None for a missing one, and a tf.IndexedSlices for the anchor
+                of a table.
+            trainable_variables: The variable of each gradient. Default: the variables that the
                 optimizer was built with.
 
         Raises:
-            TypeError: An argument is no list, or has something else in it.
-            ValueError: A gradient of a table is not a tf.IndexedSlices, the optimizer was built
-                without a dense variable, or an anchor has two gradients. One that stands twice, as
-                it does for two names of a variable's lookups, with the one gradient that a tape
-                gives for it, is trained once.
+            TypeError: If an argument is not a list, or an item has a wrong type.
+            ValueError: If the gradient of a table is not a tf.IndexedSlices, a dense variable was
+                missing when the optimizer was built, or an anchor has two different gradients. An
+                anchor that is listed twice with the same gradient is trained once. This happens if
+                lookups use a variable under two names.
         """
         grads = items_in(grads, "grads")
         if not grads:
@@ -358,8 +358,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def _apply_dense(self, grads: list[Any], variables: list[Any]) -> None:
         """The inner optimizer's step.
 
-        Keras sums gradients over replicas, also if there is one; TensorFlow's gradient of that sum
-        keeps the whole graph of a traced step for ever. Within a merge call there is no such sum.
+        Keras sums gradients over replicas, even if there is only one. TensorFlow's gradient of that
+        sum leaks the whole graph of a traced step. Within a merge call there is no such sum.
         """
         replica = tf.distribute.get_replica_context()
         if replica is None or tf.distribute.has_strategy():
@@ -370,9 +370,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def _apply_loss_scaled(
         self, tables: list[TableGradient], dense_grads: list[Any], dense: list[Any]
     ) -> None:
-        """A step of a LossScaleOptimizer: none where some gradient is not finite.
+        """Makes a step of a LossScaleOptimizer, unless some gradient is not finite.
 
-        It learns of the tables' gradients by that of one more variable, the guard.
+        The gradient of an additional variable, the guard, represents those of the tables.
         """
         scale = tf.identity(self.inner_optimizer.dynamic_scale)
         tables_finite = row_gradients.all_finite(table.values for table in tables)
@@ -436,7 +436,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def slot_variables(self, table: Table) -> list[SlotVariable]:
         """Returns the optimizer's state of a table, see `Variable.get_slot_variables`.
 
-        None where it does not train the table.
+        The list is empty if the optimizer does not train the table.
         """
         trainer = self._trainer_of_table(table)
         return [] if trainer is None else trainer.slots

@@ -97,6 +97,6 @@ def all_finite(gradients: Iterable[tf.Tensor]) -> tf.Tensor:
 
 
 def _clipping(optimizer: Any) -> tuple[float, float, float]:
-    """`clipnorm`, `global_clipnorm`, `clipvalue`, 0 where there is none."""
+    """Returns `clipnorm`, `global_clipnorm` and `clipvalue`, with 0 for those not set."""
     options = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
     return tuple(option if option and option > 0 else 0.0 for option in options)  # type: ignore[return-value]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the `repr` of an optimizer says."""
+"""The text of an optimizer's `repr`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def optimizer_text(
     texts: Sequence[str] = (),
     numbers: dict[str, Any] | None = None,
 ) -> str:
-    """The class, the name, the learning rate, settings that are not the defaults, and the step.
+    """Returns the class, name, learning rate, non-default settings and step of an optimizer.
 
-    In a graph it leaves out the learning rate and the step, which are values of variables.
+    In a graph, the text omits the learning rate and the step, which are values of variables.
 
     Args:
-        optimizer: The optimizer. It may be half made.
-        texts: More to say, after the name.
-        numbers: Settings that the optimizer keeps under other names than those of its arguments.
+        optimizer: The optimizer. Its `__init__` may have failed halfway.
+        texts: Additional parts, after the name.
+        numbers: Settings whose attributes are not named like their arguments.
     """
     kind = type(optimizer)
     parts = [f"name={getattr(optimizer, 'name', None)!r}", *texts]
@@ -41,7 +41,7 @@ def optimizer_text(
 
 
 def _learning_rate(optimizer: keras.optimizers.Optimizer) -> list[str]:
-    """The present learning rate; nothing if it can't be told."""
+    """Returns the current learning rate, or nothing if it can't be evaluated."""
     try:
         rate = float(tf.convert_to_tensor(optimizer.learning_rate))
     except Exception:  # a callable may raise anything, and a `repr` must not fail

@@ -50,7 +50,7 @@ _TRIED = (
 
 
 class RowsVariable(keras.Variable):
-    """A Keras variable with an open first dimension, for rows that come and go.
+    """A Keras variable with a dynamic first dimension, for a varying number of rows.
 
     Args:
         row_shape: Shape of one row.
@@ -156,7 +156,7 @@ class RowOptimizer:
         dim: Number of weights in a row.
         dtype: The dtype of the computation, float32 or float64.
         weight_decay: Whether its weight decay applies.
-        is_trial: Whether this one is made to try the optimizer, and for nothing else.
+        is_trial: Whether this object only serves to test the optimizer.
 
     Raises:
         ValueError: If the optimizer can't be copied from its config, or has state that no row can

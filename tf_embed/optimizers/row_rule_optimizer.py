@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RowRuleOptimizer`: the base of FBGEMM's and OneFlow's optimizers, which are rules on rows.
 
-Each is a rule on rows: one step changes a row's weights and slots by the row's gradient, and
-nothing else. In a table the rule is one of cc/core/rules; here the same formulas are written in
-TensorFlow's ops, for dense variables, whose first axis is that of rows. Rows that the sparse
-gradient of a dense variable leaves out are not touched, as in a table.
+Each is a rule on rows: a step changes a row's weights and slots by that row's gradient alone. For
+tables, the rules are in cc/core/rules. This module has the same formulas in TensorFlow ops, for
+dense variables with rows along the first axis. As in a table, a step does not touch rows that are
+missing in a sparse gradient.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Slot:
 
     Attributes:
         name: Its name in the formulas.
-        is_wide: Whether there is one number for each weight, else for each row.
-        starts_at_weights: Whether it starts from the weights.
-        initial_value: The number that it starts from otherwise.
+        is_wide: Whether there is one number for each weight, otherwise one for each row.
+        starts_at_weights: Whether the initial value is a copy of the weights.
+        initial_value: The initial number otherwise.
     """
 
     name: str
@@ -115,7 +115,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         self._slots_of: Callable[[Any], list[Any]] | None = None
 
     def keep_slots(self, slots_of: Callable[[Any], list[Any]]) -> None:
-        """Says where `slot_variables` are of the tables that it trains on its own."""
+        """Registers the source of `slot_variables` for the tables that it trains on its own."""
         self._slots_of = slots_of
 
     def slot_variables(self, table: Any) -> list[Any]:
@@ -132,7 +132,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
     @property
     def goes_by_steps(self) -> bool:
-        """Whether a step depends on how many there were before."""
+        """Whether a step depends on the step count."""
         return self.looks_at_all_rows
 
     @property
@@ -184,7 +184,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         self._take(name, value)
 
     def number(self, name: str) -> Any:
-        """A number as `hyper` gives it: a float, or a variable where it is adjustable."""
+        """Returns a number as in `hyper`: a float, or a variable if it is adjustable."""
         if self._numbers and name in self.adjustable:
             return self._numbers[self.adjustable.index(name)].value
         return self.decay if name == "weight_decay" else getattr(self, name)
@@ -200,7 +200,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         """The hyper-parameters of the rule's own, by the names that the rule has for them.
 
         Args:
-            decay: The weight decay, 0 where it does not apply.
+            decay: The weight decay, or 0 if it does not apply.
             max_counter: As in `Rows`.
         """
 
@@ -283,11 +283,11 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         return {**super().get_config(), "weight_decay": self.decay}
 
     def check(self, name: str, value: Any) -> float:
-        """A number of the optimizer's, in its range.
+        """Checks and returns a number of the optimizer.
 
         Raises:
-            TypeError: It is no number.
-            ValueError: It is outside.
+            TypeError: If `value` is not a number.
+            ValueError: If `value` is out of range.
         """
         number = as_number(value, name)
         wanted, good = "at least 0", number >= 0
@@ -302,10 +302,10 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         return number
 
     def refuse(self, name: str, value: Any, default: Any, where: str = "") -> None:
-        """Raises where a setting that this optimizer does not use is set.
+        """Refuses a setting that this optimizer does not use.
 
         Raises:
-            ValueError: `value` is not `default`.
+            ValueError: If `value` is not `default`.
         """
         if value != default:
             raise ValueError(
@@ -314,7 +314,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
             )
 
     def _step_touched(self, everything: Rows, gradients: Any, touched: Any) -> Rows:
-        """A step on the rows of some numbers, or on all where that is None."""
+        """Makes a step on the rows with the numbers `touched`, or on all rows if it is None."""
         rows = dataclasses.replace(everything, gradients=gradients)
         if touched is None:
             return self.step_rows(rows)

@@ -58,8 +58,8 @@ class SmartDecayAdam(RowRuleOptimizer):
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
             Default: 0.001.
-        beta_1: How much of m stays, a float from 0 to less than 1. Default: 0.9.
-        beta_2: How much of v stays, a float from 0 to less than 1. Default: 0.999.
+        beta_1: Decay rate of m, a float from 0 to less than 1. Default: 0.9.
+        beta_2: Decay rate of v, a float from 0 to less than 1. Default: 0.999.
         epsilon: A small float that keeps the division finite, at least 0. Default: 1e-7.
         name: Name of the optimizer.
         **kwargs: Options of keras.optimizers.Optimizer, without weight decay.

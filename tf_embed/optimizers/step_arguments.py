@@ -17,7 +17,7 @@ def items_in(value: Any, argument: str) -> list[Any]:
     """Returns the items of a list, or of any iterable, such as a zip.
 
     Raises:
-        TypeError: It is something else, such as a tensor, which would give its rows.
+        TypeError: If it is not such an iterable. A str, mapping, set or tensor is refused too.
     """
     is_one = isinstance(value, (str, bytes, Mapping, Set)) or hasattr(value, "dtype")
     if is_one or isinstance(value, type) or not isinstance(value, Iterable):
@@ -29,10 +29,10 @@ def items_in(value: Any, argument: str) -> list[Any]:
 
 
 def variables_in(value: Any, argument: str) -> list[Any]:
-    """The variables and anchors of a list.
+    """Checks and returns a list of variables and anchors.
 
     Raises:
-        TypeError: It is no list, or there is something else in it.
+        TypeError: If it is not a list, or an item has a wrong type.
     """
     variables = items_in(value, argument)
     for one in variables:
@@ -45,10 +45,10 @@ def variables_in(value: Any, argument: str) -> list[Any]:
 
 
 def pairs_in(value: Any, argument: str) -> list[tuple[Any, Any]]:
-    """The pairs of gradients and variables of a list.
+    """Checks and returns a list of pairs of gradients and variables.
 
     Raises:
-        TypeError: It is no list, or there is something else in it.
+        TypeError: If it is not a list, or an item has a wrong type.
     """
     pairs = items_in(value, argument)
     for one in pairs:
@@ -65,14 +65,14 @@ def check_tape(tape: Any) -> None:
     """Checks that a value is a tape or None.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: If it is neither.
     """
     if tape is not None and not isinstance(tape, tf.GradientTape):
         raise TypeError(f"`tape` must be a tf.GradientTape. Received: tape={shown(tape)}")
 
 
 def check_loss(loss: Any, given: Any) -> None:
-    """Refuses a loss that is no tensor.
+    """Checks that a loss is a tensor.
 
     Args:
         loss: The loss.

@@ -51,9 +51,8 @@ def check_optimizer(optimizer: Any) -> None:
     """Refuses an optimizer that can't train a table.
 
     Raises:
-        TypeError: It is no Keras optimizer.
-        ValueError: It is one that hands variables to others, or has options that do not go
-            together.
+        TypeError: If it is not a Keras optimizer.
+        ValueError: If it delegates variables to other optimizers, or has conflicting options.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
@@ -91,8 +90,8 @@ def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
     """A copy of an optimizer, or the one of that name, for one table alone.
 
     Raises:
-        TypeError: It is no Keras optimizer.
-        ValueError: It can't train a table, or has options that take the model's to work.
+        TypeError: If it is not a Keras optimizer.
+        ValueError: If it can't train a table, or has options that need the model's optimizer.
     """
     optimizer = optimizer_of(identifier)
     check_optimizer(optimizer)
@@ -270,7 +269,7 @@ class TableTrainer(tf.Module):
         )
 
     def check_strategy(self) -> None:
-        """Refuses a MirroredStrategy where the replicas can't train the table together.
+        """Refuses a MirroredStrategy if its replicas can't train the table together.
 
         Raises:
             ValueError: The present tf.distribute strategy is one, and the optimizer has no rule in

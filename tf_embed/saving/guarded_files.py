@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in folders whose content is not trusted.
+"""Files in folders with untrusted content.
 
-Such a folder may have been unpacked from an archive of any content. So a small file is read up to a
-bound, and links are followed to read, but not to write or to remove.
+Such a folder may come from an untrusted archive. So a small file is read up to a bound. Symbolic
+links are followed for reads, but not for writes or removals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 2**16
 
 
 def is_name(name: str) -> bool:
-    """Whether a text is the name of a file in a folder, and no path."""
+    """Returns whether a string is a plain file name, not a path."""
     return name not in ("", ".", "..") and not any(one in name for one in "/\n\0")
 
 
@@ -28,11 +28,11 @@ def read(path: str, most_bytes: int) -> bytes:
 
     Args:
         path: The file.
-        most_bytes: How many bytes it may have.
+        most_bytes: Maximum number of bytes.
 
     Raises:
-        tf.errors.DataLossError: If it has more bytes, or is a pipe or a device.
-        tf.errors.OpError: If it can't be read.
+        tf.errors.DataLossError: If the file has more bytes, or is a pipe or a device.
+        tf.errors.OpError: If the file can't be read.
     """
     local = local_path(path)
     if local is not None and _is_special(local):
@@ -49,10 +49,10 @@ def read(path: str, most_bytes: int) -> bytes:
 
 
 def remove_link(path: str) -> None:
-    """Removes a symbolic link, so that a file of this name is written here and not elsewhere.
+    """Removes a symbolic link, so that a write to `path` stays in this folder.
 
     Raises:
-        tf.errors.UnavailableError: If it can't be removed.
+        tf.errors.UnavailableError: If the link can't be removed.
     """
     local = local_path(path)
     if local is None or not os.path.islink(local):
@@ -64,10 +64,10 @@ def remove_link(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Removes a folder and what is in it. Of a symbolic link, removes the link alone.
+    """Removes a folder and its contents. If `path` is a symbolic link, removes only the link.
 
     Raises:
-        tf.errors.OpError: If something can't be removed.
+        tf.errors.OpError: If the folder or a part of it can't be removed.
     """
     local = local_path(path)
     if local is None:
@@ -83,11 +83,11 @@ def remove_tree(path: str) -> None:
 
 
 def _is_special(local: str) -> bool:
-    """Whether a path leads to a pipe, a socket or a device, where a read may never end."""
+    """Returns whether a path is a pipe, a socket or a device. A read of these may never end."""
     try:
         mode = os.stat(local).st_mode
     except OSError:
-        return False  # the read says what is wrong
+        return False  # the read raises the error
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 

@@ -256,13 +256,13 @@ def _damaged(owner: str, how: str) -> ValueError:
 
 
 def refuse_old_format(layer_name: str) -> None:
-    """Raises where Keras is writing a model into an .h5 file, its old format.
+    """Raises an error if Keras is writing a model to an .h5 file, its old format.
 
-    That one holds nothing but variables, so the rows would be lost without a word. Keras asks a
-    layer for its config then, and tells it no more; so the callers are looked at.
+    That format only has variables, so the rows would be lost silently. A layer can't tell from
+    Keras's call for its config, so this function inspects the callers.
 
     Raises:
-        ValueError: It is.
+        ValueError: If Keras is writing an .h5 file.
     """
     if callers.calls_function("save_model_to_hdf5"):
         raise ValueError(

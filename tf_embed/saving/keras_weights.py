@@ -46,9 +46,9 @@ class Rows:
 
 
 class RowsArray(np.ndarray):
-    """An array of shape (0, dim), and the rows of a table, or of several, beside it.
+    """An array of shape (0, dim) that also carries the rows of one or several tables.
 
-    Copies and pickles have the rows too. All else that NumPy makes of it has none.
+    Copies and pickles carry the rows too. Other NumPy results of it do not.
     """
 
     _rows: tuple[Rows, ...]
@@ -134,8 +134,8 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
         owner: The owner's name in messages. Default: the name of the first one.
 
     Raises:
-        ValueError: There are no rows beside the array, or rows of another dim or dtype. The tables
-            are as they were then.
+        ValueError: If the array carries no rows, or rows of another dim or dtype. The tables do not
+            change then.
     """
     owner = owner or tables[0].options.name
     all_rows = value.rows if isinstance(value, RowsArray) else ()
@@ -172,7 +172,7 @@ def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _places(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where in `keys` the wanted ones stand, and which of them do."""
+    """Returns the positions of the wanted keys in `keys`, and whether each is present."""
     order = np.argsort(keys)
     if not keys.size:
         return order, np.zeros(wanted.shape, bool)

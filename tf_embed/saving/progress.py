@@ -22,24 +22,24 @@ from tf_embed import validation
 from tf_embed.ops import row_file_ops, table_ops
 from tf_embed.table.table import Table
 
-# What a caller may give.
+# The argument `progress` of public functions.
 Progress: TypeAlias = bool | Callable[[int, int], object] | None
-# Takes the number of rows that are done, and that of all rows.
+# Takes the number of finished rows and the number of all rows.
 Tell: TypeAlias = Callable[[int, int], object]
 
 _SECONDS_BETWEEN_CALLS = 0.1
 
 
 def calls_of(progress: Any, *, prints: bool = True, tables: int = 1) -> RowCalls | None:
-    """The calls that an argument `progress` asks for; None if it asks for none.
+    """Returns the progress calls for an argument `progress`, or None if it asks for none.
 
     Args:
         progress: The argument.
-        prints: Whether this process prints a bar, if it is to be one.
-        tables: How many tables take the rows of the same files.
+        prints: Whether this process prints the progress bar, if one is requested.
+        tables: Number of tables that load rows from the same files.
 
     Raises:
-        TypeError: If it is no bool and can't be called with two numbers.
+        TypeError: If `progress` is neither a bool nor callable with two numbers.
         ValueError: If it asks for calls in a graph.
     """
     if progress is None:
@@ -81,7 +81,7 @@ class RowCalls:
 
     Args:
         tell: The function to call.
-        tables: How many tables take the rows of the same files.
+        tables: Number of tables that load rows from the same files.
     """
 
     def __init__(self, tell: Tell, tables: int = 1) -> None:

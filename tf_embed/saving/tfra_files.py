@@ -23,8 +23,8 @@ class TfraFile:
     """The two files of a shard.
 
     Attributes:
-        stem: Their path, without its endings.
-        rows: How many rows they hold.
+        stem: Their path without suffixes.
+        rows: Number of rows in them.
     """
 
     stem: str
@@ -74,7 +74,7 @@ def find(folder: str, name: str, key_bytes: int, row_bytes: int) -> list[TfraFil
 
 
 def _rows_of(stem: str, key_bytes: int, row_bytes: int) -> int:
-    """How many rows two files hold."""
+    """Returns the number of rows in a pair of files."""
     of_keys, of_values = (tf.io.gfile.stat(f"{stem}-{end}").length for end in ("keys", "values"))
     rows, rest = divmod(of_keys, key_bytes)
     if rest or of_values != rows * row_bytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of a model that are in no table: how they are published, and taken over."""
+"""Publishing and loading of a model's dense weights, which are in no table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def descriptions(variables: Sequence[Any]) -> tuple[Weight, ...]:
 
 
 def values_of(variables: Sequence[Any]) -> list[np.ndarray]:
-    """The values of now, in arrays of their own."""
+    """Returns copies of the current values."""
     return [np.array(keras.ops.convert_to_numpy(one.value)) for one in variables]
 
 
@@ -51,15 +51,16 @@ def write(folder: str, weights: tuple[Weight, ...], values: Sequence[np.ndarray]
 
 
 def read(folder: str, saved: WeightsFile) -> list[np.ndarray]:
-    """Reads values, and checks every byte of them.
+    """Reads values, and verifies their size and checksum.
 
     Args:
         folder: The folder of the publication.
-        saved: What it says of them. They are those of the model: it bounds the memory.
+        saved: The description of the file in the publication. REQUIRES: its weights match those of
+            the model, because they bound the memory of the read.
 
     Raises:
         tf.errors.DataLossError: If the file is damaged.
-        tf.errors.NotFoundError: If there is none.
+        tf.errors.NotFoundError: If the file does not exist.
     """
     if not saved.weights:
         return []

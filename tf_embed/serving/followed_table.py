@@ -17,10 +17,10 @@ _FEW_ROWS = 1024
 
 
 class FollowedTable:
-    """A table that takes over another one's published states.
+    """A table that follows the published states of another one.
 
     Args:
-        table: The table. Nothing else writes to it.
+        table: The table. REQUIRES: no other writer.
     """
 
     def __init__(self, table: Table) -> None:

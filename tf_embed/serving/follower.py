@@ -36,9 +36,9 @@ class Follower(WithBlock):
     meanwhile, and each row that they get is the one before or the one after. Within `reading()` all
     of them, and the dense weights, are of one version.
 
-    Rows that have left the published tables leave these, and their memory is given back. Nothing
-    else may write to the tables. They need no optimizer and no policy. Rows that they have before
-    the first publication leave.
+    Rows that were removed from the published tables are removed here, and their memory is freed.
+    The follower must be the only writer of its tables. They need no optimizer and no policy. The
+    first update removes the rows that they had before.
 
     Args:
         model: A `tf_embed.Variable`, a built layer or model, or a list of these, as the Publisher
@@ -154,7 +154,7 @@ class Follower(WithBlock):
         ends the thread, and is raised by `stop`, by `wait_for` and by the end of a `with` block.
 
         Args:
-            every_seconds: How long to wait between two looks at `path`, a number above 0.
+            every_seconds: Time between two polls of `path`, a number above 0.
 
         Returns:
             This object, for a `with` block that ends with `stop`.
@@ -183,7 +183,7 @@ class Follower(WithBlock):
 
         Args:
             version: The result of `Publisher.publish`, an int from 1.
-            timeout_seconds: How long to wait, a number above 0.
+            timeout_seconds: Maximum time to wait, a number above 0.
 
         Raises:
             TypeError: If an argument is of a wrong type.

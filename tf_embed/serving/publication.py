@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Publication`: the description of a publication, and the file that makes a folder one.
+"""`Publication`: the manifest of a publication, and its file.
 
-The file is written last, so a folder without it is no publication, or none yet. It names the files
-of rows of each table and the file of dense weights, with the numbers and checksums that these must
-have.
+The file is written last, so a folder without it is not a complete publication. It names the row
+files of each table and the file of dense weights, with their sizes and checksums.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def folder_name(version: int) -> str:
 
 
 def version_of(name: str) -> int | None:
-    """The version whose folder has that name; None: it is no publication's."""
+    """Returns the version of a folder name, or None if it is not that of a publication."""
     found = _FOLDER.fullmatch(name)
     return int(found.group(1)) if found else None
 

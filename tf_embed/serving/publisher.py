@@ -42,10 +42,10 @@ class Publisher(WithBlock):
     Args:
         model: A `tf_embed.Variable`, a layer, a model, or a list of these. Their order counts for
             the follower, which has the same ones.
-        path: A folder, or a path of any file system that TensorFlow knows. It is made.
-        keep: How many of the newest publications stay, in addition to those for a follower that
-            starts now; an int from 1. Followers that are further behind take all rows again.
-        whole_every: After how many publications of changes all rows are written; an int from 1.
+        path: A folder, or a path of any file system that TensorFlow knows. It is created.
+        keep: Number of newest publications to keep, in addition to those that a new follower needs;
+            an int from 1. Followers that are further behind load all rows again.
+        whole_every: Number of incremental publications until the next full one, an int from 1.
 
     Raises:
         TypeError: If an argument is of a wrong type.
@@ -89,19 +89,18 @@ class Publisher(WithBlock):
         Waits for the publication before this one.
 
         Args:
-            whole: Whether it has all rows, even if the changed ones would do. Followers take all of
-                them.
-            wait: Whether it is there when this returns. False: a thread writes it, and an error is
-                raised by the next `publish`, or by `wait`. Rows are those of now in both cases.
-                Tables that do not keep track of changes need True.
+            whole: Whether to publish all rows, even if the changed ones suffice. Followers then
+                load all rows.
+            wait: Whether to return only after the write. False: a thread writes the publication,
+                and the next `publish` or `wait` raises its error. Both publish the rows at the time
+                of the call. Tables that do not track changes need True.
 
         Returns:
-            The version. Versions rise, and may leave numbers out.
+            The version. Versions increase, and may skip numbers.
 
         Raises:
-            TypeError: If an argument is no bool.
-            ValueError: If the model has no table, or a table does not keep track of changes but
-                must.
+            TypeError: If an argument is not a bool.
+            ValueError: If the model has no table, or a table must track changes but does not.
             RuntimeError: If this is called in a graph.
             tf.errors.OpError: If it can't be written, or the one before could not be.
         """

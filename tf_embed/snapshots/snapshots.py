@@ -86,7 +86,7 @@ class Snapshots:
         self._sources: list[Source] = sources_of(tables)
         self._all_workers: AllWorkers | None = None
         self._calls_of_writers: JointCalls = OneProcess()
-        self._sharded()  # refuses what can't be saved; layers that are not built have no tables yet
+        self._sharded()  # refuses unsupported tables now; unbuilt layers have no tables yet
         self._pending: PendingSnapshot | None = None
 
     # Saving.
@@ -112,10 +112,10 @@ class Snapshots:
                 True, and training must wait until this returns.
             if_busy: The behavior while an earlier snapshot is being written: "wait" for it, or
                 "raise".
-            progress: Tells how many rows are written; see `Variable.save_to_file_system`. The rows
-                are those of all tables. How many changed `since` a snapshot is known at the end
-                only: before the last call, `total_rows` is the number of all rows in the tables. An
-                error that a call raises is raised by `wait()` of the result. Default: None.
+            progress: Reports the number of written rows; see `Variable.save_to_file_system`. It
+                counts the rows of all tables. With `since`, the number of changed rows is known
+                only at the end: before the last call, `total_rows` is the number of all rows. If a
+                call raises an error, `wait()` of the result raises it. Default: None.
 
         Returns:
             The pending snapshot. Its `wait()` returns a `SnapshotInfo`, or raises.
@@ -248,8 +248,8 @@ class Snapshots:
 
         Args:
             name: The snapshot's name.
-            progress: Tells how many rows are loaded; see `Variable.load_from_file_system`. The rows
-                are those of all tables, in the snapshot and those that it builds on.
+            progress: Reports the number of loaded rows; see `Variable.load_from_file_system`. It
+                counts the rows of all tables, in the snapshot and the snapshots that it builds on.
                 Default: None.
 
         Raises:

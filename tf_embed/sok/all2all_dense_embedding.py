@@ -17,12 +17,12 @@ from tf_embed.sok.sok_layer import SokLayer
 class All2AllDenseEmbedding(SokLayer):
     """Looks up a row for each key, in a table that is sharded over workers.
 
-    In the scope of a tf.distribute.MultiWorkerMirroredStrategy worker `key % workers` has the row
-    of a key. Elsewhere the process has all rows. A worker is what a GPU is in SOK: it has one
-    table, whatever the number of its GPUs.
+    In the scope of a tf.distribute.MultiWorkerMirroredStrategy, worker `key % workers` has the row
+    of a key. Outside of one, the process has all rows. A worker corresponds to a GPU in SOK: it has
+    one table, even if it has several GPUs.
 
-    All slots share one table, so give the keys of different slots different numbers. The table is
-    trained and saved as that of `tf_embed.layers.DynamicEmbedding`.
+    All slots share one table, so keys must be distinct across slots. The table is trained and saved
+    like that of `tf_embed.layers.DynamicEmbedding`.
 
     Args:
         max_vocabulary_size_per_gpu: The most rows that a worker holds. Further keys get no row:

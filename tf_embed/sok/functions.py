@@ -36,7 +36,7 @@ def _variable_of(var: Any) -> Any:
 
 
 def Init(global_batch_size: int) -> None:  # noqa: N802 - SOK's name
-    """Checks the global batch size, and does nothing else: there is nothing to initialize.
+    """Checks the global batch size. There is nothing to initialize.
 
     Args:
         global_batch_size: Number of samples of a step, of all replicas together.

@@ -61,7 +61,7 @@ def export_static(
             greatest |w| of its row + 2**-126; rows of 16 bits are then rounded to theirs. Rows that
             would not get smaller stay as they are.
             Initial rows are exact. Default: None, rows as they are.
-        absent: What a key without a row gets. "initializer": its initial row, as in the model.
+        absent: The output for a key without a row. "initializer": its initial row, as in the model.
             "zeros": zeros; a smaller graph. Default: "initializer".
         input_signature: The arguments of a call, a list of tf.TensorSpec or keras.InputSpec, or
             structures of them. Default: None, those of the symbolic inputs of a Keras model, or of
@@ -109,12 +109,12 @@ def export_static(
 
 
 class _StockModel(tf.Module):
-    """What is saved: the functions of a model, as attributes, and all that they use.
+    """The saved module: the functions of a model as attributes, and their resources.
 
     Attributes:
-        tables: What stands in for tables.
+        tables: The stand-ins for tables.
         weights: All other variables.
-        resources: Lookup tables of TensorFlow's.
+        resources: TensorFlow's lookup tables.
     """
 
     def __init__(self) -> None:
@@ -125,14 +125,14 @@ class _StockModel(tf.Module):
 
 
 class _Tracing:
-    """Traces the functions of a model. What a SavedModel must not have is kept here.
+    """Traces the functions of a model, and holds the state that the SavedModel must not contain.
 
     Args:
         quantize: See `export_static`.
-        draws: Whether keys without a row get their initial one.
+        draws: Whether keys without a row get their initial row.
 
     Attributes:
-        stock: What is saved.
+        stock: The module to save.
     """
 
     def __init__(self, quantize: str | None, draws: bool) -> None:
@@ -143,7 +143,7 @@ class _Tracing:
         self.stock = _StockModel()
 
     def stand_in_of(self, table: Table) -> StockTable:
-        """The stand-in of a table, the same one each time."""
+        """Returns the stand-in of a table, the same object at each call."""
         for source, stand_in in zip(self._sources, self.stock.tables, strict=True):
             if source is table:
                 return stand_in
@@ -165,7 +165,7 @@ class _Tracing:
         return function
 
     def track(self, model: Any) -> None:
-        """Makes all other variables and lookup tables of the functions a part of it."""
+        """Adds all other variables and lookup tables of the functions to the stock model."""
         stand_ins = {id(one) for table in self.stock.tables for one in (table.keys, table.rows)}
         captured = {id(one) for concrete in self._traced for one in concrete.captured_inputs}
         weights = {id(one): one for concrete in self._traced for one in concrete.variables}
@@ -183,14 +183,14 @@ class _Tracing:
             with blocks_of(source, folder) as blocks:
                 files.fill(Filling(f"tables/{i}", table, blocks))
         files.finish()
-        # It has a checksum of the files that were there before.
+        # The fingerprint has a checksum of the replaced files.
         fingerprint = os.path.join(folder, "fingerprint.pb")
         if tf.io.gfile.exists(fingerprint):
             tf.io.gfile.remove(fingerprint)
 
 
 def _known_tables(model: Any) -> Iterator[Table]:
-    """The tables of a model that can be found without a call; others are met as it is traced."""
+    """Yields the tables of a model that can be found without a call. Tracing finds the others."""
     if isinstance(model, keras.Layer):
         for weight in model.weights:
             if isinstance(weight, Anchor):
@@ -201,10 +201,10 @@ def _known_tables(model: Any) -> Iterator[Table]:
 
 
 def _check(table: Table) -> None:
-    """Refuses a table that is spread over processes.
+    """Checks that a table is not sharded over processes.
 
     Raises:
-        ValueError: If it is.
+        ValueError: If the table is sharded over processes.
     """
     if isinstance(table, RoutedTable):
         raise ValueError(
@@ -215,14 +215,14 @@ def _check(table: Table) -> None:
 
 
 def _check_ops(graph: Any, name: str) -> None:
-    """Refuses ops that another process does not have.
+    """Checks that a graph has no ops that are missing in another process.
 
     Args:
         graph: A tf.compat.v1.GraphDef.
-        name: The function that it is of.
+        name: The name of its function.
 
     Raises:
-        ValueError: If there is one.
+        ValueError: If there is such an op.
     """
     for where, nodes in _nodes_of(graph, name):
         for node in nodes:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial rows that a table would draw, computed by TensorFlow's ops, to the last bit.
+"""The initial rows of a table computed by TensorFlow's ops, bit-identical to the table's own.
 
-The formulas, and why they need nothing but the four operations and a square root, are in
-cc/core/rows/initializer.h; the hash of a string is in cc/core/batch/string_batch.h. Each op rounds
-by itself, as the table's compiler is told to. One thing could change a bit: the optimizer of graphs
-adds up constants that are added one after the other. So there is a maximum between the two sums.
+The formulas are in cc/core/rows/initializer.h, with the reason why they only need the four
+operations and a square root. The hash of a string is in cc/core/batch/string_batch.h. Each op
+rounds its result, and the table is compiled to do the same. But TensorFlow's graph optimizer folds
+constants that are added one after the other, which could change a bit. So there is a maximum
+between the two sums.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ _FAR_TAIL = (
 def random_rows(
     initializer: RowInitializer, keys: tf.Tensor, *, dim: int, value_dtype: tf.DType
 ) -> tf.Tensor:
-    """The initial rows of keys, of a random kind.
+    """Returns the initial rows of keys for a random initializer.
 
     Args:
-        initializer: What the table draws rows from.
+        initializer: The table's initializer.
         keys: int64 or string, [n].
         dim: Number of weights in a row.
         value_dtype: Their dtype, a floating one.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that is there as a whole or not at all."""
+"""Atomic creation of a folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _SAVED_MODEL = "saved_model.pb"
 
 @contextlib.contextmanager
 def new_folder(path: str, overwrite: bool) -> Iterator[str]:
-    """Makes a folder beside `path`, which becomes `path` if the block ends well.
+    """Creates a temporary folder next to `path`, and renames it to `path` if the block succeeds.
 
     Args:
-        path: Where it goes.
-        overwrite: Whether a SavedModel that is there is replaced.
+        path: The final path.
+        overwrite: Whether to replace an existing SavedModel.
 
     Raises:
-        ValueError: If something is there, and it is not a SavedModel that may be replaced. Also if
-            it came while the block ran.
-        tf.errors.OpError: If it can't be written. What was there is there still, or has the name
-            that the message says. A crash between two renames leaves it under such a name, too.
+        ValueError: If `path` exists, and is not a SavedModel that may be replaced. Also if it was
+            created while the block ran.
+        tf.errors.OpError: If the folder can't be written. An existing SavedModel is kept, or has
+            the name in the message. A crash between the two renames also leaves it under a name of
+            that form.
     """
     path = os.path.normpath(path) if "://" not in path else path.rstrip("/")
     _check_free(path, overwrite)
@@ -47,19 +48,19 @@ def new_folder(path: str, overwrite: bool) -> Iterator[str]:
             if tf.io.gfile.exists(replaced):
                 _put_back(replaced, path, error)
             raise
-        durable.sync_parent(path)  # before what it replaces is removed
+        durable.sync_parent(path)  # the rename must be durable before the old folder is removed
     finally:
-        # Without the new one, what it replaces is the only one.
+        # If the new folder is not in place, the replaced one is the only copy.
         for leftover in (written, replaced) if tf.io.gfile.exists(path) else (written,):
             if tf.io.gfile.exists(leftover):
                 guarded_files.remove_tree(leftover)
 
 
 def _put_back(replaced: str, path: str, failure: BaseException) -> None:
-    """Gives a folder its name again.
+    """Renames a folder back to its old name.
 
     Raises:
-        tf.errors.UnavailableError: If it can't have it. The message has the name that it has.
+        tf.errors.UnavailableError: If the rename fails. The message has the folder's current name.
     """
     try:
         tf.io.gfile.rename(replaced, path)

@@ -24,7 +24,7 @@ class RowFormat:
 
     Attributes:
         dtype: Dtype in which rows are stored.
-        width: How many numbers of it a row takes.
+        width: Number of values of that dtype in a row.
     """
 
     def __init__(self, value_dtype: tf.DType, dim: int, name: str) -> None:

@@ -27,8 +27,8 @@ class RowBlocks:
     """The rows of a table.
 
     Attributes:
-        num_rows: How many there are.
-        read: Reads the keys [n] and rows [n, dim] of one block after the other.
+        num_rows: Number of rows.
+        read: Yields the keys [n] and rows [n, dim] block by block.
     """
 
     num_rows: int

@@ -21,7 +21,7 @@ class ServedFunction:
     """A function to trace.
 
     Attributes:
-        name: What a loaded model has it as.
+        name: Its name in a loaded model.
         function: The function.
         signature: A tf.TypeSpec, or a structure of them, for each positional argument.
         autograph: Whether its Python is converted first.
@@ -42,7 +42,7 @@ def served_functions(model: Any, input_signature: Any) -> list[ServedFunction]:
             keras.InputSpec.
 
     Raises:
-        TypeError: If `model` or `input_signature` is something else, or can't be called.
+        TypeError: If `model` or `input_signature` has a wrong type, or can't be called.
         ValueError: If the model is not built, or it needs an `input_signature`.
     """
     if isinstance(model, keras.Layer):
@@ -55,7 +55,7 @@ def served_functions(model: Any, input_signature: Any) -> list[ServedFunction]:
         def serve(*inputs: Any) -> Any:
             return model(*inputs, training=False)
 
-        # A layer of one's own may have no such argument.
+        # A custom layer may lack the argument `training`.
         call = serve if _takes_training(model) else model.__call__
         return [ServedFunction(SERVE, call, of_model, autograph=False)]
     if not isinstance(model, tf.Module):

@@ -18,18 +18,18 @@ from tf_embed.table.table import Table
 
 
 class StockTable(tf.Module):
-    """Stands in for a table, see `substitutes`, and is what a SavedModel has of it.
+    """The stand-in for a table in a SavedModel; see `substitutes`.
 
-    The variables are empty: they get their values in the files of the SavedModel, block by block.
+    The variables are empty. Their values are written to the files of the SavedModel block by block.
 
     Args:
         table: The table.
         quantize: None, "float16" or "int8"; see `quantization`.
-        draws: Whether keys that have no row get their initial one; otherwise zeros.
+        draws: Whether keys without a row get their initial row; otherwise zeros.
 
     Attributes:
         keys: The keys [n].
-        rows: A row of zeros, and behind it the rows of the keys, [n + 1, width].
+        rows: A row of zeros, followed by the rows of the keys, [n + 1, width].
     """
 
     def __init__(self, table: Table, *, quantize: str | None, draws: bool) -> None:

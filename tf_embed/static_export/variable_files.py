@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts rows in the variables of a SavedModel that was written with empty ones, block by block.
+"""Writes rows block by block to the files of a SavedModel whose table variables are empty.
 
-TensorFlow saves a variable from memory, and only as a whole. But its files may have the slices of a
-tensor one by one, and several sets of files can be made one. So the values of all other variables
-are written again, the slices of tables beside them, and all of that is merged.
+TensorFlow saves a variable from memory, and only as a whole. But its files may contain slices of a
+tensor, and several sets of files can be merged. So this module rewrites the values of all other
+variables, writes the slices of the tables next to them, and merges all the files.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Filling(NamedTuple):
-    """What goes in the variables of a table.
+    """The contents of a table's variables.
 
     Attributes:
-        name: Where the table is in the model that was saved, such as "tables/0".
+        name: The path of the table in the saved model, such as "tables/0".
         table: The table.
         blocks: Its rows.
     """
@@ -39,7 +39,7 @@ class VariableFiles:
 
     Args:
         folder: The SavedModel.
-        names: Where the tables are in it, whose variables are empty.
+        names: The paths of the tables with empty variables in the saved model.
     """
 
     def __init__(self, folder: str, names: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ class VariableFiles:
                 self._write([tensor.name], [""], [whole])
 
     def finish(self) -> None:
-        """Puts all that was written in place of the files that were there."""
+        """Replaces the old files with the merged new ones."""
         for old in list(self._files_of(self._prefix)):
             tf.io.gfile.remove(old)
         tf.raw_ops.MergeV2Checkpoints(
@@ -84,7 +84,7 @@ class VariableFiles:
         )
 
     def _append(self, blocks: Mapping[_Tensor, tf.Tensor]) -> None:
-        """Writes the next slice of some tensors, in one file."""
+        """Writes the next slice of each given tensor, in one file."""
         places = {tensor: tensor.next(block) for tensor, block in blocks.items()}
         now = {tensor: place for tensor, place in places.items() if place is not None}
         if now:
@@ -106,10 +106,10 @@ class VariableFiles:
 
 
 class _Tensor:
-    """A tensor that is written by slices along its first axis.
+    """A tensor that is written in slices along its first axis.
 
-    TensorFlow does not restore slices of strings, so these are kept to be written as a whole; and
-    so is a tensor without rows, which has no slices.
+    TensorFlow can't restore slices of strings, so string slices are collected and written as a
+    whole. A tensor without rows has no slices, and is also written as a whole.
 
     Args:
         name: Its name in the files.
@@ -117,7 +117,7 @@ class _Tensor:
         dtype: Its dtype.
 
     Attributes:
-        written: How many of its rows have come.
+        written: Number of rows so far.
     """
 
     def __init__(self, name: str, shape: list[int], dtype: tf.DType) -> None:
@@ -128,7 +128,7 @@ class _Tensor:
         self._kept = [tf.zeros([0, *shape[1:]], dtype)] if self._is_whole else []
 
     def next(self, block: tf.Tensor) -> str | None:
-        """The next slice, as the ops that save name it; None if the block is kept."""
+        """Returns the slice spec of the next block for SaveV2, or None if the block is kept."""
         count = block.shape[0]
         first = f"{self.written},{count}"
         self.written += count
@@ -139,5 +139,5 @@ class _Tensor:
         return " ".join([*map(str, self.shape), place])
 
     def whole(self) -> tf.Tensor | None:
-        """All blocks, if they were kept."""
+        """Returns all blocks as one tensor, or None if they were not kept."""
         return tf.concat(self._kept, 0) if self._is_whole else None

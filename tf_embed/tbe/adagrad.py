@@ -129,8 +129,8 @@ class Adagrad(RowRuleOptimizer):
 class RowwiseAdagradFamily(RowRuleOptimizer):
     """Adagrad with one sum for each row, s.
 
-    s += mean(q^2); w = keep w - rate g, where q = g, rate = learning_rate / (sqrt(s) + eps) and
-    keep = 1, unless the mode of weight decay changes them.
+    The rule is s += mean(q^2); w = keep w - rate g. By default, q = g, keep = 1 and
+    rate = learning_rate / (sqrt(s) + eps). The mode of weight decay may change them.
 
     Args:
         learning_rate: As in RowRuleOptimizer.
@@ -142,7 +142,7 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
         **kwargs: Options of keras.optimizers.Optimizer.
     """
 
-    # The modes that one has.
+    # The supported modes.
     modes: tuple[WeightDecayMode, ...] = (
         WeightDecayMode.NONE,
         WeightDecayMode.L2,
@@ -230,18 +230,19 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 class RowwiseAdagrad(RowwiseAdagradFamily):
-    """FBGEMM's EXACT_ROWWISE_ADAGRAD: Adagrad with one sum for each row, and ways to decay.
+    """FBGEMM's EXACT_ROWWISE_ADAGRAD: Adagrad with one sum for each row, and weight decay.
 
-    For the gradient g of a row: s += mean(g^2); w -= m g, where m = learning_rate / (sqrt(s) +
-    eps). It costs a table 4 bytes a row. RowwiseAdagrad is the same rule with the arguments of
-    Keras's Adagrad; a table's slots serve both, except in the modes that keep more.
+    For the gradient g of a row: s += mean(g^2); m = learning_rate / (sqrt(s) + eps); w -= m g. It
+    takes 4 bytes a row. `optimizers.RowwiseAdagrad` is the same rule with the arguments of Keras's
+    Adagrad. Both use the same slots of a table, except in the modes that need more.
 
-    With `weight_decay`, l, only rows of a step decay, as `weight_decay_mode` says:
-        NONE: not at all.
-        L2: w = (1 - m l) w - m g, where s += mean((g + l w)^2).
+    With `weight_decay`, l, only the rows of a step decay. `weight_decay_mode` is one of:
+        NONE: no decay.
+        L2: s += mean((g + l w)^2); w = (1 - m l) w - m g.
         DECOUPLE: w = (1 - learning_rate l) w - m g.
-        DECOUPLE_GLOBAL: as DECOUPLE, and at its next step a row makes up for the steps that left it
-            out, at the present learning rate. Until then lookups give the old row. 8 bytes a row.
+        DECOUPLE_GLOBAL: as DECOUPLE. At its next step, a row also gets the decay of the steps that
+            it missed, at the current learning rate. Until then lookups return the old row. 8 bytes
+            a row.
         COUNTER, COWCLIP: by the number of a row's steps, see the two definitions. 12 bytes a row.
 
     Args:
@@ -258,8 +259,8 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
 
     Raises:
         TypeError: A definition is of another type.
-        ValueError: A number is out of range, a definition is missing, or one is given that the mode
-            does not use, as `weight_decay` where nothing decays.
+        ValueError: A number is out of range, a definition is missing, or an argument is given that
+            the mode does not use, such as `weight_decay` with NONE.
 
     Example:
         >>> import tensorflow as tf, tf_embed

@@ -20,7 +20,7 @@ class _RowAdam(RowRuleOptimizer):
     """
 
     _is_partial = False  # v is one number for each row, of mean(g^2)
-    _counts = False  # k counts the row's steps, else the optimizer's
+    _counts = False  # k counts the row's steps, otherwise the optimizer's
     _trusts = False  # the step is as long as the weights, times the learning rate
 
     def __init__(
@@ -51,7 +51,7 @@ class _RowAdam(RowRuleOptimizer):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The moments, and the count where there is one."""
+        """Returns the moments, and the row's step count if there is one."""
         moments = (Slot("exp_avg", is_wide=True), Slot("exp_avg_sq", is_wide=not self._is_partial))
         return (*moments, Slot("row_counter", is_wide=False)) if self._counts else moments
 
@@ -96,20 +96,20 @@ class _RowAdam(RowRuleOptimizer):
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 class Adam(_RowAdam):
-    """FBGEMM's ADAM: Adam whose epsilon and weight decay stand outside of the bias correction.
+    """FBGEMM's ADAM: Adam with epsilon and weight decay outside of the bias correction.
 
     For the gradient g of a row: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -=
-    learning_rate (m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w), where k is
-    the number of the step. Rows that a step does not touch do not change.
+    learning_rate (m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w). Here k is
+    the step number. Rows that a step does not touch do not change.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
-        beta1: How much of m stays, from 0 to less than 1.
-        beta2: How much of v stays, from 0 to less than 1.
+        beta1: Decay rate of m, from 0 to less than 1.
+        beta2: Decay rate of v, from 0 to less than 1.
         weight_decay: Factor of decoupled weight decay.
-        use_rowwise_bias_correction: Whether k counts the steps that touched the row, so that a row
-            that comes late is corrected as one that comes early.
+        use_rowwise_bias_correction: Whether k counts only the steps that touched the row. A row
+            inserted late then gets the same bias correction as an early one.
         name: Name of the optimizer.
         **kwargs: Options of keras.optimizers.Optimizer.
 
@@ -167,8 +167,8 @@ class PartialRowwiseAdam(_RowAdam):
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
-        beta1: How much of the mean of gradients stays, from 0 to less than 1.
-        beta2: How much of the mean of squares stays, from 0 to less than 1.
+        beta1: Decay rate of the mean of gradients, from 0 to less than 1.
+        beta2: Decay rate of the mean of squares, from 0 to less than 1.
         weight_decay: Factor of decoupled weight decay.
         name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
@@ -203,8 +203,8 @@ class LAMB(_RowAdam):
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
-        beta1: How much of the mean of gradients stays, from 0 to less than 1.
-        beta2: How much of the mean of squares stays, from 0 to less than 1.
+        beta1: Decay rate of the mean of gradients, from 0 to less than 1.
+        beta2: Decay rate of the mean of squares, from 0 to less than 1.
         weight_decay: Factor of the weights in r.
         name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
@@ -236,8 +236,8 @@ class PartialRowwiseLAMB(_RowAdam):
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.
-        beta1: How much of the mean of gradients stays, from 0 to less than 1.
-        beta2: How much of the mean of squares stays, from 0 to less than 1.
+        beta1: Decay rate of the mean of gradients, from 0 to less than 1.
+        beta2: Decay rate of the mean of squares, from 0 to less than 1.
         weight_decay: Factor of the weights in the direction.
         name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
@@ -272,7 +272,7 @@ class LARS(RowRuleOptimizer):
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
-        momentum: How much of m stays, at least 0.
+        momentum: Decay rate of m, at least 0.
         eta: The trust coefficient.
         weight_decay: Factor of the weights beside the gradient.
         name: Name of the optimizer.
@@ -350,7 +350,7 @@ def _norm(rows: Any) -> Any:
 
 
 def _trust(weights: Any, direction: Any) -> Any:
-    """||w|| / ||r||, [n, 1]; 1 where one of them is 0."""
+    """Returns ||w|| / ||r||, [n, 1], or 1 if one of them is 0."""
     of_weights, of_direction = _norm(weights), _norm(direction)
     counts = tf.logical_and(of_weights > 0, of_direction > 0)
     return tf.where(counts, tf.math.divide_no_nan(of_weights, of_direction), 1.0)

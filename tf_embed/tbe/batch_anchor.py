@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Keras variable that stands for all tables of a layer that one optimizer trains at once.
 
-Its gradient is no sum of rows. It is the batch itself, as one vector of integers, and the gradient
-of its pooled values, as the indices and the values of a tf.IndexedSlices. TensorFlow brings those
-of several lookups together by putting one behind the other, and so they may stand. The step takes
-the gradients of rows out of them bag by bag.
+Its gradient is not a sum of rows. It is a tf.IndexedSlices: its indices are the batch itself, as
+one vector of integers, and its values are the gradient of the pooled values. TensorFlow
+concatenates those of several lookups, which is a valid gradient too. The step computes the
+gradients of rows from them bag by bag.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BatchAnchor(Anchor):
 
     @property
     def table_of_keys(self) -> Table | None:
-        """None: a batch is where it was looked up, by the owners of its keys."""
+        """None: the owners of the keys already hold the batch, because they looked it up."""
         return None
 
     @property
@@ -61,7 +61,7 @@ class BatchAnchor(Anchor):
     def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The batches of a gradient, and the gradients of their pooled values [m, 1].
 
-        None where the tables are frozen.
+        None if the tables are frozen.
 
         Raises:
             ValueError: The gradient is dense.

@@ -79,7 +79,7 @@ class BatchTrainer(tf.Module):
         return [slot for table in self._parts.tables for slot in self.slots_of(table)]
 
     def slot_variables(self, table: Table) -> list[SlotVariable]:
-        """`slots_of` a table that is one of these; else none."""
+        """Returns `slots_of` a table of this trainer, or an empty list for another table."""
         return self.slots_of(table) if table in self._parts.tables else []
 
     def slots_of(self, table: Table) -> list[SlotVariable]:

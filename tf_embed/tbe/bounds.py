@@ -15,14 +15,14 @@ from tf_embed.tbe.types import BoundsCheckMode
 
 
 class BoundsCheck:
-    """Drops indices that are no row numbers, and padding; see TfEmbedCheckBounds.
+    """Drops out-of-range indices and padding; see TfEmbedCheckBounds.
 
     Args:
         owner: The layer, for messages.
-        rows: Of each feature the number of its rows; None where each index is good.
-        tables: Of each feature the name of its table.
+        rows: The number of rows for each feature, or None if all its indices are valid.
+        tables: The name of the table for each feature.
         mode: How faults are handled.
-        padding_id: The index that stands for nothing, or None.
+        padding_id: The index of padding, or None.
         num_faults: Counts the faults, int64.
     """
 

@@ -35,8 +35,8 @@ class CacheSizes:
 
     Attributes:
         load_factor: Which part of the rows of a table its cache has room for.
-        sets: If not 0, how many sets of 32 rows all these caches have together, in place of
-            `load_factor`. They are divided by the number of rows.
+        sets: If not 0, the total number of 32-row sets of all these caches, in place of
+            `load_factor`. They are divided in proportion to the number of rows.
         precision: The type of stored rows.
         optimizer: The optimizer whose slots rows have; None: rows have none yet.
         state_dtypes: The dtypes of some of its slots, by name, that are not float32.
@@ -82,7 +82,7 @@ class CacheSizes:
     def _rows_of(
         self, storage: Storage | None, spec: TableSpec, policy: TablePolicy | None, name: str
     ) -> int:
-        """How many rows a table has whose cache has no size; 0 for another one."""
+        """Returns the number of rows of a table if its cache needs a size, otherwise 0."""
         if storage is None:
             return rows_of_gpu_cache(spec, policy, storage, self.device)
         if not lacks_size(storage, self.device):
@@ -129,9 +129,9 @@ def lacks_size(storage: Storage | None, device: str) -> bool:
 def rows_of_gpu_cache(
     spec: TableSpec, policy: TablePolicy | None, storage: Storage | None, device: str
 ) -> int:
-    """How many rows a table has of which a GPU caches a part, as its location says; 0: it has none.
+    """Returns the number of rows of a table with a cache on a GPU by its location, otherwise 0.
 
-    A dynamic table without a bound on its rows has no such cache: nothing says how large it is.
+    A dynamic table without a bound on its rows has no such cache, because its size is unknown.
     """
     if storage is not None or device == CPU:
         return 0

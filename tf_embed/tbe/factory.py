@@ -205,7 +205,7 @@ def present_settings(
     if optimizer is None:
         return settings
     names = optimizer.adjustable
-    # Variables of a strategy are no numbers for `float`.
+    # `float` does not accept the variables of a strategy.
     present: dict[str, Any] = {
         name: float(keras.ops.convert_to_numpy(optimizer.number(name))) for name in names
     }

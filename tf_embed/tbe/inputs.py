@@ -28,7 +28,7 @@ class Batch:
         indices: int64 [n].
         offsets: int64 [bags + 1].
         weights: float32 [n], or None.
-        num_bags: int64 [features]; how many bags are of each.
+        num_bags: int64 [features], the number of bags of each feature.
     """
 
     indices: tf.Tensor
@@ -38,7 +38,7 @@ class Batch:
 
     @property
     def num_features(self) -> int:
-        """How many features there are."""
+        """Number of features."""
         return int(self.num_bags.shape[0])
 
 
@@ -48,7 +48,7 @@ class Features:
 
     Attributes:
         owner: The layer, for messages.
-        count: How many features there are.
+        count: Number of features.
         names: Their names, or None.
         declared: The inputs that must not be dense for lack of a padding id; None if there is one.
     """
@@ -66,7 +66,7 @@ class Features:
                 a tf.SparseTensor [B, L], or a tensor [B, L] or [B], in a list or by name.
             offsets: Integers [bags + 1], or None.
             weights: None; or numbers [n], or the containers of `indices` with weights.
-            counts: None, or int64 [features, ranks]: how many bags each has.
+            counts: None, or int64 [features, ranks], the number of bags of each.
 
         Raises:
             TypeError: Of a wrong dtype.
@@ -274,11 +274,11 @@ def each_alone(batch: Batch) -> Batch:
 
 
 def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
-    """The same batch, whose weights have gradients where their feature is not 0 in `features`.
+    """Returns the batch with weight gradients only for features that are not 0 in `features`.
 
     Raises:
-        TypeError: `features` are no numbers or bools.
-        ValueError: `features` is not one number for each feature.
+        TypeError: If `features` has neither numbers nor bools.
+        ValueError: If `features` is not one number for each feature.
     """
     mask = validation.as_tensor(features, "feature_requires_grad", owner)
     if not (mask.dtype.is_bool or mask.dtype.is_integer or mask.dtype.is_floating):

@@ -48,7 +48,7 @@ class WeightDecayMode(enum.IntEnum):
 
 
 class CounterWeightDecayMode(enum.IntEnum):
-    """How it does where it counts the steps of a row."""
+    """The kind of weight decay with COUNTER, which counts the steps of a row."""
 
     NONE = 0
     L2 = 1
@@ -82,7 +82,7 @@ class StepMode(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class TailIdThreshold(Config):
-    """The count from which on a row is no tail.
+    """The minimum count of a row that is not in the tail.
 
     Args:
         val: The count; or, if `is_ratio`, its share of the largest count of all rows.
@@ -124,9 +124,9 @@ class CounterBasedRegularizationDefinition(Config):
         learning_rate_mode: For rows whose n is above `tail_id_threshold`.
         grad_sum_decay: `NO_DECAY`.
         tail_id_threshold: A TailIdThreshold.
-        max_counter_update_freq: How many steps apart the largest n of all rows is looked up: of the
-            rows of a table, or of all tables of a `tf_embed.tbe.TableBatchedEmbeddingBags` that
-            trains itself.
+        max_counter_update_freq: Number of steps between two computations of the largest n of all
+            rows. These are the rows of a table, or of all tables of a
+            `tf_embed.tbe.TableBatchedEmbeddingBags` that trains itself.
 
     Raises:
         TypeError: An argument is of another type.
@@ -263,8 +263,8 @@ class EnsembleModeDefinition(Config):
     """When EnsembleRowwiseAdagrad averages weights, and puts the averages in their place.
 
     Args:
-        step_ema: After how many steps the average of all rows goes on. At least 1.
-        step_swap: After how many steps all rows become their averages. At least 1.
+        step_ema: Number of steps between two updates of the averages of all rows. At least 1.
+        step_swap: Number of steps between two replacements of rows by averages. At least 1.
         step_start: Up to this step, an average is the weights.
         step_ema_coef: The share of the old average in the new one.
         step_mode: With StepMode.NONE, an average begins at 0 again once it was taken.
@@ -301,9 +301,9 @@ class EmainplaceModeDefinition(Config):
     """When the second half of a row follows the first, by EmaInplaceRowwiseAdagrad.
 
     Args:
-        step_ema: After how many steps it does. At least 1.
-        step_start: From which step on.
-        step_ema_coef: How much of the difference it makes up for.
+        step_ema: Number of steps between two updates. At least 1.
+        step_start: The first step with an update.
+        step_ema_coef: The share of the difference that an update removes.
 
     Raises:
         TypeError: An argument is of another type.

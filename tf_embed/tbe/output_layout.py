@@ -12,13 +12,13 @@ from tf_embed.tbe.inputs import Features
 
 
 class OutputLayout:
-    """Where the rows of bags go, and the shape that they make.
+    """The positions of the rows of bags in the output, and its shape.
 
     Args:
         features: The input format of the layer.
         feature_tables: The number of each feature's table.
         dims: Dim of each feature.
-        is_pooled: Whether rows of a bag are pooled; else all dims are equal.
+        is_pooled: Whether rows of a bag are pooled; otherwise all dims are equal.
         dtype: Dtype of the output.
     """
 
@@ -43,11 +43,11 @@ class OutputLayout:
         return self._dtype
 
     def pieces(self, num_bags: tf.Tensor, counts: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Where the rows of each bag go.
+        """Returns the output positions of the rows of each bag.
 
         Args:
             num_bags: int64 [features].
-            counts: None; or int64 [features, ranks], how many bags each rank has.
+            counts: None; or int64 [features, ranks], the number of bags of each rank.
 
         Returns:
             `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
@@ -87,7 +87,7 @@ class OutputLayout:
 def _pieces_side_by_side(
     num_bags: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the rows of bags go that make lines, feature beside feature.
+    """Returns the output positions of rows [B, sum of dims], with features side by side.
 
     Args:
         num_bags: int64 [features], all equal.
@@ -110,7 +110,7 @@ def _pieces_side_by_side(
 def _pieces_below_each_other(
     num_bags: tf.Tensor, feature_tables: Sequence[int], dim: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the rows of bags go that stay in the order of the bags, all of one dim.
+    """Returns the output positions of rows of one dim, in the order of the bags.
 
     Returns:
         `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
@@ -125,11 +125,11 @@ def _pieces_below_each_other(
 def _pieces_by_rank(
     counts: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the rows of bags go whose number differs by feature and rank: rank by rank.
+    """Returns the output positions, rank by rank, if bag counts differ by feature and rank.
 
     Args:
-        counts: int64 [features, ranks]; how many bags each has. These stand feature by feature, and
-            in a feature rank by rank.
+        counts: int64 [features, ranks], the number of bags of each. Bags are ordered by feature,
+            and within a feature by rank.
         feature_tables: The number of each feature's table.
         dims: Dim of each feature.
 

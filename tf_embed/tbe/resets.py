@@ -20,7 +20,7 @@ from tf_embed.tbe.hyper_parameters import required
 from tf_embed.tbe.tables import Member
 from tf_embed.variable.variable import Variable
 
-# Rows that are made at once where all rows are written.
+# Block size in rows for the write of all rows.
 _BLOCK = 1 << 16
 
 

@@ -243,8 +243,8 @@ def state_dtypes(
         The dtypes by the names of the optimizer's slots.
 
     Raises:
-        TypeError: They are no mapping.
-        ValueError: The optimizer has no such state, or none in such a type.
+        TypeError: If `given` is not a mapping.
+        ValueError: If the optimizer has no such state, or does not support its type.
     """
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(
@@ -304,8 +304,8 @@ def feature_table_map(tables: Sequence[int] | None, num_tables: int) -> tuple[in
     """The number of each feature's table.
 
     Raises:
-        TypeError: One is no int.
-        ValueError: One is no number of a table, or a table has no feature.
+        TypeError: If a number is not an int.
+        ValueError: If a number is not that of a table, or a table has no feature.
     """
     if tables is None:
         return tuple(range(num_tables))
@@ -326,8 +326,8 @@ def names(given: Sequence[str] | None, argument: str, count: int, default: str) 
     """Names, all different.
 
     Raises:
-        TypeError: They are no list, or one of them is no str.
-        ValueError: They are not, or not `count`.
+        TypeError: If `given` is not a list of str.
+        ValueError: If names repeat, or their number is not `count`.
     """
     if given is None:
         return [f"{default}_{i}" for i in range(count)]

@@ -88,20 +88,21 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     may look up in one table. One op looks up in all tables, and another one trains them bag by bag:
     gradients of single ids are never materialized.
 
-    It is called with all ids in one vector, feature by feature:
+    The layer takes the ids in one of two forms. The first is one vector of all ids, ordered by
+    feature:
 
         layer(indices, offsets, per_sample_weights=None)
 
-    where bag b of feature f holds indices[offsets[f * B + b]] up to that of the next offset; or
-    with the ids of each feature by themselves, in a list, or a dict from `feature_names`:
+    Bag b of feature f has the ids from offsets[f * B + b] up to the next offset. The second form
+    has separate ids for each feature, in a list, or in a dict with the `feature_names`:
 
         layer([ids_of_feature_0, ids_of_feature_1, ...], per_sample_weights=[...])
 
-    each a tf.RaggedTensor [B, None], a tf.SparseTensor [B, L], a tensor [B, L], or [B] of one id
-    each. The output is [B, sum of the dims of features], feature beside feature; with
-    PoolingMode.NONE it is [number of ids, dim]. With `batch_size_per_feature_per_rank`, a list for
-    each feature of the number of bags of each rank, features have different numbers of bags; the
-    output is then one vector, rank by rank, in a rank feature by feature. Empty bags are 0.
+    Each is a tf.RaggedTensor [B, None], a tf.SparseTensor [B, L], a tensor [B, L], or a tensor [B]
+    of one id each. The output is [B, sum of the dims of features], with features side by side.
+    With PoolingMode.NONE it is [number of ids, dim]. Features may have different numbers of bags
+    with `batch_size_per_feature_per_rank`, which lists the bags per rank for each feature. The
+    output is then one vector, ordered by rank, and within a rank by feature. Empty bags are 0.
     `per_sample_weights` [n] multiply rows, and have gradients, of those features whose number in
     `feature_requires_grad` is not 0. PoolingMode.MEAN divides by the number of ids in a bag, with
     weights too.
@@ -143,7 +144,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     Args:
         embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
-            EmbeddingLocation, ComputeDevice). Tables are on the first GPU where none of them is of
+            EmbeddingLocation, ComputeDevice). Tables are on the first GPU if none of them is of
             EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
             `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
             are in its memory, of MANAGED in the host's, pinned, and of MANAGED_CACHING in the
@@ -224,8 +225,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             alone, such as a dot product, have no gradients and never train: set
             initializer="uniform", or call `init_embedding_weights_uniform(low, high)`.
         feature_names: Names of the features, for inputs in a dict.
-        policy: A `tf_embed.TablePolicy`, or one or None for each table: by which rows of dynamic
-            tables come and leave.
+        policy: A `tf_embed.TablePolicy`, or one or None for each table: admission and eviction of
+            the rows of dynamic tables.
         storage: A `tf_embed.Storage`, or one or None for each table: the tiers of each table, in
             place of those of its EmbeddingLocation. One for all bounds each table by itself. If one
             has a `path` and no `gpu_bytes`, all tables are on the CPU. `host_bytes` may be left out
@@ -555,10 +556,10 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     @property
     def bounds_check_warning(self) -> tf.Variable:
-        """How many ids out of bounds and malformed offsets were met, an int64 scalar variable.
+        """The number of out-of-bounds ids and malformed offsets so far, an int64 scalar variable.
 
-        On several workers it is the sum of theirs, and all must read it at the same point. From a
-        checkpoint each gets an equal part, rounded down.
+        With several workers it is the sum over workers, and all must read it at the same point. At
+        a restore, each worker gets an equal share, rounded down.
         """
         return self._tables.num_faults
 
@@ -650,8 +651,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             lr: A float.
 
         Raises:
-            TypeError: The learning rate is a schedule, or `lr` is no number.
-            ValueError: The layer has no optimizer of its own.
+            TypeError: If the learning rate is a schedule, or `lr` is not a number.
+            ValueError: If the layer has no optimizer of its own.
         """
         self._hyper_parameters.set_learning_rate(lr)
 
@@ -670,8 +671,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             step: At least 0.
 
         Raises:
-            TypeError: It is no int.
-            ValueError: It is negative, or the layer has no optimizer of its own.
+            TypeError: If `step` is not an int.
+            ValueError: If `step` is negative, or the layer has no optimizer of its own.
         """
         self._hyper_parameters.set_step(step)
 
@@ -685,9 +686,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                 "weight_decay" and "lower_bound", which is that of a GlobalWeightDecayDefinition.
 
         Raises:
-            TypeError: A value is no number, or the learning rate is a schedule.
-            ValueError: A name is another, a value is out of range, the optimizer does not use it,
-                or the layer has no optimizer of its own.
+            TypeError: If a value is not a number, or the learning rate is a schedule.
+            ValueError: If a name is unknown, a value is out of range, the optimizer does not use
+                it, or the layer has no optimizer of its own.
 
         Example:
             >>> import tf_embed
@@ -705,11 +706,11 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         """Views of the weights of each table, which show later steps and take writes.
 
         Returns:
-            For each table a `RowsView`; within a tf.function, a tensor of the weights as they are
-            when it runs. For an array of rows [rows, dim], with initial rows where none was
-            written. For a dynamic table [n, dim], of the ids that it has now, in the order of
-            `table.export()`, whose keys tell which row is which. With DECOUPLE_GLOBAL they are as
-            the last step of each row left them.
+            A `RowsView` for each table; within a tf.function, a tensor of the weights at run time.
+            An array of rows has the shape [rows, dim], with initial rows for unwritten ones. A
+            dynamic table has the shape [n, dim], with the rows of its current ids in the order of
+            `table.export()`, which also returns their keys. With DECOUPLE_GLOBAL each row is in
+            the state after its last step.
 
         Example:
             >>> import tf_embed
@@ -748,7 +749,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         return [list(states.values()) for states in self._views.states("split_optimizer_states")]
 
     def get_optimizer_state(self) -> list[dict[str, Any]]:
-        """`split_optimizer_states` by name, and the number of steps where the rule goes by it.
+        """Returns `split_optimizer_states` by name, and the step count if the rule uses it.
 
         Returns:
             For each table those of "sum", "momentum1", "exp_avg", "exp_avg_sq", "sparse_ema",
@@ -780,8 +781,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             seed: An int; None draws one from Keras's global one, `keras.utils.set_random_seed`.
 
         Raises:
-            TypeError: An argument is no number.
-            ValueError: `min_val` is above `max_val`, or a dynamic table has another initializer.
+            TypeError: If an argument is not a number.
+            ValueError: If `min_val` is above `max_val`, or a dynamic table has another initializer.
                 Nothing is written then.
         """
         self._resets.draw_uniform(min_val, max_val, seed)
@@ -838,8 +839,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             batch_size_per_feature_per_rank: As in `call`.
 
         Raises:
-            TypeError: Indices or offsets are no integers.
-            ValueError: They are no vectors, or there is a `forward_stream`.
+            TypeError: If indices or offsets are not integers.
+            ValueError: If they are not vectors, or `forward_stream` is given.
         """
         self._features.check_prefetch(indices, offsets, forward_stream)
         counts = None
@@ -929,8 +930,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         """Reads the result of `save_own_variables`, and replaces the tables' contents.
 
         Raises:
-            ValueError: There are no rows in the file, they are damaged, or those of other tables.
-                The tables are as they were then.
+            ValueError: If the file has no rows, damaged rows, or rows of other tables. The tables
+                do not change then.
         """
         self._saver.load(store, self.built)
 

@@ -80,7 +80,7 @@ class TableSpec:
         trainable: bool,
         distribution: WorkerSharding | str | None,
     ) -> Variable:
-        """Makes the table, of that storage or else of the one that its location means.
+        """Creates the table with the given storage, or with the storage of its location.
 
         Raises:
             ValueError: The initializer is one that the table can't draw itself, or that bytes have
@@ -133,7 +133,7 @@ def device_of(
     has_narrow_states: bool,
     storages: Sequence[Storage | None],
 ) -> str:
-    """Where the tables of a layer are, which one op looks up in: all on the same device.
+    """Returns the device of a layer's tables. It is the same one, because one op looks up in all.
 
     Args:
         specs: Their descriptions. A GPU is for tables none of which is of EmbeddingLocation.HOST.
@@ -143,7 +143,7 @@ def device_of(
             has the `gpu_bytes` of its cache.
 
     Returns:
-        The first GPU, if there is one that can have all of them; else the CPU.
+        The first GPU if it can hold all the tables, otherwise the CPU.
     """
     has_disk = any(
         storage is not None and storage.path is not None and storage.gpu_bytes is None
@@ -161,7 +161,7 @@ class Tables(tf.Module):
 
     Attributes:
         members: The tables.
-        num_faults: How many ids out of bounds and malformed offsets were met, int64.
+        num_faults: Number of out-of-bounds ids and malformed offsets so far, int64.
     """
 
     def __init__(self, variables: list[Variable]) -> None:

@@ -18,11 +18,11 @@ from tf_embed.configs import Config, as_bool, as_int
 
 
 class EmbeddingLocation(enum.IntEnum):
-    """Where the rows of a table are wanted.
+    """The requested placement of the rows of a table.
 
-    The tables of a layer, none of them of `HOST`, are on a GPU, if there is one that can have them:
-    `DEVICE` is its memory, `MANAGED` is pinned memory of the host that it reads and writes, and
-    `MANAGED_CACHING` is host memory under a cache in the GPU's. Otherwise all are on the CPU.
+    If no table of a layer is `HOST`, and a GPU can hold tables, they are on that GPU. `DEVICE` is
+    GPU memory, `MANAGED` is pinned host memory that the GPU reads and writes, and `MANAGED_CACHING`
+    is host memory with a cache in GPU memory. Otherwise all tables are on the CPU.
 
     A table on the CPU whose `storage` has a `path` has its rows on disk, under a cache in host
     memory. With `MANAGED_CACHING` the arguments of FBGEMM's cache say how large a cache is.
@@ -117,9 +117,9 @@ class SparseType(enum.Enum):
 
     @property
     def dtype(self) -> tf.DType | None:
-        """The tf.DType; None where TensorFlow has no such number.
+        """The tf.DType, or None if TensorFlow has no such type.
 
-        Nor has it FBGEMM's rows of INT8, which are bytes beside a scale and a bias.
+        It is also None for FBGEMM's rows of INT8, which are bytes with a scale and a bias.
         """
         return _DTYPES.get(self)
 
@@ -143,7 +143,7 @@ class RecordCacheMetrics(Config):
             `TableBatchedEmbeddingBags.get_table_wise_cache_miss`.
 
     Raises:
-        TypeError: An argument is no bool.
+        TypeError: If an argument is not a bool.
 
     Example:
         >>> from tf_embed import tbe
@@ -164,10 +164,10 @@ class TBEStatsReporterConfig(Config):
     """How often statistics of a cache are reported. It has no effect: read `Variable.stats`.
 
     Args:
-        interval: After how many batches; below 1: never.
+        interval: Number of batches between two reports; below 1: never.
 
     Raises:
-        TypeError: It is no int.
+        TypeError: If `interval` is not an int.
 
     Example:
         >>> from tf_embed import tbe
@@ -187,12 +187,12 @@ class MultiPassPrefetchConfig(Config):
     """How a prefetch into a cache is split, so that it takes less memory. It has no effect.
 
     Args:
-        num_passes: Into how many parts at most. At least 1.
-        min_splitable_pass_size: From how many ids on. At least 1.
+        num_passes: Maximum number of parts. At least 1.
+        min_splitable_pass_size: Minimum number of ids for a split. At least 1.
 
     Raises:
-        TypeError: An argument is no int.
-        ValueError: An argument is out of range.
+        TypeError: If an argument is not an int.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> from tf_embed import tbe
@@ -219,7 +219,7 @@ class UserEnabledConfigDefinition(Config):
             correction; see `tf_embed.tbe.Adam`.
 
     Raises:
-        TypeError: It is no bool.
+        TypeError: If the argument is not a bool.
 
     Example:
         >>> from tf_embed import tbe

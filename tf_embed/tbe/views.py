@@ -96,9 +96,9 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
             value: Numbers of the shape of the view.
 
         Raises:
-            TypeError: They are no numbers, or no integers where rows are.
-            ValueError: They are of another shape, or integers that rows do not hold.
-            RuntimeError: In a graph.
+            TypeError: If `value` has no numbers, or floats for integer rows.
+            ValueError: If `value` has another shape, or integers out of the range of the rows.
+            RuntimeError: If this is called in a graph.
         """
         value = self._numbers(value)
         if value.shape != tuple(self.shape):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TFRA's `dynamic_embedding.data_flow` has: names of TensorFlow's own."""
+"""TFRA's `dynamic_embedding.data_flow`: aliases of TensorFlow functions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def dynamic_partition(
 
     Args:
         data: A tensor.
-        partitions: The number of the part of each piece of `data`, int32, from 0.
-        num_partitions: How many parts there are, an int.
+        partitions: The partition number of each slice of `data`, int32, from 0.
+        num_partitions: Number of partitions, an int.
         name: Name of the operation.
 
     Returns:
@@ -38,13 +38,13 @@ def dynamic_stitch(
     """Calls tf.dynamic_stitch.
 
     Args:
-        indices: A list of int32 tensors, where the pieces of each of `data` go.
+        indices: A list of int32 tensors, the output positions of the slices of each of `data`.
         data: A list of tensors.
         use_fast: Ignored; accepted for TFRA compatibility.
         name: Name of the operation.
 
     Returns:
-        The pieces, in one tensor.
+        The slices, merged into one tensor.
 
     Example:
         >>> from tf_embed.tfra import data_flow

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TFRA's `dynamic_embedding.math` has: names of TensorFlow's own."""
+"""TFRA's `dynamic_embedding.math`: aliases of TensorFlow functions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["sparse_fill_empty_rows", "sparse_reshape", "sparse_segment_sum"]
 def sparse_segment_sum(
     data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
 ) -> tf.Tensor:
-    """Calls tf.sparse.segment_sum, whose arguments are in another order.
+    """Calls tf.sparse.segment_sum, with another order of arguments.
 
     Args:
         data: A tensor of numbers, [rows, ...].
-        indices: Which rows to sum, int32 or int64 [n].
-        segment_ids: The number of the sum of each, int32 or int64 [n], ascending.
+        indices: The rows to sum, int32 or int64 [n].
+        segment_ids: The segment of each row in `indices`, int32 or int64 [n], ascending.
         name: Name of the operation.
-        num_segments: How many sums there are. Default: one more than the last of `segment_ids`.
+        num_segments: Number of segments. Default: one more than the last of `segment_ids`.
 
     Returns:
         The sums, [num_segments, ...].

@@ -30,9 +30,9 @@ def embedding_lookup(
     Args:
         shadow: A ShadowVariable, whose `max_norm` holds, or the `anchor` of a variable.
         ids: Integers, or strings, of any shape.
-        partition_strategy: Accepted for the sake of old code.
+        partition_strategy: Ignored; accepted for TFRA compatibility.
         name: Name of the operation.
-        validate_indices: Accepted for the sake of old code.
+        validate_indices: Ignored; accepted for TFRA compatibility.
 
     Returns:
         Rows, ids.shape + [dim]. Nothing is inserted.
@@ -70,11 +70,11 @@ def embedding_lookup_unique(
         name: Name of the operation.
 
     Returns:
-        Rows, ids.shape + [dim], ragged where the ids are.
+        Rows, ids.shape + [dim], ragged if the ids are.
 
     Raises:
-        TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
-        ValueError: `embedding_size` is not the variable's dim.
+        TypeError: If `shadow` is neither of the two, or `ids` have a wrong dtype.
+        ValueError: If `embedding_size` is not the variable's dim.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -98,10 +98,10 @@ def embedding_lookup_unique(
 
 
 def _max_norm(shadow: Any) -> float | None:
-    """The norm to which rows are scaled down in lookups through it.
+    """Returns the maximum norm of rows in lookups through `shadow`.
 
     Raises:
-        TypeError: It is no anchor.
+        TypeError: If `shadow` is not an anchor.
     """
     if not isinstance(shadow, Anchor):
         raise TypeError(

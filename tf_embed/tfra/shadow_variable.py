@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ShadowVariable`: what code written for TFRA takes gradients of."""
+"""`ShadowVariable`: TFRA's trainable stand-in for a variable, for code written for TFRA."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class ShadowVariable(TwinAnchor):
         max_norm: None, or the L2 norm to which longer rows are scaled down in lookups through it;
             see `tf_embed.embedding_lookup`.
         trainable: Whether lookups through it have gradients.
-        distribute_strategy: Accepted for the sake of old code.
-        **kwargs: `ids`, `exists` and `model_mode`, accepted for the sake of old code.
+        distribute_strategy: Ignored; accepted for TFRA compatibility.
+        **kwargs: `ids`, `exists` and `model_mode`. Ignored; accepted for TFRA compatibility.
 
     Raises:
-        TypeError: `params` is no variable, or an argument is unknown.
+        TypeError: If `params` is not a variable, or an argument is unknown.
 
     Example:
         >>> import keras, tensorflow as tf, tf_embed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`get_variable`: variables by name, as TFRA has them."""
+"""`get_variable`: a registry of variables by name, as in TFRA."""
 
 from __future__ import annotations
 
@@ -39,37 +39,37 @@ def get_variable(
     storage: Any = None,
     distribution: Any = None,
 ) -> Variable:
-    """Gives the variable of this name, which it makes when there is none.
+    """Returns the variable of a name, or creates it if there is none.
 
-    The variable lives until `forget_variable`, whether the caller keeps it or not, so a function
-    may ask for it at each call.
+    The variable lives until `forget_variable`, even if the caller does not keep it. So a function
+    may call this each time that it runs.
 
     Args:
-        name: Its name.
-        key_dtype: As in `tf_embed.Variable`, and so the arguments below.
+        name: Name of the variable.
+        key_dtype: As in `tf_embed.Variable`, like the arguments below.
         value_dtype: Dtype of the weights.
         dim: Number of weights in a row.
         devices: The device of each shard.
-        partitioner: What chooses the shard of a key.
-        shared_name: Accepted for the sake of old code.
-        initializer: The row of a key that has none.
+        partitioner: A function from keys to their shards.
+        shared_name: Ignored; accepted for TFRA compatibility.
+        initializer: The initial row of a key.
         trainable: Whether optimizers may change rows.
-        checkpoint: Whether tf.train.Checkpoint carries the rows.
-        init_size: Rows to make room for.
-        kv_creator: What kind of table it is.
-        restrict_policy: What `restrict` goes by.
-        bp_v2: Stored.
-        short_file_name: Accepted for the sake of old code.
-        policy: By which rows come and leave.
-        storage: What a table on a GPU may take of which memory.
-        distribution: How the rows are spread over workers.
+        checkpoint: Whether tf.train.Checkpoint saves the rows.
+        init_size: Number of rows to reserve.
+        kv_creator: The kind of table.
+        restrict_policy: The policy of `restrict`.
+        bp_v2: Stored, without effect.
+        short_file_name: Ignored; accepted for TFRA compatibility.
+        policy: Admission and eviction of rows.
+        storage: Placement of the rows in memory tiers.
+        distribution: Placement of the rows on workers.
 
     Returns:
-        The variable; for the same name, the same object.
+        The variable; the same object for the same name.
 
     Raises:
-        ValueError: There is one of that name with another `key_dtype`, `value_dtype`, `dim` or
-            `initializer`. What else is asked for an existing variable is not compared.
+        ValueError: If a variable of that name has another `key_dtype`, `value_dtype`, `dim` or
+            `initializer`. Other arguments for an existing variable are not compared.
 
     Example:
         >>> import tf_embed
@@ -109,15 +109,15 @@ def get_variable(
 
 
 def forget_variable(name: str) -> None:
-    """Lets go of the variable that `get_variable` has under a name.
+    """Drops the reference of `get_variable` to a variable.
 
-    Its memory is freed once nobody else has it. A name that is not there is ignored.
+    The memory is freed with the last reference. An unknown name is ignored.
 
     Args:
         name: The name.
 
     Raises:
-        TypeError: `name` is no str.
+        TypeError: If `name` is not a str.
 
     Example:
         >>> import tf_embed
@@ -136,10 +136,10 @@ def forget_variable(name: str) -> None:
 def _check_same(
     variable: Variable, key_dtype: Any, value_dtype: Any, dim: int, initializer: Any
 ) -> None:
-    """Refuses a variable that is not what was asked for.
+    """Checks that a variable has the requested dtypes, dim and initializer.
 
     Raises:
-        ValueError: It is not.
+        ValueError: If one of them differs.
     """
     keys = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
     values = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
@@ -162,7 +162,7 @@ def _check_same(
 
 
 def _has_own_seed(initializer: Any) -> bool:
-    """Whether two of this kind differ in nothing but seeds that nobody gave."""
+    """Returns whether the initializer has no explicit seed, so that each copy draws its own."""
     if isinstance(initializer, (str, dict, type)):
         initializer = keras.initializers.get(initializer)
     if not isinstance(initializer, keras.initializers.Initializer):
@@ -171,11 +171,11 @@ def _has_own_seed(initializer: Any) -> bool:
 
 
 def _are_alike(present: Any, asked: Any) -> bool:
-    """Whether two initializers are of one class and config, as TensorFlow's are at each call."""
+    """Returns whether two initializers have the same class and a known, equal config."""
     if type(present) is not type(asked) or not hasattr(present, "get_config"):
         return False
     config = present.get_config()
-    # One that has attributes and tells nothing of them may be another.
+    # An initializer with attributes and an empty config can't be compared.
     tells = bool(config) or not vars(present)
     return tells and config == asked.get_config()
 

@@ -27,8 +27,8 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         **kwargs: As in keras.callbacks.ModelCheckpoint.
 
     Raises:
-        TypeError: `filepath` is no path.
-        ValueError: `filepath` has another ending, or `options` or `signatures` are given.
+        TypeError: If `filepath` is not a path.
+        ValueError: If `filepath` has another suffix, or `options` or `signatures` are given.
 
     Example:
         >>> import tf_embed

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 
-# Within a SavedModel, where others may put what its loaders do not look at.
+# A path within a SavedModel. Its loaders ignore the folder `assets.extra`, which is for such files.
 _KERAS_MODEL = os.path.join("assets.extra", "model.keras")
 
 
@@ -30,18 +30,20 @@ def save_model(
         model: The model.
         filepath: A path that ends in `.keras`, for a Keras file; or a folder, for a SavedModel,
             which serves without Keras.
-        overwrite: Whether what is at `filepath` may be replaced.
-        include_optimizer: Whether training can go on from what was saved. A SavedModel has no
-            optimizer and no slots, so with it goes a Keras file, `assets.extra/model.keras`, which
-            has the rows a second time. A Keras file alone always has the optimizer.
-        signatures: For a folder: as in tf.saved_model.save. Default: what the model was built for.
+        overwrite: Whether an existing `filepath` may be replaced.
+        include_optimizer: Whether training can resume from the saved model. A SavedModel has no
+            optimizer and no slots. So a second copy of the model with its rows is saved in the
+            folder, as the Keras file `assets.extra/model.keras`. A Keras file always has the
+            optimizer.
+        signatures: For a folder: as in tf.saved_model.save. Default: the inputs that the model was
+            built for.
         options: For a folder: as in tf.saved_model.save.
         save_traces: Must be True: a SavedModel always has the functions of the model.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: There is something at `filepath` that may not be replaced; it has another
-            ending of Keras; or an argument does not go with it.
+        TypeError: If an argument is of a wrong type.
+        ValueError: If `filepath` exists and may not be replaced, if it has the suffix of Keras's
+            old format, or if an argument does not apply to the format.
 
     Example:
         >>> import keras, tempfile, numpy as np, tf_embed
@@ -96,7 +98,7 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
 ) -> keras.Model:
-    """Loads what `save_model` or Keras saved.
+    """Loads a model that was saved by `save_model` or by Keras.
 
     Args:
         filepath: A Keras file, or a folder of `save_model`.
@@ -105,11 +107,11 @@ def load_model(
         safe_mode: As in keras.saving.load_model.
 
     Returns:
-        The model, with rows, and with its optimizer where it is compiled.
+        The model with its rows, and with its optimizer if it is compiled.
 
     Raises:
-        TypeError: `filepath` is no path.
-        ValueError: The folder has no Keras model.
+        TypeError: If `filepath` is not a path.
+        ValueError: If the folder has no Keras model.
 
     Example:
         >>> import keras, os, tempfile, tf_embed

@@ -25,54 +25,53 @@ from tf_embed.variable.variable import Variable
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 class Embedding(TableLayer):
-    """Turns ids of any size into rows, a row for each id.
+    """Looks up a row for each id. Ids may have any value.
 
-    It has the names and arguments of TensorFlow Recommenders Addons' layer, and the table, the
-    training and the saving of `tf_embed.layers.DynamicEmbedding`, where they are described. The
-    table, `params`, is there from the start. Ids may repeat: their gradients are summed.
+    It has the names and arguments of TensorFlow Recommenders Addons' layer. Its table, training and
+    saving work as in `tf_embed.layers.DynamicEmbedding`, see there. The table, `params`, exists
+    from the start. Ids may repeat: their gradients are summed.
 
-    Each layer has a table of its own, whatever its name. To share one, call one layer several
-    times.
+    Each layer has its own table, even if two layers have the same name. To share a table, call one
+    layer several times.
 
     Args:
         embedding_size: Number of weights in a row, at least 1.
         key_dtype: tf.int64, tf.int32, tf.uint64, tf.uint32 or tf.string. Ids of another integer
             dtype are cast; one that does not fit is an error.
         value_dtype: tf.float32, tf.float16, tf.bfloat16 or tf.float64: how weights are stored.
-        combiner: How `SquashedEmbedding` and `FieldWiseEmbedding` make one row of several; this
-            layer keeps it for its subclasses. "sum", "mean", "sqrtn", "min", "max", "prod", "std"
-            or "variance", or a function `combiner(rows, axis)` such as tf.reduce_logsumexp: it
-            gets rows [bags, ids, embedding_size], a tf.RaggedTensor where bags differ in length,
-            and axis=1, and gives [bags, embedding_size]. A function must be registered, by
-            keras.saving.register_keras_serializable, for a model to be loaded with it. Bags
-            without ids are 0.
-        initializer: The row of an id that has none; see `tf_embed.Variable`. Default:
-            keras.initializers.RandomNormal(), a row of its own for each id.
+        combiner: The pooling of `SquashedEmbedding` and `FieldWiseEmbedding`; this layer keeps it
+            for its subclasses. "sum", "mean", "sqrtn", "min", "max", "prod", "std" or "variance",
+            or a function `combiner(rows, axis)` such as tf.reduce_logsumexp. The function gets rows
+            [bags, ids, embedding_size], a tf.RaggedTensor if bags differ in length, and axis=1. It
+            returns [bags, embedding_size]. To load a model with it, register the function by
+            keras.saving.register_keras_serializable. The output of an empty bag is 0.
+        initializer: The initial row of an id; see `tf_embed.Variable`. Default:
+            keras.initializers.RandomNormal(), with a different row for each id.
         devices: The device of each shard; see `tf_embed.Variable`.
         name: Name of the layer; the table's is `<name>-parameter`. Default: one that Keras chooses.
-        with_unique: Stored. The table always looks at each distinct id once where that is of use.
-        short_file_name: Stored.
-        bp_v2: Stored.
-        restrict_policy: The class that `layer.params.restrict` goes by; see `tf_embed.Variable`.
-        init_capacity: Rows to make room for; `init_size` of `tf_embed.Variable`.
+        with_unique: Stored, without effect. The table deduplicates ids itself if that is faster.
+        short_file_name: Stored, without effect.
+        bp_v2: Stored, without effect.
+        restrict_policy: The policy class of `layer.params.restrict`; see `tf_embed.Variable`.
+        init_capacity: Number of rows to reserve; `init_size` of `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
         kv_creator: A `tf_embed.tfra.HkvHashTableCreator`, in place of `policy`; see
             `tf_embed.Variable`.
-        max_norm: None; or the largest norm of a row, above 0. Longer ones are scaled down to it as
-            they are looked up, as tf.nn.embedding_lookup does, and the gradient is that of the
-            scaled row. What the table has stays as it is.
-        checkpoint: Whether tf.train.Checkpoint carries the rows. Everything else always does.
+        max_norm: None, or the maximum norm of a row, above 0. Lookups scale longer rows down to it,
+            as tf.nn.embedding_lookup does. The gradient includes the scaling. Stored rows do not
+            change.
+        checkpoint: Whether tf.train.Checkpoint saves the rows. Other formats always save them.
         distribute_strategy: None, or a tf.distribute strategy under whose scope the table is made.
         keep_distribution: Whether the config has `devices`, so that a copy has as many shards.
         optimizer: As in DynamicEmbedding: the table's own optimizer.
-        padding_id: As in DynamicEmbedding: an id that stands for nothing. Its row is zeros, and no
-            bag counts it.
-        unknown_value: As in DynamicEmbedding: the row of ids that have none, but in training.
+        padding_id: As in DynamicEmbedding: the id of padding. Its row is zeros, and bags do not
+            count it.
+        unknown_value: As in DynamicEmbedding: outside of training, the row of ids without a row.
         policy: As in DynamicEmbedding: a `tf_embed.TablePolicy`.
         storage: As in DynamicEmbedding: a `tf_embed.Storage`.
         distribution: As in DynamicEmbedding: how the table is spread over workers.
-        **kwargs: `trainable` and `dtype` of keras.layers.Layer. Default of `dtype`: `value_dtype`,
-            but with a global policy of mixed precision that one.
+        **kwargs: `trainable` and `dtype` of keras.layers.Layer. Default of `dtype`: the global
+            dtype policy if it is one of mixed precision, otherwise `value_dtype`.
 
     Raises:
         TypeError: An argument of a wrong type.
@@ -180,11 +179,11 @@ class Embedding(TableLayer):
             training: Whether the layer is training, on which `unknown_value` and `policy` depend.
 
         Returns:
-            Rows, ids.shape + [embedding_size], ragged where the ids are.
+            Rows, ids.shape + [embedding_size], ragged if the ids are.
 
         Raises:
-            TypeError: The ids are neither integers nor, where keys are, strings.
-            tf.errors.InvalidArgumentError: An id does not fit the key dtype.
+            TypeError: If the ids and the keys are not both strings or both integers.
+            tf.errors.InvalidArgumentError: If an id does not fit the key dtype.
         """
         embedder = Embedder(
             rows=lambda keys: self._clipped_rows(keys, validation.is_training(training)),
@@ -204,10 +203,10 @@ class Embedding(TableLayer):
         return self._output_spec(ids, getattr(ids, "ragged", False))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, but for `distribute_strategy`, in a form that JSON can hold.
+        """Returns all arguments except `distribute_strategy`, in a form that JSON can hold.
 
-        A copy is made under the strategy in whose scope it is made. A random initializer has its
-        seed, so a copy has the same rows.
+        A copy uses the strategy of the scope in which it is created. A random initializer includes
+        its seed, so a copy has the same initial rows.
         """
         config = super().get_config()
         if not self.keep_distribution:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids as examples, each a bag of all the ids that it has.
+"""Ids grouped by example, each example a bag of all its ids.
 
-An *example* is a place along the first axis; ids of one axis are one example. Further axes are made
-one, since what an example's ids are pooled to does not depend on how they were arranged.
+An *example* is an index of the first axis; ids of one axis are one example. The other axes are
+flattened, because pooling does not depend on the arrangement of the ids within an example.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 def by_example(keys: Any, layer_name: str) -> Any:
-    """Keys with two axes, that of the examples and one more.
+    """Reshapes keys to two axes: examples, and the keys of an example.
 
     Args:
         keys: A tf.Tensor, tf.RaggedTensor or tf.SparseTensor, of any rank from 1.
@@ -23,7 +23,7 @@ def by_example(keys: Any, layer_name: str) -> Any:
         The same keys, in the same container.
 
     Raises:
-        ValueError: There is no axis, or it is not known how many there are.
+        ValueError: If the keys have no axis, or an unknown number of axes.
 
     Example:
         >>> import tensorflow as tf
@@ -56,14 +56,13 @@ def by_example(keys: Any, layer_name: str) -> Any:
 
 
 def listed(keys: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Keys one after the other, with their examples.
+    """Returns the flat keys with their example numbers.
 
     Args:
-        keys: What `by_example` gave.
+        keys: The result of `by_example`.
 
     Returns:
-        The keys [n], the number of each one's example, int64 [n], and how many examples there are,
-        int64.
+        The keys [n], the example number of each key, int64 [n], and the number of examples, int64.
 
     Example:
         >>> import tensorflow as tf

@@ -19,16 +19,16 @@ from tf_embed.tfra.keras.layers.examples import by_example, listed
 class FieldWiseEmbedding(Embedding):
     """Turns the ids of each field of an example into one row.
 
-    A field is what an id tells something about: fields are numbers from 0 to nslots - 1, and
-    `slot_map_fn` gives that of an id. All axes of ids behind the first are one example, and so are
-    ids of one axis. A field without ids is 0.
+    Each id belongs to a feature field, numbered from 0 to nslots - 1. `slot_map_fn` returns the
+    field of an id. The first axis of the ids is the axis of examples; ids of one axis are one
+    example. The output of a field without ids is 0.
 
     Args:
-        embedding_size: As in `Embedding`, and so are all others but these two.
+        embedding_size: As in `Embedding`, and so are all others except these two.
         nslots: Number of fields, at least 1.
-        slot_map_fn: Takes keys [n], gives their fields, integers [n]. Each by itself, for the keys
-            of all examples come together. It must be registered, by
-            keras.saving.register_keras_serializable, for a model to be loaded with it.
+        slot_map_fn: Takes keys [n], returns their fields, integers [n]. The keys of all examples
+            are passed together, so a field must depend only on its key. To load a model with it,
+            register the function by keras.saving.register_keras_serializable.
 
     Raises:
         TypeError: An argument of a wrong type.
@@ -83,12 +83,12 @@ class FieldWiseEmbedding(Embedding):
             [examples, nslots, embedding_size]; [nslots, embedding_size] for ids of one axis.
 
         Raises:
-            TypeError: The ids are neither integers nor, where keys are, strings; or fields are no
-                integers.
-            ValueError: The ids have no axis; there is not a field for each key; or a function as
-                combiner gave another shape.
-            tf.errors.InvalidArgumentError: An id does not fit the key dtype, or a field is not one
-                of 0 to nslots - 1.
+            TypeError: If the ids and the keys are not both strings or both integers, or fields are
+                not integers.
+            ValueError: If the ids have no axis, a key has no field, or a combiner function returns
+                a wrong shape.
+            tf.errors.InvalidArgumentError: If an id does not fit the key dtype, or a field is not
+                from 0 to nslots - 1.
         """
         keys = self._keys(ids)
         flat, examples, num_examples = listed(by_example(keys, self.name))

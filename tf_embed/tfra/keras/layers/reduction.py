@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a bag made into one, by a name or by a function.
+"""Pooling of the rows of a bag, by a combiner name or a function.
 
-Sums, means and sqrtn of rows as they lie are the table's own work, which makes no array of all
-rows. Here is what the table does not do: other names, functions, rows that were clipped.
+The table itself pools unclipped rows by sum, mean and sqrtn, without an array of all rows. This
+module has the remaining cases: other combiner names, functions, and clipped rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIASES = {"sqrt_n": "sqrtn"}  # as in tf.sparse.segment_sqrt_n
 
 def _std(rows: tf.Tensor, bags: tf.Tensor, num_bags: tf.Tensor) -> tf.Tensor:
     variance = _variance(rows, bags, num_bags)
-    # The slope of the root is infinite at 0, which is where a bag of one id always is.
+    # The slope of the root is infinite at 0, which is the variance of each bag with one id.
     is_positive = variance > 0
     root = tf.sqrt(tf.where(is_positive, variance, tf.ones_like(variance)))
     return tf.where(is_positive, root, tf.zeros_like(variance))
@@ -46,11 +46,11 @@ _BY_NAME: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]] = {
 
 
 def combiner_of(combiner: Any) -> Combiner:
-    """A layer's argument `combiner`: a name, or a function or what Keras made of one.
+    """Checks and returns a combiner: a name, a function, or a function serialized by Keras.
 
     Raises:
-        TypeError: It is none of these.
-        ValueError: There is no combiner of that name.
+        TypeError: If `combiner` is none of these.
+        ValueError: If the name is not that of a combiner.
     """
     combiner = deserialized(combiner, "combiner")
     if callable(combiner) and not isinstance(combiner, type):
@@ -76,22 +76,22 @@ def reduce_bags(
     combiner: Combiner,
     owner: str = "reduce_bags",
 ) -> tf.Tensor:
-    """Makes one row of those of each bag.
+    """Pools the rows of each bag.
 
     Args:
         rows: [n, dim].
         bags: int64 [n], the bag of each row, from 0 to num_bags - 1, in any order.
         num_bags: int64 scalar.
-        combiner: What `combiner_of` gave. A function gets a tf.RaggedTensor [num_bags, (m), dim]
-            and `axis=1`.
+        combiner: The result of `combiner_of`. A function gets a tf.RaggedTensor
+            [num_bags, (m), dim] and `axis=1`.
         owner: The layer, for messages.
 
     Returns:
-        [num_bags, dim]; zeros where a bag is empty.
+        [num_bags, dim]; zeros for an empty bag.
 
     Raises:
-        TypeError: A function gave no tensor.
-        ValueError: A function failed, or gave something else than one row a bag.
+        TypeError: If a function does not return a tensor.
+        ValueError: If a function fails, or does not return one row a bag.
 
     Example:
         >>> import tensorflow as tf
@@ -112,11 +112,11 @@ def reduce_bags(
 
 
 def one_row_each(combiner: Callable[..., Any], rows: Any, dim: int, owner: str) -> tf.Tensor:
-    """What a function gives for the rows of bags, if it is a row for each.
+    """Calls a combiner function, and checks that it returns one row for each bag.
 
     Raises:
-        TypeError: It is no tensor.
-        ValueError: It is another shape, or the function failed.
+        TypeError: If the result is not a tensor.
+        ValueError: If the result has a wrong shape, or the function fails.
     """
     reduced = validation.call_of(combiner, "combiner", owner, rows, axis=1)
     if isinstance(reduced, tf.RaggedTensor):

@@ -17,10 +17,11 @@ from tf_embed.tfra.keras.layers.reduction import one_row_each
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 class SquashedEmbedding(Embedding):
-    """Turns all ids of an example into one row.
+    """Pools all ids of an example into one row.
 
-    Whatever the number of axes behind the first, their rows are combined at once: a mean is that
-    of all ids, not of means. Ids of one axis are one example. What has no ids is 0.
+    The first axis of the ids is the axis of examples; ids of one axis are one example. All other
+    axes are pooled at once, so a mean is the mean of all ids, not of means. The output of an
+    example without ids is 0.
 
     Args:
         embedding_size: As in `Embedding`, and so are all others.
@@ -47,9 +48,9 @@ class SquashedEmbedding(Embedding):
             [examples, embedding_size]; [embedding_size] for ids of one axis.
 
         Raises:
-            TypeError: The ids are neither integers nor, where keys are, strings.
-            ValueError: The ids have no axis, or a function as combiner gave another shape.
-            tf.errors.InvalidArgumentError: An id does not fit the key dtype.
+            TypeError: If the ids and the keys are not both strings or both integers.
+            ValueError: If the ids have no axis, or a combiner function returns a wrong shape.
+            tf.errors.InvalidArgumentError: If an id does not fit the key dtype.
         """
         keys = self._keys(ids)
         squashed = self._squashed(by_example(keys, self.name), validation.is_training(training))
