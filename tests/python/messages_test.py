@@ -45,7 +45,7 @@ def unseen_lines(name: str, source: str, test: str, language: str = "test.py") -
     return [place.rpartition(":")[2] for one in missing for place in one.places]
 
 
-def test_messages_no_test_has_seen_become_fewer():
+def test_unseen_messages_do_not_become_more():
     _, missing = messages.unseen_of_tree()
     above = {
         folder: count
