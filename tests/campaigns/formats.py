@@ -135,7 +135,7 @@ class Snapshots(Format):
     def save(self, folder: pathlib.Path, seed: int) -> None:
         rows = folder.with_name(f"{folder.name}-rows")
         self._save_chain(folder, rows, seed)
-        gc.collect()  # what is linked has no other name from here on
+        gc.collect()  # from here on linked files have no other name
         shutil.rmtree(rows)
         if not any(".link" in file.name for file in folder.rglob("*")):
             raise RuntimeError("There are no links to damage.")
@@ -342,7 +342,7 @@ class LiveSegments(Format):
 
     name = "live segments"
     reads_all = False  # a file may have rows that have left
-    # The table has its files open: what has the name does not matter, nor what comes after the end.
+    # The table has its files open: replaced files and bytes after the end do not matter.
     kinds_without = ("missing", "longer", "renewed")
 
     def save(self, folder: pathlib.Path, seed: int) -> None:
