@@ -3,17 +3,17 @@
 
     python tests/campaigns/kill_publications.py [--kills=1000] [--seed=1]
 
-One process changes two tables and publishes them, with a dense weight that has the step. Another
-one follows, with tables in memory or on disk, while a thread of it looks rows up. SIGKILL comes to
-either at a random moment, while the other goes on, and the next one takes its place: a publisher
-goes on after the last step that was published. It is a finding
+A publisher changes two tables and publishes them with a dense weight that holds the step. A
+follower loads them into tables in memory or on disk, while one of its threads looks rows up.
+SIGKILL hits either process at a random moment, while the other one runs on. A new process replaces
+it. A new publisher continues from the last published step. These are findings:
 
-- if the rows of the follower, after an update, are not those of the step that its weight has;
-- if a lookup gets a row that is torn or of another key, or one that goes back to an earlier step
-  within a run of the publisher;
-- if a version goes back, or is of another step than was published under it;
-- if a follower can't load what is published, or does not reach the last version;
-- if a process fails, or says nothing for `--stall` seconds.
+- after an update, the follower's rows and its weight are of different steps;
+- a looked-up row is torn or of another key, or goes back to an earlier step within a run of the
+  publisher;
+- a version goes back, or has another step than the one published under it;
+- a follower can't load a published version, or does not reach the last one;
+- a process fails, or is silent for `--stall` seconds.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -92,8 +92,8 @@ class Model:
 
     Args:
         draw: Draws how many shards each table has, and which are on disk.
-        folder: Where those on disk have their rows.
-        tracked: Whether they keep track of changes.
+        folder: The folder for rows of tables on disk.
+        tracked: Whether the tables track changes.
     """
 
     def __init__(self, draw: random.Random, folder: pathlib.Path, tracked: bool) -> None:
@@ -251,7 +251,7 @@ def look(
 
 
 class Campaign:
-    """The folder, both processes, and what they have said."""
+    """The folder, both processes and their reports."""
 
     def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace) -> None:
         self.folder, self.stall, self.plant = folder, arguments.stall, arguments.plant or ""
@@ -299,7 +299,7 @@ class Campaign:
         return None
 
     def _settle(self) -> None:
-        """After a kill, the follower must come to what is published from now on."""
+        """Waits until the follower reaches the first version published after a kill."""
         publisher, _ = self._started()
         before = len(publisher.said)
         until = time.monotonic() + self.stall
@@ -380,7 +380,7 @@ class Campaign:
         self.version, self.step = version, step
 
     def _end_round(self) -> None:
-        """The publisher is through: the follower must come to what it published last."""
+        """Checks that the follower reaches the last version of a finished publisher."""
         assert self.publisher is not None and self.follower is not None
         self.publisher.end(kill=False)
         self._note()
@@ -407,7 +407,7 @@ class Campaign:
                 opened.write(b"damage" * 4)
 
     def start_again(self) -> None:
-        """Ends both, and forgets what there was."""
+        """Ends both processes and deletes their files."""
         for process in (self.publisher, self.follower):
             if process is not None:
                 with contextlib.suppress(Finding, OSError):
