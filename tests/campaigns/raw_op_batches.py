@@ -28,7 +28,7 @@ class RightCalls(RowCalls):
     # Bags, and the gradients of rows.
 
     def _bags(self, draw: random.Random, table: SomeTable) -> tuple[Arguments, int | None]:
-        """Keys of a table, and what makes bags of them; how many bags, None: keys.shape[:-1]."""
+        """Keys with bag arguments, and the number of bags; None: keys.shape[:-1]."""
         keys = self._keys(draw, table, rank=draw_one(draw, (1, 1, 2)))
         size = int(np.prod(keys["keys"].shape))
         dtype = draw_one(draw, (tf.int64, tf.int32))
@@ -326,7 +326,7 @@ class RightCalls(RowCalls):
     # Turns.
 
     def right_take_turn(self, draw: random.Random) -> Arguments:
-        gc.collect()  # what is left of a tf.function keeps the turns that it took
+        gc.collect()  # frees the turns that dead tf.functions hold
         return {"table": self._some(draw).handle}
 
     def right_end_turn(self, draw: random.Random) -> Arguments:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`help` of each public name: what it does, its arguments, what it gives and raises, an example."""
+"""`help` of each public name has a summary, arguments, result, errors and an example."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _has_source(function: Any) -> bool:
 
 
 def every(check: Callable[..., Iterator[str]], names: dict[str, Any]) -> list[str]:
-    """What a check finds in all of some names."""
+    """The faults that a check finds in some names."""
     return [fault for name, value in names.items() for fault in check(name, value)]
 
 
@@ -205,7 +205,7 @@ def _told(x: int) -> int:
 
 
 class PlantedTest(parameterized.TestCase):
-    """Each check finds what is planted, and lets the good pass."""
+    """Each check finds a planted fault, and lets a good docstring pass."""
 
     @parameterized.parameters(
         (without_example, "has no example"),

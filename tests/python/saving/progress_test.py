@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`progress=` of saves and loads: which calls are made, with which numbers, and what errors do."""
+"""`progress=` of saves and loads: the calls, their numbers, and the effect of errors."""
 
 from __future__ import annotations
 
