@@ -64,7 +64,7 @@ class Format:
         is_ours: Whether it is ours: an error must name a file or the folder, and leave no rows.
         reads_all: Whether every byte is read and has a checksum: nothing damaged may be loaded.
         has_checksums: Whether it promises that no damage gives wrong rows.
-        kinds_without: Damages that mean nothing here.
+        kinds_without: Kinds of damage that do not apply to the format.
         loaded: The tables that the last load filled; a load that fails must leave none of its rows.
     """
 
@@ -379,7 +379,7 @@ FORMATS: dict[str, type[Format]] = {
 
 
 def limit_memory(more: int) -> None:
-    """Lets this process have so many more bytes of address space than now."""
+    """Limits the address space of this process to `more` bytes above its present size."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -132,7 +132,7 @@ def _quotes(message: str, hostile: Any) -> bool:
 
 
 def child(options: argparse.Namespace) -> None:
-    """Runs calls, from a number on, and tells of each through a pipe."""
+    """Runs calls from a number on, and reports each through a pipe."""
     import faulthandler
     import resource
 
@@ -157,11 +157,11 @@ def child(options: argparse.Namespace) -> None:
         tell(*outcome(calls[name], name, argument, value))
     os.chdir("/")
     folder.cleanup()
-    os._exit(0)  # not through destructors, which are none of the calls
+    os._exit(0)  # skips destructors, which are not under test
 
 
 def _lines(pipe: int, seconds: float) -> Iterator[str | None]:
-    """Lines as they come; None where none came in time."""
+    """Yields lines as they arrive; None after a time-out."""
     rest = b""
     patience = START_SECONDS
     while True:

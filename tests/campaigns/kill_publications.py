@@ -69,7 +69,7 @@ class Shadow:
 
 
 def step_of(place: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The key numbers that a step writes, and those that it removes afterwards."""
+    """The key numbers that a step writes, and the key numbers that it then removes."""
     draw = np.random.default_rng([place, step])
     # Now and then most rows leave, so that memory is given back.
     removed = draw.choice(KEYS, KEYS * 3 // 4 if step % 60 == 0 else 20, replace=False)
@@ -175,7 +175,7 @@ def publish(seed: int, step: int, plant: str, path: pathlib.Path, report: Report
 
 
 def follow(seed: int, plant: str, path: pathlib.Path, report: Report) -> None:
-    """Follows, and compares rows with those of the step that was published."""
+    """Follows, and compares its rows with the rows of the published step."""
     draw, shadow = random.Random(seed), Shadow()
     model = Model(draw, path.parent / f"served-{os.getpid()}", tracked=False)
     follower = Follower(model.parts, path)
@@ -264,10 +264,10 @@ class Campaign:
         self.follower: Process | None = None
         self.steps: dict[int, int] = {}  # of versions that were published
         self.announced = {0}  # steps
-        self.version = self.step = 0  # that the follower said last
+        self.version = self.step = 0  # the last ones that the follower reported
 
     def kill_one(self, number: int) -> None:
-        """Kills one of both, of which the other goes on."""
+        """Kills one process while the other one runs on."""
         r = self.random
         publisher, follower = self._started()
         # A killed one leaves files that the next one meets, so it must have come to something.
@@ -342,7 +342,7 @@ class Campaign:
         self._note()
 
     def _listen(self, process: Process, event: str) -> bool:
-        """Waits until a process has said something, or has come to its end."""
+        """Waits until a process has reported `event` or its end."""
         until = time.monotonic() + self.stall
         while all(one not in (event, "end") for one, _ in process.said):
             if time.monotonic() > until:

@@ -42,7 +42,7 @@ import tf_embed
 
 STEPS = 300  # of a round; then training begins again
 ACTIONS = ("save", "save", "save", "changes", "changes", "changes", "changes", "fold", "keep")
-# Names that are saved again and again. No snapshot has the changes since one of these.
+# Names that are saved repeatedly. No snapshot has the changes since one of these.
 REPLACED, FOLDED = "again", "folded"
 PLANTS = ("step", "half", "damage", "gone")
 
@@ -192,7 +192,7 @@ def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
 def check(
     wanted: dict[str, list[int]], seen: set[str], seed: int, folder: pathlib.Path, report: Report
 ) -> None:
-    """Loads snapshots, of those that were seen before a few, and says after which step each was."""
+    """Loads all new snapshots and a few known ones, and reports the step of each."""
     draw, shadow = random.Random(seed), Shadow()
     found = tf_embed.Snapshots(folder / "snapshots", []).list_snapshots()
     report("listed", names=[[info.name, [info.since, info.time]] for info in found])
@@ -216,7 +216,7 @@ def check(
 
 
 def read_for(process: Process, seconds: float) -> bool:
-    """Listens for some time; False if the process ends before."""
+    """Reads reports for some time. Returns False if the process ends first."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not process.read(until - time.monotonic()):
@@ -225,7 +225,7 @@ def read_for(process: Process, seconds: float) -> bool:
 
 
 def wait_for_next(process: Process, event: str) -> bool:
-    """Listens until the process says something once more; False if it ends before."""
+    """Waits until the process reports `event` again. Returns False if it ends first."""
     before = len(process.said)
     while all(one != event for one, _ in process.said[before:]):
         if not process.read(1.0):
@@ -357,7 +357,7 @@ class Campaign:
             self.counts["uncertain, and not there"] += 1
 
     def check_names(self, found: Iterable[str]) -> None:
-        """Compares the names that are listed with those that there must be."""
+        """Compares the listed names with the expected ones."""
         sure = [name for name, known in self.known.items() if known.is_sure]
         if missing := [name for name in sure if name not in found]:
             raise Finding(f"snapshots that were saved are gone: {missing}")

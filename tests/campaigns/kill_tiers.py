@@ -160,7 +160,7 @@ class Saves(keras.callbacks.Callback):
         do()
         self.report("saved", how=how, step=step)
 
-    def save_keras(self) -> None:  # Keras writes where it is told, and not aside
+    def save_keras(self) -> None:  # Keras overwrites in place, so this renames
         self.model.save(self.folder / "unfinished.keras")
         os.replace(self.folder / "unfinished.keras", self.folder / "whole.keras")
 
@@ -263,7 +263,7 @@ class Campaign:
         )
         left = self.tiers()
         process = Process(lambda report: train(plan, self.folder, report), self.folder / "errors")
-        # Most die in training; some before, and some are let go on to the end of the round.
+        # Most die in training, some before it, and some run to the end of the round.
         chance = r.random()
         event, most = ("step", 1.2) if chance < 0.7 else ("making", 0.8)
         if chance > 0.95:

@@ -78,13 +78,13 @@ class Latencies:
             np.add.at(self.counts, places.astype(int).clip(max=len(self.counts) - 1), 1)
 
     def microseconds(self, part: float) -> float:
-        """That of a percentile, given as a part of 1."""
+        """The latency at a percentile, given as a part of 1."""
         place = np.searchsorted(np.cumsum(self.counts), part * self.counts.sum())
         return float(0.1 * 1.02 ** (place + 0.5))
 
 
 def together(works: Sequence[Callable[[], None]], seconds: float) -> None:
-    """Calls each work again and again, each in a thread.
+    """Calls each work repeatedly, each in a thread.
 
     Raises:
         Exception: The first error of a work.

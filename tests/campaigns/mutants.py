@@ -60,7 +60,7 @@ CC_TOKEN = re.compile(
         ]
     )
 )
-# Lines whose change is none of the code's meaning, or no code.
+# Lines that are no code, or whose change does not affect its meaning.
 CC_SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|using|namespace|\*)|_Pragma|prefetch")
 PYTHON_OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",

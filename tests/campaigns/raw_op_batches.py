@@ -239,7 +239,7 @@ class RightCalls(RowCalls):
         }
 
     def _saved(self, draw: random.Random) -> tuple[SomeTable, Arguments]:
-        """A table that has just been saved, and where."""
+        """A table that has just been saved, and the arguments that name its files."""
         table = self._some(draw)
         place = {"folder": tf.constant(os.path.join(self.folder, "saved")), "file_name": "rows"}
         RAW.tf_embed_save_rows(table=table.handle, buffer_bytes=64, **place)

@@ -29,7 +29,7 @@ from raw_op_makers import (
 )
 
 CALLS_IN_BLOCK = 50
-# Of 100 calls, so many are right, and so many have nothing right about them.
+# Percentages of calls: with right arguments only, and with random arguments only.
 RIGHT, RANDOM = 15, 15
 
 MAX_AXES = 253  # of tf.reshape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of every raw op, to find those that end the process or never return.
+"""Random calls of every raw op, to find calls that end the process or never return.
 
     python tests/campaigns/raw_ops.py [--calls=500] [--seed=1] [--processes=1] [--limit=120]
     python tests/campaigns/raw_ops.py --replay=SEED:NUMBER        one call again, in its block
@@ -66,7 +66,7 @@ class Figures:
 
 
 def make_calls(arguments: argparse.Namespace) -> None:
-    """Makes the calls from `first` up to `last`, and tells of each on the pipe."""
+    """Makes the calls from `first` up to `last`, and reports each on the pipe."""
     faulthandler.enable(all_threads=False)
     import tensorflow as tf
     from raw_op_calls import CALLS_IN_BLOCK, Block
@@ -95,7 +95,7 @@ def make_calls(arguments: argparse.Namespace) -> None:
                 _do_planted(plant)
             try:
                 call.make()
-            except Exception as error:  # whichever way it is refused
+            except Exception as error:  # any refusal
                 print("refused", type(error).__name__, file=pipe)
                 if arguments.verbose:
                     print(f"    {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
@@ -146,10 +146,10 @@ class Child:
         return line.decode(errors="replace")
 
     def end(self, hangs: bool = False) -> tuple[int, str]:
-        """Waits for its end, or makes it end; its status, and the last that it wrote to stderr."""
+        """Waits for the end, or enforces it. Returns the status and the end of stderr."""
         os.close(self._reader)
         if hangs:
-            self._process.send_signal(signal.SIGABRT)  # it writes where its threads are
+            self._process.send_signal(signal.SIGABRT)  # prints the stacks of its threads
         try:
             self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:

@@ -209,7 +209,7 @@ class Backups(Saver):
 class Exports(Saver):
     """`export_static` over the export before.
 
-    Between two renames that one has a name of its own, which an error tells.
+    Between two renames the previous export has another name, which an error message gives.
     """
 
     name = "exports"

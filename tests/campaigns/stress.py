@@ -365,7 +365,7 @@ def child(arguments: argparse.Namespace) -> None:
             time.sleep(0.5)
             with one:
                 print(json.dumps({"calls": sum(dict(stress.calls).values())}), flush=True)
-        os._exit(0)  # threads go on until the end of the process
+        os._exit(0)  # threads run until the process ends
 
 
 def run_kind(name: str, seconds: float, arguments: argparse.Namespace) -> tuple[int, str]:

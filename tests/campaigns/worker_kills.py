@@ -141,7 +141,7 @@ class Series:
         )
 
     def end(self, expected: Any, expected_losses: Any) -> None:
-        """The launch that comes to the end."""
+        """Runs the last launch to its end, and compares its results."""
         launched = self._launch()
         if launched.code or len(launched.results) != self.workers:
             self._say("the end", [launched.printed[-3000:]])

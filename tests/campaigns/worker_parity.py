@@ -61,7 +61,7 @@ class Expected:
 
 
 def with_shards(setup: Setup, workers: int) -> Setup:
-    """The setup of the one process that is expected to come to the same."""
+    """The setup of the one process that must get the same results."""
     return dataclasses.replace(setup, shards=workers if setup.bound == "tight" else 1)
 
 

@@ -101,9 +101,9 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def ways_of(name: str) -> list[list[str]]:
-    """How each of two workers asks."""
+    """The kinds of requests of each of two workers."""
     if name == "wire float16":
-        return [[], []]  # as rows, which are pooled where the batch is
+        return [[], []]  # as rows, pooled by the worker of the batch
     if name == "uneven":
         return [["keys"], ["bags"]]
     way = "bags" if name in worker_pools.BY_BAGS else "keys"

@@ -87,7 +87,7 @@ def result_untold(name: str, value: Any) -> Iterator[str]:
 
 
 def errors_untold(name: str, value: Any) -> Iterator[str]:
-    """Functions that raise an error of their own, and do not say so."""
+    """Functions that raise an error of their own without documenting it."""
     made: Any = value
     if isinstance(value, type):
         own = (vars(value).get("__post_init__"), vars(value).get("__init__"))
@@ -171,7 +171,7 @@ class PublicNamesTest(parameterized.TestCase):
         self.assertEmpty(found, "\n".join(found))
 
     def _asked(self) -> dict[str, Any]:
-        """All names but those that others document, or that no user calls."""
+        """All names, except names documented elsewhere or never called by users."""
         return {
             name: value
             for name, value in self.names.items()
