@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that all test files share: a printed seed, a clean Keras, names for doctests.
 
-Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SEED says otherwise.
+Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SEED is set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tf_embed
 # Helpers, and programs with command-line flags of their own.
 collect_ignore = ["campaigns", "cc", "support", "tables"]
 
-# Two logical CPUs for the tests of replicas; it must be said before TensorFlow starts.
+# Two logical CPUs for the tests of replicas. They must be set before TensorFlow starts.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )

@@ -3,21 +3,21 @@
 
     python tests/campaigns/corruption.py [--count=1000] [--seed=1] [--only=FORMAT]
 
-`--count` is for each of formats.FORMATS, and a damage one of damages.KINDS. For a format of ours it
-is a finding
+Each of formats.FORMATS gets `--count` damages, of the kinds in damages.KINDS. These are findings
+for a format of tf_embed:
 
-- if what is damaged is loaded all the same, though all of it is read, or with wrong rows;
-- if it raises something else than a tf.errors.OpError or a ValueError;
-- if the message names neither the folder nor the file;
-- if a table has rows afterwards.
+- a load of damaged files succeeds, if it reads every byte, or gives wrong rows;
+- the error is neither a tf.errors.OpError nor a ValueError;
+- the message names neither the folder nor the file;
+- a table has rows after a failed load.
 
-For the formats of TensorFlow, Keras and TFRA the figures say what became of damages. Wrong rows are
-a finding where rows have a checksum of ours or of TensorFlow's: in .keras, .weights.h5 and
-checkpoints. For all formats it is a finding
+For formats of TensorFlow, Keras and TFRA the figures count the outcomes. Wrong rows are a finding
+if they have a checksum of tf_embed or TensorFlow: in .keras, .weights.h5 and checkpoints. These are
+findings for every format:
 
-- if the process ends, says nothing for `--stall` seconds, or needs more than 1 GiB beyond what it
-  needs for files that are whole;
-- if files do not load, or not equal, once they are as they were.
+- the process ends, or is silent for `--stall` seconds;
+- the load needs over 1 GiB more memory than for intact files;
+- the restored files do not load, or load with other rows.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -48,7 +48,7 @@ PLANTS = ("none", "rows", "wrong", "end", "memory")
 
 
 class Damaged:
-    """The files of a format, and what becomes of damages."""
+    """The files of a format, and the outcomes of their damages."""
 
     def __init__(
         self, form: Format, folder: pathlib.Path, plant: str, seed: int, report: Report
@@ -94,7 +94,7 @@ class Damaged:
         self.report("done", outcome=outcome, kind=kind, finding=finding)
 
     def _outcome(self, files: dict[pathlib.Path, bytes | None]) -> tuple[str, str]:
-        """What became of it, and what is wrong with that."""
+        """Loads damaged files. Returns the outcome, and the finding or ""."""
         form, plant = self.form, self.plant
         form.loaded = [] if form.name != "snapshots" else form.loaded
         if plant == "end":
@@ -151,7 +151,7 @@ def damage(
 
 
 class Campaign:
-    """What was seen."""
+    """The counts of damages, outcomes and findings."""
 
     def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace) -> None:
         self.folder, self.arguments = folder, arguments

@@ -15,10 +15,10 @@ class Damages:
     """Draws damages.
 
     Args:
-        draw: What draws.
-        folder: The folder of the files, which words leave out.
-        whole: What the files have.
-        earlier: Files of the same kinds, with rows of an earlier time.
+        draw: The random generator.
+        folder: The folder of the files; descriptions give paths relative to it.
+        whole: The intact content of each file.
+        earlier: Files of the same kinds from an earlier save, with other rows.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Damages:
         self._earlier = earlier
 
     def next(self, kind: str) -> tuple[str, dict[pathlib.Path, bytes | None]]:
-        """Words for a damage, and what files have by it; None: they are not there."""
+        """The description of a damage, and the damaged files; None for a removed file."""
         draw = self._draw
         file = draw.choice([one for one, content in self._whole.items() if content])
         content = self._whole[file]
@@ -62,7 +62,7 @@ class Damages:
         return words, {file: self._earlier_content(file)}
 
     def _earlier_content(self, file: pathlib.Path) -> bytes:
-        """What a file of that kind and place had before."""
+        """The earlier content of the file with the same kind and position."""
         mine = [one for one in self._whole if self._kind(one) == self._kind(file)]
         its = [one for one in self._earlier if self._kind(one) == self._kind(file)]
         place = mine.index(file)
@@ -73,5 +73,5 @@ class Damages:
 
 
 def files_in(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
-    """All files below a folder, and what they have."""
+    """The content of each file below a folder."""
     return {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}

@@ -28,14 +28,14 @@ def options(doc: str, plants: Sequence[str], stall: float = 60.0) -> argparse.Ar
 def show(
     campaign: str, count: int, failures: int, begin: float, counts: collections.Counter[str]
 ) -> int:
-    """Prints what happened how often, and a line of JSON with all of it.
+    """Prints the count of each outcome, then a line of JSON with all figures.
 
     Args:
         campaign: The campaign's name.
-        count: How many times something was disturbed.
-        failures: How many findings there are.
-        begin: When it began, of `time.monotonic`.
-        counts: What happened how often.
+        count: The number of disturbances.
+        failures: The number of findings.
+        begin: The start time, of `time.monotonic`.
+        counts: The count of each outcome.
 
     Returns:
         The exit status: 1 if there are findings.

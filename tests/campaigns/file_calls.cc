@@ -3,8 +3,8 @@
 // that change a folder, and makes some of them fail or slow. tests/campaigns/file_calls.py builds
 // it, drives it and reads the log. Until it is told a folder it does nothing.
 //
-// Calls of the C library are seen, those that it makes itself are not. So streams of fopen are made
-// anew over these calls, by fopencookie. Bytes that are written through a memory map are not seen.
+// Calls into the C library are seen, but not the calls that it makes itself. Streams of fopen are
+// therefore rebuilt over these calls by fopencookie. Writes through a memory map are not seen.
 //
 // A record of the log is a Header, one path or two, and bytes. It is appended when the call has
 // returned, by a single write, so a log that ends anywhere is the log of a process that was killed.
@@ -240,7 +240,7 @@ FILE* OpenStream(const char* path, const char* mode) {
 extern "C" {
 
 // Watches `path`, an absolute one without links, in this process and those that it forks from now
-// on. `log`: where calls are logged; empty: nowhere.
+// on. `log`: the path of the log; empty for no log.
 void file_calls_begin(const char* path, const char* log) {
   for (auto& handle : handles) handle = 0;
   for (Fault& fault : faults) {

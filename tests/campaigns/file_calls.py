@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of a process that change files: seen, logged, and made to fail.
+"""Intercepts the calls of a process that change files, to log them or make them fail.
 
-`start_under` runs a program again with the library of file_calls.cc before all others. Then `watch`
-begins in a process, mostly a forked one, and `records_in` reads its log.
+`start_under` runs a program again with the library of file_calls.cc preloaded. Then `watch` starts
+the log of a process, mostly a forked one, and `records_in` reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Record:
         made: Of an open: whether the file was made, if it was not there.
         cut: Of an open: whether the file was cut to no bytes.
         handle: The number of an open file; "open" gives it.
-        offset: Where bytes were written; the new size of "truncate".
+        offset: The offset of written bytes; the new size of "truncate".
         data: The bytes of "write" and "mark".
     """
 
@@ -54,7 +54,7 @@ def start_under() -> None:
 
 
 def remove_library() -> None:
-    """Removes what `start_under` has built. The program goes on."""
+    """Removes the library that `start_under` built. The program continues."""
     preload.remove_library(_VARIABLE)
 
 
@@ -71,7 +71,7 @@ def watch(folder: pathlib.Path, log: pathlib.Path | None = None) -> None:
 
     Args:
         folder: A folder that is there.
-        log: Where calls are logged.
+        log: The path of the log; None for no log.
     """
     path = str(folder.resolve()).encode()
     _library().file_calls_begin(path, b"" if log is None else str(log).encode())

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets each call of a save that changes a file fail, and loads what is there.
+"""Makes each file-changing call of a save fail, and loads the files that are left.
 
     python tests/campaigns/file_faults.py [--count=0] [--seed=1] [--only=NAME]
 
-What saves is one of `savers.SAVERS`, except backups: Keras writes these by HDF5, which may end the
-process (signal 11) if it can't write. A save is made again and again: its first call of a kind
-fails, then the second one, and so on, alone or with all later ones, as is drawn. Kinds are the
-calls that open, write, cut, synchronize, rename, link and remove files and make folders. Errors are
-those of a full disk and of a broken one. `--count` is the most calls of a kind that fail, drawn at
-random; 0 for all. At last writes are short, and calls slow. It is a finding
+The savers are `savers.SAVERS`, except backups: Keras writes these by HDF5, which may end the
+process (signal 11) if it can't write. A save is repeated. Its first call of a kind fails, then its
+second, and so on, either alone or with all later calls. Kinds are the calls that open, write,
+truncate, synchronize, rename, link and remove files and make folders. Errors are those of a full
+disk and of a broken one. `--count` limits the failed calls of each kind, drawn at random; 0 fails
+all. The last runs have short writes and slow calls. These are findings:
 
-- if a save that failed leaves neither the rows of before nor those that it was to save, or one that
-  returned does not leave these;
-- if a save that failed raises no error, and its rows are not there;
-- if the message of an error does not name the folder;
-- if the next save, of a disk that is well again, fails or is not loaded;
-- if the process ends, or says nothing for `--stall` seconds.
+- a failed save leaves neither the old rows nor the new ones;
+- a save that returned without an error does not leave the new rows;
+- the message of an error does not name the folder;
+- the next save, on a healthy disk, fails or can't be loaded;
+- the process ends, or is silent for `--stall` seconds.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -59,7 +58,7 @@ class Faults:
         saver.save(1)
 
     def one(self, kind: str, passes: int, error: int, for_good: bool) -> str | None:
-        """Lets a call fail. What became of the save; None if it had no such call."""
+        """Makes a call fail. Returns the outcome of the save; None if it had no such call."""
         before, number = self.number, self.number + 1
         first = file_calls.count(kind)
         file_calls.fail(kind, passes, error, for_good)
@@ -92,7 +91,7 @@ class Faults:
         return "error, the new rows are there" if found == number else "error, the old rows are"
 
     def save_and_load(self, number: int) -> None:
-        """A save on a disk that is well."""
+        """Saves on a healthy disk, and loads."""
         self.saver.save(number)
         self.number = number
         if (found := self.saver.load()) != number:

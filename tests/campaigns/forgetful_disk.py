@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder as it may be found after the machine has lost its power.
+"""A model of the state of a folder after a power failure.
 
-`Disk` follows the log of `file_calls` up to a moment. `Disk.after_crash` then gives the folder that
-a file system may show when the machine is on again. This is the model of a crash:
+`Disk` replays the log of `file_calls` up to a moment. `Disk.after_crash` then gives a folder that a
+file system may show after the reboot. The model of a crash:
 
-- The bytes and the length of a file stay for certain once an fsync or fdatasync of that file has
-  returned. What was written later may be lost: each write as a whole, its end, or any of its pages
-  of 4,096 bytes. Lost bytes before the end of a file are zeros.
-- A change of names (a new file, folder or link, a rename, a removal) stays for certain once an
-  fsync of its folder has returned. An fsync of the file itself does nothing for its name. Later
-  changes may be lost, each by itself, in any order. A rename is one change, also from a folder to
-  another, and stays once either of them is synchronized.
-- A file that has no name is gone, whatever was synchronized.
+- The bytes and the length of a file are durable once an fsync or fdatasync of that file has
+  returned. Later writes may be lost: each as a whole, its end, or any of its pages of 4,096 bytes.
+  Lost bytes before the end of a file are zeros.
+- A change of names (a new file, folder or link, a rename, a removal) is durable once an fsync of
+  its folder has returned. An fsync of the file itself does nothing for its name. Later changes may
+  be lost, each by itself, in any order. A rename is one change, also between folders. It is durable
+  once either folder is synchronized.
+- A file without a name is gone, even if it was synchronized.
 
-POSIX promises no more than this. ext4, xfs and btrfs keep more order, so `Loss` has four kinds, of
-which one is the order of a journal. Disks that say that they have written what they have not, or
-that lose what they had, are not in the model.
+POSIX promises no more than this. ext4, xfs and btrfs keep more order, so one of the four LOSSES is
+the order of a journal. Disks that acknowledge unwritten data or lose durable data are not modeled.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from collections.abc import Iterable
 from file_calls import Record
 
 PAGE = 4096
-# What stays of what was not synchronized: nothing; all, as when a process is killed; names in the
-# order of their changes up to a moment, as in a journal; anything.
+# The part of unsynchronized changes that stays: nothing; all, as after the kill of a process; names
+# in the order of their changes up to a moment, as in a journal; anything.
 LOSSES = ("nothing stays", "all stays", "a journal", "anything")
 
 
@@ -49,11 +48,11 @@ class _Change:
     """A change of names, or of the bytes of a file.
 
     Attributes:
-        names: The folder, the name, and what has it from then on, for each name.
+        names: For each changed name: the folder, the name and its new node; None if removed.
         file: The file whose bytes change; None if names do.
-        offset: Where; the new size if `data` is None.
+        offset: The offset of the bytes; the new size if `data` is None.
         data: The bytes.
-        is_sure: Whether it stays.
+        is_sure: Whether the change is durable.
     """
 
     names: tuple[tuple[_Node, str, _Node | None], ...] = ()
@@ -64,11 +63,11 @@ class _Change:
 
 
 class Disk:
-    """What a process has done to a folder that was empty.
+    """The changes of a process to an initially empty folder.
 
     Args:
         records: The log, up to the moment of the crash.
-        forgets: "files" or "folders" for a disk that does not mind when these are synchronized.
+        forgets: "files" or "folders" for a disk that ignores their synchronization.
     """
 
     def __init__(self, records: Iterable[Record], forgets: str = "") -> None:
@@ -108,7 +107,7 @@ class Disk:
                 todo.append((f"{path}/{name}" if path else name, child))
         return found
 
-    # What each kind of record does.
+    # One method for each kind of record.
 
     def _find(self, path: str) -> _Node | None:
         node: _Node | None = self._root
@@ -228,7 +227,7 @@ def put(found: dict[str, bytes | None], folder: pathlib.Path) -> None:
 
 
 def content_of(folder: pathlib.Path) -> dict[str, bytes | None]:
-    """What `Disk.after_crash` would give for a folder as it is."""
+    """The present content of a folder, in the form of `Disk.after_crash`."""
     return {
         str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
         for path in folder.rglob("*")

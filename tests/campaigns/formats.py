@@ -64,7 +64,7 @@ class Format:
         is_ours: Whether it is ours: an error must name a file or the folder, and leave no rows.
         reads_all: Whether every byte is read and has a checksum: nothing damaged may be loaded.
         has_checksums: Whether it promises that no damage gives wrong rows.
-        kinds_without: Damages that mean nothing here.
+        kinds_without: Kinds of damage that do not apply to the format.
         loaded: The tables that the last load filled; a load that fails must leave none of its rows.
     """
 
@@ -135,7 +135,7 @@ class Snapshots(Format):
     def save(self, folder: pathlib.Path, seed: int) -> None:
         rows = folder.with_name(f"{folder.name}-rows")
         self._save_chain(folder, rows, seed)
-        gc.collect()  # what is linked has no other name from here on
+        gc.collect()  # from here on linked files have no other name
         shutil.rmtree(rows)
         if not any(".link" in file.name for file in folder.rglob("*")):
             raise RuntimeError("There are no links to damage.")
@@ -342,7 +342,7 @@ class LiveSegments(Format):
 
     name = "live segments"
     reads_all = False  # a file may have rows that have left
-    # The table has its files open: what has the name does not matter, nor what comes after the end.
+    # The table has its files open: replaced files and bytes after the end do not matter.
     kinds_without = ("missing", "longer", "renewed")
 
     def save(self, folder: pathlib.Path, seed: int) -> None:
@@ -379,7 +379,7 @@ FORMATS: dict[str, type[Format]] = {
 
 
 def limit_memory(more: int) -> None:
-    """Lets this process have so many more bytes of address space than now."""
+    """Limits the address space of this process to `more` bytes above its present size."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -4,11 +4,11 @@
     python tests/campaigns/fuzz.py --programs=FOLDER --replays=FOLDER [--seconds=60] [--only=NAME]
 
 `make fuzz` builds the programs and runs this. All readers together get `--seconds`. Each begins
-with the seeds that the library's writers write, with the corpus in tests/cc/fuzz/corpus, and with
-what earlier runs have kept in build/fuzz/kept. A reader must take no more memory than MEMORY_MB in
-all and ALLOCATION_MB at once, nor more than INPUT_SECONDS for an input. The last line has the
-figures; the exit status is 1 if something was found. The input is then in build/fuzz/found: it goes
-to the corpus, which tests replay, once the reader is mended.
+with the seeds from the library's writers, the corpus in tests/cc/fuzz/corpus, and the inputs that
+earlier runs kept in build/fuzz/kept. A reader must take no more memory than MEMORY_MB in all and
+ALLOCATION_MB at once, nor more than INPUT_SECONDS for an input. The last line has the figures. The
+exit status is 1 if there is a finding, whose input is then in build/fuzz/found. It goes to the
+corpus, which tests replay, once the reader is fixed.
 """
 
 from __future__ import annotations

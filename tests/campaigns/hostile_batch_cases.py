@@ -44,7 +44,7 @@ def _make_layer(**good: Any) -> dict[str, Any]:
 
 
 def use_layer(layer: Any) -> None:
-    """Looks up, makes a step, and reads and saves what there is then."""
+    """Looks up, makes a step, reads the rows and serializes the layer."""
     variables = layer.trainable_variables
     before = [table.lookup([0, 2]) for table in layer.tables]
     bags = [tf.constant([0, 2])] * len(layer.feature_table_map)
@@ -66,7 +66,7 @@ def _are_finite(rows: tf.Tensor) -> bool:
 
 
 def use_settings(made: Any) -> None:
-    """Saves them, and makes them of what was saved."""
+    """Serializes settings and compares the ones made from their config."""
     config = made.get_config()
     if type(made).from_config(json.loads(json.dumps(config))) != made:
         raise AssertionError(f"{config} is of others than {made}")

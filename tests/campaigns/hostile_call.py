@@ -22,12 +22,12 @@ class Call:
     """How a public name is called.
 
     Attributes:
-        make: Gives what is called.
-        good: Gives the good arguments.
+        make: Returns the callable to test.
+        good: Returns the good arguments.
         kinds: The kind of each argument.
-        then: The first use of what was made.
+        then: The first use of the call's result.
         apart: Arguments that get no hostile values.
-        says: Words by which a message may name what is wrong, besides the argument's name.
+        says: Other names, next to the argument's, that an error message may use.
     """
 
     make: Callable[[], Callable[..., Any]]

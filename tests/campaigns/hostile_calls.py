@@ -8,20 +8,20 @@ Each argument of each call of `hostile_cases.CALLS` gets each value of its kind,
 for the other arguments. The outcome of a call is one of these:
 
 - refused: a ValueError, a TypeError or an error of TensorFlow that names the argument or the table,
-  and shows the value or what is wrong with it;
-- taken, for a reason that the kind of the argument gives;
-- unlisted: taken, for no such reason;
-- riddle: another exception, or one whose message does not say what is wrong, or one that comes
-  only when what was made is used;
-- crash: the process died, or there was no answer for some time.
-- uncovered: no call, but a public name, or an argument of one, that no case knows.
+  and shows the value or its fault;
+- taken: accepted, for a reason that the kind of the argument gives;
+- unlisted: accepted, for no such reason;
+- riddle: another exception, a message that does not explain the fault, or an error that comes only
+  at the first use of the result;
+- crash: the process died or gave no answer in time;
+- uncovered: no call, but a public name or argument without a case.
 
-Findings, which are all but the first two, are printed, one a line, and figures at the end. Ends
-with 1 if there is one.
+All outcomes except the first two are findings. They are printed, one a line, before the figures.
+The exit status is 1 if there is a finding.
 
-The calls run in a child process, which tells what it is about to do; a new one goes on behind a
-call that ends it, or that takes more than `--seconds`. `--every=N` runs an N-th of the values of
-each argument, drawn by the seed. `--also` names a Python file with more `CALLS`.
+The calls run in a child process, which announces each call. If a call ends the process or takes
+more than `--seconds`, a new process continues with the next call. `--every=N` runs an N-th of the
+values of each argument, drawn by the seed. `--also` names a Python file with more `CALLS`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _more(path: str | None) -> dict[str, Any]:
 
 
 def outcome(call: Any, name: str, argument: str, value: str) -> tuple[str, str]:
-    """What became of a call, and what there is to say about it."""
+    """The outcome of a call, and details of it."""
     import tensorflow as tf
 
     kind = call.kinds[argument]
@@ -103,13 +103,13 @@ def outcome(call: Any, name: str, argument: str, value: str) -> tuple[str, str]:
 
 
 def _names(message: str, argument: str, call: Any) -> bool:
-    """Whether it names the argument, or our table or layer."""
+    """Whether the message names the argument, the table or the layer."""
     subjects = (argument, "hostile_table", "hostile_layer", *call.says)
     return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", message) for one in subjects)
 
 
 def _shows(message: str, hostile: Any) -> bool:
-    """Whether it shows the value, or what of it is wrong."""
+    """Whether the message shows the value or its fault."""
     forms = [type(hostile).__name__]
     for show in (repr, str):
         try:
@@ -132,7 +132,7 @@ def _quotes(message: str, hostile: Any) -> bool:
 
 
 def child(options: argparse.Namespace) -> None:
-    """Runs calls, from a number on, and tells of each through a pipe."""
+    """Runs calls from a number on, and reports each through a pipe."""
     import faulthandler
     import resource
 
@@ -157,11 +157,11 @@ def child(options: argparse.Namespace) -> None:
         tell(*outcome(calls[name], name, argument, value))
     os.chdir("/")
     folder.cleanup()
-    os._exit(0)  # not through destructors, which are none of the calls
+    os._exit(0)  # skips destructors, which are not under test
 
 
 def _lines(pipe: int, seconds: float) -> Iterator[str | None]:
-    """Lines as they come; None where none came in time."""
+    """Yields lines as they arrive; None after a time-out."""
     rest = b""
     patience = START_SECONDS
     while True:
@@ -178,7 +178,7 @@ def _lines(pipe: int, seconds: float) -> Iterator[str | None]:
 
 
 def outcomes(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """The outcome of each call, the call, and what was said, from as many children as it takes."""
+    """The outcome, name and message of each call, from as many children as needed."""
     first: int | None = 0
     while first is not None:
         with tempfile.TemporaryFile() as errors:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of arguments of tf_embed: what each takes of the hostile values, and why."""
+"""The kinds of arguments of tf_embed: the hostile values that each accepts, and the reasons."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ CREATOR = kind(
 
 
 class UnknownStatistics(tf_embed.RestrictPolicy):
-    """A policy that wants what no table keeps."""
+    """A policy that needs statistics that no table keeps."""
 
     statistics = ("no_such",)
 
@@ -330,7 +330,7 @@ IDS = kind(
         "ragged floats": lambda: tf.ragged.constant([[1.5]]),
     },
 )
-# Python and NumPy give up first on what no machine has a number for.
+# Python or NumPy raises first, because no machine type holds these values.
 UNPRINTABLE = "10**5000, array of objects, array of dates, structured array"
 IDS = IDS.refused_by(KERAS, UNPRINTABLE)
 ONE_ID = IDS.taking("one id, without an axis", "-1, 0, 3, 2**63-1, tensor int8")

@@ -26,7 +26,7 @@ import tf_embed as te
 
 
 def _use(optimizer: Any) -> None:
-    """Makes a step, and saves what there is then."""
+    """Makes a step and serializes the optimizer."""
     rows = keras.Variable(np.ones([3, 2], np.float32))
     optimizer.apply([np.ones([3, 2], np.float32)], [rows])
     if not np.isfinite(rows.numpy()).all():

@@ -88,10 +88,10 @@ class Kind:
     """A kind of argument.
 
     Attributes:
-        takes: Names of hostile values that are taken, and the reason of each.
-        also: Hostile values that this kind alone gets.
-        late: Names of values that are refused only when what was made is used, and why.
-        others: Names of values that others refuse before tf_embed sees them, in their words.
+        takes: Names of hostile values that are accepted, and the reason of each.
+        also: Hostile values for this kind alone.
+        late: Names of values that are refused only at the result's first use, and the reasons.
+        others: Names of values that other libraries refuse before tf_embed sees them.
     """
 
     takes: Mapping[str, str] = dataclasses.field(default_factory=dict)

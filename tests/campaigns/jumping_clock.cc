@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library for LD_PRELOAD that sets the time of day of one program:
 // tests/campaigns/surroundings.py builds it and moves the clock. Clocks that can't be set on a real
-// machine go on as they are.
+// machine are unchanged.
 //
-// With JUMPING_CLOCK_SECONDS the clock jumps by itself, for programs that can't be told: every 64
-// reads, to a time that is drawn from so many seconds before and after the true one.
+// With JUMPING_CLOCK_SECONDS the clock jumps every 64 reads, for programs that can't set it.
+// The new time is random, at most as many seconds before or after the true one.
 #include <dlfcn.h>
 #include <sys/time.h>
 #include <time.h>

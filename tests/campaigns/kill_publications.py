@@ -3,17 +3,17 @@
 
     python tests/campaigns/kill_publications.py [--kills=1000] [--seed=1]
 
-One process changes two tables and publishes them, with a dense weight that has the step. Another
-one follows, with tables in memory or on disk, while a thread of it looks rows up. SIGKILL comes to
-either at a random moment, while the other goes on, and the next one takes its place: a publisher
-goes on after the last step that was published. It is a finding
+A publisher changes two tables and publishes them with a dense weight that holds the step. A
+follower loads them into tables in memory or on disk, while one of its threads looks rows up.
+SIGKILL hits either process at a random moment, while the other one runs on. A new process replaces
+it. A new publisher continues from the last published step. These are findings:
 
-- if the rows of the follower, after an update, are not those of the step that its weight has;
-- if a lookup gets a row that is torn or of another key, or one that goes back to an earlier step
-  within a run of the publisher;
-- if a version goes back, or is of another step than was published under it;
-- if a follower can't load what is published, or does not reach the last version;
-- if a process fails, or says nothing for `--stall` seconds.
+- after an update, the follower's rows and its weight are of different steps;
+- a looked-up row is torn or of another key, or goes back to an earlier step within a run of the
+  publisher;
+- a version goes back, or has another step than the one published under it;
+- a follower can't load a published version, or does not reach the last one;
+- a process fails, or is silent for `--stall` seconds.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -69,7 +69,7 @@ class Shadow:
 
 
 def step_of(place: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The key numbers that a step writes, and those that it removes afterwards."""
+    """The key numbers that a step writes, and the key numbers that it then removes."""
     draw = np.random.default_rng([place, step])
     # Now and then most rows leave, so that memory is given back.
     removed = draw.choice(KEYS, KEYS * 3 // 4 if step % 60 == 0 else 20, replace=False)
@@ -92,8 +92,8 @@ class Model:
 
     Args:
         draw: Draws how many shards each table has, and which are on disk.
-        folder: Where those on disk have their rows.
-        tracked: Whether they keep track of changes.
+        folder: The folder for rows of tables on disk.
+        tracked: Whether the tables track changes.
     """
 
     def __init__(self, draw: random.Random, folder: pathlib.Path, tracked: bool) -> None:
@@ -175,7 +175,7 @@ def publish(seed: int, step: int, plant: str, path: pathlib.Path, report: Report
 
 
 def follow(seed: int, plant: str, path: pathlib.Path, report: Report) -> None:
-    """Follows, and compares rows with those of the step that was published."""
+    """Follows, and compares its rows with the rows of the published step."""
     draw, shadow = random.Random(seed), Shadow()
     model = Model(draw, path.parent / f"served-{os.getpid()}", tracked=False)
     follower = Follower(model.parts, path)
@@ -251,7 +251,7 @@ def look(
 
 
 class Campaign:
-    """The folder, both processes, and what they have said."""
+    """The folder, both processes and their reports."""
 
     def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace) -> None:
         self.folder, self.stall, self.plant = folder, arguments.stall, arguments.plant or ""
@@ -264,10 +264,10 @@ class Campaign:
         self.follower: Process | None = None
         self.steps: dict[int, int] = {}  # of versions that were published
         self.announced = {0}  # steps
-        self.version = self.step = 0  # that the follower said last
+        self.version = self.step = 0  # the last ones that the follower reported
 
     def kill_one(self, number: int) -> None:
-        """Kills one of both, of which the other goes on."""
+        """Kills one process while the other one runs on."""
         r = self.random
         publisher, follower = self._started()
         # A killed one leaves files that the next one meets, so it must have come to something.
@@ -299,7 +299,7 @@ class Campaign:
         return None
 
     def _settle(self) -> None:
-        """After a kill, the follower must come to what is published from now on."""
+        """Waits until the follower reaches the first version published after a kill."""
         publisher, _ = self._started()
         before = len(publisher.said)
         until = time.monotonic() + self.stall
@@ -342,7 +342,7 @@ class Campaign:
         self._note()
 
     def _listen(self, process: Process, event: str) -> bool:
-        """Waits until a process has said something, or has come to its end."""
+        """Waits until a process has reported `event` or its end."""
         until = time.monotonic() + self.stall
         while all(one not in (event, "end") for one, _ in process.said):
             if time.monotonic() > until:
@@ -380,7 +380,7 @@ class Campaign:
         self.version, self.step = version, step
 
     def _end_round(self) -> None:
-        """The publisher is through: the follower must come to what it published last."""
+        """Checks that the follower reaches the last version of a finished publisher."""
         assert self.publisher is not None and self.follower is not None
         self.publisher.end(kill=False)
         self._note()
@@ -407,7 +407,7 @@ class Campaign:
                 opened.write(b"damage" * 4)
 
     def start_again(self) -> None:
-        """Ends both, and forgets what there was."""
+        """Ends both processes and deletes their files."""
         for process in (self.publisher, self.follower):
             if process is not None:
                 with contextlib.suppress(Finding, OSError):

@@ -3,16 +3,17 @@
 
     python tests/campaigns/kill_snapshots.py [--kills=200] [--seed=1]
 
-A process loads a snapshot of two tables, in memory or on disk, and trains on. It saves snapshots of
-all rows or of changes, before or while it trains on, under new names and old ones. It folds them,
-and it removes old ones by `keep`. SIGKILL comes at a random moment. Then another process loads each
-snapshot that is new or was under way, and some of the others. It is a finding
+A process loads a snapshot of two tables, in memory or on disk, and continues to train. It saves
+snapshots of all rows or of changes, in the foreground or the background, under new and old names.
+It folds them, and removes old ones by `keep`. SIGKILL comes at a random moment. Then another
+process loads each snapshot that is new or was under way, and some of the others. These are
+findings:
 
-- if a snapshot does not load, or has other rows or slots than the tables had at that step;
-- if a snapshot is missing whose save has returned, or one is listed that was never saved;
-- if a snapshot is listed that `keep` has removed, or one is removed that had to stay;
-- if `keep` leaves a folder of a save that was killed;
-- if a process fails, or says nothing for `--stall` seconds.
+- a snapshot does not load, or has other rows or slots than the tables had at that step;
+- a snapshot is missing although its save returned, or is listed although it was never saved;
+- a snapshot is listed although `keep` removed it, or is gone although it had to stay;
+- `keep` leaves a folder of a killed save;
+- a process fails, or is silent for `--stall` seconds.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -41,14 +42,14 @@ import tf_embed
 
 STEPS = 300  # of a round; then training begins again
 ACTIONS = ("save", "save", "save", "changes", "changes", "changes", "changes", "fold", "keep")
-# Names that are saved again and again. No snapshot has the changes since one of these.
+# Names that are saved repeatedly. No snapshot has the changes since one of these.
 REPLACED, FOLDED = "again", "folded"
 PLANTS = ("step", "half", "damage", "gone")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a process does.
+    """The work of one process.
 
     Attributes:
         seed: Of its draws.
@@ -73,8 +74,8 @@ class Version:
 
     Attributes:
         step: The step after which it was begun.
-        since: What it has the changes of.
-        time: Just before it was begun; a folded one has that of the one that was folded.
+        since: The snapshot that its changes build on; None if it has all rows.
+        time: The time just before it was begun; a folded one has that of its source.
     """
 
     step: int
@@ -84,10 +85,10 @@ class Version:
 
 @dataclasses.dataclass
 class Known:
-    """What is known of a name.
+    """The possible states of a name.
 
     Attributes:
-        versions: Those that it may stand for, the present one first.
+        versions: The snapshots that it may stand for, the present one first.
         is_sure: Whether a snapshot of this name is there.
     """
 
@@ -191,7 +192,7 @@ def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
 def check(
     wanted: dict[str, list[int]], seen: set[str], seed: int, folder: pathlib.Path, report: Report
 ) -> None:
-    """Loads snapshots, of those that were seen before a few, and says after which step each was."""
+    """Loads all new snapshots and a few known ones, and reports the step of each."""
     draw, shadow = random.Random(seed), Shadow()
     found = tf_embed.Snapshots(folder / "snapshots", []).list_snapshots()
     report("listed", names=[[info.name, [info.since, info.time]] for info in found])
@@ -215,7 +216,7 @@ def check(
 
 
 def read_for(process: Process, seconds: float) -> bool:
-    """Listens for some time; False if the process ends before."""
+    """Reads reports for some time. Returns False if the process ends first."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not process.read(until - time.monotonic()):
@@ -224,7 +225,7 @@ def read_for(process: Process, seconds: float) -> bool:
 
 
 def wait_for_next(process: Process, event: str) -> bool:
-    """Listens until the process says something once more; False if it ends before."""
+    """Waits until the process reports `event` again. Returns False if it ends first."""
     before = len(process.said)
     while all(one != event for one, _ in process.said[before:]):
         if not process.read(1.0):
@@ -233,7 +234,7 @@ def wait_for_next(process: Process, event: str) -> bool:
 
 
 class Campaign:
-    """The folder, what must be in it, and what has been seen."""
+    """The folder, its expected snapshots, and the outcomes so far."""
 
     def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace) -> None:
         self.folder, self.stall, self.plant = folder, arguments.stall, arguments.plant or ""
@@ -276,7 +277,7 @@ class Campaign:
             self.start_again()
 
     def note(self, event: str, more: dict[str, Any]) -> None:
-        """Follows what a process says about names."""
+        """Updates the expected snapshots from a report of a process."""
         if event == "saving":
             self._may_be(more["name"], Version(more["step"], more["since"], more["time"]))
         elif event == "folding":
@@ -318,7 +319,7 @@ class Campaign:
         return [name for name in names if name not in stay]
 
     def check(self, number: int) -> None:
-        """Looks at all snapshots, and takes those for what they are."""
+        """Checks all snapshots; those that load become certain."""
         wanted = {name: [one.step for one in known.versions] for name, known in self.known.items()}
         # A process that was killed in `keep` has left some of those that it was to remove.
         self.seen -= {name for name, known in self.known.items() if not known.is_sure}
@@ -356,7 +357,7 @@ class Campaign:
             self.counts["uncertain, and not there"] += 1
 
     def check_names(self, found: Iterable[str]) -> None:
-        """Compares the names that are listed with those that there must be."""
+        """Compares the listed names with the expected ones."""
         sure = [name for name, known in self.known.items() if known.is_sure]
         if missing := [name for name in sure if name not in found]:
             raise Finding(f"snapshots that were saved are gone: {missing}")

@@ -6,17 +6,17 @@
 A process trains a Keras model whose table has a small cache over files. The table grows by new
 keys, and shrinks by removals of an eighth of all ids. Every few steps the process saves a
 checkpoint, the files of `save_to_file_system`, and at times a `.keras` file. SIGKILL comes while it
-makes the table, restores, trains, removes or saves. The next process goes on from the last
-checkpoint in the same folder, with one shard or two. It is a finding
+makes the table, restores, trains, removes or saves. The next process continues from the last
+checkpoint in the same folder, with one shard or two. These are findings:
 
-- if a restored table, model or file is not, bit for bit, that of a table in memory after as many
-  steps, or a save that was finished is gone;
-- if a new table has rows of the dead process, or its files;
-- if files are not removed, or with `keep_leftovers` not kept as they were;
-- if a process fails, or says nothing for `--stall` seconds.
+- a restored table, model or file differs in a bit from a table in memory after as many steps;
+- a finished save is gone;
+- a new table has rows or files of the dead process;
+- leftover files are not removed, or not kept unchanged with `keep_leftovers`;
+- a process fails, or is silent for `--stall` seconds.
 
-Processes are forked when TensorFlow is imported and before it has run anything, which spares each
-of them the import.
+Processes are forked after the import of TensorFlow and before its first op, which spares each of
+them the import.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -57,12 +57,12 @@ PLANTS = ("step", "damage", "files")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a process does.
+    """The work of one process.
 
     Attributes:
-        shards: Of the table.
+        shards: The number of shards of the table.
         keep: Whether it keeps files of the process before it.
-        extra: What it restores besides the checkpoint, to compare: "keras", "files" or "".
+        extra: A second save that it restores and compares: "keras", "files" or "".
         plant: How it misbehaves, see PLANTS.
     """
 
@@ -160,7 +160,7 @@ class Saves(keras.callbacks.Callback):
         do()
         self.report("saved", how=how, step=step)
 
-    def save_keras(self) -> None:  # Keras writes where it is told, and not aside
+    def save_keras(self) -> None:  # Keras overwrites in place, so this renames
         self.model.save(self.folder / "unfinished.keras")
         os.replace(self.folder / "unfinished.keras", self.folder / "whole.keras")
 
@@ -226,7 +226,7 @@ def wanted_states(report: Report) -> None:
 
 
 class Campaign:
-    """The folder, what is in it, and what has been seen."""
+    """The folder, its saves, and the outcomes so far."""
 
     def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace):
         self.folder, self.stall, self.plant = folder, arguments.stall, arguments.plant
@@ -263,7 +263,7 @@ class Campaign:
         )
         left = self.tiers()
         process = Process(lambda report: train(plan, self.folder, report), self.folder / "errors")
-        # Most die in training; some before, and some are let go on to the end of the round.
+        # Most die in training, some before it, and some run to the end of the round.
         chance = r.random()
         event, most = ("step", 1.2) if chance < 0.7 else ("making", 0.8)
         if chance > 0.95:
@@ -285,7 +285,7 @@ class Campaign:
             self.damage()
 
     def note(self, said: list[tuple[str, dict[str, Any]]], killed: bool) -> None:
-        """Counts what a process did, and compares what it restored."""
+        """Counts the events of a process, and compares its restored states."""
         at = "starting"
         for event, more in said:
             if event == "made" and (more["rows"] or more["exported"] or more["files"]):
@@ -327,7 +327,7 @@ class Campaign:
         said: list[tuple[str, dict[str, Any]]],
         killed: bool,
     ) -> None:
-        """What became of the files of the process before."""
+        """Checks the leftover files of the previous process."""
         now = self.tiers()
         for name in now:
             if ".kept-" in name:
@@ -350,7 +350,7 @@ class Campaign:
         left: dict[str, dict[str, int]],
         now: dict[str, dict[str, int]],
     ) -> None:
-        """What became of one folder, if the process is through with what was in it."""
+        """Checks the leftovers of one folder, if the process has handled them."""
         if not is_through:
             return
         has_rows = any(file.startswith("rows-") for file in left.get(name, {}))

@@ -24,11 +24,11 @@ Report = Callable[..., None]
 
 
 class Finding(Exception):  # noqa: N818 - it is not an error of this program
-    """Something that must not be."""
+    """A failed check."""
 
 
 class Process:
-    """A forked process and what it says, a line of JSON each time."""
+    """A forked process and its reports, one line of JSON each."""
 
     def __init__(self, work: Callable[[Report], None], errors: pathlib.Path):
         self.errors, self.said, self.rest = errors, [], b""
@@ -50,7 +50,7 @@ class Process:
         os._exit(status)
 
     def read(self, seconds: float) -> bool:
-        """Reads what it says within some time; False if it has ended."""
+        """Reads reports for at most `seconds`. Returns False if the process has ended."""
         if not select.select([self.reads], [], [], max(0.0, seconds))[0]:
             return True
         some = os.read(self.reads, 1 << 16)
@@ -59,7 +59,7 @@ class Process:
         return bool(some)
 
     def wait_for(self, event: str, stall: float) -> bool:
-        """Waits until it has said something; False if it ends before."""
+        """Waits until it reports `event`. Returns False if it ends first."""
         heard = time.monotonic()
         while all(one != event for one, _ in self.said):
             before = len(self.said)
@@ -73,7 +73,7 @@ class Process:
         return True
 
     def end(self, kill: bool) -> int:
-        """Waits for the end, or brings it about. The number of the signal, 0 for none."""
+        """Waits for the end, or kills. Returns the number of the signal, 0 for none."""
         if kill:
             os.kill(self.pid, signal.SIGKILL)
         while self.read(1.0):
@@ -89,10 +89,10 @@ class Process:
 
 
 class Campaign(Protocol):
-    """What `run_campaign` runs.
+    """The interface that `run_campaign` needs.
 
     Attributes:
-        counts: What happened how often; "killed" is for processes.
+        counts: The count of each outcome; "killed" counts processes.
     """
 
     counts: collections.Counter[str]
@@ -101,7 +101,7 @@ class Campaign(Protocol):
         """Starts a process and kills it. Raises `Finding`."""
 
     def start_again(self) -> None:
-        """Forgets what there was before a finding."""
+        """Drops all state of before a finding."""
 
 
 def run_campaign(

@@ -214,7 +214,7 @@ def _model(is_plain: bool) -> keras.Model:
 
 
 class _Lookup(tf.Module):
-    """What a SavedModel holds: a table, and the function that reads it."""
+    """The content of a SavedModel: a table, and the function that reads it."""
 
     def __init__(self, table: Any) -> None:
         super().__init__()

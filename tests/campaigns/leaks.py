@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory over many cycles of making, using and dropping what the library has.
+"""Measures leaks over many cycles that make, use and drop objects of the library.
 
     python tests/campaigns/leaks.py [--cycles=300] [--kinds=variables,files]
 
-Each kind runs in a process of its own. Dear ones run fewer cycles. For each the campaign prints the
-slope of the memory in the second half of the cycles, in bytes a cycle, after garbage collection and
-`malloc_trim`. The status is 1 if a slope is above its bound.
+Each kind runs in a process of its own. Expensive kinds run fewer cycles. For each kind the campaign
+prints the slope of the memory in the second half of the cycles, in bytes a cycle, after garbage
+collection and `malloc_trim`. The exit status is 1 if a slope is above its bound.
 
 TensorFlow and Keras leak too: a step of a Keras optimizer whose gradients are all dense is never
-freed, each save of weights makes variables with new names, and a SavedModel that was loaded leaves
-something. So the bounds of such loops are what the same cycles without this library leak, measured
-in the same run, and a part more for larger graphs.
+freed, each save of weights makes variables with new names, and each loaded SavedModel leaves memory
+behind. The bound of such a loop is therefore the leak of the same cycles without this library,
+measured in the same run, plus a margin for larger graphs.
 
-`--plant` keeps so many bytes in each cycle, to show that the campaign notices.
+`--plant` leaks a number of bytes in each cycle, to show that the campaign notices.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def child(arguments: argparse.Namespace) -> None:
             if arguments.plant:
                 kept.append(os.urandom(arguments.plant))
             if i == arguments.cycles // 3:
-                gc.freeze()  # what is there by now is not searched at each sample
+                gc.freeze()  # objects of the warm-up are not searched at each sample
             if i >= arguments.cycles // 2 and i % every == 0:
                 points.append((i, memory()))
     print(json.dumps({"slope": slope_of(points)}), flush=True)
@@ -112,7 +112,7 @@ def run(name: str, cycles: int, plant: int) -> float:
     """
     command = [sys.executable, __file__, f"--child={name}", f"--cycles={cycles}"]
     command += [f"--plant={plant}"]
-    # More arenas than one keep what threads have freed.
+    # A single arena: further ones would retain memory that threads have freed.
     environment = os.environ | {"MALLOC_ARENA_MAX": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -3,23 +3,25 @@
 
     python tests/campaigns/load.py [--seconds=600] [--kinds=removed,tiers] [--seed=1]
 
-Kinds are those of `load_tables.KINDS`, each in a process of its own for its share of the time. Keys
-are drawn by a Zipf law whose hot set drifts. Two threads look up; three write, by upserts, by
-accumulation and by steps of an optimizer; one restricts the table or drains the log of rows that
-left; one saves snapshots and loads them. Time goes in rounds: all threads for four fifths of it,
-then the lookups alone. After each round nothing goes on, and it is a finding
+Each kind of `load_tables.KINDS` runs in a process of its own for its share of the time. Keys are
+drawn by a Zipf law whose hot set drifts. Two threads look up. Three write: by upserts, by
+accumulation and by steps of an optimizer. One restricts the table or drains its eviction log. One
+saves snapshots and loads them. A round runs all threads for four fifths of its time, then the
+lookups alone. After each round the threads rest, and these are findings:
 
-- if a row, of a lookup, a snapshot, the log or the table, was not written so, is torn, or is older
-  than a write that had returned before it was read;
-- if a row that must be there is not, or one that was removed is;
-- if the statistics (rows, hits, misses, insertions, evictions, refusals) are not those of the
-  campaign's own counts;
-- if memory is not flat. Resident memory is read after each round, once free memory is given back.
-  The first quarter of the rounds is warm-up. Of the others, the most of the last third may be 32
-  MiB above the most of the first third; 64 MiB if a kind has less than a minute, all of which is
-  warm-up. Resident memory also grows with free memory in many pieces, so bytes that are allocated
-  are judged by themselves: these may be 16 MiB more;
-- if the process ends, or says nothing for `--stall` seconds.
+- a row of a lookup, a snapshot, the log or the table was never written, is torn, or is older than a
+  write that had returned before the read;
+- a row is missing, or was removed and is still there;
+- the statistics (rows, hits, misses, insertions, evictions, refusals) differ from the counts of the
+  campaign;
+- memory is not flat, see below;
+- the process ends, or is silent for `--stall` seconds.
+
+Resident memory is read after each round, once free memory is returned to the system. The first
+quarter of the rounds is warm-up. Of the others, the peak of the last third may be 32 MiB above the
+peak of the first third. The limit is 64 MiB if a kind has less than a minute, all of which is
+warm-up. Fragmentation also grows resident memory, so allocated bytes have a limit of their own: 16
+MiB.
 
 Latencies are those of a lookup of 128 keys, measured in the graph, so without Python's lock.
 
@@ -43,7 +45,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
-os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # more arenas keep what threads have freed
+os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # more arenas retain freed memory
 
 import figures
 import numpy as np
@@ -76,16 +78,16 @@ class Latencies:
             np.add.at(self.counts, places.astype(int).clip(max=len(self.counts) - 1), 1)
 
     def microseconds(self, part: float) -> float:
-        """That of a percentile, given as a part of 1."""
+        """The latency at a percentile, given as a part of 1."""
         place = np.searchsorted(np.cumsum(self.counts), part * self.counts.sum())
         return float(0.1 * 1.02 ** (place + 0.5))
 
 
 def together(works: Sequence[Callable[[], None]], seconds: float) -> None:
-    """Calls each work again and again, each in a thread.
+    """Calls each work repeatedly, each in a thread.
 
     Raises:
-        Exception: What the first of them raised.
+        Exception: The first error of a work.
     """
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -110,7 +112,7 @@ def together(works: Sequence[Callable[[], None]], seconds: float) -> None:
 
 
 class _Allocated(ctypes.Structure):
-    """What mallinfo2 of the C library gives."""
+    """The result of mallinfo2 of the C library."""
 
     _names = ("arena", "pieces", "small", "maps", "mapped", "most", "small_free", "in_use", "free")
     _fields_: ClassVar = [(name, ctypes.c_size_t) for name in (*_names, "at_the_end")]
@@ -133,7 +135,7 @@ def memory() -> int:
 
 
 def flatness(points: Sequence[tuple[float, int]], more: int) -> tuple[float, str]:
-    """The slope after warm-up, in bytes an hour, and what is not flat, or "".
+    """The slope after warm-up, in bytes an hour, and a message if memory grew, or "".
 
     Args:
         points: Seconds and bytes, of each round.

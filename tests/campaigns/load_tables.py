@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables under load, and what the campaign itself knows of their rows.
+"""Tables under load, and the campaign's own record of their rows.
 
-Rows are of numbers; a key is a number whose bits are scattered. A number belongs to one of three
-writers, so that the versions of a row only ever rise. A row is [number + 1, version] again and
-again: its numbers tell whether it is of its key, torn, or older than a write that had returned.
+Each row has a number; its key is that number with scattered bits. A number belongs to one of three
+writers, so the versions of a row only ever rise. A row repeats the pair [number + 1, version]. Its
+values show whether it belongs to its key, is torn, or is older than a write that had returned.
 
 Numbers are drawn by a Zipf law whose hottest number is the newest one. Each moment brings new
 numbers, so that the hot set drifts, and numbers beyond the window leave.
@@ -31,7 +31,7 @@ SLACK = 3_000  # beyond them, numbers that are not removed yet
 SPACE = 1 << 17  # numbers, after which they begin again
 DRIFT = 1_000  # new numbers a second
 EXPONENT = 1.05
-WRITERS = ("upsert", "accum", "train")  # a number's remainder by 3 says which one writes it
+WRITERS = ("upsert", "accum", "train")  # the writer of a number is its remainder by 3
 BATCH = 128
 LOOKUPS = 16  # of a call
 CHAIN = 8  # snapshots, of which all but the first have changes only
@@ -45,7 +45,7 @@ class WrongError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A table, and by what its rows leave.
+    """A table, and the ways by which rows leave it.
 
     Attributes:
         policy: Arguments of the `TablePolicy`.
@@ -155,7 +155,7 @@ class LoadedTable:
         self.saved: str | None = None
         for first in range(0, WINDOW, 1000):
             self.upsert(0, np.arange(first, first + 1000)[np.arange(first, first + 1000) % 3 == 0])
-        # The first step lets a table forget what changed before it.
+        # At the first step a table drops its record of earlier changes.
         self.train(2, np.array([WINDOW - 1]))
         self.train(2, np.array([WINDOW - 1]))
 
@@ -193,7 +193,7 @@ class LoadedTable:
         return seconds
 
     def known(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What a read that begins now must find at least: versions, and rows that are there."""
+        """The least that a read must find if it begins now: versions, and rows that exist."""
         return self.done[numbers], self.present[numbers]
 
     def check(
@@ -290,7 +290,7 @@ class LoadedTable:
         self.count(written=numbers.size)
 
     def write(self, writer: int) -> None:
-        """A write, and the removal of what has left the window."""
+        """Writes a batch, and removes rows that have left the window."""
         getattr(self, WRITERS[writer])(writer, self.draws[writer].of_writer(writer))
         if not self.kind.evicts:
             first, end = self.expired[writer], self.draws[writer].newest() - WINDOW - SLACK
@@ -350,7 +350,7 @@ class LoadedTable:
         self.check(what, np.arange(SPACE), rows, exists, known)
         return exists
 
-    # What is there when nothing goes on.
+    # Checks between rounds, while no other thread uses the table.
 
     def check_quiet(self) -> None:
         """Compares rows and statistics with the counts, if no other thread is in the table.

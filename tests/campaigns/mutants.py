@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the code in one place at a time, and counts how often the tests say so.
+"""Breaks the code in one place at a time, and counts how often the tests fail.
 
     python tests/campaigns/mutants.py [--mutants=30] [--seed=1] [--rooms=cc/core,tf_embed/table]
-    python tests/campaigns/mutants.py --list         what would be changed, and nothing else
+    python tests/campaigns/mutants.py --list         prints the mutants, and runs none
 
-A mutant has one comparison, operator or constant changed. It is made in a copy of the tree, built
-there with the shared cache, and tried by the tests nearest to its file: those of its folder, and if
-they pass, those of the rooms above it. A mutant that does not compile is drawn again. The last line
-has the figures; the exit status is 1 if fewer than `--share` were caught, or if the tests fail on
-the code as it is.
+A mutant has one comparison, operator or constant changed. It is made in a copy of the tree and
+built there with the shared cache. The tests nearest to its file run: those of its folder and, if
+they pass, those of the rooms above it. A mutant that does not compile is replaced by another one.
+The last line has the figures. The exit status is 1 if fewer than `--share` were caught, or if the
+tests fail on the unchanged code.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ROOMS = (CORE, "tf_embed/optimizers", "tf_embed/table")
 # A mutant may make a loop endless.
 TEST_SECONDS = 900
 
-# In C++, what stands for what. Comparisons and operators have spaces around them, brackets of
-# templates do not.
+# The replacements of each operator in C++. Comparisons and operators have spaces around them,
+# brackets of templates do not.
 OPERATORS = {
     " < ": (" <= ",),
     " <= ": (" < ",),
@@ -60,7 +60,7 @@ CC_TOKEN = re.compile(
         ]
     )
 )
-# Lines whose change is none of the code's meaning, or no code.
+# Lines that are no code, or whose change does not affect its meaning.
 CC_SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|using|namespace|\*)|_Pragma|prefetch")
 PYTHON_OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
@@ -88,9 +88,9 @@ class Mutant:
 
     Attributes:
         path: The file, from the root of the tree.
-        begin: Where the change begins, in characters.
-        end: Where it ends.
-        text: What stands there instead.
+        begin: The start of the replaced text, in characters.
+        end: The end of the replaced text, exclusive.
+        text: The replacement.
     """
 
     path: str

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the power away from machines that save tables, and loads what their disks have then.
+"""Simulates power failures of machines that save tables, and loads the files that are left.
 
     python tests/campaigns/power_cuts.py [--count=1000] [--seed=1] [--only=NAME]
 
-A process saves the states of tables, and each call of it that changes a file is logged. The log is
-cut at a random moment, and `forgetful_disk` makes the folder as it may be found after a crash of
-the machine at that moment: what was not synchronized is there, or not, or in part. Another process
-loads it. What saves is one of `savers.SAVERS`, or "chains": training that saves snapshots of all
-rows and of changes, folds them and removes them, of tables in memory and on disk, as in
-kill_snapshots.py. It is a finding
+A process saves the states of tables, and each of its calls that changes a file is logged. The log
+is cut at a random moment. `forgetful_disk` makes a folder that a crash at that moment may leave:
+unsynchronized changes are there, missing, or there in part. Another process loads it. The saver is
+one of `savers.SAVERS`, or "chains": training that saves, folds and removes snapshots of tables in
+memory and on disk, as in kill_snapshots.py. These are findings:
 
-- if something else is loaded than was saved, or an error is raised;
-- if a save is gone that had returned, and none has taken its place;
-- if a snapshot is listed that does not load, or that had been removed;
-- if the next save fails, or is not loaded then;
-- if the log can't give the folder as it is: a call was not seen.
+- a load raises an error, or gives other rows than were saved;
+- a save that had returned is gone, and no later one replaced it;
+- a listed snapshot does not load, or had been removed;
+- the next save fails, or does not load;
+- the log does not reproduce the actual folder, because a call was not seen.
 
-`--plant` makes the disk forget what was synchronized, to show that the campaign notices.
+`--plant` makes the disk lose synchronized changes, to show that the campaign notices.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 def logged(work: Callable[[pathlib.Path, Report], None], folder: pathlib.Path) -> list[Record]:
-    """The log of what a process does to a folder."""
+    """The log of the changes that a process makes to a folder."""
     watched, log = folder / "watched", folder / "log"
     watched.mkdir()
 
@@ -75,7 +74,7 @@ def logged(work: Callable[[pathlib.Path, Report], None], folder: pathlib.Path) -
 
 
 def events_in(records: Sequence[Record]) -> list[Event]:
-    """What the process has reported by then."""
+    """The reports of the process up to the end of the records."""
     return [tuple(json.loads(one.data)) for one in records if one.kind == "mark"]
 
 
@@ -86,7 +85,7 @@ def save_numbers(name: str, folder: pathlib.Path, report: Report) -> None:
         report("saving", number=number)
         saver.save(number)
         report("saved", number=number)
-    report("ended")  # before tables free what they have on disk
+    report("ended")  # before tables delete their files
 
 
 def load_number(name: str, folder: pathlib.Path, first: int, last: int, report: Report) -> None:
@@ -102,7 +101,7 @@ def load_number(name: str, folder: pathlib.Path, first: int, last: int, report: 
 
 
 class Campaign:
-    """The folder, and what was seen."""
+    """The folder, and the counts of outcomes and findings."""
 
     def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace) -> None:
         self.folder, self.arguments = folder, arguments

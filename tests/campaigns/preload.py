@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program again with a library before all others, which takes calls of the system."""
+"""Runs a program again with a preloaded library, which intercepts system calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def start_under(source: pathlib.Path, variable: str) -> None:
     """Runs this program again under a library, unless it does already.
 
     Args:
-        source: What the library is built of.
-        variable: Has the path of the library in the environment of a program that runs under it.
+        source: The source file of the library.
+        variable: The environment variable that holds the library's path in the new process.
     """
     if variable in os.environ:
         os.environ.pop("LD_PRELOAD", None)  # programs that this one starts run without it
@@ -30,7 +30,7 @@ def start_under(source: pathlib.Path, variable: str) -> None:
 
 
 def remove_library(variable: str) -> None:
-    """Removes what `start_under` has built. The program goes on."""
+    """Removes the library that `start_under` built. The program continues."""
     path = pathlib.Path(os.environ[variable])
     path.unlink(missing_ok=True)
     path.parent.rmdir()

@@ -28,7 +28,7 @@ class RightCalls(RowCalls):
     # Bags, and the gradients of rows.
 
     def _bags(self, draw: random.Random, table: SomeTable) -> tuple[Arguments, int | None]:
-        """Keys of a table, and what makes bags of them; how many bags, None: keys.shape[:-1]."""
+        """Keys with bag arguments, and the number of bags; None: keys.shape[:-1]."""
         keys = self._keys(draw, table, rank=draw_one(draw, (1, 1, 2)))
         size = int(np.prod(keys["keys"].shape))
         dtype = draw_one(draw, (tf.int64, tf.int32))
@@ -239,7 +239,7 @@ class RightCalls(RowCalls):
         }
 
     def _saved(self, draw: random.Random) -> tuple[SomeTable, Arguments]:
-        """A table that has just been saved, and where."""
+        """A table that has just been saved, and the arguments that name its files."""
         table = self._some(draw)
         place = {"folder": tf.constant(os.path.join(self.folder, "saved")), "file_name": "rows"}
         RAW.tf_embed_save_rows(table=table.handle, buffer_bytes=64, **place)
@@ -326,7 +326,7 @@ class RightCalls(RowCalls):
     # Turns.
 
     def right_take_turn(self, draw: random.Random) -> Arguments:
-        gc.collect()  # what is left of a tf.function keeps the turns that it took
+        gc.collect()  # frees the turns that dead tf.functions hold
         return {"table": self._some(draw).handle}
 
     def right_end_turn(self, draw: random.Random) -> Arguments:

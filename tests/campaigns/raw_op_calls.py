@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of raw ops, drawn by number: right ones, and what they become with wrong arguments.
+"""Random calls of raw ops: right ones, and the same ones with wrong arguments.
 
-A call is a function of a seed and its number alone, so each can be made again. Calls come in
-blocks, which share their tables: what one has done to a table is there for the next.
+A call depends on a seed and its number alone, so each can be repeated. The calls of a block share
+their tables, so a call sees the changes of the calls before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raw_op_makers import (
 )
 
 CALLS_IN_BLOCK = 50
-# Of 100 calls, so many are right, and so many have nothing right about them.
+# Percentages of calls: with right arguments only, and with random arguments only.
 RIGHT, RANDOM = 15, 15
 
 MAX_AXES = 253  # of tf.reshape
@@ -90,7 +90,7 @@ class Call:
         return f"{self.op}({shown}) [{self.way}]"
 
     def make(self) -> None:
-        """Makes the call, and raises what it raises."""
+        """Makes the call, and lets its error through."""
         function = getattr(RAW, self.op)
         if self.way == "eager":
             function(**self.arguments)
@@ -114,7 +114,7 @@ class Call:
 
 
 def _nothing(result: Any) -> tf.Tensor:
-    """What a function returns that has run an op; whatever the op gives is asked for."""
+    """A constant that depends on every result of an op, so that the op runs in a function."""
     results = [one for one in tf.nest.flatten(result) if tf.is_tensor(one)]
     ran = [one if isinstance(one, tf.Operation) else tf.identity(one) for one in results]
     if isinstance(result, tf.Operation):

@@ -107,7 +107,7 @@ class ExchangeCalls(SnapshotCalls):
         }
 
     def _of_batch(self, draw: random.Random) -> Arguments:
-        """Distinct keys, and where each key of a batch is among them."""
+        """The number of distinct keys, and the index of each batch key among them."""
         size = draw.randint(1, 4)
         shape = (draw.randrange(3), draw.randint(1, 2))
         places = [draw.randrange(size) for _ in range(shape[0] * shape[1])]

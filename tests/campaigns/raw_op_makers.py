@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right calls of raw ops: what a campaign begins with before it makes arguments wrong."""
+"""Right calls of raw ops, from which a campaign makes calls with wrong arguments."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of every raw op, to find those that end the process or never return.
+"""Random calls of every raw op, to find calls that end the process or never return.
 
     python tests/campaigns/raw_ops.py [--calls=500] [--seed=1] [--processes=1] [--limit=120]
     python tests/campaigns/raw_ops.py --replay=SEED:NUMBER        one call again, in its block
     python tests/campaigns/raw_ops.py --replay=SEED:FIRST-NUMBER  and those before it from FIRST on
 
-An op may take any call or refuse it; it must not end the process, nor hang. Calls begin with right
-ones, of which most get one to three wrong arguments; some have nothing right about them. Children
-make the calls, some eagerly and some in a tf.function, and tell each before they make it. The last
-line has the figures; the exit status is 1 where a call ended a child or took longer than `--limit`
-seconds.
+An op may accept or refuse any call. It must not end the process or hang. Most calls are right ones
+with one to three wrong arguments; some are wrong altogether. Children make the calls, some eagerly
+and some in a tf.function, and announce each one. The last line has the figures. The exit status is
+1 if a call ended a child or took longer than `--limit` seconds.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ import sys
 import tempfile
 import threading
 
-# So many calls are made by a child before another one goes on, since tables stay.
+# A new child continues after as many calls, since tables stay in memory.
 CALLS_OF_CHILD = 500
-# A child may take so many bytes more than it has when it begins, so that none takes the machine's.
-# TensorFlow's Python may hang once they are taken.
+# The address space that a child may add to that of its start, so that the machine keeps some.
+# TensorFlow's Python may hang once it is used up.
 CHILD_BYTES = 8 << 30
-# How long a child may take that makes no call: it starts or makes tables; and until it ends.
+# Time limits of a child: to start or make tables before its first call, and to end.
 STARTING_SECONDS = 600
 ENDING_SECONDS = 300
 
 
 @dataclasses.dataclass
 class Figures:
-    """What became of the calls."""
+    """The counts of outcomes."""
 
     calls: int = 0
     taken: int = 0
@@ -67,7 +66,7 @@ class Figures:
 
 
 def make_calls(arguments: argparse.Namespace) -> None:
-    """Makes the calls from `first` up to `last`, and tells of each on the pipe."""
+    """Makes the calls from `first` up to `last`, and reports each on the pipe."""
     faulthandler.enable(all_threads=False)
     import tensorflow as tf
     from raw_op_calls import CALLS_IN_BLOCK, Block
@@ -82,7 +81,7 @@ def make_calls(arguments: argparse.Namespace) -> None:
             if block is None or number % CALLS_IN_BLOCK == 0:
                 if block is not None:
                     block.close()
-                # Where a child begins within a block, its tables are as at the block's begin.
+                # A child that starts within a block gets the tables of the block's start.
                 block = Block(arguments.seed, number // CALLS_IN_BLOCK, folder)
             call = None  # the last one's turns end
             try:
@@ -96,7 +95,7 @@ def make_calls(arguments: argparse.Namespace) -> None:
                 _do_planted(plant)
             try:
                 call.make()
-            except Exception as error:  # whichever way it is refused
+            except Exception as error:  # any refusal
                 print("refused", type(error).__name__, file=pipe)
                 if arguments.verbose:
                     print(f"    {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
@@ -115,7 +114,7 @@ def _do_planted(plant: str) -> None:
 
 
 class Child:
-    """A process that makes calls, and what it says."""
+    """A process that makes calls, and the pipe of its reports."""
 
     def __init__(self, arguments: argparse.Namespace, first: int, last: int, folder: str) -> None:
         reader, writer = os.pipe()
@@ -135,7 +134,7 @@ class Child:
         self._unread = b""
 
     def line(self, seconds: float) -> str | None:
-        """What it says next, "" at its end, None if that takes too long."""
+        """The next line of the child; "" at its end, None after a time-out."""
         while b"\n" not in self._unread:
             if not select.select([self._reader], [], [], seconds)[0]:
                 return None
@@ -147,10 +146,10 @@ class Child:
         return line.decode(errors="replace")
 
     def end(self, hangs: bool = False) -> tuple[int, str]:
-        """Waits for its end, or makes it end; its status, and the last that it wrote to stderr."""
+        """Waits for the end, or enforces it. Returns the status and the end of stderr."""
         os.close(self._reader)
         if hangs:
-            self._process.send_signal(signal.SIGABRT)  # it writes where its threads are
+            self._process.send_signal(signal.SIGABRT)  # prints the stacks of its threads
         try:
             self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
@@ -168,7 +167,7 @@ def run_child(
     """Lets a child make some calls.
 
     Returns:
-        Where to go on, and what went wrong in words, or "".
+        The number of the next call, and a description of the failure or "".
     """
     folder = tempfile.mkdtemp(prefix="raw_ops_")
     child = Child(arguments, first, last, folder)
@@ -202,7 +201,7 @@ def run_child(
 
 
 def run(arguments: argparse.Namespace) -> Figures:
-    """Makes all calls, by some children at a time, and prints what went wrong."""
+    """Makes all calls, by some children at a time, and prints their failures."""
     whole = Figures()
     parts: queue.Queue[tuple[int, int]] = queue.Queue()
     # A child's share is whole blocks, and small enough that all processes have some.

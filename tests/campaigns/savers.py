@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What saves a table at one place, again and again, for campaigns that disturb it.
+"""Savers, which save a table to the same place repeatedly, for campaigns that disturb them.
 
-Each state is a number: of number n the table has the rows `rows_of(n)`, and a dense weight of n if
-there is one. So what is loaded says which save it is of, or that it is of none.
+Each state is a number. In state n the table has the rows `rows_of(n)`, and the dense weight, if
+there is one, is n. A loaded state thus identifies its save, or proves to be of none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEYS = 900
 
 
 def keys_of(number: int) -> np.ndarray:
-    """The keys of a state. Some come with each number, and some go."""
+    """The keys of a state. Each state adds some keys and drops others."""
     return np.arange(7 * number, 7 * number + _KEYS - number % 5) * 1_000_003
 
 
@@ -41,10 +41,10 @@ def put(variable: tf_embed.Variable, number: int) -> None:
 
 
 def number_of(keys: np.ndarray, rows: np.ndarray, least: int = 0) -> int | None:
-    """The number of whose state these are all keys and rows; None for an empty table.
+    """The state that has exactly these keys and rows; None for an empty table.
 
     Raises:
-        RuntimeError: If it is none.
+        RuntimeError: If no state has them.
     """
     if not len(keys):
         return None
@@ -209,7 +209,7 @@ class Backups(Saver):
 class Exports(Saver):
     """`export_static` over the export before.
 
-    Between two renames that one has a name of its own, which an error tells.
+    Between two renames the previous export has another name, which an error message gives.
     """
 
     name = "exports"

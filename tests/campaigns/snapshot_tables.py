@@ -78,9 +78,9 @@ class Tables:
     """The tables.
 
     Args:
-        draw: Draws how many shards each has, and which are on disk.
-        folder: Where those on disk have their rows.
-        tracked: Whether they keep track of changes.
+        draw: Draws the number of shards of each table, and the tables on disk.
+        folder: The folder for rows of tables on disk.
+        tracked: Whether the tables track changes.
     """
 
     def __init__(self, draw: random.Random, folder: pathlib.Path, tracked: bool) -> None:

@@ -3,11 +3,10 @@
 
     python tests/campaigns/stress.py [--seconds=60] [--kinds=plain,lfu] [--threads=5] [--seed=1]
 
-Each kind runs in a process of its own for its share of the time. Threads call operations at random;
-each row has one number in all places, so that a torn row shows; rows that only their own thread
-writes must read back as they were written, if rows of the kind do not leave. A process that dies or
-makes no call for `--stall` seconds is reported with the stacks of its threads. The status is 1 if
-any kind failed.
+Each kind runs in a process of its own for its share of the time. Threads call random operations. A
+row repeats one number, so that a torn row shows. Rows with a single writer thread must read back as
+written, if the kind has no eviction. If a process dies or makes no call for `--stall` seconds, the
+stacks of its threads are printed. The exit status is 1 if any kind failed.
 
 `--plant` makes the process misbehave on purpose, to show that the campaign notices.
 """
@@ -38,7 +37,7 @@ PLANTS = ("crash", "hang", "lost", "torn", "error")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A table, and what may happen to it."""
+    """A kind of table, and the operations that it allows."""
 
     policy: dict[str, Any] = dataclasses.field(default_factory=dict)
     key_dtype: str = "int64"
@@ -126,8 +125,8 @@ class Stress:
         self.optimizer.build(self.v.trainable_variables)
         self.v.upsert(self.keys(np.arange(self.kind.keys)), self.rows(self.kind.keys, 1.0))
         if self.kind.slots:
-            # What is saved has slots then. To load rows without them is a change of the optimizer,
-            # which steps at the same time refuse.
+            # Now saves have slots. A load of rows without them changes the optimizer, which
+            # concurrent steps refuse.
             self.train(np.random.default_rng(seed))
         self.path = self.checkpoint.write(os.path.join(folder, "first"))
         if self.kind.replaces:
@@ -166,7 +165,7 @@ class Stress:
         return rows[:, 0]
 
     def operations(self) -> dict[str, tuple[int, Callable[[Any], Any]]]:
-        """By name: how often it is drawn, and what it does."""
+        """Maps the name of each operation to its weight in draws and its function."""
         v, tf = self.v, self.tf
         some = lambda random: self.keys(random.integers(0, self.kind.keys, BATCH))  # noqa: E731
         number = lambda random: float(random.integers(0, 100))  # noqa: E731
@@ -329,7 +328,7 @@ class Stress:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """Runs one kind and prints a line of JSON each second: the calls so far, or what is wrong."""
+    """Runs one kind. Prints lines of JSON: the number of calls so far, or the failure."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     faulthandler.enable()
     with tempfile.TemporaryDirectory() as folder:
@@ -366,11 +365,11 @@ def child(arguments: argparse.Namespace) -> None:
             time.sleep(0.5)
             with one:
                 print(json.dumps({"calls": sum(dict(stress.calls).values())}), flush=True)
-        os._exit(0)  # threads go on until the end of the process
+        os._exit(0)  # threads run until the process ends
 
 
 def run_kind(name: str, seconds: float, arguments: argparse.Namespace) -> tuple[int, str]:
-    """Returns the number of calls, and what went wrong or ""."""
+    """Returns the number of calls, and a description of the failure or ""."""
     command = [sys.executable, __file__, f"--child={name}", f"--seconds={seconds}"]
     command += [f"--threads={arguments.threads}", f"--seed={arguments.seed}"]
     command += [f"--plant={arguments.plant}"] if arguments.plant else []

@@ -5,14 +5,14 @@
 
 - processor: the load of `load.py`, on one processor, with one thread in each of TensorFlow's pools.
 - clock: the system's clock jumps by days, back and forth, between writes, lookups and snapshots. A
-  row must be expired just if its last use is the TTL or longer ago by the clock as it is then, and
-  the newest snapshot must be the last one.
-- memory: the address space is limited, and a table is filled until the process has no more. It must
-  be refused with RESOURCE_EXHAUSTED, have all rows that went in before, and take rows again when
-  others have left. Tables in memory, of strings, over disk, of rows that leave into a log, and rows
-  that an optimizer makes.
+  row must be expired if and only if its last use is at least the TTL ago by the present clock. The
+  newest snapshot must be the last one.
+- memory: the address space is limited, and a table is filled until memory runs out. The write must
+  fail with RESOURCE_EXHAUSTED, and the table must keep all earlier rows. It must accept rows again
+  once others are removed. Tables are in memory, over disk, with string keys, with a log of evicted
+  rows, or filled by an optimizer.
 
-It is a finding, too, if a process ends, or says nothing for `--stall` seconds. `--plant` makes the
+A process that ends, or is silent for `--stall` seconds, is a finding too. `--plant` makes the
 campaign misbehave on purpose, to show that it notices.
 """
 
@@ -126,7 +126,7 @@ def under_a_clock_that_jumps(
     last: dict[int, float] = {}  # the time of the last use
     until, jumps, clock = time.monotonic() + seconds, 0, 0
     while time.monotonic() < until or jumps < 20:
-        # Half of the jumps are longer than the TTL. Minutes are far longer than what a turn takes.
+        # Half of the jumps are longer than the TTL. A minute is far longer than a turn.
         clock = draw.choice((clock, 0)) + draw.choice((60, DAY)) * draw.randint(-7, 7)
         set_clock(clock)
         if plant == "clock":
@@ -161,7 +161,7 @@ def under_a_clock_that_jumps(
 
 
 class Filled:
-    """A table that is filled with batches of rows, and what it then must have."""
+    """A table that is filled with batches of rows, and checks of its content."""
 
     def __init__(self, name: str, folder: pathlib.Path) -> None:
         import keras
@@ -213,10 +213,10 @@ class Filled:
         self.optimizer.apply(gradients, variables)
 
     def check(self, batches: range) -> None:
-        """Checks the rows of batches; of a bounded table those that are still there.
+        """Checks the rows of batches; in a bounded table, the rows that are still there.
 
         Raises:
-            WrongError: One is wrong, or is missing.
+            WrongError: A row is wrong or missing.
         """
         for batch in batches:
             keys = self.keys(batch)
@@ -231,7 +231,7 @@ class Filled:
                 )
 
     def put_until_refused(self, first: int, most: int) -> int:
-        """How many batches went in before one was refused, or `most`."""
+        """The number of batches written before one was refused, or `most`."""
         for batch in range(first, first + most):
             try:
                 self.put(batch)

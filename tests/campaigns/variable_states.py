@@ -49,7 +49,7 @@ def main() -> None:
         machine = seed(arguments.seed + turns)(machine)
         try:
             run_state_machine_as_test(machine, settings=run)
-        except Exception as error:  # whatever the shortest sequence ends with
+        except Exception as error:  # any error of the shortest sequence
             failures += 1
             print(f"{machine.__name__}: {type(error).__name__}: {error}")
             print(*getattr(error, "__notes__", ()), sep="\n")

@@ -3,19 +3,20 @@
 
     python tests/campaigns/worker_chain.py [--workers 4 2 3] [--epoch-steps=25] [--data=made]
 
-Each link of the chain loads what the link before has saved, trains an epoch of flights, real or
-made, and saves. The last one runs in this process, without a strategy. The ways of saving are
+Each link of the chain loads the save of the previous link, trains an epoch of flights, real or
+synthetic, and saves. The last one runs in this process, without a strategy. The ways of saving are
 
     rows        row files of the tables, and a tf.train.Checkpoint of dense weights and optimizer,
-    checkpoint  a tf.train.Checkpoint of all, both in a custom loop;
-    backup      BackupAndRestore, in `fit`,
-    keras       a .keras file, in `fit`.
+                in a custom loop
+    checkpoint  a tf.train.Checkpoint of everything, in a custom loop
+    backup      BackupAndRestore, in `fit`
+    keras       a .keras file, in `fit`
 
-All rows, slots and dense weights must be the same bits after a load as before the save, on each
-worker. At the end, losses and rows must be those of one process that trained without a break, by
-rtol 2e-5 and atol 2e-6. The last link exports a SavedModel, which must predict the same.
+On each worker a load must restore the saved rows, slots and dense weights bit for bit. The final
+losses and rows must equal those of one process that trained without a break, by rtol 2e-5 and atol
+2e-6. The last link exports a SavedModel, which must predict the same.
 
-It prints a line for each link, and ends with 1 if something is not the same.
+It prints a line for each link. The exit status is 1 if a comparison fails.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ SECONDS = 240  # far more than a link takes
 
 
 def changed(state: State, expected: State) -> list[str]:
-    """What is not the same to the last bit."""
+    """The names of values that differ in a bit."""
     names = state.keys() & expected.keys()
     different = [name for name in names if not np.array_equal(state[name], expected[name])]
     return sorted([*different, *(state.keys() ^ expected.keys())])
 
 
 def served_gap(training: Training, folder: pathlib.Path) -> float:
-    """The greatest difference of what a SavedModel and `predict` say."""
+    """The greatest difference between predictions of a SavedModel and of `predict`."""
     ids, _ = worker_models.read(training.setup)
     predicted = training.model.predict(worker_models.dataset(training.setup), verbose=0)
     training.model.export(folder / "served", verbose=False)
@@ -102,7 +103,7 @@ class Chain:
         return self._check(workers, [one["link"] for one in launched.results.values()])
 
     def _check(self, workers: int, found: list[Any]) -> bool:
-        """Compares what each worker has loaded with what was saved, and what each has now."""
+        """Compares each worker's loaded state with the save, and the workers' new states."""
         wrong = []
         for one in found:
             if self.saved is not None:

@@ -3,19 +3,19 @@
 
     python tests/campaigns/worker_kills.py [--kills=10] [--seed=1] [--workers 2 4] [--ways fit loop]
 
-Workers train flights, real ones or made ones (`--data=made`): by `fit` with tf_embed's
-BackupAndRestore, or by a custom loop that saves a checkpoint every ten steps. One of them, drawn at
-random, is killed by SIGKILL at a random moment of a random step, of a save, or of its start. All
-restart and go on. The kills are dealt out over the ways and the numbers of workers. It is a finding
+Workers train flights, real ones or synthetic ones (`--data=made`): by `fit` with tf_embed's
+BackupAndRestore, or by a custom loop that saves a checkpoint every ten steps. SIGKILL hits a random
+worker at a random moment of a step, of a save, or of its start. All workers restart and continue.
+The kills are spread over the ways and the numbers of workers. These are findings:
 
-- if the other workers have not ended ten seconds after a kill (`--patience`). That leaves a worker
-  the time to say that another was lost, and the launcher the time to end it;
-- if they begin again at a step of which there is no checkpoint;
-- if losses, rows, slots or dense weights at the end are not those of one process that was never
+- the other workers have not ended ten seconds after a kill (`--patience`), which leaves a worker
+  time to report a lost peer, and the launcher time to end it;
+- the workers restart at a step without a checkpoint;
+- the final losses, rows, slots or dense weights differ from those of one process that was never
   killed, by rtol 2e-5 and atol 2e-6;
-- if a process stays behind.
+- a process stays behind.
 
-It prints a line for each kill and each end, and ends with 1 if there is a finding.
+It prints a line for each kill and each end. The exit status is 1 if there is a finding.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Killer(threading.Thread):
     """Kills a worker once it has done some steps.
 
     Args:
-        path: Where the worker says how many steps it has done.
-        step: After how many it dies; 0 is as soon as it has its tables.
-        delay: Seconds that are added.
+        path: The file in which the worker reports its process id and its step.
+        step: The number of steps before the kill; 0 kills once the tables are made.
+        delay: Further seconds before the kill.
     """
 
     def __init__(self, path: pathlib.Path, step: int, delay: float) -> None:
@@ -141,7 +141,7 @@ class Series:
         )
 
     def end(self, expected: Any, expected_losses: Any) -> None:
-        """The launch that comes to the end."""
+        """Runs the last launch to its end, and compares its results."""
         launched = self._launch()
         if launched.code or len(launched.results) != self.workers:
             self._say("the end", [launched.printed[-3000:]])

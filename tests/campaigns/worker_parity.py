@@ -3,22 +3,22 @@
 
     python tests/campaigns/worker_parity.py [--movielens=FOLDER] [--workers 2 4] [--data=made]
 
-Trains flights of 2013, or made ones of the same columns (`--data=made`), and ratings of MovieLens
-100K if there is a folder with u.data, by `fit` and by a custom loop, with Adam and with row-wise
-Adagrad. The expected losses and rows are those of one process without a strategy, which is this
-one. Tables have
+Trains flights of 2013, or synthetic ones with the same columns (`--data=made`), and ratings of
+MovieLens 100K if there is a folder with u.data. Training is by `fit` and by a custom loop, with
+Adam and with row-wise Adagrad. The expected losses and rows are those of this process, without a
+strategy. Tables have
 
     none    no bound,
     wide    a bound that no table reaches,
     tight   a bound at which rows are evicted.
 
-Each worker bounds its own share of the rows. So a tight bound evicts as one process does that has a
-shard for each worker, and that is what it is compared with. One process with a single shard evicts
-others, because it looks for the lowest row of all. The line "one shard" says how far its losses
-are from those of so many shards; they need not be equal.
+Each worker bounds its own share of the rows. With a tight bound, the reference is therefore one
+process with a shard for each worker. One process with a single shard evicts other rows, because it
+looks for the lowest score of all rows. The line "one shard" shows the difference of its losses from
+those of the reference; they need not be equal.
 
-It prints a line for each combination, and ends with 1 if a loss, a row, a slot or a dense weight
-differs by more than rtol 2e-5 and atol 2e-6.
+It prints a line for each combination. The exit status is 1 if a loss, a row, a slot or a dense
+weight differs by more than rtol 2e-5 and atol 2e-6.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SECONDS = 1800  # of all combinations of a number of workers
 
 
 class Expected:
-    """What one process comes to. Each training runs once."""
+    """The results of one process. Each training runs once."""
 
     def __init__(self) -> None:
         self._found: dict[Setup, Any] = {}
@@ -61,7 +61,7 @@ class Expected:
 
 
 def with_shards(setup: Setup, workers: int) -> Setup:
-    """The setup of the one process that is expected to come to the same."""
+    """The setup of the one process that must get the same results."""
     return dataclasses.replace(setup, shards=workers if setup.bound == "tight" else 1)
 
 
@@ -72,7 +72,7 @@ def line(setup: Setup, workers: int, what: str) -> str:
 
 
 def check(setup: Setup, workers: int, results: dict[int, Any], place: int, known: Expected) -> bool:
-    """Compares what each worker has with what one process has, and prints a line."""
+    """Compares the results of each worker with those of one process, and prints a line."""
     state, losses = known.of(with_shards(setup, workers))
     found = [
         worker_models.compare(*results[rank][place], state, losses) for rank in sorted(results)

@@ -70,7 +70,7 @@ class RunTest(LauncherTestCase):
         return printed_by(lambda: run.launch(command, workers=workers, **options))
 
     def started(self, body: str, *options: str) -> subprocess.Popen:
-        """The command line, started. `body` prints when the test may go on."""
+        """Starts the command line. `body` prints when the test may continue."""
         limits = ["--workers", "2", "--timeout", str(TIMEOUT)]
         return self.command(*limits, *options, self.script(body))
 

@@ -145,7 +145,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(self.begun(made)[-1]["sizes"], second["sizes"])
             self.assertGreater(found["evaluated"]["auc"], 0.74)
 
-            # Another run finds no rows of this one on the servers, and takes those of checkpoints.
+            # Another run finds no rows of this one on the servers, and restores a checkpoint.
             self.run_chief(made, "train", folder, "9", "run_id=b")
             self.assertEqual(self.begun(made)[-1]["as_saved"], [True, True])
         loaded = tf_embed.layers.DynamicEmbedding(server_programs.DIM, name="items")

@@ -40,7 +40,7 @@ class WorkerBatchesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(found[name].keys(), expected.keys())
             for what, value in expected.items():
                 self.assertAllClose(found[name][what], value, rtol=rtol, atol=rtol / 10, msg=what)
-        # It says something only if rows have changed.
+        # The check is meaningful only if rows have changed.
         losses = expected["losses"][:, 0]
         self.assertGreater(np.ptp(losses), 0.1 * np.max(losses))
         self.assertTrue(all(np.any(expected[f"exists {i}"]) for i in range(3)))

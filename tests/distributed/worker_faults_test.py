@@ -74,7 +74,7 @@ class WorkerFaultsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertBetween(
             found["seconds"], worker_faults.SECONDS - 1, worker_faults.SECONDS + PATIENCE
         )
-        # Every later call says so at once.
+        # Every later call fails at once.
         self.assertNotEqual(found["said later"], "no error")
         self.assertLess(found["seconds later"], worker_faults.SECONDS)
 

@@ -53,7 +53,7 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("loop", "together", "fit False", "fit True")
     def test_two_workers_train_as_one_process(self, way):
         expected = oracle(way)
-        for kind in worker_layers.KINDS:  # it says something only if all is trained
+        for kind in worker_layers.KINDS:  # meaningful only if all are trained
             self.assertGreater(expected[f"{kind} size"], 20)
         for found in results("trained"):
             self.check(found[way], expected, expected.keys() - {"exchanges"})

@@ -15,7 +15,7 @@ from absl.testing import parameterized
 from worker_pools import KINDS, QUICK
 
 OTHERS = [name for name in KINDS if name not in QUICK]
-# What is run by one launch of so many workers.
+# For each number of workers, the cases of each launch.
 LAUNCHES = {
     2: [("quick", "second", "slots", "fit", "sent"), ("others",)],
     3: [("quick",), ("others",)],
@@ -29,7 +29,7 @@ def launched(workers: int, *cases: str) -> worker_programs.Launched:
 
 class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
     def results(self, case: str, workers: int = 2) -> list[Any]:
-        """What each worker has found."""
+        """The results of each worker."""
         (cases,) = (cases for cases in LAUNCHES[workers] if case in cases)
         found = launched(workers, *cases)
         self.assertEqual(found.code, 0, found.printed)
@@ -48,7 +48,7 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
                     )
         served = np.concatenate([found["served"] for found in results])
         self.assertAllClose(served, expected["served"], rtol=kind.rtol, atol=kind.rtol)
-        # It says something only if rows have changed by far more than the tolerance.
+        # The check is meaningful only if rows have changed by far more than the tolerance.
         self.assertGreater(np.max(np.abs(expected["moved"])), 2 * kind.rtol)
         self.assertTrue(np.any(expected["exists"]))
         if workers == 2:
@@ -59,7 +59,7 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
         self.check_training(name, 2)
 
     @parameterized.parameters(*OTHERS)
-    @pytest.mark.slow  # the inner one: it is lost on what `parameters` gives
+    @pytest.mark.slow  # below `parameters`: its result would lose the mark
     def test_workers_train_other_kinds_as_one_process(self, name):
         self.check_training(name, 2)
 
@@ -101,9 +101,9 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def ways_of(name: str) -> list[list[str]]:
-    """How each of two workers asks."""
+    """The kinds of requests of each of two workers."""
     if name == "wire float16":
-        return [[], []]  # as rows, which are pooled where the batch is
+        return [[], []]  # as rows, pooled by the worker of the batch
     if name == "uneven":
         return [["keys"], ["bags"]]
     way = "bags" if name in worker_pools.BY_BAGS else "keys"

@@ -32,7 +32,7 @@ class WorkerTrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(launched(workers).code, 0, launched(workers).printed)
         setup = worker_steps.SETUPS[name]
         expected = worker_steps.oracle(setup.optimizer, setup.own, workers)
-        # It says something only if rows have come and gone.
+        # The check is meaningful only if rows were inserted and removed.
         self.assertEqual(expected["bounded size"], 16)
         for policy in ("ttl", "admission"):
             rows = (np.sum(expected[f"{one} exists"]) for one in (policy, "unbounded"))

@@ -18,7 +18,7 @@ from absl.testing import absltest
 import bill_of_materials
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Stands for Bazel: the libraries are there already.
+# A fake Bazel, whose libraries are built already.
 BAZEL = """#!/bin/sh
 case "$*" in
   *bazel-bin*) echo "{outputs}" ;;

@@ -329,7 +329,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     def in_parquet(self, folder: pathlib.Path) -> None:
         try:
             from pyarrow import csv, parquet
-        except ImportError as error:  # also if it does not fit NumPy
+        except ImportError as error:  # or it does not match NumPy
             pytest.skip(
                 f"needs pyarrow, of a version for this NumPy: pip install pyarrow ({error})"
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of docs/ without a test of their own: their code runs as written and prints as they say."""
+"""Pages of docs/ without a test of their own: their code runs and prints the text they show."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from absl.testing import parameterized
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 EXAMPLES = TESTS.parent / "examples"
-STEPS = 40  # killed_training.py says so; a checkpoint every 10
+STEPS = 40  # as in killed_training.py; a checkpoint every 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """The end of one process, and the step at which the next one must go on.
+    """The end of one process, and the step at which the next one must continue.
 
     Attributes:
         kill_at: the step after which it is killed; 0 for never.

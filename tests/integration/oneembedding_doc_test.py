@@ -97,7 +97,7 @@ class OneEmbeddingDocTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(printed.getvalue(), "300\n")
 
 
-# Those which the second column replaces by something of another name.
+# Names that have another name in the second column.
 OTHERS = ("Optimizer", "state_dict", "capacity", "size_factor", "persistent_path")
 
 

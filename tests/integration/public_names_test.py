@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`help` of each public name: what it does, its arguments, what it gives and raises, an example."""
+"""`help` of each public name has a summary, arguments, result, errors and an example."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def result_untold(name: str, value: Any) -> Iterator[str]:
 
 
 def errors_untold(name: str, value: Any) -> Iterator[str]:
-    """Functions that raise an error of their own, and do not say so."""
+    """Functions that raise an error of their own without documenting it."""
     made: Any = value
     if isinstance(value, type):
         own = (vars(value).get("__post_init__"), vars(value).get("__init__"))
@@ -105,7 +105,7 @@ def _has_source(function: Any) -> bool:
 
 
 def every(check: Callable[..., Iterator[str]], names: dict[str, Any]) -> list[str]:
-    """What a check finds in all of some names."""
+    """The faults that a check finds in some names."""
     return [fault for name, value in names.items() for fault in check(name, value)]
 
 
@@ -171,7 +171,7 @@ class PublicNamesTest(parameterized.TestCase):
         self.assertEmpty(found, "\n".join(found))
 
     def _asked(self) -> dict[str, Any]:
-        """All names but those that others document, or that no user calls."""
+        """All names, except names documented elsewhere or never called by users."""
         return {
             name: value
             for name, value in self.names.items()
@@ -205,7 +205,7 @@ def _told(x: int) -> int:
 
 
 class PlantedTest(parameterized.TestCase):
-    """Each check finds what is planted, and lets the good pass."""
+    """Each check finds a planted fault, and lets a good docstring pass."""
 
     @parameterized.parameters(
         (without_example, "has no example"),

@@ -94,7 +94,7 @@ class WheelsTest(parameterized.TestCase):
 
 
 def _wheel(folder: pathlib.Path, tensorflow: str) -> wheels.Wheel:
-    """A file that stands for a wheel, and what is listed of it."""
+    """Writes a fake wheel file, and returns its entry in the list."""
     file = f"tf_embed-1.2.3+tf{tensorflow}-py3-none-manylinux_2_35_x86_64.whl"
     (folder / file).write_bytes(tensorflow.encode())
     return wheels.Wheel(

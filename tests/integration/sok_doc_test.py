@@ -97,7 +97,7 @@ class SokDocTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(printed.getvalue(), "300\n")
 
 
-# Those which the second column replaces by something of another name.
+# Names that have another name in the second column.
 OTHERS = (
     *("init", "DynamicVariable", "all2all_dense_embedding", "sparse_read", "scatter_update"),
     *("max_vocabulary_size_per_gpu", "split_embedding_variable_from_others", "size", "indices"),

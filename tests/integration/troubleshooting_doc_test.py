@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/guides/troubleshooting.md: code raises what the heading says, and what follows works."""
+"""docs/guides/troubleshooting.md: code raises the error of its heading, and the fix works."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def anchors(page: pathlib.Path) -> set[str]:
 
 
 def violations(page: pathlib.Path, text: str) -> list[str]:
-    """What is wrong with the links of a page, a sentence each."""
+    """The broken links of a page, a sentence each."""
     found = []
     name = page.relative_to(ROOT)
     for link in LINK.findall(without_code(text)):

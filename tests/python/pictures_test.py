@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of docs/ are those that the code draws, and they say what the sources say."""
+"""The pictures of docs/ are those that the code draws, and they agree with its sources."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each warning, each dropped error and each ignored status has a comment that says why.
+"""Each warning, each dropped error and each ignored status has a comment with the reason.
 
 Rows, gradients and errors must not be lost in silence. The comment is on the line, directly above
 it, or in its block. The compiler warns of a status of the core that is ignored by accident:
@@ -17,7 +17,7 @@ from absl.testing import absltest, parameterized
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Calls that tell the user, but go on; and calls that drop an error.
+# Calls that warn the user and continue, and calls that drop an error.
 _CALLS = re.compile(
     r"(absl\.)?logging\.(warning|warn|error|exception|log|log_\w+)"
     r"|warnings\.(warn|warn_explicit|simplefilter|filterwarnings)"

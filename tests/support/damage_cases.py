@@ -42,7 +42,7 @@ def _load(model: keras.Model, kind: str, folder: pathlib.Path) -> None:
 
 
 def _flip(part: int) -> Callable[..., None]:
-    """Flips a bit of the keys, rows or slots, wherever they are in the file."""
+    """Flips a bit of the keys, rows or slots of a file."""
 
     def harm(path: pathlib.Path, model: keras.Model) -> None:
         table = models.layer_of(model).variable.table

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training whose workers die and come back, which `launch_elastic` starts in tests.
+"""Training whose workers die and restart, which `launch_elastic` starts in tests.
 
 Of the first cluster of three, worker 1 kills itself. A smaller cluster takes its time, so that the
 launcher brings the third one back before the end.

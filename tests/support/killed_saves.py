@@ -3,13 +3,13 @@
 
     killed_saves.py cut|kill FOLDER [snapshots]
 
-Each child saves its rows, all of one number, and goes on to save those of the next number, again
-and again, into a folder of its own in FOLDER. `cut`: no file may become longer than a limit,
-and the system ends the process at the write that would make one, by SIGXFSZ. `kill`: the parent
-kills it after some time. Prints a list with an object for each child: whether it died by a signal,
-and which numbers its folder may hold. `snapshots`: a layer of two tables saves snapshots.
+Each child repeatedly saves rows that are all of one number, then of the next number, into a folder
+of its own in FOLDER. `cut`: file sizes have a limit, and the system ends the process by SIGXFSZ at
+the write that would exceed it. `kill`: the parent kills the child after some time. Prints a list
+with an object for each child: whether it died by a signal, and the numbers that its folder may
+hold. `snapshots`: a layer of two tables saves snapshots.
 
-The processes are forked when TensorFlow is imported and before it has run anything.
+The processes are forked after the import of TensorFlow and before its first op.
 """
 
 from __future__ import annotations

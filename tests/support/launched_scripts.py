@@ -60,7 +60,7 @@ class LauncherTestCase(parameterized.TestCase):
         return launcher
 
     def assert_refused(self, name: str, arguments: list[str]) -> None:
-        """The command line says in one sentence which argument is wrong."""
+        """Checks that the command line names the wrong argument in one sentence."""
         err = io.StringIO()
         with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as raised:
             run.main(arguments)

@@ -161,7 +161,7 @@ def train_dense(
         dense: Values of the dense variables.
         steps: The training steps.
         between: Called before each step with its number, from 0.
-        dtype: Dtype of the variables that stand for tables.
+        dtype: Dtype of the variables that represent tables.
         stored_as: The dtype to which rows are rounded after each step; None for no rounding.
     """
     table_variables = [

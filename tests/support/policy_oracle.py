@@ -136,7 +136,7 @@ class PolicyOracle:
         self.step += 1
 
     def restrict(self, num_reserved: int) -> int:
-        """Removes rows; says how many."""
+        """Removes rows, and returns their number."""
         removed = 0
         for rows in self.shards:
             for key in [key for key, use in rows.items() if self.expired(use)]:

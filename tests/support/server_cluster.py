@@ -25,9 +25,9 @@ class Cluster:
     Args:
         folder: The folder of their output, in files such as `ps-0.log`.
         program: A Python file that calls `run_with_servers`.
-        ports: As many as there are tasks.
-        workers: How many workers.
-        servers: How many servers.
+        ports: One port for each task.
+        workers: The number of workers.
+        servers: The number of servers.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that the processes of a cluster with parameter servers run in tests.
 
-The arguments of the chief say which one to run; it prints the result as a line of JSON.
+The arguments of the chief select the program. It prints the result as a line of JSON.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def sums(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
 
 
 def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
-    """Each worker reads batches of its own number, so a row says how many it has trained.
+    """Each worker reads batches of its own number, so a row counts the trained ones.
 
     Args:
         strategy: The strategy.
@@ -233,7 +233,7 @@ def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
 
 
 def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
-    """Trains a model with dense variables; goes on where the last chief was.
+    """Trains a model with dense variables, from the step of the last chief.
 
     Args:
         strategy: The strategy.

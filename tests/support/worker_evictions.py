@@ -87,7 +87,7 @@ def restrict(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def trigger(strategy: Any, rank: int, folder: str) -> Any:
-    """Nothing leaves unless there are more rows than `trigger`, those of all workers together."""
+    """Rows leave only if all workers together have more rows than `trigger`."""
     with strategy.scope():
         v = tf_embed.Variable(
             dim=1, devices="/CPU:0", restrict_policy=tf_embed.TimestampRestrictPolicy

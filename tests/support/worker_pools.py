@@ -28,17 +28,17 @@ SHARDING = tf_embed.distributed.WorkerSharding
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a layer is trained with.
+    """A layer's arguments, and the kind of ids that it is trained with.
 
     Attributes:
         options: Arguments of the layer.
-        range: Ids are drawn from as many.
+        range: The number of different ids that can be drawn.
         longest: The most ids of a bag.
         container: "ragged", "sparse" in no order, or "lines" with padding.
         is_weighted: Whether ids have weights, whose gradients count.
         rtol: The relative tolerance.
         uneven: Whether worker 0 has few ids, so that workers ask in different ways.
-        in_loop: Whether it is looked up in a tf.while_loop.
+        in_loop: Whether the lookup is in a tf.while_loop.
     """
 
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -110,7 +110,7 @@ def batches_of(kind: Kind, step: int, ranks: Sequence[int], workers: int) -> lis
 
 
 def contained(kind: Kind, lengths: tf.Tensor, flat: tf.Tensor, padding: Any) -> Any:
-    """What belongs to ids in the container of the kind."""
+    """Puts one value for each id into the container of the kind."""
     ragged = tf.RaggedTensor.from_row_lengths(flat, lengths)
     if kind.container == "ragged":
         return ragged
@@ -367,7 +367,7 @@ def dataset() -> tf.data.Dataset:
 
 
 def fitted(model: keras.Model) -> dict[str, Any]:
-    """What `fit`, `evaluate` and `predict` give, and all rows."""
+    """The results of `fit`, `evaluate` and `predict`, and all rows."""
     all_to_all, traced = Channel.all_to_all, []
 
     def count(*args: Any) -> Any:

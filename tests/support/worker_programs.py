@@ -28,7 +28,7 @@ class Launched:
 
     Attributes:
         code: The exit code of the launcher.
-        results: Of each worker that came to an end, its results, by rank.
+        results: The results of each worker that finished, by rank.
         printed: The output of all workers.
     """
 
@@ -64,7 +64,7 @@ def launch(
         workers: Number of workers.
         folder: The folder that the functions get. Default: a new one.
         seconds: When to end workers that still run.
-        grace_seconds: How long workers may go on after one of them has failed.
+        grace_seconds: How long workers may run on after one of them has failed.
     """
     from tf_embed.distributed import run
 

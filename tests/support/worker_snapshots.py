@@ -282,7 +282,7 @@ def busy(snapshots: tf_embed.Snapshots, rank: int, found: dict[str, Any]) -> Non
 
 
 def order(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """Folds, removes and keeps the saves of `write`, and goes on from a save of one process."""
+    """Folds, removes and keeps the saves of `write`, and continues from one process's save."""
     found: dict[str, Any] = {}
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder), tables.variables)

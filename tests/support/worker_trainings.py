@@ -64,7 +64,7 @@ class AfterRestore(keras.callbacks.Callback):
 
 
 def link(strategy: Any, rank: int, folder: str) -> Any:
-    """Loads the training that another number of workers has saved, goes on, and saves it.
+    """Loads the save of another number of workers, continues to train, and saves.
 
     The plan has the `way` of saving, the number of the `link`, from 0, and the `end`, an epoch.
     """
@@ -120,7 +120,7 @@ def one_link(
 
 
 class Progress(keras.callbacks.Callback):
-    """Tells the campaign how many steps this worker has done."""
+    """Reports this worker's number of steps to the campaign."""
 
     def __init__(self, path: pathlib.Path, training: Training) -> None:
         super().__init__()

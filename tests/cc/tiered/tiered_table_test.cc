@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of a table over tiers beyond that of all tables: where its rows are, that it trains
-// like a table in memory, and the state of rows when the lower tier fails.
+// The contract of a table over tiers, beyond that of all tables: the tier of each row, training
+// equal to that of a table in memory, and the state of rows when the lower tier fails.
 #include "cc/tiered/tiered_table.h"
 
 #include <algorithm>

@@ -23,7 +23,7 @@ EPOCHS = 4
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def compiled() -> keras.Model:

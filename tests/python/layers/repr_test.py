@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `repr` says of variables, layers, policies, storages and optimizers."""
+"""The `repr` of variables, layers, policies, storages and optimizers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`split_pooled` on one machine: what owners would answer makes the pooled rows of one table."""
+"""`split_pooled` in one process: simulated replies of owners give the pooled rows of one table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numbers_of(keys: tf.Tensor) -> np.ndarray:
 
 
 def batch_of(container: str, most: int, length: int) -> tuple[np.ndarray, np.ndarray, tuple]:
-    """Numbers of keys, the bag of each, and what makes bags."""
+    """Numbers of keys, the bag of each, and the tensors that define the bags."""
     draw = np.random.default_rng(SEED)
     if container == "lines":
         numbers = draw.integers(0, most, [BAGS, length])
@@ -52,7 +52,7 @@ def split(keys: tf.Tensor, bags: tuple, **options: Any) -> SplitPooled:
 
 
 def pooled(found: SplitPooled, rows_of: Any) -> np.ndarray:
-    """The sums of all bags, from what owners answer."""
+    """The sums of all bags, from the replies of owners."""
     rows = rows_of(found.asked)[found.places.numpy()]
     sums = np.zeros([BAGS, rows.shape[1]])
     np.add.at(sums, found.place_bags.numpy(), rows)
@@ -66,7 +66,7 @@ def pooled(found: SplitPooled, rows_of: Any) -> np.ndarray:
 
 
 def bytes_of(found: SplitPooled, key_bytes: int, rank: int) -> int:
-    """What is sent to others, and comes back, with gradients."""
+    """The bytes sent to other workers and back, with gradients."""
     asked, keys, sums = np.delete(found.counts.numpy(), rank, axis=1).sum(axis=1)
     row, some = BYTES["row_bytes"], BYTES["sum_bytes"]
     return asked * (2 * key_bytes + row + some) + keys * key_bytes + sums * (4 + 2 * some)

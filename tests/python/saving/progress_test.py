@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`progress=` of saves and loads: which calls are made, with which numbers, and what errors do."""
+"""`progress=` of saves and loads: the calls, their numbers, and the effect of errors."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class FilesTest(ProgressTestCase):
 
     def test_a_save_is_told_of_while_it_runs(self):
         v = self.variable(100_000)
-        for _ in range(20):  # the thread that tells may get no time in one of them
+        for _ in range(20):  # in one of them the reporting thread may get no time
             calls = Calls()
             v.save_to_file_system(self.folder, buffer_size=1000, progress=calls)
             self.check(calls, 100_000)

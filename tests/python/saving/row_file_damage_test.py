@@ -108,7 +108,7 @@ class DamageTest(FilesTestCase):
             with self.assertRaises(tf.errors.OpError):
                 v.save_to_file_system(folder)
         self.assertEqual(file.read_text(), "no folder")
-        v.upsert([2], [[2.0]])  # writers go on
+        v.upsert([2], [[2.0]])  # writers still work
         self.assertEqual(int(v.size()), 2)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of JSON that say anything at all: read, or called damaged by name.
+"""JSON files of arbitrary content are read, or reported as damaged by name.
 
 Most have a right checksum, so that the reader gets to their content.
 """

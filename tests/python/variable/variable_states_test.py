@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is done to a `Variable`, in any order, it has the rows that a dict would have."""
+"""After any sequence of operations a `Variable` has the rows that a dict would have."""
 
 from __future__ import annotations
 
