@@ -15,11 +15,11 @@ SUFFIXES = (".py", ".md", ".ipynb", ".cc", ".h", ".cu")
 # The most of each habit in 10,000 words of a folder. A folder that gets better lowers its ceiling.
 CEILINGS = {
     "benchmarks": {"what": 6, "where": 1, "who": 1, "anew": 1},
-    "cc": {"what": 5, "where": 4, "who": 1, "anew": 1},
+    "cc": {"what": 1, "where": 2, "who": 1, "anew": 1},
     "docs": {"what": 4, "where": 3, "who": 1, "anew": 1},
     "examples": {"what": 2, "where": 2, "who": 2, "anew": 2},
-    "tests": {"what": 43, "where": 4, "who": 1, "anew": 1},
-    "tf_embed": {"what": 31, "where": 8, "who": 2, "anew": 2},
+    "tests": {"what": 1, "where": 1, "who": 1, "anew": 1},
+    "tf_embed": {"what": 2, "where": 2, "who": 1, "anew": 1},
 }
 
 
