@@ -44,13 +44,11 @@ def picture() -> Picture:
     _lookup(drawn, tops)
     _gradient(drawn, tops)
     _step(drawn, tops)
-    drawn.text(
+    drawn.note(
         380,
         678,
         "Rows in other stores go the same way: only the lowest lane changes.",
         anchor="middle",
-        size=12,
-        color=MUTED,
     )
     return drawn
 
@@ -81,7 +79,7 @@ def _lookup(drawn: Picture, tops: list[float]) -> None:
     _box(drawn, 0, table + 14, 96, lines, GREEN)
     lines = ["A key without a row gets its", "initial row, a function of", "(seed, table, key)."]
     lines += ["Nothing is inserted."]
-    drawn.lines(_X[0], table + 134, lines, size=12, color=MUTED, room=_WIDTH + 8)
+    drawn.notes(_X[0], table + 134, lines, room=_WIDTH + 8)
     middle = _X[0] + _WIDTH / 2
     for start, end in (
         (keras + 50, python + 12),
@@ -115,20 +113,16 @@ def _gradient(drawn: Picture, tops: list[float]) -> None:
     drawn.text(
         middle + 8, keras + 116, "gradient of the rows", size=11, color=ORANGE.line, room=120
     )
-    drawn.lines(
+    drawn.notes(
         right,
         ops + 40,
         ["The gradient of `TfEmbedFind`", "is Python. No table is asked."],
-        size=12,
-        color=MUTED,
         room=_WIDTH + 10,
     )
-    drawn.lines(
+    drawn.notes(
         right,
         table + 34,
         ["Between lookup and step the", "rows are free: other threads", "may read and train them."],
-        size=12,
-        color=MUTED,
         room=_WIDTH + 10,
     )
 
@@ -158,12 +152,10 @@ def _step(drawn: Picture, tops: list[float]) -> None:
     lines += ["order of the batch", "3. find the row; a new key", "gets its initial row"]
     lines += ["4. lock its bucket, run the", "rule on weights and slots"]
     _box(drawn, 2, table + 14, 142, lines, GREEN)
-    drawn.lines(
+    drawn.notes(
         right,
         table + 178,
         ["One probe of the index,", "one visit of the row."],
-        size=12,
-        color=MUTED,
         room=_WIDTH,
     )
     for start, end in (

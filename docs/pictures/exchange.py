@@ -56,7 +56,7 @@ def picture() -> Picture:
         "keys go to their owners, and rows come back. Later the summed gradients go to the owners, "
         "which run the rule.",
     )
-    drawn.text(740, 30, "a color for each owner", anchor="end", size=12, color=MUTED)
+    drawn.note(740, 30, "a color for each owner", anchor="end")
     for worker in range(WORKERS):
         color = _COLORS[worker]
         drawn.text(
@@ -88,7 +88,7 @@ def picture() -> Picture:
     _wire(drawn, 580, ("all-gather: counts", "all-to-all: keys", "and gradients"))
     _stage(drawn, 640, ("at the owner", "sum and rule:", "`TfEmbedApply`"), owned, tall=True)
     legend = "Dashed: a worker's own share, which is in no message. Five collectives in all."
-    drawn.text(_LEFT, 709, legend, size=12, color=MUTED)
+    drawn.note(_LEFT, 709, legend)
     return drawn
 
 

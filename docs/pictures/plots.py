@@ -52,7 +52,7 @@ def peers() -> Picture:
         "Bars of the time of a peer over that of tf_embed: "
         + "; ".join(f"{peer}, {label}: {cell}" for peer, label, cell, _ in bars),
     )
-    drawn.text(740, 30, "the time of the peer / ours, 2 cores", anchor="end", size=12, color=MUTED)
+    drawn.note(740, 30, "the time of the peer / ours, 2 cores", anchor="end")
     most = max(numbers(cell)[0] for _, _, cell, _ in bars)
     ticks = [one for one in (0, 1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20) if one <= most + 1]
     unit = (right - left - 40) / most
@@ -61,7 +61,7 @@ def peers() -> Picture:
         x = left + tick * unit
         is_one = tick == 1
         drawn.line([(x, top - 12), (x, bottom)], MUTED if is_one else RULE, width=1, dashed=is_one)
-        drawn.text(x, bottom + 16, f"{tick}", anchor="middle", size=12, color=MUTED)
+        drawn.note(x, bottom + 16, f"{tick}", anchor="middle")
     y, last = top - 10, ""
     for peer, label, cell, verdict in bars:
         if peer != last:
@@ -76,12 +76,10 @@ def peers() -> Picture:
         drawn.rect(left, y + 2, ratio * unit, 18, color, solid=judged, dashed=not judged, radius=0)
         drawn.text(left + ratio * unit + 6, y + 15, cell, size=12, bold=True, color=color.line)
         y += step
-    drawn.text(
+    drawn.note(
         20,
         height - 16,
         "Dashed: other work took more than half a core meanwhile. A ratio of 1 is equal.",
-        size=12,
-        color=MUTED,
     )
     return drawn
 
@@ -130,7 +128,7 @@ def _lines(
         f"{name}: {', '.join(f'{one:g}' for one in some)}" for name, _, some, _ in lines
     )
     drawn = Picture(760, 400, title, f"{unit}, by {axis} ({', '.join(places)}): {values}.")
-    drawn.text(740, 30, unit, anchor="end", size=12, color=MUTED)
+    drawn.note(740, 30, unit, anchor="end")
     left, right, top, bottom = 64.0, 590.0, 56.0, 340.0
     low, high = math.log(ticks[0]), math.log(ticks[-1])
 
@@ -139,11 +137,11 @@ def _lines(
 
     for tick in ticks:
         drawn.line([(left, y_of(tick)), (right - 16, y_of(tick))], RULE, width=1)
-        drawn.text(left - 8, y_of(tick) + 4, f"{tick:,}", anchor="end", size=12, color=MUTED)
+        drawn.note(left - 8, y_of(tick) + 4, f"{tick:,}", anchor="end")
     xs = [left + 24 + i * (right - left - 48) / (len(places) - 1) for i in range(len(places))]
     for x, place in zip(xs, places, strict=True):
         drawn.text(x, bottom + 20, place, anchor="middle", size=12)
-    drawn.text((left + right) / 2, bottom + 42, axis, anchor="middle", size=12, color=MUTED)
+    drawn.note((left + right) / 2, bottom + 42, axis, anchor="middle")
     ends: list[float] = []
     for name, color, some, dashed in sorted(lines, key=lambda line: line[2][-1]):
         points = [(x, y_of(value)) for x, value in zip(xs, some, strict=True)]

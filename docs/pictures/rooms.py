@@ -29,7 +29,7 @@ _LEFT, _RIGHT, _HEIGHT, _STEP = 196, 740, 28, 36
 
 
 def _row(picture: Picture, y: float, label: str, rooms: tuple[str, ...], color: Color) -> None:
-    picture.text(_LEFT - 14, y + 19, label, anchor="end", size=12, color=MUTED)
+    picture.note(_LEFT - 14, y + 19, label, anchor="end")
     gap = 8
     letters = [len(room) + 5 for room in rooms]
     unit = (_RIGHT - _LEFT - gap * (len(rooms) - 1)) / sum(letters)
@@ -50,9 +50,7 @@ def picture() -> Picture:
         "The folders of tf_embed and of cc as rows of boxes. Python is above, C++ below, and the "
         "wings of the core are lowest. A room uses the rooms below it only.",
     )
-    drawn.text(
-        740, 30, "a room uses rooms below it, or on its left", anchor="end", size=12, color=MUTED
-    )
+    drawn.note(740, 30, "a room uses rooms below it, or on its left", anchor="end")
     y = 52.0
     for heading, rest, rows_of, color in (
         ("`tf_embed/`", "Python; a lookup leaves it through `ops`", PYTHON, BLUE),
@@ -62,7 +60,7 @@ def picture() -> Picture:
         if color is not BLUE:
             drawn.line([(20, y + 4), (_RIGHT, y + 4)], MUTED, width=1, dashed=True)
         drawn.text(20, y + 26, heading, bold=True, color=color.line)
-        drawn.text(_LEFT, y + 26, rest, size=12, color=MUTED)
+        drawn.note(_LEFT, y + 26, rest)
         y += 40
         for label, rooms in rows_of:
             is_face = label.startswith("other")

@@ -70,7 +70,7 @@ def _stripe(drawn: Picture) -> None:
     drawn.arrow([(620, 96), (620, 114), (home, 114), (home, 140)], BLUE.line)
     drawn.text(628, 113, "place × buckets / 2³²", size=11, color=MUTED, room=124)
     overflow = "A full bucket overflows into the next. Spare ones lie behind the last."
-    drawn.text(38, 182, overflow, size=12, color=MUTED, room=home - 50)
+    drawn.note(38, 182, overflow, room=home - 50)
     drawn.arrow([(home + 20, 166), (home + 20, 178), (home + 54, 178), (home + 54, 166)], MUTED)
 
 
@@ -97,9 +97,9 @@ def _bucket(drawn: Picture) -> None:
         drawn.box(x, 286, width, 26, f"{name} : {bits}", PURPLE, size=12, bold=False, radius=0)
         x += width
     lines = ["A lane is empty if its row id is `kNoRowId`,", "so no key is reserved."]
-    drawn.lines(38, 296, lines, size=12, color=MUTED, room=345)
+    drawn.notes(38, 296, lines, room=345)
     seqlock = "A reader copies the row, and looks at the word again."
-    drawn.text(740, 330, seqlock, anchor="end", size=12, color=MUTED)
+    drawn.note(740, 330, seqlock, anchor="end")
 
 
 def _slab(drawn: Picture) -> None:
@@ -115,21 +115,17 @@ def _slab(drawn: Picture) -> None:
         text = f"row {i}" if i < 4 else "…" if i < 7 else name
         drawn.box(x, 378, width, 28, text, color, size=12, bold=False, radius=0)
         x += width
-    drawn.text(38, 424, "Rows do not move while they live.", size=12, color=MUTED)
-    drawn.text(
+    drawn.note(38, 424, "Rows do not move while they live.")
+    drawn.note(
         740,
         424,
         "8 bytes a statistic; a mark is a byte, in a cache only",
         anchor="end",
-        size=12,
-        color=MUTED,
     )
-    drawn.text(
+    drawn.note(
         38,
         442,
         f"Statistics, if the policy needs them: {', '.join(STATISTICS)}.",
-        size=12,
-        color=MUTED,
     )
 
 
@@ -166,7 +162,5 @@ def _row(drawn: Picture) -> None:
                 drawn.box(x, y, size * unit, 26, text, color, size=12, bold=False, radius=0)
                 x += size * unit
         total = sum(size for _, size in parts)
-        drawn.text(x + 10, y + 17, f"= {total} bytes", size=12, color=MUTED)
-    drawn.text(
-        38, 686, "Examples to scale. A row begins at a multiple of 16 bytes.", size=12, color=MUTED
-    )
+        drawn.note(x + 10, y + 17, f"= {total} bytes")
+    drawn.note(38, 686, "Examples to scale. A row begins at a multiple of 16 bytes.")

@@ -170,6 +170,14 @@ class Picture:
         for i, line in enumerate(lines):
             self.text(x, y + i * step, line, **how)
 
+    def note(self, x: float, y: float, text: str, **how: Any) -> None:
+        """Writes a line that explains, smaller and lighter; see `text`."""
+        self.notes(x, y, [text], **how)
+
+    def notes(self, x: float, y: float, lines: Sequence[str], **how: Any) -> None:
+        """Writes lines that explain, below each other; see `lines`."""
+        self.lines(x, y, lines, size=12, color=MUTED, **how)
+
     def rect(
         self,
         x: float,

@@ -28,9 +28,7 @@ def picture() -> Picture:
         "and stay shared. Changed rows go down when the cache is full. On disk rows are appended "
         "to a log of segments, and compaction moves live rows to its end.",
     )
-    drawn.text(
-        740, 30, "three tiers; the table below lists the others", anchor="end", size=12, color=MUTED
-    )
+    drawn.note(740, 30, "three tiers; the table below lists the others", anchor="end")
     _cache(drawn)
     _host(drawn)
     _disk(drawn)
@@ -41,13 +39,13 @@ def picture() -> Picture:
 def _cache(drawn: Picture) -> None:
     drawn.rect(10, 46, 740, 132, BLUE, radius=6)
     drawn.text(24, 68, "GPU memory", bold=True)
-    drawn.text(24, 86, "`gpu_bytes`", size=12, color=MUTED)
+    drawn.note(24, 86, "`gpu_bytes`")
     drawn.rect(150, 60, 270, 104, _on(BLUE))
     drawn.text(285, 80, "cache: a `DeviceTable`", anchor="middle", bold=True, room=260)
     lines = ["All verbs run on this table.", "A byte beside each row: the tick of"]
     lines += ["its last use, and whether it changed."]
-    drawn.lines(285, 104, lines, anchor="middle", size=12, color=MUTED, room=260)
-    drawn.lines(
+    drawn.notes(285, 104, lines, anchor="middle", room=260)
+    drawn.notes(
         440,
         80,
         [
@@ -57,15 +55,13 @@ def _cache(drawn: Picture) -> None:
             "The oldest rows leave; those of the",
             "batch stay.",
         ],
-        size=12,
-        color=MUTED,
     )
 
 
 def _host(drawn: Picture) -> None:
     drawn.rect(10, 234, 740, 118, GREEN, radius=6)
     drawn.text(24, 256, "host memory", bold=True)
-    drawn.text(24, 274, "`host_bytes`", size=12, color=MUTED)
+    drawn.note(24, 274, "`host_bytes`")
     drawn.rect(150, 246, 270, 94, _on(GREEN))
     drawn.text(285, 266, "`HostTier`: a `HostStore`, bounded", anchor="middle", bold=True, room=266)
     lines = [
@@ -73,7 +69,7 @@ def _host(drawn: Picture) -> None:
         "whether a row is shared;",
         "nothing is computed here",
     ]
-    drawn.lines(285, 288, lines, anchor="middle", size=12, color=MUTED, room=260)
+    drawn.notes(285, 288, lines, anchor="middle", room=260)
     drawn.box(
         440,
         246,
@@ -112,8 +108,8 @@ def _host(drawn: Picture) -> None:
 def _disk(drawn: Picture) -> None:
     drawn.rect(10, 408, 740, 196, ORANGE, radius=6)
     drawn.text(24, 430, "disk", bold=True)
-    drawn.text(24, 448, "`path`", size=12, color=MUTED)
-    drawn.text(24, 464, "`disk_bytes`", size=12, color=MUTED)
+    drawn.note(24, 448, "`path`")
+    drawn.note(24, 464, "`disk_bytes`")
     drawn.text(232, 430, "`DiskStore`: a log of segments, each a file of rows", bold=True)
     x = 150.0
     segments = (
@@ -123,7 +119,7 @@ def _disk(drawn: Picture) -> None:
         ("open", (1, 1, 1, 2, 2)),
     )
     for name, blocks in segments:
-        drawn.text(x + 65, 458, name, anchor="middle", size=12, color=MUTED)
+        drawn.note(x + 65, 458, name, anchor="middle")
         for i, live in enumerate(blocks):
             color = ORANGE if live == 1 else GRAY
             drawn.rect(
@@ -163,7 +159,7 @@ def _disk(drawn: Picture) -> None:
     # compaction
     drawn.arrow([(363, 494), (363, 516), (646, 516), (646, 498)], PURPLE.line, width=2)
     drawn.text(504, 533, "compaction", anchor="middle", size=12, color=PURPLE.line, bold=True)
-    drawn.lines(
+    drawn.notes(
         150,
         556,
         [
@@ -171,8 +167,6 @@ def _disk(drawn: Picture) -> None:
             "them. It begins at 1.6 times the live bytes. A segment without live rows is",
             "removed. The folder is working storage: checkpoints have all rows.",
         ],
-        size=12,
-        color=MUTED,
     )
 
 

@@ -7,9 +7,11 @@ links are followed for reads, but not for writes or removals.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -55,12 +57,9 @@ def remove_link(path: str) -> None:
         tf.errors.UnavailableError: If the link can't be removed.
     """
     local = local_path(path)
-    if local is None or not os.path.islink(local):
-        return
-    try:
-        os.unlink(local)
-    except OSError as error:
-        raise _unremoved(path, error) from error
+    if local is not None and os.path.islink(local):
+        with _removing(path):
+            os.unlink(local)
 
 
 def remove_tree(path: str) -> None:
@@ -73,13 +72,11 @@ def remove_tree(path: str) -> None:
     if local is None:
         tf.io.gfile.rmtree(path)
         return
-    try:
+    with _removing(path):
         if os.path.islink(local):
             os.unlink(local)
         else:
             shutil.rmtree(local)
-    except OSError as error:
-        raise _unremoved(path, error) from error
 
 
 def _is_special(local: str) -> bool:
@@ -91,8 +88,13 @@ def _is_special(local: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _unremoved(path: str, error: OSError) -> tf.errors.UnavailableError:
-    where = "" if error.filename is None else f" ({error.filename!r})"
-    return tf.errors.UnavailableError(
-        None, None, f"'{path}' can't be removed: {error.strerror}{where}."
-    )
+@contextlib.contextmanager
+def _removing(path: str) -> Iterator[None]:
+    """Raises the error of a removal as one of TensorFlow that names the path."""
+    try:
+        yield
+    except OSError as error:
+        where = "" if error.filename is None else f" ({error.filename!r})"
+        raise tf.errors.UnavailableError(
+            None, None, f"'{path}' can't be removed: {error.strerror}{where}."
+        ) from error
