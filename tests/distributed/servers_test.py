@@ -121,6 +121,14 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertGreaterEqual(sum(found["trained"]), 150)
             self.assertLess(sum(found["trained"]), 160)
 
+    def test_a_new_chief_goes_on_in_the_middle_of_a_pass(self) -> None:
+        with self.cluster() as made:
+            # Checkpoints of steps 8, which is in the second pass, and 15, which ends an epoch.
+            self.assertEqual(made.run_chief("passes", str(self.folder), "8"), -9)
+            self.assertEqual(made.run_chief("passes", str(self.folder), "15"), -9)
+            found = self.run_chief(made, "passes", str(self.folder))
+            self.assertEqual(found["trained"], [3] * 6 + [2])
+
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
         with self.cluster() as made:

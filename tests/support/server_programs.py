@@ -182,6 +182,32 @@ def sums(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
     return {"exact": bool((rows == expected[:, None]).all()), "steps": trainer.steps}
 
 
+def passes(strategy: Any, folder: str, *killed: str) -> Any:
+    """Epochs of five steps over a dataset of seven batches; each row counts one batch's steps.
+
+    Args:
+        strategy: The strategy.
+        folder: The folder of checkpoints.
+        killed: The number of steps after which this process kills itself, if any.
+    """
+    with strategy.scope():
+        model = _sum_model()
+    ids = np.repeat(np.arange(7, dtype=np.int64), 8)[:, None].repeat(3, 1)
+    data = tf.data.Dataset.from_tensor_slices((ids, np.zeros(len(ids), np.float32))).batch(8)
+    trainer = tf_embed.distributed.ParameterServerTrainer(
+        model, checkpoint_dir=os.path.join(folder, "checkpoints"), save_every=4
+    )
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if killed and trainer.steps == int(killed[0]):  # all earlier steps are saved
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer.fit(data, epochs=4, steps_per_epoch=5, callbacks=[Kill()], verbose=0)
+    table = model.get_layer("items").variable
+    return {"trained": [-int(one) // 24 for one in table.lookup(np.arange(7)).numpy()[:, 0]]}
+
+
 def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
     """Each worker reads batches of its own number, so a row counts the trained ones.
 

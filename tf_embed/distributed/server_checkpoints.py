@@ -44,11 +44,14 @@ class TrainingState:
         steps: Number of completed steps.
         epoch: Number of completed epochs.
         steps_of_epoch: Number of completed steps in the current epoch.
+        batch: Number of batches taken in the current pass over the dataset. An epoch of
+            `steps_per_epoch` steps may end in the middle of a pass, or have several.
     """
 
     steps: int = 0
     epoch: int = 0
     steps_of_epoch: int = 0
+    batch: int = 0
 
 
 class ServerCheckpoints:
@@ -187,7 +190,10 @@ class ServerCheckpoints:
         path, dense = self._path(name), self._dense()
         try:
             contents = _arrays_in(guarded_files.read(path, _most_bytes(dense)))
-            state = TrainingState(**json.loads(str(contents["state"])))
+            saved = json.loads(str(contents["state"]))
+            # Earlier versions did not save it: they began each pass with an epoch.
+            saved.setdefault("batch", saved["steps_of_epoch"])
+            state = TrainingState(**saved)
             count = len(contents) - 1
             if count != len(dense):
                 raise ValueError(

@@ -174,7 +174,8 @@ class ParameterServerTrainer:
         """Trains the model. Resumes from the newest checkpoint if there is one.
 
         If `x` is a dataset, the chief reads it and sends each batch to a worker. Each batch is
-        trained once an epoch, in roughly the order of the dataset.
+        trained once in a pass over the dataset, in roughly its order. A new chief skips the batches
+        that its checkpoint has trained, so the dataset must have the same order each time.
 
         If `x` is a function, each worker reads its own dataset, and batches may be trained more
         than once. A step that a worker did not finish runs again with another worker's batch. A
@@ -238,13 +239,12 @@ class ParameterServerTrainer:
         model.stop_training = False
         called.on_train_begin()
         with _server_errors():
-            done = state.steps_of_epoch
             batches: _Batches | _OwnBatches
             if own is not None:
                 assert steps_per_epoch is not None  # as checked above
-                batches = _OwnBatches(own, steps_per_epoch, done)
+                batches = _OwnBatches(own, steps_per_epoch, state)
             else:
-                batches = _Batches(x, steps_per_epoch, done)
+                batches = _Batches(x, steps_per_epoch, state)
             while state.epoch < epochs and not model.stop_training:
                 called.on_epoch_begin(state.epoch)
                 logs = self._train_epoch(batches.of_epoch(), called, own is not None)
@@ -252,9 +252,13 @@ class ParameterServerTrainer:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})
                 epoch, state.epoch, state.steps_of_epoch = state.epoch, state.epoch + 1, 0
+                if state.epoch >= epochs:
+                    state.batch = 0  # the next call of `fit` may have other data
                 if self._checkpoints is not None:
                     self._checkpoints.save(state)
                 called.on_epoch_end(epoch, logs)
+                if model.stop_training:
+                    state.batch = 0
         called.on_train_end()
         return model.history
 
@@ -469,33 +473,38 @@ class _Batches:
     Args:
         dataset: The dataset.
         steps: Batches per epoch. None: the whole dataset.
-        done: Number of batches of the first epoch that an earlier chief has trained.
+        state: The progress of training, of which this advances `batch`.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, steps: int | None, done: int) -> None:
+    def __init__(self, dataset: tf.data.Dataset, steps: int | None, state: TrainingState) -> None:
         self._dataset = dataset
         self._steps = steps
-        self._done = done
+        self._state = state
         self._iterator: Iterator[Any] | None = None
 
     def of_epoch(self) -> Iterator[Any]:
-        """Yields the remaining batches of the next epoch."""
-        done, self._done = self._done, 0
+        """Yields the remaining batches of the current epoch."""
+        state = self._state
         if self._steps is None:
-            yield from self._dataset.skip(done)
+            for batch in self._dataset.skip(state.batch):
+                state.batch += 1
+                yield batch
+            state.batch = 0
             return
-        for _ in range(self._steps - done):
-            yield self._next(done)
+        for _ in range(self._steps - state.steps_of_epoch):
+            batch = self._next()
+            state.batch += 1
+            yield batch
 
-    def _next(self, done: int) -> Any:
+    def _next(self) -> Any:
         """Returns the next batch of a dataset that repeats, and continues across epochs."""
         for _ in range(2):
             if self._iterator is None:
-                self._iterator = iter(self._dataset.skip(done))
+                self._iterator = iter(self._dataset.skip(self._state.batch))
             batch = next(self._iterator, None)
             if batch is not None:
                 return batch
-            self._iterator, done = None, 0
+            self._iterator, self._state.batch = None, 0
         raise ValueError("`x` must have a batch. Received: a dataset without any")
 
 
@@ -505,18 +514,17 @@ class _OwnBatches:
     Args:
         datasets: The datasets on the workers.
         steps: Batches per epoch.
-        done: Number of steps of the first epoch that an earlier chief has made.
+        state: The progress of training.
     """
 
-    def __init__(self, datasets: WorkerDatasets, steps: int, done: int) -> None:
+    def __init__(self, datasets: WorkerDatasets, steps: int, state: TrainingState) -> None:
         self._iterator = datasets.iterator()
         self._steps = steps
-        self._done = done
+        self._state = state
 
     def of_epoch(self) -> Iterator[Any]:
-        """Yields the argument of each remaining step of the next epoch."""
-        done, self._done = self._done, 0
-        for _ in range(self._steps - done):
+        """Yields the argument of each remaining step of the current epoch."""
+        for _ in range(self._steps - self._state.steps_of_epoch):
             yield self._iterator
 
 
