@@ -170,6 +170,9 @@ cudaStream_t StreamOf(const ExecContext& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
 
+// Results of CUDA calls are not looked at one by one: a failure stays the thread's last error,
+// which Check returns at the end of each verb. Those of destructors come to the next verb of the
+// thread.
 class CudaDevice {
  public:
   using Tile = CudaTile;

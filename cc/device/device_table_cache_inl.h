@@ -43,8 +43,7 @@ class DeviceTableImpl<Device>::Planned final : public PlannedRows {
   void Prefetch(uint64_t hash) const override {
     if (num_ahead_ < kMost - 1) ahead_[num_ahead_++] = KeyOfHash(hash);
   }
-  // Null also if the device fails: then the row stays.
-  RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
+  Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const override;
   Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override {
@@ -95,7 +94,9 @@ Status DeviceTableImpl<Device>::Planned::LookUp() const {
 }
 
 template <class Device>
-RowStatistics::Word* DeviceTableImpl<Device>::Planned::Find(int64_t key, uint64_t) const {
+Status DeviceTableImpl<Device>::Planned::Find(int64_t key, uint64_t,
+                                              RowStatistics::Word** words) const {
+  *words = nullptr;
   const uint64_t version = table_->versions_.load(std::memory_order_relaxed);
   if (version != version_) num_keys_ = 0;
   version_ = version;
@@ -103,14 +104,15 @@ RowStatistics::Word* DeviceTableImpl<Device>::Planned::Find(int64_t key, uint64_
   if (place == num_keys_) {
     place = num_ahead_;
     ahead_[num_ahead_++] = key;
-    if (!LookUp().ok()) return nullptr;
+    TF_EMBED_RETURN_IF_ERROR(LookUp());
   }
-  if (!exists_[place]) return nullptr;
-  const size_t words = table_->options_.policy.statistics.size();
-  for (size_t i = 0; i < words; ++i) {
-    words_[i].store(statistics_[place * words + i], std::memory_order_relaxed);
+  if (!exists_[place]) return Status();
+  const size_t size = table_->options_.policy.statistics.size();
+  for (size_t i = 0; i < size; ++i) {
+    words_[i].store(statistics_[place * size + i], std::memory_order_relaxed);
   }
-  return words_;
+  *words = words_;
+  return Status();
 }
 
 template <class Device>

@@ -16,6 +16,7 @@ constexpr ssize_t kPage = 4096;
 class HostFile final : public File {
  public:
   explicit HostFile(int descriptor) : descriptor_(descriptor) {}
+  // The file is scratch space, which a crash may lose: a late error of writing harms no row.
   ~HostFile() override { close(descriptor_); }
 
   ssize_t Pread(void* bytes, size_t size, uint64_t offset) const override {
@@ -40,6 +41,7 @@ class HostFiles final : public FileSystem {
     if (descriptor < 0) return errno;
     file->reset(new (std::nothrow) HostFile(descriptor));
     if (*file != nullptr) return 0;
+    // The caller is told ENOMEM. An empty file that stays is removed with its folder.
     close(descriptor);
     unlink(path.c_str());
     return ENOMEM;

@@ -83,7 +83,9 @@ struct Lock {
   Lock& operator=(const Lock&) = delete;
   ~Lock() {
     if (descriptor < 0) return;
-    flock(descriptor, LOCK_UN);  // a child of fork() may still have the descriptor open
+    // A child of fork() may still have the descriptor open. Neither call can fail for an open file
+    // that nothing is left to write to.
+    flock(descriptor, LOCK_UN);
     close(descriptor);
   }
 };
@@ -110,7 +112,7 @@ Status TakeLock(const std::string& path, bool make, Lock* lock, Taken* taken) {
   if (descriptor < 0) return FileFailure("Can't open '" + name + "'", errno);
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
-    close(descriptor);
+    close(descriptor);  // nothing was written
     if (error != EWOULDBLOCK) return FileFailure("Can't lock '" + name + "'", error);
     *taken = Taken::kInUse;
     return Status();
@@ -181,7 +183,7 @@ Status MoveAside(const std::string& path) {
     }
     if (rename(path.c_str(), kept.c_str()) == 0) return Status();
     const int error = errno;
-    rmdir(kept.c_str());
+    rmdir(kept.c_str());  // the error below is told; an empty folder may stay
     return FileFailure("Can't move the folder '" + path + "' to '" + kept + "'", error);
   }
 }
@@ -195,7 +197,7 @@ int SyncNames(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return errno;
   const int error = Sync(descriptor);
-  close(descriptor);
+  close(descriptor);  // fsync has told all errors of writing
   return error;
 }
 
@@ -220,6 +222,8 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
   if (!lock.ours &&
       pwrite(lock.descriptor, kContent, kContentBytes, 0) != static_cast<ssize_t>(kContentBytes)) {
     const Status status = FileFailure("Can't write to '" + path + "/" + kLockName + "'", errno);
+    // The first error is told. A folder that stays is empty but for its lock: the next table takes
+    // it.
     unlink((path + "/" + kLockName).c_str());
     rmdir(path.c_str());
     return status;
@@ -267,6 +271,7 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   if (!content.has_others && Rename(&path) != 0) return;
   if (!RemoveRows(path, content, files).ok() || content.has_others) return;
   if (SyncNames(path) != 0) return;
+  // If they fail, the folder stays a leftover, which the next table removes.
   unlink((path + "/" + kLockName).c_str());
   rmdir(path.c_str());
 }
@@ -336,11 +341,13 @@ Status Folder::Open(const std::string& parent, const std::string& name, bool kee
 Folder::~Folder() {
   if (Owned()) {
     (void)SyncNames(path_);  // row files go first, even in a machine crash
+    // rmdir fails if there are files that are not ours. A folder that stays is a leftover, which
+    // the next table removes.
     unlink((path_ + "/" + kLockName).c_str());
-    rmdir(path_.c_str());   // fails if there are files that are not ours
+    rmdir(path_.c_str());
     flock(lock_, LOCK_UN);  // a child of fork() may still have the descriptor open
   }
-  close(lock_);
+  close(lock_);  // the one write to it was synchronized
 }
 
 bool Folder::Owned() const { return getpid() == owner_; }

@@ -194,7 +194,7 @@ class HostTable final : public Table,
     void Prefetch(uint64_t hash) const override {
       __builtin_prefetch(table_->content_->index.HomeOf(hash));
     }
-    RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
+    Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const override;
     Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                         const Rank& low, const Rank& high, RankList* ranks,
                         size_t* below) const override;

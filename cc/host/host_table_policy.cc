@@ -57,10 +57,11 @@ Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, cons
   return groups.ForEachRange(context, kSurveyCost, survey);
 }
 
-RowStatistics::Word* HostTable::Planned::Find(int64_t key, uint64_t hash) const {
+Status HostTable::Planned::Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const {
   const Content& content = *table_->content_;
   const StripedIndex::Entry entry = content.index.Find(key, hash);
-  return entry.found() ? content.rows.Statistics(entry.row_id) : nullptr;
+  *words = entry.found() ? content.rows.Statistics(entry.row_id) : nullptr;
+  return Status();
 }
 
 Status HostTable::Planned::CollectRanks(const ExecContext& context, EvictionOrder order,

@@ -52,7 +52,7 @@ absl::Status SyncLocal(const std::string& path, bool must_be_readable = true) {
   if (file >= 0) {
     // EINVAL: a special file, which can't be flushed.
     if (fsync(file) != 0 && errno != EINVAL) error = errno;
-    close(file);
+    close(file);  // fsync has told all errors of writing
   }
   if (error == 0) return absl::OkStatus();
   return absl::UnavailableError(

@@ -187,8 +187,8 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
   return status;
 }
 
-Status TieredTable::ReadThrough(const ExecContext& inner, const KeyBatch& batch, const Keys& absent,
-                                void* weights, bool* exists, const SlotsOut& slots) const {
+Status TieredTable::ReadThrough(const ExecContext& inner, const Keys& absent, void* weights,
+                                bool* exists, const SlotsOut& slots) const {
   Keys keys(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(keys.Resize(absent.size));
   std::copy_n(absent.keys.data(), absent.size, keys.keys.data());
@@ -256,7 +256,7 @@ Status TieredTable::Find(const ExecContext& context, const KeyBatch& batch,
         return Status();
       }
     } else {
-      TF_EMBED_RETURN_IF_ERROR(ReadThrough(inner, batch, absent, weights, exists, slots));
+      TF_EMBED_RETURN_IF_ERROR(ReadThrough(inner, absent, weights, exists, slots));
       if (moves == moves_.load(std::memory_order_acquire)) return Status();
       Keys still(options_.allocator);
       TF_EMBED_RETURN_IF_ERROR(Absent(absent.Batch(batch), exists, &still));

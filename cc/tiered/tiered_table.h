@@ -164,7 +164,7 @@ class TieredTable final : public Table,
       return table_->SizeInside();
     }
     void Prefetch(uint64_t hash) const override { cache().Prefetch(hash); }
-    RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
+    Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const override;
     Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                         const Rank& low, const Rank& high, RankList* ranks,
                         size_t* below) const override;
@@ -232,8 +232,8 @@ class TieredTable final : public Table,
   // Copies a row of the store to the batch's memory.
   Status CopyRow(const ExecContext& context, const void* row, size_t bytes, void* to) const;
   // Reads rows of the store for a find. REQUIRES: a reader's lock.
-  Status ReadThrough(const ExecContext& inner, const KeyBatch& batch, const Keys& absent,
-                     void* weights, bool* exists, const SlotsOut& slots) const;
+  Status ReadThrough(const ExecContext& inner, const Keys& absent, void* weights, bool* exists,
+                     const SlotsOut& slots) const;
 
   // Demotes rows until the cache has room for `wanted` more; rows of the batch stay. Changed rows
   // are written under shared locks, and dropped under exclusive ones.

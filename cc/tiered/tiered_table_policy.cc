@@ -25,20 +25,21 @@ constexpr size_t kRebuildDivisor = 4;
 
 }  // namespace
 
-RowStatistics::Word* TieredTable::Planned::Find(int64_t key, uint64_t hash) const {
-  RowStatistics::Word* words = cache().Find(key, hash);
-  if (words != nullptr) return words;
+Status TieredTable::Planned::Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const {
+  TF_EMBED_RETURN_IF_ERROR(cache().Find(key, hash, words));
+  if (*words != nullptr) return Status();
   uint64_t cold[StatisticSet::kMax];
   if (!table_->store_->FindStatistics(key, cold)) {
     // The row may have been promoted, or be in transit: shared below and not yet in the cache.
     const std::lock_guard<OrderedMutex> none_moves(table_->promotion_);
-    words = cache().Find(key, hash);
-    if (words != nullptr || !table_->store_->FindStatistics(key, cold)) return words;
+    TF_EMBED_RETURN_IF_ERROR(cache().Find(key, hash, words));
+    if (*words != nullptr || !table_->store_->FindStatistics(key, cold)) return Status();
   }
   for (size_t i = 0; i < table_->options_.policy.statistics.size(); ++i) {
     cold_[i].store(cold[i], std::memory_order_relaxed);
   }
-  return cold_;
+  *words = cold_;
+  return Status();
 }
 
 Status TieredTable::Planned::CollectRanks(const ExecContext& context, EvictionOrder order,
@@ -349,7 +350,8 @@ Status TieredTable::AssignStatistics(const ExecContext& context, const KeyBatch&
   for (size_t i = 0; i < batch.size; ++i) {
     store_->AssignStatistics(batch.keys[i], set, statistics + batch.Position(i) * set.size());
     const uint64_t hash = HashKey(batch.keys[i]);
-    RowStatistics::Word* const words = planned_.Find(batch.keys[i], hash);
+    RowStatistics::Word* words = nullptr;
+    TF_EMBED_RETURN_IF_ERROR(planned_.Find(batch.keys[i], hash, &words));
     if (words == nullptr) continue;
     const RowStatistics row(options_.policy.statistics, words);
     TF_EMBED_RETURN_IF_ERROR(planner_.NoteRank(RankOf(options_.policy.eviction, row, hash)));

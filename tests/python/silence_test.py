@@ -27,6 +27,8 @@ _MODULES = {"contextlib", "logging", "warnings"}
 _CC = re.compile(
     r"\(void\)!?[\w>.\-*:(]+\(|static_cast<void>\([^)]*\(|std::ignore|catch \(\.\.\.\)"
     r"|LOG\((WARNING|ERROR)\)|IgnoreError\(\)"
+    # Calls of the system whose result is not looked at.
+    r"|^\s*(?:if \(.*\) )?(?:::)?(?:close|dlclose|flock|fsync|munmap|rename|rmdir|unlink)\("
 )
 # A catch block that does nothing, or returns without a word of the error.
 _CC_CATCH = re.compile(r"catch \([^)]*\) \{\s*(?:return(?: nullptr| false| \{\})?;)?\s*\}")
@@ -127,6 +129,9 @@ class SilenceTest(parameterized.TestCase):
         'LOG(ERROR) << "x";',
         "table->Clear().IgnoreError();",
         "} catch (...) {",
+        "  close(descriptor);",
+        "if (descriptor >= 0) close(descriptor);",
+        "unlink(path.c_str());",
         "} catch (const std::bad_alloc&) {}",
         "} catch (const std::bad_alloc&) {\n  return nullptr;\n}",
     )
@@ -134,6 +139,14 @@ class SilenceTest(parameterized.TestCase):
         self.assertEqual(unargued_in_cc(source), [1])
         self.assertEmpty(unargued_in_cc(f"// Why.\n{source}"))
         self.assertEqual(unargued_in_cc(f"// Far.\n\n\n\n{source}"), [5])
+
+    @parameterized.parameters(
+        "if (unlink(path) == 0) return Status();",
+        "const int error = fsync(file);",
+        "table->close(client);",
+    )
+    def test_a_result_that_is_used_is_not_silence(self, source):
+        self.assertEmpty(unargued_in_cc(source))
 
     def test_an_error_that_becomes_a_status_is_not_silence(self):
         self.assertEmpty(

@@ -30,6 +30,7 @@ void* MapAligned(size_t bytes) {
   char* const aligned =
       reinterpret_cast<char*>(RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePage));
   const size_t before = aligned - begin;
+  // They fail only if the process has too many mappings. Then unused address space stays mapped.
   if (before > 0) munmap(begin, before);
   if (before < kHugePage) munmap(aligned + bytes, kHugePage - before);
   madvise(aligned, bytes, MADV_HUGEPAGE);  // a wish: without huge pages the block serves as well
@@ -47,7 +48,7 @@ class ProcessAllocator final : public Allocator {
 
   void Deallocate(void* memory, size_t bytes) override {
     if (bytes >= kMapThreshold) {
-      munmap(memory, RoundUp(bytes, kPage));
+      munmap(memory, RoundUp(bytes, kPage));  // a whole mapping, which can't be split by it
     } else {
       std::free(memory);
     }

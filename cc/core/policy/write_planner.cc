@@ -222,7 +222,8 @@ Status WritePlanner::EvictLowest(const ExecContext& context, size_t wanted, cons
     const Rank rank = victims_.Pop();
     if (const Rank* ahead = victims_.Ahead()) rows_.Prefetch(ahead->hash());
     const int64_t key = KeyOfHash(rank.hash());
-    RowStatistics::Word* const words = rows_.Find(key, rank.hash());
+    RowStatistics::Word* words = nullptr;
+    TF_EMBED_RETURN_IF_ERROR(rows_.Find(key, rank.hash(), &words));
     if (words == nullptr) continue;
     const RowStatistics row(policy_.statistics, words);
     const Rank present = RankOf(policy_.eviction, row, rank.hash());

@@ -73,8 +73,8 @@ class PlannedRows {
   // Prefetches a key that will be looked up soon.
   virtual void Prefetch(uint64_t hash) const = 0;
 
-  // The statistics of a key's row; null for an absent key.
-  virtual RowStatistics::Word* Find(int64_t key, uint64_t hash) const = 0;
+  // Points `words` to the statistics of a key's row, until the next call; null for an absent key.
+  virtual Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const = 0;
 
   // As TableEviction's.
   virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,

@@ -335,7 +335,8 @@ TEST_P(DeviceCache, PlannersSeeTheStatisticsOfRows) {
     Put(device.get(), {key}, 1.0f);
   }
   const auto step_of = [&](int64_t key) -> uint64_t {
-    RowStatistics::Word* const words = rows->Find(key, HashKey(key));
+    RowStatistics::Word* words = nullptr;
+    EXPECT_TRUE(rows->Find(key, HashKey(key), &words).ok());
     return words == nullptr ? 0 : RowStatistics(set, words).Get(Statistic::kLastStep);
   };
   for (int64_t key = 0; key < 110; ++key) {

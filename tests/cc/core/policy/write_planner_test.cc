@@ -22,9 +22,11 @@ class MapRows final : public PlannedRows {
 
   size_t size() const override { return rows.size(); }
   void Prefetch(uint64_t) const override {}
-  RowStatistics::Word* Find(int64_t key, uint64_t) const override {
+  Status Find(int64_t key, uint64_t, RowStatistics::Word** words) const override {
+    if (lookups_fail) return Status::Unavailable("The device is gone.");
     const auto found = rows.find(key);
-    return found == rows.end() ? nullptr : found->second.get();
+    *words = found == rows.end() ? nullptr : found->second.get();
+    return Status();
   }
   Status CollectRanks(const ExecContext&, EvictionOrder order, size_t one_in, const Rank& low,
                       const Rank& high, RankList* ranks, size_t* below) const override {
@@ -68,6 +70,7 @@ class MapRows final : public PlannedRows {
   std::map<int64_t, std::unique_ptr<RowStatistics::Word[]>> rows;
   std::vector<int64_t> removed;
   bool fails = false;
+  bool lookups_fail = false;
   size_t absent_keys = 0;
   mutable int passes = 0;
 
@@ -110,7 +113,9 @@ class WritePlannerTest : public testing::Test {
       for (size_t i = 0; i < keys.size(); ++i) {
         if (!seen.insert(keys[i]).second) continue;
         if (plan->scores.size() > 0) plan->scores[i] = RowStatistics::ScoreBits(scores[i]);
-        RowStatistics::Word* const words = rows_->Find(keys[i], HashKey(keys[i]));
+        const auto found = rows_->rows.find(keys[i]);
+        RowStatistics::Word* const words =
+            found == rows_->rows.end() ? nullptr : found->second.get();
         if (words == nullptr) {
           plan->decisions[i] = Decision::kAbsent;
           continue;
@@ -130,7 +135,7 @@ class WritePlannerTest : public testing::Test {
         if (decisions[i] != Decision::kInsert) continue;
         rows_->Insert(keys[i], context_.now);
         if (scores.empty()) continue;
-        RowStatistics(policy_.statistics, rows_->Find(keys[i], 0))
+        RowStatistics(policy_.statistics, rows_->rows.at(keys[i]).get())
             .Set(Statistic::kScore, RowStatistics::ScoreBits(scores[i]));
       }
       return Status();
@@ -252,6 +257,20 @@ TEST_F(WritePlannerTest, AFailureOfTheSinkIsTheWrites) {
   EXPECT_EQ(StatusCode::kUnavailable, Write({3}).code());
   EXPECT_EQ((std::set<int64_t>{1, 2}), Keys());
   rows_->fails = false;
+  ASSERT_TRUE(Write({3, 4}).ok());
+  EXPECT_EQ((std::set<int64_t>{3, 4}), Keys());
+}
+
+// A lookup that fails must not pass for a row that has left: the write would go on without room.
+TEST_F(WritePlannerTest, AFailureOfALookupIsTheWrites) {
+  Begin(Bounded(2));
+  ASSERT_TRUE(Write({1, 2}).ok());
+  context_.now = {2, 2000};
+  rows_->lookups_fail = true;
+  EXPECT_EQ(StatusCode::kUnavailable, Write({3}).code());
+  EXPECT_EQ((std::set<int64_t>{1, 2}), Keys());
+  EXPECT_EQ(0u, planner_->counters().refused);
+  rows_->lookups_fail = false;
   ASSERT_TRUE(Write({3, 4}).ok());
   EXPECT_EQ((std::set<int64_t>{3, 4}), Keys());
 }
