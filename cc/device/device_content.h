@@ -139,7 +139,7 @@ class DeviceContent {
     return counts.rows();
   }
 
-  // How many rows there is memory for, and places in an index that is not too full.
+  // The number of rows that have memory, and places in an index that is not too full.
   uint64_t room() const {
     const uint64_t places = index_.num_places() / kFullOf * kFull;
     return std::min(places, slabs_.rows());

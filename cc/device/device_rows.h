@@ -306,7 +306,7 @@ struct DeviceStatistics {
   TF_EMBED_DEVICE void SetScore(int64_t score) const { Set(Statistic::kScore, ScoreBitsOf(score)); }
 };
 
-// Which rows are expired at a moment.
+// The rows that are expired at a moment.
 struct Expiry {
   uint64_t ttl_milliseconds = 0;  // 0: none
   uint64_t now = 0;               // milliseconds

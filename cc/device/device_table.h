@@ -85,7 +85,7 @@ class DeviceTable : public Table {
                            const Rule& rule) = 0;
 };
 
-// How many GPUs of this machine tables can be on: none if this build has no GPU support, or if the
+// The number of GPUs that can hold tables: none if this build has no GPU support, or if the
 // driver is older than the CUDA of the build.
 int NumGpus();
 

@@ -226,7 +226,7 @@ class DeviceTableImpl final : public DeviceTable,
     Array<uint64_t> counters;  // of the late ones, of groups
   };
 
-  // How a write treats its batch.
+  // The options of a write.
   struct WriteOptions {
     const bool* exists = nullptr;  // ProbeKernel
     bool uses = true;              // whether it is a use of the rows that are there

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows come to a bounded table and leave it, as row_kernels.h.
+// Kernels that insert rows into a bounded table and evict them, as row_kernels.h.
 //
 // Evictions are decided by eviction set: the keys whose hashes begin with the same bits, 128 to 255
 // of a full table, or all of a smaller one. A new key that finds the table full takes the place of

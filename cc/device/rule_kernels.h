@@ -159,7 +159,7 @@ TF_EMBED_DEVICE __attribute__((noinline)) void StepByRule(const Tile& tile,
   }
 }
 
-// How ApplyVerb steps: by whichever rule it is, or by one, of so many columns together.
+// The steps of ApplyVerb: by any rule, or by one rule, of so many columns together.
 struct AnyRule {
   template <typename T, class Tile>
   static TF_EMBED_DEVICE void Step(const Tile& tile, const RuleConstants<T>& c, size_t dim,
@@ -202,7 +202,7 @@ auto DispatchRule(const Rule& rule, const Use& use) {
   }
 }
 
-// How weights of type T come back from the type they are computed in.
+// Converts weights back to type T from the type they are computed in.
 template <typename T>
 struct WeightRounding {
   using Compute = typename Number<T>::Compute;

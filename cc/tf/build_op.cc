@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which build of the library this process runs.
+// The build of the library that this process runs.
 #include <elf.h>
 #include <link.h>
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from pictures import batch, exchange, plots, rooms, rows, tiers
-from pictures.svg import Picture
+from pictures import badges, batch, exchange, plots, rooms, rows, tiers
+from pictures.svg import Drawing
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "images"
 
 # By the file in docs/images/.
-DRAWINGS: dict[str, Callable[[], Picture]] = {
+DRAWINGS: dict[str, Callable[[], Drawing]] = {
+    **badges.BADGES,
     "batch.svg": batch.picture,
     "rooms.svg": rooms.picture,
     "key_to_row.svg": rows.picture,

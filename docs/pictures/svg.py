@@ -86,12 +86,12 @@ def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-class Picture:
-    """A picture that is being drawn.
+class Drawing:
+    """A picture that is being drawn, without a background.
 
     Args:
-        width, height: The size of the card.
-        title: The heading, and the name that a screen reader says.
+        width, height: The size.
+        title: The name that a screen reader says.
         description: The content of the picture in a sentence, for a screen reader.
     """
 
@@ -99,9 +99,6 @@ class Picture:
         self.width, self.height = width, height
         self._parts: list[str] = []
         self._title, self._description = title, description
-        self._add("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8)
-        self._parts[-1] = self._parts[-1].replace("/>", f' fill="{PAPER}" stroke="{RULE}"/>')
-        self.text(20, 30, title, size=16, bold=True)
 
     def _add(self, name: str, **attributes: float | str | None) -> None:
         texts = {
@@ -262,6 +259,10 @@ class Picture:
                 room=width - 6,
             )
 
+    def fill(self, x: float, y: float, width: float, height: float, color: str) -> None:
+        """Fills a rectangle that has no outline."""
+        self._add("rect", x=x, y=y, width=width, height=height, fill=color)
+
     def line(
         self, points: Sequence[Point], color: str = INK, *, width: float = 1.5, dashed: bool = False
     ) -> None:
@@ -310,3 +311,13 @@ class Picture:
             f"<desc>{saxutils.escape(self._description)}</desc>",
         ]
         return "\n".join([*head, *self._parts, "</svg>", ""])
+
+
+class Picture(Drawing):
+    """A drawing on a white card, with its title as the heading."""
+
+    def __init__(self, width: float, height: float, title: str, description: str) -> None:
+        super().__init__(width, height, title, description)
+        self._add("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8)
+        self._parts[-1] = self._parts[-1].replace("/>", f' fill="{PAPER}" stroke="{RULE}"/>')
+        self.text(20, 30, title, size=16, bold=True)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from architecture_test import CC_ROOMS, CORE_WINGS, PYTHON_ROOMS
 
-from pictures import drawings, exchange, rooms, rows, tables
+from pictures import badges, drawings, exchange, rooms, rows, tables
 from pictures.svg import Picture, width_of
 from tf_embed.ops import exchange_ops
 
@@ -50,6 +50,37 @@ def test_ops_and_files_in_a_picture_are_there(name):
         assert f'REGISTER_OP("{op}")' in ops, op
     for path in re.findall(r"\b(?:cc|tf_embed)/[\w/]*(?:\.\w+)?", text):
         assert (ROOT / path).exists(), path
+
+
+def test_badges_are_facts_of_the_settings_and_agree_with_the_readme():
+    found = badges.facts()
+    low, high = found["TensorFlow"].split(" to ")
+    pythons = found["Python"].replace("|", "or")
+    sentence = (
+        r"Linux on x86-64 is supported, with Python "
+        rf"{re.escape(pythons)} and TensorFlow {re.escape(low)}\.\d+ to {re.escape(high)}\."
+    )
+    readme = (ROOT / "README.md").read_text()
+    assert re.search(sentence, readme)
+    assert f"License: {found['license']}." in readme
+    assert found["Keras"] == tf.keras.__version__.split(".")[0]
+
+
+def test_badges_follow_the_settings():
+    project = {
+        "classifiers": [
+            "Programming Language :: Python :: 3",
+            *(f"Programming Language :: Python :: 3.{minor}" for minor in (13, 14)),
+        ],
+        "optional-dependencies": {"cpu": ["tensorflow-cpu>=2.20.1,<2.31"]},
+        "license": {"text": "MIT"},
+    }
+    found = badges.facts({"project": project})
+    assert (found["Python"], found["TensorFlow"], found["license"]) == (
+        "3.13 | 3.14",
+        "2.20 to 2.30",
+        "MIT",
+    )
 
 
 def test_the_rooms_are_those_of_the_architecture():

@@ -26,7 +26,7 @@ _SETTLED_SECONDS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class ElasticOutcome(Outcome):
-    """How the workers ended.
+    """The outcome of the workers.
 
     Attributes:
         sizes: Number of workers at the start and after each restart.

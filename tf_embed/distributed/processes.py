@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 TIMED_OUT = 124
-# How often a launcher looks for tasks that ended.
+# The interval at which a launcher looks for tasks that ended.
 POLL_SECONDS = 0.02
 # For output that is still in pipes when all tasks have ended.
 _DRAIN_SECONDS = 5.0
@@ -60,7 +60,7 @@ for group in groups:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How the tasks ended.
+    """The outcome of the tasks.
 
     Attributes:
         code: 0 if all workers exited with 0; otherwise the first failing code, 128 + the number of
@@ -144,7 +144,7 @@ class Task:
         return True
 
     def ending(self) -> str:
-        """How it ended, as a sentence without its stop."""
+        """Its end, as a sentence without its stop."""
         status = self.status or 0
         if status >= 0:
             return f"{self.name} exited with code {status}"
@@ -152,7 +152,7 @@ class Task:
         return f"{self.name} was ended by signal {-status} ({name})"
 
     def failure(self) -> Outcome | None:
-        """How it failed; None if it did not."""
+        """Its failure; None if it did not fail."""
         status = self.status or 0
         if status == 0:
             return None

@@ -25,7 +25,7 @@ _SERVER_SECONDS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class ServersOutcome(Outcome):
-    """How the tasks ended.
+    """The outcome of the tasks.
 
     Attributes:
         restarts: The restarted tasks in order, such as "worker 0", "ps 1", "chief".

@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 800  # of a message, so that it fits an exchange of workers
 
 
 class JointCalls(Protocol):
-    """How something is done by all processes that have a part of a table.
+    """Runs calls on all processes that have a part of a table.
 
     Attributes:
         count: How many processes there are.

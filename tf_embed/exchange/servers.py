@@ -42,12 +42,12 @@ class Servers:
 
     @property
     def count(self) -> int:
-        """How many servers there are."""
+        """The number of servers."""
         return len(self.devices)
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return sum(job == "worker" for job, _ in self._tasks)
 
     def name_of_next_table(self, name: str) -> str:

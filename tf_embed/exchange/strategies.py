@@ -14,7 +14,7 @@ MOST_NUMBERS = 8
 
 
 def worker_count(strategy: tf.distribute.Strategy) -> int:
-    """How many processes take part in a strategy's steps: 1 unless it is a multi-worker one."""
+    """The number of processes in a strategy's steps: 1 unless it is a multi-worker one."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     cluster = strategy.cluster_resolver.cluster_spec().as_dict()

@@ -24,7 +24,7 @@ WIRE_DTYPES = ("bfloat16", "float16")
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerSharding(KerasConfig):
-    """How a table is sharded over the workers of a tf.distribute.MultiWorkerMirroredStrategy.
+    """The sharding of a table over the workers of a tf.distribute.MultiWorkerMirroredStrategy.
 
     Args:
         owner: Which worker has the row of a key. "hash": by a hash of the key, which spreads any

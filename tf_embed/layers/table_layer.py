@@ -276,7 +276,7 @@ class TableLayer(LayerWithTables):
         return "uint64" if self.key_dtype == "uint64" else "int64"
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
-        """Which ids are no padding; None for ragged and sparse ones."""
+        """The mask of ids that are not padding; None for ragged and sparse ones."""
         if self.padding_id is None:
             return previous_mask
         if isinstance(ids, keras.KerasTensor):

@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class KeySpace:
-    """How ids of tables become keys.
+    """The conversion of tables' ids to keys.
 
     An id of 32 bits and its table fit in a key of 64 bits: the key is id + table * 2^32. So one
     table has the rows of all. Wider ids are keys as they are, in a table for each of the tables. If

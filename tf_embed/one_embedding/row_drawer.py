@@ -63,7 +63,7 @@ class RowDrawer(KeyedInitializer):
         self._seed = seed
         self._table_of = table_of
         self._quantiles = _Quantiles(self._tables, value_dtype)
-        # Which generator draws which column of which table.
+        # The generator of each column of each table.
         self._kinds: list[tuple[int, WeightInitializer]] = []
         self._number = np.zeros([len(self._dims), len(self._tables)], np.int64)
         for column in range(len(self._dims)):

@@ -108,7 +108,7 @@ class RowLookup:
         return ops
 
     def _is_of(self, number: int, routes: tf.Tensor | None, batch: Batch) -> tf.Tensor:
-        """Which keys have their rows in a member, bool [n]."""
+        """The mask of keys that have their rows in a member, bool [n]."""
         if routes is None:
             return tf.ones_like(batch.keys, tf.bool) if batch.is_kept is None else batch.is_kept
         is_of = tf.equal(routes, number)

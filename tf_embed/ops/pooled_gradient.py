@@ -152,7 +152,7 @@ class Pooling:
         return self._bags_of(keys)[0]
 
     def is_padding(self, keys: tf.Tensor) -> tf.Tensor:
-        """Which keys [n] count for nothing. REQUIRES: there is padding."""
+        """The mask [n] of keys that count for nothing. REQUIRES: there is padding."""
         padding = self.padding
         if keys.dtype == tf.uint64:
             assert isinstance(padding, int)

@@ -77,7 +77,7 @@ def save_rows(
 
 
 def rows_saved(handle: tf.Tensor) -> tf.Tensor:
-    """How many rows saves have written so far, int64 scalar. Does not wait for a save that runs."""
+    """The rows that saves have written so far, int64 scalar. Does not wait for a save that runs."""
     return _raw.tf_embed_rows_saved(table=handle)
 
 

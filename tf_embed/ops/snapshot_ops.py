@@ -27,7 +27,7 @@ def begin_snapshot(handles: Sequence[tf.Tensor], since: Sequence[int]) -> tf.Ten
 
 
 class Part(NamedTuple):
-    """Which part of a save is of this process.
+    """The part of a save that is of this process.
 
     Attributes:
         save: The number that the save is to have.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the rows of a static export are stored: as they are, in half precision, or in bytes."""
+"""Storage of the rows of a static export: as they are, in half precision, or in bytes."""
 
 from __future__ import annotations
 

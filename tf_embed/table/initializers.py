@@ -339,7 +339,7 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
 
 
 def _holds(value_dtype: tf.DType, numbers: np.ndarray) -> np.ndarray:
-    """Which numbers do not become infinite in a floating dtype."""
+    """The mask of numbers that do not become infinite in a floating dtype."""
     with np.errstate(over="ignore"):
         return np.isfinite(numbers.astype(value_dtype.as_numpy_dtype))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a number of rows is divided among workers."""
+"""Division of a number of rows among workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tf_embed.exchange.workers import Workers
 
 
 def share_of(rank: int, num_reserved: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """How many rows a worker keeps, in proportion to the rows that it has; int64 scalar.
+    """The rows that a worker keeps, in proportion to the rows that it has; int64 scalar.
 
     The shares of all workers add up to `num_reserved`, or to all rows if there are fewer. No share
     is larger than the rows of its worker.

@@ -44,7 +44,7 @@ class WorkerTable(RoutedTable):
     Args:
         options: The options of this worker's table.
         workers: The workers.
-        sharding: How rows are spread over them.
+        sharding: The distribution of rows over them.
 
     Raises:
         ValueError: If a worker has another table, or another build of the library.
@@ -73,7 +73,7 @@ class WorkerTable(RoutedTable):
 
     @property
     def sharding(self) -> WorkerSharding:
-        """How rows are spread over them."""
+        """The distribution of rows over them."""
         return self._sharding
 
     def barrier(self) -> None:
@@ -188,7 +188,7 @@ class WorkerTable(RoutedTable):
         return checked_pooled(answer, keys)
 
     def wire_type_of(self, dtype: tf.DType) -> str:
-        """How rows, or gradients, of a dtype travel."""
+        """The encoding of rows, or gradients, of a dtype in a message."""
         narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
         return narrow or exchange_ops.SAME
 

@@ -37,7 +37,7 @@ OptimType = EmbOptimType
 
 
 class WeightDecayMode(enum.IntEnum):
-    """How row-wise Adagrad decays weights; see `tf_embed.tbe.RowwiseAdagrad`."""
+    """Decay of weights by row-wise Adagrad; see `tf_embed.tbe.RowwiseAdagrad`."""
 
     NONE = 0
     L2 = 1

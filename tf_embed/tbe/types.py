@@ -46,7 +46,7 @@ class ComputeDevice(enum.IntEnum):
 
 
 class PoolingMode(enum.IntEnum):
-    """How the rows of a bag are pooled.
+    """Pooling of the rows of a bag.
 
     Members:
         SUM: Their sum.
@@ -88,7 +88,7 @@ class BoundsCheckMode(enum.IntEnum):
 
 
 class CacheAlgorithm(enum.IntEnum):
-    """Which rows FBGEMM's cache keeps: those used last, or those used most.
+    """The rows that FBGEMM's cache keeps: least recently used ones leave, or least frequently used.
 
     The cache of a table keeps rows by their last use, roughly, with either. The rows
     have the same values.
@@ -161,7 +161,7 @@ class RecordCacheMetrics(Config):
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class TBEStatsReporterConfig(Config):
-    """How often statistics of a cache are reported. It has no effect: read `Variable.stats`.
+    """Interval of reports of a cache's statistics. It has no effect: read `Variable.stats`.
 
     Args:
         interval: Number of batches between two reports; below 1: never.
@@ -184,7 +184,7 @@ class TBEStatsReporterConfig(Config):
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class MultiPassPrefetchConfig(Config):
-    """How a prefetch into a cache is split, so that it takes less memory. It has no effect.
+    """Split of a prefetch into a cache, to save memory. It has no effect.
 
     Args:
         num_passes: Maximum number of parts. At least 1.

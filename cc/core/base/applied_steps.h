@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps were applied to a table, so that a step received twice is applied once. The sender
+// The steps that were applied to a table, so that a step received twice is applied once. The sender
 // numbers its steps, and resends a step if it does not know whether that arrived.
 //
 // Any thread may call any method.
@@ -35,7 +35,7 @@ class AppliedSteps {
     applied_.erase(step);
   }
 
-  // How many steps it keeps in mind.
+  // The number of steps that it remembers.
   size_t size() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return applied_.size();

@@ -32,7 +32,7 @@ enum class Held : uint8_t {
   kPaused,   // no one else writes: for verbs that keep others from writing
 };
 
-// How a caller runs work on its threads; see ExecContext::parallel_for.
+// Runs work on the caller's threads; see ExecContext::parallel_for.
 class ParallelFor {
  public:
   using Work = std::function<void(size_t begin, size_t end)>;

@@ -32,7 +32,7 @@ struct KeyBatch {
   TF_EMBED_INLINE size_t Position(size_t i) const {
     return positions == nullptr ? i : positions[i];
   }
-  // How long the arrays beside the batch are at least.
+  // The least length of the arrays beside the batch.
   size_t NumPositions() const;
 };
 inline constexpr size_t kMaxBatchSize = 0xffffffffu;

@@ -64,7 +64,7 @@ class BagSplit {
   Status Build(const ExecContext& context, const BagBatch& batch, const BagOwners& owners,
                AskBy ask_by, const std::vector<AskCost>& costs);
 
-  // How each table is asked: by bags or by keys.
+  // The way to ask each table: by bags or by keys.
   const std::vector<AskBy>& asked_by() const { return asked_by_; }
 
   // The keys sent, by worker and then by table.

@@ -15,7 +15,7 @@
 
 namespace tf_embed {
 
-// How the owner of a key is chosen.
+// The rule that chooses the owner of a key.
 enum class OwnerRule : uint8_t {
   kHash,       // a hash of the key, so that any set of keys is spread evenly
   kRemainder,  // DefaultShard: floor_mod(key, num_workers)

@@ -17,7 +17,7 @@
 
 namespace tf_embed {
 
-// How numbers travel.
+// The encoding of numbers in a message.
 enum class WireType : uint8_t {
   kAsTheyAre,
   kBFloat16,  // float32 rounded to the nearest bfloat16

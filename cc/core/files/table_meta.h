@@ -41,7 +41,7 @@ struct TableMeta {
   DataType value_type = DataType::kFloat;
   size_t dim = 0;
 
-  // How many numbers Encode writes.
+  // The number of numbers that Encode writes.
   size_t count() const { return kFixedNumbers + 2 * rule.num_groups; }
 
   void Encode(int64_t* numbers) const {

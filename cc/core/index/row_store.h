@@ -153,7 +153,7 @@ class RowStore {
         .load(std::memory_order_acquire);
   }
 
-  // How many row ids a stripe takes or gives at a time.
+  // The number of row ids that a stripe takes or gives at a time.
   uint32_t RunLength() const;
   // Takes a chain of freed row ids that has no owner, if there is one.
   void TakeChain(RowIdPool* pool);

@@ -262,7 +262,7 @@ class BloomFilter {
     std::memset(cells_.data(), 0, bytes());
   }
 
-  // How many words of 64 bits such a filter takes, about: may be more than there are numbers.
+  // The 64-bit words that such a filter takes, about: may be more than there are numbers.
   static double WordsFor(double capacity, double error_rate, int cell_bits) {
     return capacity * HashesFor(error_rate) / std::log(2.0) * cell_bits / 64;
   }

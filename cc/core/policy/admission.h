@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys get a row: those that have come in so many applies. Most keys of a stream come once or
-// twice and never again; a number of a few bytes, or of a few bits, waits for them in place of a
+// Admission of keys: a key that came in enough applies gets a row. Most keys of a stream come once
+// or twice and never again; a number of a few bytes, or of a few bits, waits for them in place of a
 // row.
 //
 //     CounterAdmission    exact; about 20 bytes for a key that waits

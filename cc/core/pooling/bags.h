@@ -51,7 +51,7 @@ struct Pooling {
   const int64_t* padding = nullptr;  // the key that counts for nothing; null: none
 };
 
-// Which bag each key of a batch belongs to. The keys of a bag need not stand beside each other in
+// The bag of each key of a batch. The keys of a bag need not stand beside each other in
 // the batch: bag b holds places begin(b) to begin(b + 1), and place p is that of key Position(p).
 class Bags {
  public:

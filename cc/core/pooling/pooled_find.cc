@@ -284,7 +284,7 @@ class BagPooler {
   ShardSplit split_;
 };
 
-// How long a batch is in the line of all: bag b begins at unit begin(b) + b. A long bag weighs as
+// The length of a batch in the line of all: bag b begins at unit begin(b) + b. A long bag weighs as
 // much as its keys, an empty one a little.
 size_t UnitsOf(const Bags& bags) { return bags.num_keys() + bags.size(); }
 

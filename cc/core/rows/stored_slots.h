@@ -21,7 +21,7 @@
 
 namespace tf_embed {
 
-// How a slot of type S is computed with, in C.
+// Conversions of a slot of type S to and from the type of computation, C.
 template <typename S, typename C>
 struct StoredSlot {
   static C Load(S stored) { return static_cast<C>(Number<S>::Load(stored)); }

@@ -13,7 +13,7 @@
 
 namespace tf_embed {
 
-// How weights decay; FBGEMM's WeightDecayMode.
+// The decay of weights; FBGEMM's WeightDecayMode.
 enum class DecayMode : uint8_t {
   kNone = 0,
   kL2 = 1,
@@ -23,7 +23,7 @@ enum class DecayMode : uint8_t {
   kDecoupledGlobal = 5,
 };
 
-// How weights decay in a rule that counts; FBGEMM's CounterWeightDecayMode.
+// The decay of weights in a rule that counts; FBGEMM's CounterWeightDecayMode.
 enum class CounterDecayMode : uint8_t { kNone = 0, kL2 = 1, kDecoupled = 2, kAdagradW = 3 };
 
 // The learning rate of a rule that counts; FBGEMM's LearningRateMode.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rule is declared, for host and device. A rule is a struct, a unit:
+// The declaration of a rule, for host and device. A rule is a struct, a unit:
 //
 //     // m = momentum m - h g; w += m
 //     struct MomentumRule : LaneRule {
