@@ -21,7 +21,7 @@ from absl.testing import parameterized
 from reference import SEED
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-NAMES = ("recommender",)
+NAMES = ("recommender", "from_tfra", "larger_than_memory")
 LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 
 
