@@ -307,6 +307,7 @@ def refusals(strategy: Any) -> Any:
     def layer(optimizer: Any) -> Callable[[], Any]:
         return lambda: tf_embed.layers.DynamicEmbedding(DIM, optimizer=optimizer).build([None])
 
+    here = tf_embed.Variable(name="here")
     bags = tf_embed.tbe.TableBatchedEmbeddingBags
     return {
         "local": message_of(lambda: tf_embed.Variable(distribution="local")),
@@ -316,6 +317,9 @@ def refusals(strategy: Any) -> Any:
         "bags": message_of(lambda: bags([(10, DIM)], optimizer="EXACT_SGD").build(None)),
         "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
         "follower": message_of(lambda: Follower(tf_embed.Variable(name="there"), "nowhere")),
+        "snapshots": message_of(
+            lambda: tf_embed.Snapshots("nowhere", [tf_embed.Variable(name="there"), here])
+        ),
         "saved_model": message_of(
             lambda: tf.saved_model.save(tf_embed.Variable(), "/tmp/never_written")
         ),

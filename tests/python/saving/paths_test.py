@@ -149,7 +149,11 @@ class NamesInFilesTest(FilesTestCase):
             "since": lambda since: snapshots.save("t", since=since),
             "to": lambda to: snapshots.fold("s", to=to),
         }.items():
-            with self.assertRaisesRegex(ValueError, f"`{argument}` must .* Received: {argument}="):
+            wanted = "be the name of a folder, not a path"
+            if not name.isprintable():
+                wanted = "have no control characters"
+            words = f"`{argument}` must {wanted}. Received: {argument}="
+            with self.assertRaisesRegex(ValueError, words):
                 call(name)
 
 
@@ -169,7 +173,10 @@ class BackupTest(FilesTestCase):
         folder = pathlib.Path(self.folder())
         folder.mkdir()
         (folder / "current").write_text(name)
-        with self.assertRaisesRegex(tf.errors.DataLossError, "/current' is damaged"):
+        words = "it must have the name of a backup. Received: "
+        if len(name) > 256:
+            words = "it has more than 256 bytes"
+        with self.assertRaisesRegex(tf.errors.DataLossError, f"/current' is damaged: {words}"):
             self.fit(folder)
 
     def test_links_are_removed_and_not_what_they_lead_to(self):
