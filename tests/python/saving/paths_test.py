@@ -16,6 +16,7 @@ from crafted_saves_test import RowFile, crc32c
 from row_files_test import FilesTestCase, as_dict
 
 import tf_embed
+from tf_embed.saving import guarded_files
 from tf_embed.serving import Follower, Publisher, publication
 from tf_embed.snapshots import checked_json, manifest
 from tf_embed.static_export import export_static
@@ -199,6 +200,14 @@ class LinksTest(FilesTestCase):
         victim.mkdir()
         (victim / "file").write_text("mine")
         return victim
+
+    def test_a_folder_that_can_not_be_removed_is_named(self):
+        file = self.victim() / "file"
+        with self.assertRaisesRegex(
+            tf.errors.UnavailableError, f"'{file}' can't be removed: Not a directory"
+        ):
+            guarded_files.remove_tree(str(file))
+        self.assertEqual(file.read_text(), "mine")
 
     @parameterized.parameters("remove", "keep", "save")
     def test_snapshots_remove_links_and_not_what_they_lead_to(self, how):

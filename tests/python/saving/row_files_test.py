@@ -495,10 +495,16 @@ class ArgumentsTest(FilesTestCase):
 
     def test_a_folder_must_be_one_and_have_a_name(self):
         v = tf_embed.Variable(name="v")
-        for folder, message in (("", "`dirpath` must name a folder"), (["a"], "str, a path")):
+        for folder, message in (
+            ("", "`dirpath` must name a folder"),
+            (["a"], r"string tensor. Received: dirpath=\['a'\] of type list"),
+            (tf.constant(3), "string tensor. Received: dirpath of dtype int32"),
+        ):
             with self.assertRaisesRegex((TypeError, tf.errors.InvalidArgumentError), message):
                 v.save_to_file_system(folder)
-        with self.assertRaisesRegex((ValueError, tf.errors.InvalidArgumentError), "scalar|rank 0"):
+        with self.assertRaisesRegex(
+            ValueError, r"`dirpath` must be a scalar. Received: dirpath of shape \(2,\)"
+        ):
             v.save_to_file_system(tf.constant(["a", "b"]))
 
 
