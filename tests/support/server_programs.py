@@ -295,6 +295,7 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
 
 def refusals(strategy: Any) -> Any:
     """Everything that servers refuse, and the error messages."""
+    here = tf_embed.Variable(name="here")
 
     def message_of(make: Callable[[], Any]) -> str:
         try:
@@ -307,7 +308,6 @@ def refusals(strategy: Any) -> Any:
     def layer(optimizer: Any) -> Callable[[], Any]:
         return lambda: tf_embed.layers.DynamicEmbedding(DIM, optimizer=optimizer).build([None])
 
-    here = tf_embed.Variable(name="here")
     bags = tf_embed.tbe.TableBatchedEmbeddingBags
     return {
         "local": message_of(lambda: tf_embed.Variable(distribution="local")),

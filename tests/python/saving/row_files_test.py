@@ -495,16 +495,10 @@ class ArgumentsTest(FilesTestCase):
 
     def test_a_folder_must_be_one_and_have_a_name(self):
         v = tf_embed.Variable(name="v")
-        for folder, message in (
-            ("", "`dirpath` must name a folder"),
-            (["a"], r"string tensor. Received: dirpath=\['a'\] of type list"),
-            (tf.constant(3), "string tensor. Received: dirpath of dtype int32"),
-        ):
+        for folder, message in (("", "`dirpath` must name a folder"), (["a"], "str, a path")):
             with self.assertRaisesRegex((TypeError, tf.errors.InvalidArgumentError), message):
                 v.save_to_file_system(folder)
-        with self.assertRaisesRegex(
-            ValueError, r"`dirpath` must be a scalar. Received: dirpath of shape \(2,\)"
-        ):
+        with self.assertRaisesRegex((ValueError, tf.errors.InvalidArgumentError), "scalar|rank 0"):
             v.save_to_file_system(tf.constant(["a", "b"]))
 
 
