@@ -73,6 +73,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             "bags": ("table-batched", "ParameterServerStrategy"),
             "bound": ("max_rows=1",),
             "follower": ("`model`", "'there'", "tables of this process"),
+            "snapshots": ("all be on the same parameter servers, or none", "['there', 'here']"),
             "saved_model": ("SavedModel", ".keras"),
             "static export": ("static export", ".keras"),
         }

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ from reference import SEED, sorted_rows
 
 import tf_embed
 from tf_embed import one_embedding
+from tf_embed.table.table_options import TableOptions
 
 TRACKED = tf_embed.TablePolicy(eviction=None, track_changes=True)
 KILLED_SAVES = pathlib.Path(__file__).parents[1] / "support" / "killed_saves.py"
@@ -109,11 +111,14 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_what_is_not_there_is_an_error_and_not_an_empty_table(self):
         emb = self.emb(self.folder())
-        with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'emb'.*'never'"):
-            emb.load_snapshot("never")
         os.makedirs(pathlib.Path(emb._paths[0], "snapshots", "emb", "hollow"))
-        with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'emb'.*'hollow'"):
-            emb.load_snapshot("hollow")
+        for name in ("never", "hollow"):
+            with self.assertRaisesRegex(
+                ValueError,
+                f"`snapshot_name` must be the name of a snapshot of 'emb' in '{emb._paths[0]}'. "
+                f"Received: snapshot_name='{name}'",
+            ):
+                emb.load_snapshot(name)
 
     def test_each_damaged_file_is_an_error_and_leaves_the_layer_empty(self):
         folder = self.folder()
@@ -136,7 +141,17 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
         emb = self.emb(self.folder())
         train(emb, tf.constant([[1, 2]]))
         emb.save_snapshot("rows")
-        with self.assertRaisesRegex(RuntimeError, "'emb' must have no rows.*2 rows"):
+        with self.assertRaisesRegex(
+            RuntimeError, "rows that came after the snapshot would stay. Received: 2 rows"
+        ):
+            emb.load_snapshot("rows")
+
+    def test_a_layer_on_a_gpu_loads_none(self):
+        emb = self.emb(self.folder())
+        emb.save_snapshot("rows")
+        words = "is for layers on the CPU so far: give 'emb' devices='/CPU:0'. Received: devices="
+        on_gpu = mock.patch.object(TableOptions, "is_on_gpu", True)
+        with on_gpu, self.assertRaisesRegex(ValueError, words):
             emb.load_snapshot("rows")
 
     def test_layers_and_snapshots_are_apart_in_one_folder(self):
@@ -155,9 +170,12 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("a/b", "..", ".", "snapshot.json", "snapshot.json.aside")
     def test_a_path_is_no_name(self, name):
         emb = self.emb(self.folder())
-        with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
+        wanted = "be the name of a folder, not a path"
+        if name.startswith("snapshot"):
+            wanted = "not be the name of the file that makes a folder a snapshot"
+        with self.assertRaisesRegex(ValueError, f"`snapshot_name` must {wanted}"):
             emb.save_snapshot(name)
-        with self.assertRaisesRegex(ValueError, "`name`"):
+        with self.assertRaisesRegex(ValueError, f"`name` must {wanted}"):
             emb.snapshots.save(name)
 
 
@@ -265,11 +283,18 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
         paths = self.folders(folders)
         self.trained(paths).save_snapshot("two")
         self.trained(paths, "int32").save_snapshot("one")
-        with self.assertRaisesRegex(ValueError, "of 1 tables.*'emb'.*'two', which has 2"):
+        words = "tables of rows, as 'emb' has. Received: snapshot_name="
+        with self.assertRaisesRegex(ValueError, f"of 1 {words}'two', which has 2$"):
             self.emb(paths, "int32").load_snapshot("two")
         # As many files, of one table in two folders.
-        with self.assertRaisesRegex(ValueError, "of 2 tables.*'emb'.*'one', which has 1"):
+        with self.assertRaisesRegex(ValueError, f"of 2 {words}'one', which has 1$"):
             self.emb(paths[:1]).load_snapshot("one")
+        kind = (paths[0], "written", "int64", "float32", 2)
+        with one_embedding.make_persistent_table_writer(*kind) as writer:
+            writer.write(np.arange(3), np.ones([3, 2], np.float32))
+        hint = "make_persistent_table_writer writes them by num_tables=2"
+        with self.assertRaisesRegex(ValueError, f"of 2 {words}'written', which has 1. {hint}"):
+            self.emb(paths[:1]).load_snapshot("written")
 
     @parameterized.parameters(1, 2)
     def test_keys_of_other_ids_are_refused(self, folders):
@@ -286,8 +311,11 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
         one = layer(uniform_tables(1.0), "int64", **options)
         unsigned = layer(uniform_tables(1.0, 2.0), "uint32", **options)
         for name in ("two", "later", "folded"):
-            for emb, words in ((one, "are ids"), (unsigned, "2 tables of uint32 ids")):
-                wanted = f"{words}.*'emb'.*{name!r}.*2 tables of int32 ids"
+            for emb, words in ((one, "ids"), (unsigned, "2 tables of uint32 ids")):
+                wanted = (
+                    f"must be the name of a snapshot whose keys are {words}.*, as those of 'emb' "
+                    f"are. Received: snapshot_name={name!r}, whose keys are 2 tables of int32 ids"
+                )
                 with self.assertRaisesRegex(ValueError, wanted):
                     emb.load_snapshot(name)
                 with self.assertRaisesRegex(ValueError, wanted):
@@ -478,7 +506,8 @@ class ChangesTest(tf.test.TestCase, parameterized.TestCase):
         emb = self.emb(self.folder())
         emb.save_snapshot("a")
         for method in (emb.save_snapshot, emb.load_snapshot):
-            with self.assertRaisesRegex(RuntimeError, f"`{method.__name__}`.*eager"):
+            words = "runs in eager execution. Received: a call in a graph"
+            with self.assertRaisesRegex(RuntimeError, f"`{method.__name__}` of 'emb' {words}"):
                 tf.function(lambda method=method: method("a"))()
 
     def test_a_layer_with_snapshots_is_saved_and_copied(self):

@@ -126,6 +126,15 @@ def claims_of_archives(path: pathlib.Path) -> Iterator[Case]:
     np.save(array, np.array([print], object), allow_pickle=True)
     put(value_0=array.getvalue())
     yield "pickled objects", file, checkpoints.restore
+    put(value_0=b"no array")
+    yield "no array", file, checkpoints.restore
+    array = io.BytesIO()
+    np.lib.format.write_array(array, np.zeros(2, np.uint8), version=(2, 0))
+    put(value_0=array.getvalue())
+    yield "another version", file, checkpoints.restore
+    del entries["value_0.npy"]
+    put()
+    yield "fewer arrays", file, checkpoints.restore
 
 
 def arrays_elsewhere(path: pathlib.Path) -> Iterator[Case]:

@@ -321,6 +321,7 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
 
 def refusals(strategy: Any) -> Any:
     """Everything that servers refuse, and the error messages."""
+    here = tf_embed.Variable(name="here")
 
     def message_of(make: Callable[[], Any]) -> str:
         try:
@@ -342,6 +343,9 @@ def refusals(strategy: Any) -> Any:
         "bags": message_of(lambda: bags([(10, DIM)], optimizer="EXACT_SGD").build(None)),
         "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
         "follower": message_of(lambda: Follower(tf_embed.Variable(name="there"), "nowhere")),
+        "snapshots": message_of(
+            lambda: tf_embed.Snapshots("nowhere", [tf_embed.Variable(name="there"), here])
+        ),
         "saved_model": message_of(
             lambda: tf.saved_model.save(tf_embed.Variable(), "/tmp/never_written")
         ),

@@ -23,6 +23,7 @@ from worker_programs import run_as_worker, said_by
 
 import tf_embed
 from tf_embed.ops import snapshot_ops
+from tf_embed.serving import Publisher
 
 NAMES, DIM, KEYS = ("items", "users"), 3, 400
 FACTORS = np.arange(1.0, DIM + 1.0, dtype=np.float32)  # so that a torn or shifted row shows
@@ -188,6 +189,10 @@ def faults(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     train(strategy, tables, 1, 2)
     found["names"] = said_by(snapshots.save, f"name-{rank}")
     found["argument"] = said_by(snapshots.save, "one" if rank else "a/b")
+    found["fold"] = said_by(snapshots.fold, "one", to=f"name-{rank}")
+    found["remove"] = said_by(snapshots.remove, f"name-{rank}")
+    found["keep"] = said_by(snapshots.keep, 1 + rank)
+    found["publish"] = said_by(Publisher, tables.variables, path_of(folder, "published"))
     found["missing"] = said_by(snapshots.load, "missing")
     with fails_at_second_table(rank == 1):
         found["write"] = said_by(snapshots.save, "one")

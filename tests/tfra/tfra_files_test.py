@@ -57,7 +57,9 @@ class TfraFilesTest(tf.test.TestCase, parameterized.TestCase):
         folder, name = self.copy(), f"user_emb_mht_2of2_rank1_size2-{end}"
         (folder / name).unlink()
         v = tf_embed.Variable(dim=3, name="user/emb")
-        with self.assertRaisesRegex(ValueError, f"is missing: .*{name}"):
+        with self.assertRaisesRegex(
+            ValueError, f"A file of the table 'user/emb' is missing: .*{name}"
+        ):
             v.load_tfra_files(folder)
         self.assertEqual(int(v.size()), 0)
 

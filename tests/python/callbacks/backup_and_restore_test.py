@@ -135,7 +135,9 @@ class BackupAndRestoreTest(parameterized.TestCase):
         with self.assertRaises(Killed):
             fit(compiled(), self.callback(), Stop(2))
         (self.folder / "current").write_text("backup-000009")
-        with self.assertRaisesRegex(FileNotFoundError, "backup-000009"):
+        with self.assertRaisesRegex(
+            FileNotFoundError, f"newest backup in '{self.folder}' is 'backup-000009', which is not"
+        ):
             fit(compiled(), self.callback())
 
     def test_other_files_of_the_folder_stay(self):

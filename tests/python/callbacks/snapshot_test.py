@@ -103,6 +103,7 @@ class SnapshotTest(parameterized.TestCase):
             ({"keep": 0}, ValueError, "`keep`"),
             ({"whole_every": "2"}, TypeError, "`whole_every`"),
             ({"tables": [3]}, TypeError, "`tables`"),
+            ({"tables": []}, ValueError, r"`tables` must have a Variable or a layer. Rec.*=\[\]"),
             ({"path": ""}, ValueError, "`path`"),
         ):
             with self.assertRaisesRegex(error, message):

@@ -19,6 +19,7 @@ from reference import EXTREME_KEYS, SEED
 
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
+from tf_embed.saving import keras_weights
 
 IDS = np.arange(60).reshape(20, 3)  # with ids that no model of this file has trained
 
@@ -229,8 +230,15 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         layers = [DynamicEmbedding(dim, name=f"dim{dim}") for dim in (2, 3)]
         for layer in layers:
             layer.build()
-        with self.assertRaisesRegex(ValueError, "'dim3'.*dim 3.*dim 2"):
-            layers[1].variable.anchor.assign(layers[0].get_weights()[0])
+        anchor = layers[1].variable.anchor
+        with self.assertRaisesRegex(
+            ValueError,
+            "'dim3' can't take the rows of 'dim2': it has .*dim 3, and they have .*dim 2",
+        ):
+            anchor.assign(layers[0].get_weights()[0])
+        of_both = keras_weights.get_batch_weights([layer.variable.table for layer in layers])
+        with self.assertRaisesRegex(ValueError, "'dim3' can't take the rows of 2 tables: it has 1"):
+            anchor.assign(of_both)
 
     def test_a_printed_weight_says_how_many_rows_it_carries(self):
         model = trained()
@@ -243,7 +251,7 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         model = trained()
         with self.assertRaisesRegex(ValueError, "`get_state_tree` does not carry .* 'dynamic_emb"):
             model.get_state_tree("numpy_array")
-        with self.assertRaisesRegex(ValueError, "The rows of .* are not in"):
+        with self.assertRaisesRegex(ValueError, "The rows of .* are not in the value: assign what"):
             model.set_state_tree(model.get_state_tree())
 
 

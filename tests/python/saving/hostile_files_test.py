@@ -14,6 +14,17 @@ from absl.testing import absltest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # A publication has the file of a snapshot too, which no follower reads.
 NOT_READ = ("publication-0000000001", "snapshot.json")
+# The words about files of dense variables that are no such files.
+CLAIMS = {
+    "claim of an array": "'value_0.npy' has a wrong length",
+    "compressed array": "'state.npy' is compressed, or has a wrong length",
+    "claim of a tensor": "must have a value of shape (",
+    "no tensor": "is damaged: a value is no tensor: ",
+    "pickled objects": "'value_0.npy' has a wrong length",
+    "no array": "'value_0.npy' is no array: ",
+    "another version": "'value_0.npy' is no array: another version",
+    "fewer arrays": "must have as many dense variables as the model, 4. Received: 3",
+}
 
 
 class HostileFilesTest(absltest.TestCase):
@@ -28,7 +39,8 @@ class HostileFilesTest(absltest.TestCase):
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         found = json.loads(done.stdout)
-        self.assertEqual(len(found), 32)
+        self.assertEqual(len(found), 35)
+        self.assertEqual({case for case, _, _, _ in found} & CLAIMS.keys(), CLAIMS.keys())
         for case, file, kind, message in found:
             with self.subTest(case=case, file=file):
                 path = pathlib.Path(file)
@@ -38,9 +50,13 @@ class HostileFilesTest(absltest.TestCase):
                     self.assertEqual(kind, "ValueError")
                     self.assertIn("'values' is an array of another file", message)
                 else:
-                    wanted = "ValueError" if case == "claim of a tensor" else "DataLossError"
+                    of_model = case in ("claim of a tensor", "fewer arrays")
+                    wanted = "ValueError" if of_model else "DataLossError"
                     self.assertEqual(kind, wanted, message)
                     self.assertIn(f"'{file}'", message)
+                    self.assertIn(CLAIMS.get(case, ""), message)
+                    if case == "pipe":
+                        self.assertIn("' is damaged: it is no regular file.", message)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from crafted_saves_test import RowFile, crc32c
 from row_files_test import FilesTestCase, as_dict
 
 import tf_embed
+from tf_embed.saving import guarded_files
 from tf_embed.serving import Follower, Publisher, publication
 from tf_embed.snapshots import checked_json, manifest
 from tf_embed.static_export import export_static
@@ -149,7 +150,11 @@ class NamesInFilesTest(FilesTestCase):
             "since": lambda since: snapshots.save("t", since=since),
             "to": lambda to: snapshots.fold("s", to=to),
         }.items():
-            with self.assertRaisesRegex(ValueError, f"`{argument}` must .* Received: {argument}="):
+            wanted = "be the name of a folder, not a path"
+            if not name.isprintable():
+                wanted = "have no control characters"
+            words = f"`{argument}` must {wanted}. Received: {argument}="
+            with self.assertRaisesRegex(ValueError, words):
                 call(name)
 
 
@@ -169,7 +174,10 @@ class BackupTest(FilesTestCase):
         folder = pathlib.Path(self.folder())
         folder.mkdir()
         (folder / "current").write_text(name)
-        with self.assertRaisesRegex(tf.errors.DataLossError, "/current' is damaged"):
+        words = "it must have the name of a backup. Received: "
+        if len(name) > 256:
+            words = "it has more than 256 bytes"
+        with self.assertRaisesRegex(tf.errors.DataLossError, f"/current' is damaged: {words}"):
             self.fit(folder)
 
     def test_links_are_removed_and_not_what_they_lead_to(self):
@@ -192,6 +200,14 @@ class LinksTest(FilesTestCase):
         victim.mkdir()
         (victim / "file").write_text("mine")
         return victim
+
+    def test_a_folder_that_can_not_be_removed_is_named(self):
+        file = self.victim() / "file"
+        with self.assertRaisesRegex(
+            tf.errors.UnavailableError, f"'{file}' can't be removed: Not a directory"
+        ):
+            guarded_files.remove_tree(str(file))
+        self.assertEqual(file.read_text(), "mine")
 
     @parameterized.parameters("remove", "keep", "save")
     def test_snapshots_remove_links_and_not_what_they_lead_to(self, how):

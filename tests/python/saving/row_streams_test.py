@@ -162,6 +162,17 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`block`.*less than 1"):
             row_stream_ops.read_rows(opened.rows, 1, key_dtype=tf.int64, value_dtype=tf.float32)
 
+    @parameterized.parameters("int32", "bool")
+    def test_rows_without_floating_weights_need_a_table(self, value_dtype):
+        folder = self.folder()
+        tf_embed.Variable(value_dtype=value_dtype, dim=2, name="v").save_to_file_system(folder)
+        with self.assertRaisesRegex(
+            TypeError,
+            "without a table must have integer keys and floating weights. "
+            f"Received: int64 keys and {value_dtype} weights in '{folder}'",
+        ):
+            RowReader(folder, "v")
+
     def test_a_wrong_meta_is_refused_and_makes_no_file(self):
         folder = self.folder()
         v = tf_embed.Variable(dim=2, name="v")

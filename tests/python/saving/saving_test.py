@@ -202,8 +202,16 @@ class KerasFileTest(tf.test.TestCase, parameterized.TestCase):
         layer = DynamicEmbedding(2)
         layer.load_own_variables({})
         layer.build()
-        with self.assertRaisesRegex(ValueError, "no rows"):
+        with self.assertRaisesRegex(ValueError, f"no rows for '{layer.name}'.$"):
             layer.load_own_variables({})
+
+    def test_the_first_error_is_told_if_keras_tries_an_empty_place_next(self):
+        layer = DynamicEmbedding(2, name="mine")
+        layer.build()
+        damaged = {**_own_variables(layer), "values": np.ones([1, 2])}
+        for store, words in ((damaged, "^What the file has"), ({}, "no rows .* Before that: .*")):
+            with self.assertRaisesRegex(ValueError, f"{words} of 'mine' is damaged"):
+                layer.load_own_variables(store)
 
     def path(self, name: str) -> str:
         return os.path.join(self.get_temp_dir(), name)
@@ -298,7 +306,9 @@ class KerasFileTest(tf.test.TestCase, parameterized.TestCase):
                 layer.load_own_variables(_own_variables(DynamicEmbedding(3)))
             self.assertAllEqual(layer.variable.export()[0], [5])
             del model
-        with self.assertRaisesRegex(ValueError, "The file has no rows for .* no checksum"):
+        with self.assertRaisesRegex(
+            ValueError, "The file has no rows for .*: it has .* and no checksum"
+        ):
             DynamicEmbedding(2).load_own_variables({"keys": np.zeros(0), "values": np.zeros(0)})
 
     def test_a_subclassed_model_is_saved(self):

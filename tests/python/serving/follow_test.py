@@ -69,7 +69,10 @@ class ThreadTest(FollowTestCase):
 
     def test_damage_is_told_and_tried_again(self):
         publisher, change = Publisher(self.trained, self.path), Change(SEED)
-        with Follower(self.served, self.path).follow(every_seconds=0.01) as follower:
+        with (
+            self.assertLogs(level="WARNING") as logs,
+            Follower(self.served, self.path).follow(every_seconds=0.01) as follower,
+        ):
             change(self.trained)
             follower.wait_for(publisher.publish())
             before = rows_of(self.served)
@@ -87,19 +90,38 @@ class ThreadTest(FollowTestCase):
             follower.wait_for(publisher.publish())
             self.assertIsNone(follower.error)
             self.assertEqual(rows_of(self.served), rows_of(self.trained))
+        self.assertIn(f"The follower of {self.path!r} tries again: ", logs.output[0])
+        self.assertIn(name, logs.output[0])
 
-    @parameterized.parameters("stop", "wait_for", "__exit__")
-    def test_what_ends_the_thread_is_raised(self, method):
+    def failing(self) -> Follower:
+        """A follower whose thread ends, because another model was published."""
         follower = Follower(self.served, self.path).follow(every_seconds=0.01)
         other = tf_embed.Variable(dim=DIM + 1, name="table")
         other.upsert([1], np.ones([1, DIM + 1]))
         Publisher(other, self.path).publish()
-        if method != "wait_for":
-            wait_until(lambda: not follower._thread.is_alive())
+        return follower
+
+    @parameterized.parameters("stop", "wait_for", "__exit__")
+    def test_what_ends_the_thread_is_raised(self, method):
         arguments = {"stop": [], "wait_for": [], "__exit__": [None, None, None]}[method]
-        with self.assertRaisesRegex(ValueError, "dim 5.*Received: 'table'.*dim 4"):
-            getattr(follower, method)(*arguments)
+        with self.assertLogs(level="ERROR") as logs:
+            follower = self.failing()
+            if method != "wait_for":
+                wait_until(lambda: not follower._thread.is_alive())
+            with self.assertRaisesRegex(ValueError, "dim 5.*Received: 'table'.*dim 4"):
+                getattr(follower, method)(*arguments)
+        self.assertIn(f"The follower of {self.path!r} ends.", logs.output[0])
         follower.stop()  # it is told once
+
+    def test_the_error_of_a_block_is_raised_and_that_of_the_thread_is_logged(self):
+        with (
+            self.assertLogs(level="ERROR") as logs,
+            self.assertRaisesRegex(KeyError, "its own"),
+            self.failing() as follower,
+        ):
+            wait_until(lambda: not follower._thread.is_alive())
+            raise KeyError("its own")
+        self.assertIn(f"Follower of {self.path!r} ends with an error.", logs.output[1])
 
     def test_waiting_for_what_does_not_come_ends(self):
         with (
@@ -233,7 +255,12 @@ class ReadingLockTest(FollowTestCase):
         self.trained.upsert([1], np.ones([1, DIM]))
         Publisher(self.trained, self.path).publish()
         follower = Follower(self.served, self.path)
-        with follower.reading(), self.assertRaisesRegex(RuntimeError, "within `reading`"):
+        with (
+            follower.reading(),
+            self.assertRaisesRegex(
+                RuntimeError, "must not be called within `reading`, which keeps updates out"
+            ),
+        ):
             follower.update()
         self.assertTrue(follower.update())
 
@@ -244,7 +271,9 @@ class RefusedTest(FollowTestCase):
         fit(model, 1)
         Publisher(model, self.path).publish()
         cases = {
-            "'b' .*; 'a' ": model_of(names=("b", "a")),
+            "the tables that are published in .*: 'a' .* Received: 'b' ": model_of(
+                names=("b", "a")
+            ),
             "Received: 'a' .*; 'c' ": model_of(names=("a", "c")),
             r"Received: 6 weights, .*shape=\(8, 4\)|first that differs": model_of(units=4),
             "Received: 'table'": self.served,
@@ -281,8 +310,11 @@ class RefusedTest(FollowTestCase):
 
     def test_graphs_are_refused(self):
         publisher, follower = Publisher(self.trained, self.path), Follower(self.served, self.path)
-        for method in (publisher.publish, follower.update):
-            with self.assertRaisesRegex(RuntimeError, "eager execution"):
+        for method, words in (
+            (publisher.publish, "`Publisher.publish` runs in eager execution. Received: a call"),
+            (follower.update, "`Follower.update` runs in eager execution. Received: a call"),
+        ):
+            with self.assertRaisesRegex(RuntimeError, words):
                 tf.function(method, autograph=False)()
 
 

@@ -18,6 +18,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 
+import tf_embed
 from tf_embed.serving import publication
 from tf_embed.serving.publication import Publication, Weight, WeightsFile
 from tf_embed.snapshots import checked_json, manifest
@@ -149,19 +150,45 @@ class CraftedJsonTest(parameterized.TestCase):
     def test_hostile_texts(self, text):
         self.write_text(text)
         self.assertEqual(self.read_both(), [None, None])
+        with self.assertRaisesRegex(tf.errors.DataLossError, "is damaged, or of another format"):
+            manifest.read(str(self.snapshot))
 
     def write_text(self, text: bytes) -> None:
         (self.snapshot / manifest.FILE).write_bytes(text)
         (self.publication / publication.FILE).write_bytes(text)
 
     @parameterized.parameters(
-        ("rows", "3"), ("rows", True), ("rows", None), ("file_name", "../items"), ("save", 1.0)
+        ("rows", "3"), ("rows", True), ("rows", None), ("file_name", 7), ("save", 1.0)
     )
     def test_a_table_of_other_types_is_refused(self, name, value):
         body = plain(SNAPSHOT)
         body["tables"][0][name] = value
         self.write(body)
         self.assertIsNone(self.read_both()[0])
+        with self.assertRaises(tf.errors.DataLossError) as caught:
+            manifest.read(str(self.snapshot))
+        kind = "str" if name == "file_name" else "int"
+        self.assertEqual(
+            str(caught.exception.__cause__),
+            f"`{name}` must be of type <class '{kind}'>. Received: {value!r}",
+        )
+
+    def test_rows_of_another_save_than_that_of_the_manifest_are_refused(self):
+        v = tf_embed.Variable(dim=1, name="v")
+        v.upsert([1], [[1.0]])
+        snapshots = tf_embed.Snapshots(self.path, v)
+        info = snapshots.save("rows").wait()
+        (files,) = info.tables
+        for changes in ({"rows": 2}, {"save": files.save ^ 1}, {"bytes": files.bytes + 1}):
+            others = (dataclasses.replace(files, **changes),)
+            folder = str(pathlib.Path(self.path) / "rows")
+            manifest.write(folder, dataclasses.replace(info, tables=others))
+            v.clear()
+            with self.assertRaisesRegex(
+                tf.errors.DataLossError, f"'{folder}' has files of rows that are not those of the"
+            ):
+                snapshots.load("rows")
+            self.assertEqual(int(v.size()), 0)
 
 
 def nested(record: Any) -> dict[str, Any]:

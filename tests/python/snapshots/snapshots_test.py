@@ -144,7 +144,9 @@ class WholeTest(SnapshotsTestCase):
         snapshots.save("two")
         os.remove(os.path.join(self.path, "two", manifest.FILE))
         self.assertEqual([info.name for info in snapshots.list_snapshots()], ["one"])
-        with self.assertRaisesRegex(ValueError, "`name` must be the name of a snapshot"):
+        with self.assertRaisesRegex(
+            ValueError, f"`name` must be the name of a snapshot in '{self.path}'. Received: .*'two'"
+        ):
             snapshots.load("two")
         self.assertEqual(list(snapshots.keep(1)), [])
         self.assertEqual(os.listdir(self.path), ["one"])
@@ -292,10 +294,15 @@ class ChangesTest(SnapshotsTestCase):
             snapshots.save(name, since=since)
         self.assertEqual(list(snapshots.keep(1)), ["a"])
         self.assertEqual([info.name for info in snapshots.list_snapshots()], ["b", "c", "d"])
-        with self.assertRaisesRegex(ValueError, "'d' has the changes"):
+        with self.assertRaisesRegex(
+            ValueError, "'d' has the changes: fold that one, or remove it first. .*name='c'"
+        ):
             snapshots.remove("c")
-        with self.assertRaisesRegex(ValueError, "'c' has the changes"):
+        words = "must not be the name of a snapshot since which 'c' has the changes. Received: "
+        with self.assertRaisesRegex(ValueError, f"`name` {words}name='b'"):
             snapshots.save("b")
+        with self.assertRaisesRegex(ValueError, f"`to` {words}to='b'"):
+            snapshots.fold("d", to="b")
         snapshots.fold("d")
         self.assertEqual(list(snapshots.keep(1)), ["c", "b"])
         other = layer_of()
@@ -418,14 +425,22 @@ class RefusedTest(SnapshotsTestCase):
             (lambda: snapshots.save("one", since="one"), ValueError, "`since` must not be"),
             (lambda: snapshots.save("x", if_busy="no"), ValueError, "`if_busy` must be"),
             (lambda: snapshots.keep(0), ValueError, "`last` must be"),
-            (lambda: snapshots.load("one"), RuntimeError, "must have no rows.*1 rows"),
-            (lambda: snapshots.remove("no"), ValueError, "`name` must be the name of a snapshot"),
+            (
+                lambda: snapshots.load("one"),
+                RuntimeError,
+                "rows that came after the snapshot would stay: clear it. Received: 1 rows",
+            ),
+            (
+                lambda: snapshots.remove("no"),
+                ValueError,
+                "`name` must be the name of a snapshot in",
+            ),
             (lambda: Snapshots(self.path, [3]), TypeError, "`tables` must be"),
             (lambda: Snapshots("", layer), ValueError, "`path` must"),
             (
                 lambda: Snapshots(self.path, [layer_of(), layer_of()]).load("one"),
                 ValueError,
-                "must have as many tables",
+                "must have as many tables as are to be loaded, 2. Received: 1 tables",
             ),
             (
                 lambda: Snapshots(self.path, keras.layers.Dense(1)).save("x"),
@@ -463,7 +478,8 @@ class RefusedTest(SnapshotsTestCase):
             "keep": lambda: snapshots.keep(1),
         }
         for method, call in calls.items():
-            with self.assertRaisesRegex(RuntimeError, f"`Snapshots.{method}` runs in eager"):
+            words = "runs in eager execution. Received: a call in a graph"
+            with self.assertRaisesRegex(RuntimeError, f"`Snapshots.{method}` {words}"):
                 tf.function(call)()
         names = [(info.name, info.since) for info in snapshots.list_snapshots()]
         self.assertEqual(names, [("one", None), ("two", "one"), ("three", "one")])

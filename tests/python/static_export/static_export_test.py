@@ -219,21 +219,50 @@ class RefusedTest(StockTest):
             self.assertEqual(os.listdir(os.path.dirname(path)), ["static"])
             self.assert_same(self.stock.call(path, [IDS]), wanted)
 
+    def test_an_earlier_export_that_can_not_be_put_back_is_named(self):
+        case = CASES["rows"]()
+        path = self.export(case)
+        rename = tf.io.gfile.rename
+
+        def full(source: str, target: str) -> None:
+            if target == path:
+                raise tf.errors.ResourceExhaustedError(None, None, "full")
+            rename(source, target)
+
+        with (
+            unittest.mock.patch("tensorflow.io.gfile.rename", full),
+            self.assertRaisesRegex(
+                tf.errors.UnavailableError,
+                r"can't be replaced \(full\), and what was there is '(.*replaced)' now, because "
+                "it can't be renamed again: full",
+            ) as caught,
+        ):
+            tf_embed.export_static(case.model, path, overwrite=True)
+        (name,) = os.listdir(os.path.dirname(path))
+        self.assertIn(f"/{name}' now", str(caught.exception))
+        (batch,) = case.inputs
+        rows = self.stock.call(os.path.join(os.path.dirname(path), name), [batch.numpy()])
+        self.assert_same(rows, case.answers)
+
     def test_models_that_can_not_be_called(self):
         self.refused(keras.Sequential([DynamicEmbedding(2)]), "`model` must be built")
-        self.refused(static_models.subclassed().model, "`input_signature` must be given")
-        self.refused(tf.Module(), "`input_signature` must be given")
+        self.refused(
+            static_models.subclassed().model, "because the inputs of `model` are not known: such as"
+        )
+        self.refused(tf.Module(), "or `model` must have a tf.function with an input_signature")
         self.refused("model", "`model` must be a Keras model", TypeError)
         spec = [tf.TensorSpec([None], tf.int64)]
         self.refused(tf.Module(), "`model` must have a `__call__`", TypeError, input_signature=spec)
 
     def test_other_arguments(self):
         model = CASES["rows"]().model
+        listed = "must be a list or a tuple, of what each argument is. Received:"
         for options, what, kind in (
             ({"quantize": "int4"}, "`quantize` must be", ValueError),
             ({"absent": "nothing"}, "`absent` must be", ValueError),
             ({"overwrite": "yes"}, "`overwrite` must be", TypeError),
-            ({"input_signature": tf.TensorSpec([None])}, "`input_signature` must be", TypeError),
+            ({"input_signature": tf.TensorSpec([None])}, f"{listed} input_sig", TypeError),
+            ({"input_signature": []}, rf"{listed} input_signature=\[\]", TypeError),
             ({"input_signature": ["int64"]}, "`input_signature` must be of tf.T", TypeError),
         ):
             self.refused(model, what, kind, **options)
@@ -242,7 +271,10 @@ class RefusedTest(StockTest):
         v = static_models.filled()
         for function, what in (
             (lambda ids: v.size(), "TfEmbedSize"),
-            (lambda ids: tf.py_function(lambda one: one, [ids], tf.int64), "PyFunc"),
+            (
+                lambda ids: tf.py_function(lambda one: one, [ids], tf.int64),
+                "must not call Python when it runs, .* Received: .* runs EagerPyFunc",
+            ),
             (lambda ids: tf.map_fn(lambda _: v.size(), ids), "TfEmbedSize"),
         ):
             case = static_models.module(function, [IDS[0]], v)
@@ -264,7 +296,7 @@ class RefusedTest(StockTest):
         def export():
             tf_embed.export_static(model, "/tmp/unused")
 
-        with self.assertRaisesRegex(ValueError, "eager"):
+        with self.assertRaisesRegex(ValueError, "`export_static` must be called in eager exec"):
             export()
 
 
@@ -345,12 +377,13 @@ class QuantizedTest(StockTest):
         v = static_models.filled(dim=64)
         case = static_models.lookup(v, IDS)
         for weight, quantize, what in (
-            (65520.0, "float16", "less than 65520 in size"),
-            (np.inf, "int8", "finite"),
-            (np.nan, "int8", "finite"),
+            (65520.0, "float16", "less than 65520 in size to be quantized to float16"),
+            (np.inf, "int8", "finite in float32, spans included, to be quantized to int8"),
+            (np.nan, "int8", "finite in float32, spans included, to be quantized to int8"),
         ):
             v.upsert([5], np.full([1, 64], weight))
             folder = self.folder()
+            what += f". Received: a row with the weight {weight}; leave `quantize` out, or remove"
             with self.assertRaisesRegex(ValueError, f"Rows of 'filled' must be {what}"):
                 tf_embed.export_static(
                     case.model, f"{folder}/a", quantize, input_signature=case.signature

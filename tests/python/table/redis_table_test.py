@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import tempfile
 import time
 
@@ -309,14 +310,18 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ({"port": 0}, ValueError, "`port` must be at least 1"),
         ({"port": "6379"}, TypeError, "`port` must be an int"),
-        ({"host": ""}, ValueError, "`host` must be"),
-        ({"host": 3}, TypeError, "`host` must be a str"),
-        ({"host": "rediss://10.0.0.7"}, ValueError, "`host` must be .*no TLS"),
+        ({"host": ""}, ValueError, "`host` must be a name without blanks and braces"),
+        ({"host": 3}, TypeError, r"`host` must be a str\. Received: host=3"),
+        ({"host": "rediss://10.0.0.7"}, ValueError, "not a URL: connections have no TLS"),
         ({"model": "a:b"}, ValueError, "`model` must be a name without a colon"),
-        ({"table": "{x}"}, ValueError, "`table` must be"),
+        ({"table": "{x}"}, ValueError, "`table` must be a name without blanks and braces"),
         ({"password": "a\nb"}, ValueError, "password=3 characters$"),
         ({"password": 12345}, TypeError, "password=int$"),
-        ({"password": "a", "password_env": "B"}, ValueError, "`password_env` must be None"),
+        (
+            {"password": "a", "password_env": "B"},
+            ValueError,
+            "`password_env` must be None beside a `password`",
+        ),
         ({"cluster": True, "database": 1}, ValueError, "`database` must be 0 in a cluster"),
         ({"timeout_seconds": 0}, ValueError, "`timeout_seconds` must be above 0"),
         ({"slices": 5000}, ValueError, "`slices` must be at most 4096"),
@@ -325,6 +330,16 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_bad_argument_of_a_server_gets_one_clear_error(self, arguments, error, message):
         with self.assertRaisesRegex(error, message):
             tf_embed.RedisServer(**arguments)
+
+    def test_a_variable_needs_a_name_for_redis_and_the_password_in_the_environment(self):
+        server = _server.server(table=None)
+        with self.assertRaisesRegex(ValueError, "whose name has blanks or braces.*name='a b'"):
+            tf_embed.Variable(dim=1, name="a b", storage=tf_embed.Storage(redis=server))
+        server = _server.server(password_env="TF_EMBED_TEST_UNSET")
+        with self.assertRaisesRegex(
+            ValueError, f"has the password of the Redis server at 127.0.0.1:{_server.port}"
+        ):
+            tf_embed.Variable(dim=1, storage=tf_embed.Storage(redis=server))
 
     @parameterized.parameters(
         ("nothing", "Received: a line of 'nothing'"),
@@ -359,7 +374,49 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
             tf_embed.Storage(redis=tf_embed.RedisServer(), **arguments)
 
 
-class CreatorTest(tf.test.TestCase):
+class CreatorTest(tf.test.TestCase, parameterized.TestCase):
+    def config(self, text: str) -> de.RedisTableConfig:
+        path = os.path.join(self.get_temp_dir(), "config.json")
+        with open(path, "w") as file:
+            file.write(text)
+        return de.RedisTableConfig(path)
+
+    @parameterized.parameters(
+        ("redis_connection_mode", 1, "0 for a cluster; sentinels (1) are not supported"),
+        ("redis_read_access_slave", True, "false: replicas are not read"),
+        ("using_md5_prefix_name", 0, "keys have the names that they are given"),
+        ("redis_hash_tags_hypodispersion", True, "are spread over a cluster by its own rule"),
+        ("redis_hash_tags_import", ["a"], "empty: slices have hash tags of their own"),
+        ("redis_hash_tags_runtime", ["a"], "empty: slices have hash tags of their own"),
+        ("model_tag_import", "b", "rows of another model come from a checkpoint"),
+        ("storage_slice_import", 3, "rows in other slices come from a checkpoint"),
+    )
+    def test_a_value_of_tfra_that_has_no_like_here_is_refused_by_name(self, name, value, wanted):
+        fields = {"model_tag_runtime": "a", "storage_slice": 2, name: value}
+        wanted = f"`{name}` in the config of a table in Redis must be .*{re.escape(wanted)}"
+        with self.assertRaisesRegex(ValueError, f"{wanted}.* Received: {name}="):
+            self.config(json.dumps(fields)).server()
+
+    @parameterized.parameters("[]", "3", "null")
+    def test_a_file_without_an_object_is_refused(self, text):
+        with self.assertRaisesRegex(ValueError, "path of a JSON file: it has no object. Received"):
+            self.config(text).server()
+
+    def test_an_unknown_field_and_several_servers_are_refused_by_name(self):
+        with self.assertRaisesRegex(ValueError, "must have these fields: .*Received: port$"):
+            self.config('{"port": 3}').server()
+        with self.assertRaisesRegex(ValueError, "one value: of a cluster, one server knows"):
+            self.config('{"redis_host_ip": ["a", "b"]}').server()
+
+    def test_where_the_file_is_must_be_said_by_strings(self):
+        with self.assertRaisesRegex(TypeError, r"`redis_config_abs_dir` must be a str\. Received"):
+            de.RedisTableConfig(3)
+        config = de.RedisTableConfig(redis_config_abs_dir_env="TF_EMBED_TEST_UNSET")
+        with self.assertRaisesRegex(
+            ValueError, "an environment variable that has the path of a JSON file.*_UNSET'"
+        ):
+            config.server()
+
     def test_a_creator_of_tfra_makes_a_table_in_redis(self):
         path = os.path.join(self.get_temp_dir(), "redis.json")
         with open(path, "w") as file:
