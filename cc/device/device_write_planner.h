@@ -254,7 +254,7 @@ template <class Device>
 Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsView& groups,
                                           const NewRows& wanted, uint32_t* coming) {
   const size_t size = batch.size;
-  // If memory ends before max_rows, the table evicts at what it has room for.
+  // If memory ends before max_rows, the table evicts at the number that fits.
   const uint64_t bound = std::min<uint64_t>(policy_.max_rows, wanted.most_rows);
   const EvictionSets eviction_sets{EvictionSetBits(bound)};
   const bool by_scores = batch.scores != nullptr && policy_.eviction == EvictionOrder::kScore;

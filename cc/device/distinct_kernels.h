@@ -76,7 +76,7 @@ struct DuplicateKeysKernel {
       // 0 so far, which made WriteKernel skip it.
       group.count = 1;
       const uint32_t row = write.table.index.FindRow(tile, group.key);
-      // WriteKernel has inserted what had room, so an absent key was refused or is left to the
+      // WriteKernel has inserted all keys that had room, so this one was refused or is left to the
       // caller.
       if (row == kNoRow) {
         write.Absent(tile, group);
