@@ -54,14 +54,13 @@ checked_offsets: [bags + 1]. In modes `warning` and `ignore`, an invalid offset 
 kept: The positions of the remaining indices; [0] unless `changed`.
 changed: Scalar; whether indices were removed.
 num_events: Scalar; the number of indices out of bounds and of repaired offsets, 0 in mode `none`.
-  An
-  index of -1 is removed and not counted.
+  An index of -1 is removed and not counted.
 rows: The number of rows of each feature, or -1 for a feature whose indices are all valid.
 tables: The name of each feature's table, for messages.
 owner: The name of the batch's owner, for messages.
-mode: fatal: the error is InvalidArgument. warning: faults of each kind are logged in the first
-  call that has some, and in the second, the fourth and so on. ignore: no message. none: no message,
-  no count, and invalid offsets are InvalidArgument.
+mode: fatal: the error is InvalidArgument. warning: faults of each kind are logged in the first call
+  that has some, and in the second, the fourth and so on. ignore: no message. none: no message, no
+  count, and invalid offsets are InvalidArgument.
 padding: None; or one index that is removed from every feature and is no fault.
 )doc");
 

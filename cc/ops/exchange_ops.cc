@@ -59,8 +59,7 @@ Groups the distinct keys of batches by the worker that owns them.
 
 keys: The keys of each table, any shape.
 owners: For each table, the worker of each key, int32 [num_keys], flattened, equal for equal keys;
-  or
-  [0], which leaves the choice to the rule.
+  or [0], which leaves the choice to the rule.
 routed: For each table, the distinct keys [u], those of worker 0 first; within a worker, in order of
   first occurrence.
 places: For each table, keys.shape: the index of each key in `routed`.
@@ -154,8 +153,7 @@ REGISTER_OP("TfEmbedPlanExchange")
 Computes the message sizes that all workers must agree on, from their announcements.
 
 gathered: The vectors of all workers, one after the other. A worker's vector is the number of keys
-  of
-  each table that it sends to each worker, [num_tables, num_workers], and then the words of these
+  of each table that it sends to each worker, [num_tables, num_workers], and then the words of these
   messages, [num_workers].
 capacity: Scalar; the words of each message, equal on all workers. A worker's keys for itself are in
   no message and need no room in a reply.

@@ -70,8 +70,7 @@ keys: [n].
 values: [n, dim].
 gradients: Scalar.
 packed: Whether `keys` is a batch of many tables (TfEmbedPackBatch), and `values` [m, 1] the
-  gradient
-  of its pooled values.
+  gradient of its pooled values.
 )doc");
 
 REGISTER_OP("TfEmbedUnpackRowGradients")
@@ -94,8 +93,7 @@ REGISTER_OP("TfEmbedUnpackRowGradients")
 Returns the keys and the gradients of all lookups in a variant. Keys may repeat.
 
 gradients: Scalar; the result of TfEmbedRowGradients, or a sum of several. Gradients of another
-  table
-  type are InvalidArgument.
+  table type are InvalidArgument.
 keys: [n].
 values: [n, dim].
 dim: Number of weights in a row.

@@ -118,9 +118,8 @@ FailedPrecondition.
 split_size: Scalar; the most rows to copy at a time, at least 1.
 keys: [num_rows], in no particular order.
 scores: [num_rows]. lru: the last step. lfu: the number of steps. ttl: the last time, in
-  milliseconds
-  since 1970. score: the score. epoch_lru and epoch_lfu: the latest epoch times 2^32, plus the last
-  step or the number of steps, at most 2^32 - 1.
+  milliseconds since 1970. score: the score. epoch_lru and epoch_lfu: the latest epoch times 2^32,
+  plus the last step or the number of steps, at most 2^32 - 1.
 order: As `eviction` of TfEmbedTable.
 )doc");
 

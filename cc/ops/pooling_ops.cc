@@ -109,8 +109,7 @@ owners: The shard of each key, int32 [num_keys]; or [0], which leaves the choice
 defaults: As in TfEmbedFind.
 tokens: As in TfEmbedFind.
 bags: None: a bag is a line along the last axis of `keys`. One tensor: row splits [bags + 1]. Two:
-  the
-  indices [num_keys, rank] and the shape [rank] of a sparse tensor.
+  the indices [num_keys, rank] and the shape [rank] of a sparse tensor.
 weights: None; or one, with a weight of `pooled_dtype` for each key.
 pooled: The shape of the bags + [dim].
 pooled_dtype: double for tables of double, otherwise float.

@@ -57,9 +57,8 @@ REGISTER_OP("TfEmbedBeginPublishedRows")
 Prepares a table to take the rows of a publication.
 
 A publication is a save of all rows, or of the changes since a save that the table already has.
-  Absent
-keys get the initial rows of the saved table from now on. Next, the caller removes `keys` and loads
-all blocks of rows.
+Absent keys get the initial rows of the saved table from now on. Next, the caller removes `keys` and
+loads all blocks of rows.
 
 rows: Scalar; output of TfEmbedOpenPublishedRows.
 keys: The keys to remove, each once. For a save of all rows: the keys that are in the table and not

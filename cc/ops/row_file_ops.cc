@@ -39,8 +39,8 @@ REGISTER_OP("TfEmbedSaveRows")
 Writes all rows to files, as of one moment.
 
 Writers wait until the rows are written; readers do not. The save replaces an earlier one of the
-  same
-name, rank and number of processes once it is complete. A failure leaves the earlier save in place.
+same name, rank and number of processes once it is complete. A failure leaves the earlier save in
+place.
 
 folder: Scalar; the folder of the files, a path of any file system of TensorFlow. It is created.
 file_name: Scalar; the common beginning of the file names.
@@ -210,8 +210,7 @@ first in the eviction order leave.
 rows: Scalar; the open files.
 block: Scalar; the number of the block, from 0.
 owners: The shard of each key, int32 [num_rows]: -2 leaves the choice to the table, -3 skips the
-  row.
-  [0] leaves all choices to the table.
+  row. [0] leaves all choices to the table.
 )doc");
 
 }  // namespace tf_embed

@@ -58,7 +58,7 @@ REGISTER_OP("TfEmbedWriteSnapshot")
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
 Writes one table of a snapshot to files, as TfEmbedSaveRows does. Other threads may change the
-  table.
+table.
 
 number: Scalar; the index of the table, from 0. Each is written once.
 folder: Scalar; the folder of the files. It is created.
@@ -105,8 +105,7 @@ REGISTER_OP("TfEmbedJoinRows")
 Makes one save of the parts that processes have written.
 
 The files of rows stay as they are; the save has the shards of all parts. A missing part is
-  NotFound;
-parts of different saves are FailedPrecondition.
+NotFound; parts of different saves are FailedPrecondition.
 
 folder: Scalar; the folder of the parts.
 file_name: Scalar; the common beginning of their file names.
@@ -136,8 +135,7 @@ REGISTER_OP("TfEmbedDropSnapshot")
 Declares that no later snapshot will have the changes since a save.
 
 The table then forgets the removed keys that no other known save needs. Has no effect on a table
-  that
-does not know the save.
+that does not know the save.
 
 save: Scalar; the number of the save.
 )doc");

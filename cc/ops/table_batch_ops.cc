@@ -172,8 +172,7 @@ Sums the gradients of equal keys of each table, in the order of the indices.
 All pieces of a table are summed together. The other inputs are as in TfEmbedFindPooledTables.
 
 gradient: The gradient of the pooled values [size]. That of an index is weight x gradient of its
-  bag;
-  for mean, divided by the number of indices in the bag.
+  bag; for mean, divided by the number of indices in the bag.
 distinct: For each table, the distinct keys [u], in order of first occurrence.
 sums: For each table, [u, dim]; computed in float and rounded once.
 )doc");

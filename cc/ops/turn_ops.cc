@@ -27,8 +27,7 @@ REGISTER_OP("TfEmbedTakeTurn")
 Waits for the turn of a table. Blocks no thread of the runtime.
 
 Turns are granted first come, first served. A turn excludes other turns of the table and nothing
-  else.
-It ends with TfEmbedEndTurn, or with the last copy of `turn`, as after a step that failed.
+else. It ends with TfEmbedEndTurn, or with the last copy of `turn`, as after a step that failed.
 
 table: Handle of the table.
 turn: Scalar; the turn.
