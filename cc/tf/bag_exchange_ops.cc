@@ -77,6 +77,7 @@ class SplitBagsOp final : public TableBatchOp {
                           has_owners ? owners->flat<int32_t>().data() : nullptr, rule_};
     BagSplit split;
     TF_RETURN_IF_ERROR(ToTensorFlow(split.Build(
+        // An owner has no weights, so it could not sum a weighted bag.
         ThreadPoolOf(context), batch, rules, read.is_weighted() ? AskBy::kKeys : ask_by_, costs)));
     std::vector<int32_t> counts;
     const std::vector<int64_t> tables(static_cast<size_t>(num_workers_),
@@ -84,6 +85,7 @@ class SplitBagsOp final : public TableBatchOp {
     for (const std::vector<int64_t>* row :
          {&split.keys_to(), &split.bags_to(), &tables, &split.values_from()}) {
       for (const int64_t count : *row) {
+        // Counts travel as int32.
         if (count > std::numeric_limits<int32_t>::max()) {
           return InvalidArgumentError("A worker may be asked for at most 2^31 - 1 values at once: ",
                                       "use smaller batches. Received: ", count, ".");
@@ -139,6 +141,7 @@ class JoinOp : public TableBatchOp {
       const int64_t dim = dims_[static_cast<size_t>(piece.table)];
       for (int64_t at = join->splits[piece.first_bag];
            at < join->splits[piece.first_bag + piece.num_bags]; ++at) {
+        // JoinBags reads dim values from each source without a check.
         if (join->sources[at] >= 0 && join->sources[at] <= num_values - dim) continue;
         return InvalidArgumentError("`sources` must be from 0 to ", num_values - dim,
                                     " for rows of ", dim, ". Received: ", join->sources[at], ".");

@@ -69,6 +69,7 @@ class DrainEvictedOp : public TableOp {
       return absl::FailedPreconditionError(
           absl::StrCat("Table '", table->name(), "' keeps no log of evicted rows."));
     }
+    // The log forgets the rows only if this succeeds, so a failed allocation loses none.
     return table->evicted()->Drain([&](const EvictionLog::Rows& rows) -> absl::Status {
       tf::Tensor *keys, *values;
       const int64_t size = static_cast<int64_t>(rows.size);
@@ -155,6 +156,7 @@ class SetScoresOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(ToTensorFlow(words.Resize(keys.size())));
     const int64_t* const given = scores.flat<int64_t>().data();
+    // Statistics are unsigned words, in the order of the scores.
     std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
     const ExecContext exec = ThreadPoolOf(context, table);
     const WholeWrite whole(*table);

@@ -82,6 +82,7 @@ class SplitPooledOp final : public ExchangeOp {
       const size_t end = bags.begin(bag + 1);
       for (size_t place = bags.begin(bag); place < end; ++place) {
         const size_t position = bags.Position(place);
+        // Removed before the split, so that padding is neither sent nor counted by a mean.
         if (is_padding(position)) continue;
         batch.positions.push_back(static_cast<int32_t>(position));
         batch.keys.push_back(keys.wide()[position]);

@@ -134,7 +134,10 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
   }
   size_ = static_cast<size_t>(tensor.NumElements());
   shape_ = tensor.shape();
+  // The same kernel class is registered with keys on the host, for narrow keys and for ops that no
+  // step needs.
   on_device_ = table.is_on_gpu() && context->input_memory_type(1) == tf::DEVICE_MEMORY;
+  // Positions within a batch are 32-bit numbers.
   if (size_ > kMaxBatchSize) {
     return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
                                 " keys. Received: ", size_, ".");
@@ -239,6 +242,7 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
     // Small concurrent ops share the threads evenly: more threads would only wait for busy ones. A
     // large op outlasts the others, so it may use all.
     constexpr size_t kLittle = 1000000;  // ns
+    // A guess is good enough, so a relaxed counter of the whole process does.
     const int together = std::max(1, ops_under_way.load(std::memory_order_relaxed));
     const int threads = total * cost > kLittle ? workers->num_threads
                                                : std::max(1, workers->num_threads / together);

@@ -115,6 +115,8 @@ class ExportOp : public TableOp {
     // The row count of a shared table is unknown until its rows have been read.
     std::vector<WholeRows> shared;
     if (table->is_shared()) TF_RETURN_IF_ERROR(ReadShared(table, &meta, &shared));
+    // Exact until the end of the op, because writers are paused. The tensors have to be allocated
+    // before the rows are read.
     int64_t size = static_cast<int64_t>(table->is_shared() ? 0 : table->size());
     for (const WholeRows& rows : shared) size += static_cast<int64_t>(rows.size);
     tf::Tensor *keys, *values, *slots, *numbers;
