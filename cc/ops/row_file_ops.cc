@@ -67,7 +67,8 @@ REGISTER_OP("TfEmbedSaveRowsPart")
     .Doc(R"doc(
 Writes all rows to files as one part of a save of several processes.
 
-As TfEmbedSaveRows. TfEmbedJoinRows makes one save of the parts.
+As TfEmbedSaveRows. TfEmbedJoinRows makes one save of the parts. A part replaces the files that this
+process has written for an earlier save of the same name, which then can't be loaded any more.
 
 save: Scalar; the number of the save, equal in all processes, not 0.
 rank: Scalar; the number of this process, of `processes`.
