@@ -125,6 +125,8 @@ class JoinOp : public TableBatchOp {
     join->splits = splits->flat<int64_t>().data();
     join->num_values = static_cast<size_t>(num_values);
     join->weights = batch->weights();
+    // A mean divides by the number of indices in the bag, and not by the number of sums that came
+    // back for it.
     join->divisors = combiner_ == Combiner::kMeanOfCount ? batch->offsets() : nullptr;
     const int64_t count = sources->NumElements();
     const int64_t* const ends = join->splits + splits->NumElements();
@@ -134,6 +136,8 @@ class JoinOp : public TableBatchOp {
       return InvalidArgumentError("`splits` must go from 0 to the number of sources, ", count,
                                   ", in ", batch->num_bags(), " steps that do not go back.");
     }
+    // With weights every key is a source of its own, and weights are read by the position of the
+    // source.
     if (batch->is_weighted() && !std::equal(join->splits, ends, batch->offsets())) {
       return InvalidArgumentError("`splits` must equal `offsets` if there are weights.");
     }

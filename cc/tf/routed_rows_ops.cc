@@ -138,6 +138,7 @@ class RoutedRowsGradientOp final : public ExchangeOp {
     const auto add = [&](auto tag) {
       using T = decltype(tag);
       T* const to = sums->flat<T>().data();
+      // A distinct key without a gradient in this batch keeps 0.
       std::fill_n(to, size, T{0});
       AddAtPlaces(gradient.flat<T>().data(), numbers, count, dim, to);
     };

@@ -102,6 +102,7 @@ class SplitPooledOp final : public ExchangeOp {
       for (size_t i = 0; i < keys.size(); ++i) {
         letters += keys.tensor().flat<tf::tstring>().data()[i].size();
       }
+      // A message has the length of a string beside its bytes.
       key = sizeof(int32_t) + letters / size;
     }
     const uint64_t row = static_cast<uint64_t>(row_bytes_), sum = static_cast<uint64_t>(sum_bytes_);

@@ -54,6 +54,7 @@ class KeysOfTable {
   // The keys [size].
   Status Keys(Buffer<int64_t>* own, const int64_t** keys) const {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size_));
+    // The usual case: one piece, whose keys are used where they are.
     if (parts_.size() == 1) {
       *keys = parts_[0].batch().keys(parts_[0].piece);
       return Status();
@@ -167,6 +168,8 @@ class SumByKeyTablesOp : public TableBatchOp {
       keys[i] = tensor->flat<int64_t>().data();
       TF_RETURN_IF_ERROR(sums.allocate(number, {size, dims_[i]}, &of_keys[i]));
     }
+    // The outputs were allocated before, because the op's context is not safe to use from several
+    // threads.
     return ForEachTable(exec, num_keys, kSumCost, [&](const ExecContext& each, size_t i) {
       return tables[i]->Write(each, combiner_, CoreType(of_keys[i]->dtype()), keys[i],
                               of_keys[i]->data());

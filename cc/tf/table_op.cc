@@ -43,6 +43,7 @@ void TableOp::Compute(tf::OpKernelContext* context) {
   const UnderWay under_way;
   tf::core::RefCountPtr<TableResource> table;
   OP_REQUIRES_OK(context, LookUpTable(context, context->input(0), "table", &table));
+  // The shape function has promised outputs of this dim to the graph.
   OP_REQUIRES(context, dim_ == 0 || dim_ == table->signature().dim,
               InvalidArgumentError("`dim` of table '", table->name(), "' must be ",
                                    table->signature().dim, ". Received: dim=", dim_, "."));
@@ -50,6 +51,8 @@ void TableOp::Compute(tf::OpKernelContext* context) {
     absl::Status status = Run(context, table.get());
     if (table->is_on_gpu()) status = WithMemoryAdvice(std::move(status));
     OP_REQUIRES_OK(context, std::move(status));
+    // Containers of the standard library throw. TensorFlow expects no exceptions of a kernel: one
+    // that left it would end the process.
   } catch (const std::bad_alloc&) {
     context->CtxFailure(
         ResourceExhaustedError("No memory for an operation on table '", table->name(), "'."));
@@ -152,6 +155,8 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
                                 " keys. Received: ", num_owners, ".");
   }
   if (num_owners != 0) owners_ = owners.flat<int32_t>().data();
+  // The shard of a key is its remainder, which depends on the sign. Keys of strings are hashes of
+  // all 64 bits.
   unsigned_keys_ = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_STRING;
   return absl::OkStatus();
 }

@@ -31,6 +31,8 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
   std::string order;
   TF_RETURN_IF_ERROR(settings.GetNumber("max_rows", 0, &max_rows));
   TF_RETURN_IF_ERROR(settings.Get("eviction", &order));
+  // `eviction` keeps its default then, by which a restore of more rows than the bound chooses those
+  // that leave.
   evicts = order != "none";
   if (evicts) TF_RETURN_IF_ERROR(ReadEvictionOrder(settings, "eviction", &eviction));
   TF_RETURN_IF_ERROR(settings.GetNumber("steps_per_epoch", 0, &steps_per_epoch));

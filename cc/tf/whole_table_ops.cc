@@ -36,6 +36,7 @@ class ClearOp : public TableOp {
     }
     if (table->key_strings() != nullptr) table->key_strings()->Clear();
     if (table->value_strings() != nullptr) table->value_strings()->Clear();
+    // Keys that wait belong to the content as well.
     if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
     return absl::OkStatus();
   }
@@ -342,6 +343,8 @@ class ImportOp : public TableOp {
             table->shard(number)->maintenance()->TakeContent(holding, fresh[number].get())));
       }
     }
+    // Swapped, so the old dictionaries live until the end of the op and are freed without the locks
+    // of shards.
     table->ReplaceStrings(&key_strings, &value_strings);
     table->clock()->SetStep(exec.now.step);
     table->clock()->SetEpoch(exec.now.epoch);
