@@ -26,6 +26,8 @@ struct TouchKernel {
     const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
     if (tile.lane() != 0) return;
     exists[batch.Position(i)] = row != kNoRow;
+    // A mark is one word that lanes change by compare-and-swap, so concurrent finds of the same row
+    // need no order.
     if (row != kNoRow) table.MarkOf<Tile>(table.Row(row)).Use(table.tick);
   }
 };
@@ -76,6 +78,7 @@ struct NoteUsesKernel {
     TableCache::Found& what = found[batch.Position(i)];
     what = TableCache::Found::kAbsent;
     if (row == kNoRow) return;
+    // Checked before the use is noted: a use would make an expired row young again.
     const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(row);
     if (expiry.Has(statistics)) {
       what = TableCache::Found::kExpired;
@@ -94,6 +97,8 @@ struct FoundRanks {
 
   template <class Tile>
   TF_EMBED_DEVICE void Add(const Rank& rank) const {
+    // The caller launches twice, first with no room to learn the size. Tiles race for places, so
+    // the ranks come in no order.
     const uint64_t place = Tile::Add(count, 1);
     if (place < room) ranks[place] = rank;
   }
@@ -112,12 +117,17 @@ struct CollectAgesKernel {
     if (tile.lane() != 0 || !table.index.Holds<Tile>(place)) return;
     const DeviceBucket::Entry& entry = table.index.EntryAt(place);
     const uint64_t hash = HashKey(entry.key);
+    // Rows are sampled by hash and not by place, so a sample does not depend on the size of the
+    // index.
     if ((hash >> 56) % one_in != 0) return;
     const DeviceMark<Tile> word = table.MarkOf<Tile>(table.Row(entry.row));
     uint8_t mark = word.Get();
+    // Ticks wrap around. So a full pass sets a row that is older than that back to the oldest age,
+    // before it would look young again.
     if (one_in == 1 && RowMark::Age(mark, table.tick) > RowMark::kOldest) {
       const uint8_t oldest = static_cast<uint8_t>(table.tick - RowMark::kOldest) % RowMark::kTicks;
       const uint8_t aged = RowMark::Of(oldest, RowMark::IsChanged(mark));
+      // The swap fails if a find has used the row since Get; then its new mark counts.
       mark = word.Replace(mark, aged) ? aged : word.Get();
     }
     if (RowMark::Age(mark, table.tick) >= least_age) found.Add<Tile>(Rank(mark, hash));
@@ -133,6 +143,7 @@ struct FindExpiredKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    // The number of buckets is a power of two, so the mask wraps.
     const uint64_t bucket = (first + i) & (table.index.num_buckets() - 1);
     ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
       const uint64_t place = bucket * DeviceBucket::kLanes + lane;
@@ -153,6 +164,8 @@ struct AddRowsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const DeviceRowLayout& layout = table.layout;
+    // The counts stay as they are until CommitAddedKernel, so i alone decides the number of the
+    // row.
     const uint32_t number = table.NewRow(i);
     char* const row = table.Row(number);
     CopyBytes(tile, rows.weights + i * layout.weight_bytes, layout.weight_bytes, row);
@@ -198,6 +211,8 @@ struct DropKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    // A separate launch from FindPlacesKernel: a lookup must not meet an entry that is being
+    // erased.
     if (tile.lane() == 0 && places[i] != IndexView::kNoPlace) EraseAt<Tile>(table, places[i]);
   }
 };

@@ -19,6 +19,7 @@ class Arrays {
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   ~Arrays() {
+    // On a GPU this is cudaFree, which waits for the device: launches that use the arrays are done.
     for (size_t i = 0; i < size_; ++i) memory_->Free(arrays_[i].device, arrays_[i].bytes);
   }
 
@@ -71,6 +72,8 @@ class Arrays {
       return nullptr;
     }
     arrays_[size_++] = {const_cast<void*>(host), device, bytes, out};
+    // Outputs too: a verb writes some places only, such as those of its own shard, and all are
+    // copied back.
     copied_ = memory_->CopyIn(context_, host, bytes, device);
     return device;
   }
@@ -166,6 +169,8 @@ class CopyingTable final : public Table,
     const size_t dim = options().dim;
     size_t values = places * dim;
     if (gradients.begins != nullptr && places > 0 && !context.rows_on_device) {
+      // Several keys may share the gradient of a bag, so the array is as long as its last row says,
+      // and not as the number of keys.
       values = *std::max_element(gradients.begins, gradients.begins + places) + dim;
     }
     Gradients given;

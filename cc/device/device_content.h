@@ -31,6 +31,7 @@ class DeviceArray {
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
   ~DeviceArray() {
+    // Queued on the stream of the verb, behind the launches that use the array.
     if (data_ != nullptr) device_.Free(context_, data_, size_ * sizeof(T));
   }
 
@@ -161,6 +162,8 @@ class DeviceContent {
     const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits); };
     while (bits > kMinBits && bits > index_.bits && !fits()) --bits;
     if ((index_.buckets == nullptr || bits > index_.bits) && fits()) {
+      // The old index counts for the bound until it is freed, so a growth may be refused although
+      // the new one alone would fit.
       if (!Reindex(context, bits)) return false;
     }
     while (slabs_.rows() < rows && slabs_.count() < RowSlabs::kMax) {
@@ -175,6 +178,7 @@ class DeviceContent {
       if (added == Slabs::Added::kOutOfBounds) break;
       number_bytes_ += numbers;
     }
+    // Remembered, so that writes to a full table neither wait for the device nor try again.
     full_ = room() < rows;
     return true;
   }
@@ -190,6 +194,7 @@ class DeviceContent {
     const typename Slabs::Beside beside{index_bytes() + number_bytes_ + slabs_.device_bytes(),
                                         slabs_.host_bytes()};
     while (slabs.count() < slabs_.count()) {
+      // The lists of free rows go over to the new slabs: row numbers stay.
       uint32_t* const freed = slabs_.view().freed[slabs.count()];
       if (slabs.Add(context, changed.stride, beside, freed) != Slabs::Added::kYes) {
         slabs.Free(context, changed.stride);

@@ -74,7 +74,11 @@ struct IndexView {
     return (bucket + 1) & (num_buckets() - 1);
   }
   static TF_EMBED_DEVICE uint64_t DigestOf(uint64_t hash) {
+    // The low bits of the hash, because the high bits choose the bucket and are nearly equal within
+    // it.
     const uint64_t digest = hash & 255u;
+    // 0 marks an empty lane. Digest 1 thus stands for two values, which costs some needless key
+    // compares.
     return digest == 0 ? 1 : digest;
   }
   TF_EMBED_DEVICE DeviceBucket::Entry& EntryAt(uint64_t place) const {
@@ -108,6 +112,8 @@ struct IndexView {
     uint64_t header = Tile::Load(&buckets[bucket].header);
     for (;;) {
       size_t lane = 0;
+      // The header of the last failed swap, or of this bucket: another tile may have taken the lane
+      // since.
       while (lane < DeviceBucket::kLanes && DeviceBucket::Digest(header, lane) != 0) ++lane;
       if (lane < DeviceBucket::kLanes) {
         // Claim the lane by its digest, then write the entry. No lookup runs in this launch, so
@@ -137,6 +143,8 @@ struct IndexView {
     const uint64_t last = place / DeviceBucket::kLanes;
     const uint64_t digest = uint64_t{255} << (8 * (place % DeviceBucket::kLanes));
     uint64_t before = Tile::Load(&buckets[last].header);
+    // The digest is the claim: the first lane to clear it owns the erasure. A repeated place in the
+    // launch must not count down the buckets twice.
     do {
       if ((before & digest) == 0) return false;
     } while (!Tile::CompareExchange(&buckets[last].header, &before, before & ~digest));
@@ -168,6 +176,7 @@ struct IndexView {
           entry.key == key) {
         found = static_cast<uint32_t>(lane) + 1;
       }
+      // At most one lane of the table has the key, so the maximum is that lane, or 0.
       found = tile.Highest(found);
       if (found != 0) *row = tile.From(entry.row, found - 1);
     } else {
@@ -195,6 +204,7 @@ struct IndexView {
       uint64_t header;
       const uint32_t found = SearchBucket(tile, buckets[bucket], key, digest, &header, row);
       if (found != 0) return bucket * DeviceBucket::kLanes + found - 1;
+      // No key ever went on from this bucket, or all that did have left.
       if (DeviceBucket::Passed(header) == 0) break;
       bucket = After(bucket);
     }

@@ -44,6 +44,7 @@ struct MarkFirstsKernel {
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     if (!keys.groups.Has(i) || tile.lane() != 0) return;
     const DeviceGroup group = keys.groups.groups[i];
+    // One lane for each group, and groups have different members, so plain stores do.
     if (!keys.IsPadding(group)) keys.firsts[group.members[0]] = 1;
   }
 };
@@ -84,6 +85,7 @@ struct SpreadPooledGradientsKernel {
     if (Divides(bags.combiner)) {
       uint64_t padding = 0;
       const Compute divisor = bags.Divisor<Compute>(begin, end, &padding);
+      // The forward pass gives such a bag 0 whatever its rows are, so its gradient is 0 too.
       scale = divisor == Compute{0} ? Compute{0} : Compute{1} / divisor;
     }
     ForEachLane(tile, end - begin, [&](size_t k) {
@@ -137,6 +139,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
     keys_.firsts = firsts_.data();
     device_.Launch(context_, num_keys, kKeyCost, MarkFirstsKernel{keys_});
     TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, firsts_.data(), num_keys + 1));
+    // The one wait: the number is the shape of the outputs, which the caller allocates.
     device_.CopyOut(context_, firsts_.data() + num_keys, sizeof(size_), &size_);
     return device_.Check(context_);
   }

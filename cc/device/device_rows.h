@@ -73,6 +73,9 @@ struct RowSlabs {
     uint32_t offset;
   };
   static TF_EMBED_HOST_DEVICE inline Place PlaceOf(uint32_t row) {
+    // The inverse of RowsBefore without a loop: counted in first slabs and shifted by four, slab
+    // sizes double where the highest bit changes. The two bits below it choose one of the four
+    // slabs.
     const uint32_t quarters = row / kFirstRows + kOfOneSize;
 #if defined(__CUDA_ARCH__)
     const uint32_t doublings = 29 - __clz(static_cast<int>(quarters));
@@ -134,6 +137,8 @@ class HeldRow {
  public:
   TF_EMBED_DEVICE HeldRow(const Tile& tile, const char* row, size_t bytes, const char* to)
       : row_(row), bytes_(bytes), is_held_(IsHeld(row, bytes, to)) {
+    // Fixed bounds and unrolled, because an array that is indexed by a variable would be in memory
+    // and not in registers.
     if (!is_held_) return;
     TF_EMBED_UNROLL
     for (size_t i = 0; i != kUnits; ++i) {
@@ -175,6 +180,7 @@ struct TableCounts {
   TF_EMBED_HOST_DEVICE uint64_t rows() const { return rows_begun - rows_free; }
   // So many new rows were made, with the numbers that TableView::NewRow gives.
   TF_EMBED_DEVICE void Take(uint64_t count) {
+    // Freed numbers go first, so the slabs fill without gaps before they grow.
     const uint64_t reused = count < rows_free ? count : rows_free;
     rows_free -= reused;
     rows_begun += count - reused;
@@ -212,6 +218,7 @@ struct DeviceMark {
   TF_EMBED_DEVICE void Change(uint8_t tick) const { Set(RowMark::Of(tick, true)); }
   TF_EMBED_DEVICE void Use(uint8_t tick) const {
     const uint8_t mark = Get();
+    // Most uses find the present tick there, and a load is cheaper than an atomic.
     if (RowMark::TickOf(mark) == tick) return;
     // Fails if another lane has noted a use, which is just as good.
     Replace(mark, RowMark::Of(tick, RowMark::IsChanged(mark)));
@@ -257,6 +264,8 @@ struct TableView {
   }
   // The number of the new row that `before` others of a launch come before.
   TF_EMBED_DEVICE uint32_t NewRow(uint64_t before) const {
+    // The list is read from its end, but not shortened: all tiles of the launch compute disjoint
+    // numbers from the same counts, and TableCounts::Take shortens it afterwards.
     const uint64_t free = counts->rows_free;
     return before < free ? *rows.Free(static_cast<uint32_t>(free - 1 - before))
                          : static_cast<uint32_t>(counts->rows_begun + before - free);
@@ -264,6 +273,7 @@ struct TableView {
 };
 
 TF_EMBED_DEVICE uint64_t ScoreBitsOf(int64_t score) {  // RowStatistics::ScoreBits
+  // With the sign bit turned, signed scores are in order as unsigned words.
   return static_cast<uint64_t>(score) ^ uint64_t { 1 } << 63;
 }
 
@@ -295,12 +305,16 @@ struct DeviceStatistics {
   TF_EMBED_DEVICE void Use(const Moment& now) const {
     bool first = true;
     if (uint64_t* const last = Word(Statistic::kLastStep)) {
+      // Of many lanes that use a row in one step, exactly one gets the old step from the exchange,
+      // and only that one counts the step.
       first = Tile::Load(last) != now.step && Tile::Exchange(last, now.step) != now.step;
     }
     Set(Statistic::kLastTime, now.milliseconds);
     uint64_t* const count = Word(Statistic::kCount);
     if (first && count != nullptr) Tile::Add(count, 1);
     uint64_t* const epoch = Word(Statistic::kEpoch);
+    // An epoch never goes back, because victims are queued on the promise that a use only raises a
+    // rank.
     if (epoch != nullptr && Tile::Load(epoch) < now.epoch) Tile::Max(epoch, now.epoch);
   }
   TF_EMBED_DEVICE void SetScore(int64_t score) const { Set(Statistic::kScore, ScoreBitsOf(score)); }

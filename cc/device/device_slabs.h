@@ -43,9 +43,13 @@ class DeviceSlabs {
                             beside.device_bytes + device_bytes_ + bytes <= options_.max_bytes;
     const bool for_host = beside.host_bytes + host_bytes_ + bytes <= options_.max_host_bytes;
     char* slab = nullptr;
+    // A card without memory is no failure as long as the host's bound has room: the slab then goes
+    // to the host.
     if (for_device) slab = static_cast<char*>(device_.AllocateLasting(context, bytes));
     on_host_[count_] = slab == nullptr && for_host;
     if (on_host_[count_]) slab = static_cast<char*>(device_.AllocatePinned(context, bytes));
+    // The caller treats a bound as "full", and refuses or evicts; only memory that was allowed but
+    // missing is an error.
     if (slab == nullptr) return for_device || for_host ? Added::kNoMemory : Added::kOutOfBounds;
     (on_host_[count_] ? host_bytes_ : device_bytes_) += bytes;
     view_.freed[count_] = numbers;
@@ -70,6 +74,7 @@ class DeviceSlabs {
 
   // Trades contents with slabs of the same device and bounds.
   void Swap(DeviceSlabs* other) {
+    // `device_` and `options_` are references that both share, so they need no swap.
     std::swap(view_, other->view_);
     std::swap(on_host_, other->on_host_);
     std::swap(count_, other->count_);

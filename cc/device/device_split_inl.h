@@ -109,12 +109,14 @@ class DeviceSplitOn final : public DeviceSplit {
                    OwnerKernel{keys, given.data(), size, num_shards, unsigned_keys, shards.data(),
                                places.data()});
     int bits = 1;
+    // A radix sort takes a pass per few bits, so only the bits that shard numbers have are sorted.
     while (num_shards > size_t{1} << bits) ++bits;
     TF_EMBED_RETURN_IF_ERROR(device_.Sort(context_, shards.data(), places.data(), size, bits,
                                           sorted_shards.data(), positions_.data()));
     device_.Launch(context_, tiles, kKeyCost * kTogether,
                    SpreadKernel{keys, sorted_shards.data(), positions_.data(), size, num_shards,
                                 keys_.data(), begins.data()});
+    // The one wait of an op on several shards: the verbs need the sizes of their batches.
     device_.CopyOut(context_, begins.data(), (num_shards + 1) * sizeof(uint32_t), begins_.data());
     return device_.Check(context_);
   }

@@ -42,6 +42,7 @@ struct CudaTile {
   // uint64_t is another 64-bit type than the one that atomics are declared for.
   using Word = unsigned long long;
   static __device__ uint64_t Load(const uint64_t* from) {
+    // Aligned words are loaded whole; volatile keeps the compiler from reusing an earlier load.
     return *reinterpret_cast<const volatile uint64_t*>(from);
   }
   static __device__ uint64_t Add(uint64_t* to, uint64_t x) {
@@ -72,6 +73,8 @@ template <class Kernel>
 __global__ void __launch_bounds__(kThreads)
     RunTiles(const __grid_constant__ Kernel kernel, size_t count) {
   const size_t tiles = size_t{gridDim.x} * (kThreads / CudaTile::kLanes);
+  // All lanes of a tile have the same i, so they leave the loop together. The two tiles of a warp
+  // may not, which is why masks name half a warp.
   size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
   for (; i < count; i += tiles) kernel(CudaTile(), i);
 }
@@ -84,6 +87,8 @@ __global__ void NumberPlaces(uint32_t* numbers, size_t count) {
 // 1 where a key is another than the one before; `heads` [count + 1].
 __global__ void MarkHeads(const int64_t* keys, size_t count, uint32_t* heads) {
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  // One thread more than keys: the last one writes the 0 that RunningSum turns into the number of
+  // groups.
   if (i > count) return;
   heads[i] = i < count && (i == 0 || keys[i] != keys[i - 1]) ? 1 : 0;
 }
@@ -197,6 +202,7 @@ class CudaDevice {
       Record(context, &reads_[context.stream]);
     }
     void BeginWrite(const ExecContext& context) {
+      // Behind the last write as well, so writes of two streams keep their order.
       BeginRead(context);
       std::lock_guard<std::mutex> lock(mutex_);
       const OnGpu current(device_);
@@ -210,6 +216,8 @@ class CudaDevice {
    private:
     void Record(const ExecContext& context, cudaEvent_t* event) const {
       const OnGpu current(device_);
+      // An event is reused: a stream that waits for it already keeps the record it saw when it
+      // began to.
       if (*event == nullptr) cudaEventCreateWithFlags(event, cudaEventDisableTiming);
       cudaEventRecord(*event, StreamOf(context));
     }
@@ -236,6 +244,7 @@ class CudaDevice {
     ~AsyncReadback() {
       const OnGpu current(device_);
       if (sent_ != nullptr) {
+        // The copy writes to bytes_ until then.
         cudaEventSynchronize(sent_);
         cudaEventDestroy(sent_);
       }
@@ -249,6 +258,7 @@ class CudaDevice {
       }
       const OnGpu current(device_);
       const cudaStream_t stream = StreamOf(context);
+      // If either call fails, has_sent_ is false and bytes_ is never read.
       has_sent_ =
           cudaMemcpyAsync(bytes_, from, bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
           cudaEventRecord(sent_, stream) == cudaSuccess;
@@ -319,6 +329,8 @@ class CudaDevice {
       bytes += (size + 255) / 256 * 256;
       return begin;
     };
+    // One allocation for all arrays of a batch: the host calls the driver once and not seven times.
+    // 256 bytes of alignment serve each type, and CUB.
     const size_t at_groups = part(n * sizeof(DeviceGroup));
     const size_t at_keys = part(n * sizeof(int64_t));
     const size_t at_places = part(n * sizeof(uint32_t));
@@ -326,6 +338,7 @@ class CudaDevice {
     const size_t at_heads = part((n + 1) * sizeof(uint32_t));
     const size_t at_starts = part(n * sizeof(uint32_t));
     size_t sort_bytes = 0;
+    // With null for its memory CUB only computes how much it needs.
     TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(
         nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, 64, stream)));
     const size_t at_scratch = part(sort_bytes);
@@ -339,6 +352,7 @@ class CudaDevice {
     auto* const heads = reinterpret_cast<uint32_t*>(memory + at_heads);
     auto* const starts = reinterpret_cast<uint32_t*>(memory + at_starts);
     auto* const written = reinterpret_cast<DeviceGroup*>(memory + at_groups);
+    // Enough for n + 1 threads, as MarkHeads needs.
     const unsigned blocks = static_cast<unsigned>(n / kThreads + 1);
     NumberPlaces<<<blocks, kThreads, 0, stream>>>(places, n);
     TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs(
@@ -347,6 +361,7 @@ class CudaDevice {
     TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
     WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, n, starts);
     WriteGroups<<<blocks, kThreads, 0, stream>>>(keys, members, starts, heads + n, n, written);
+    // The size stays on the device; the host does not wait to learn it.
     groups->view_ = GroupsView{written, heads + n};
     return Check(context);
   }
@@ -402,6 +417,7 @@ class CudaDevice {
     if (count == 0) return;
     const OnGpu current(device_);
     constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
+    // RunTiles steps over the rest. A grid stays below the limit of every GPU.
     constexpr size_t kMaxBlocks = 1 << 20;
     const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
     RunTiles<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0,
@@ -418,6 +434,7 @@ class CudaDevice {
     if (scratch == nullptr) return NoMemory(bytes);
     const cudaError_t error =
         cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
+    // Free is queued on the stream, behind the scan that uses the memory.
     Free(context, scratch, bytes);
     return ToStatus(error);
   }

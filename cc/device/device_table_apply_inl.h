@@ -49,6 +49,7 @@ template <class Device>
 template <class Verb>
 void DeviceTableImpl<Device>::LaunchSums(const ExecContext& context, const GroupsView& groups,
                                          size_t first, size_t count, const Verb& verb) const {
+  // Every key has one gradient of the compute type, which is read where it lies.
   if (verb.sums == nullptr) return;
   const size_t blocks = verb.gradients.template Blocks<typename Device::Tile>();
   device_.Launch(context, count * blocks, kSumCost, SumKernel<Verb>{groups, first, blocks, verb});
@@ -64,6 +65,8 @@ Status DeviceTableImpl<Device>::Apply(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
   return DispatchFloating(options_.value_type, [&](auto tag) -> Status {
     using T = typename decltype(tag)::Type;
+    // Tables of narrow rows also take float gradients, which would lose bits if they were narrowed
+    // first.
     if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
       if (gradients.type == DataType::kFloat) {
         return ApplyAs<T, float>(context, batch, groups, gradients, rule);

@@ -53,6 +53,7 @@ int Tell(te::StatusCode code, const char* message) {
   try {
     last_error = message;
   } catch (const std::exception&) {
+    // No memory for the message; the code alone must do.
     last_error.clear();
   }
   return static_cast<int>(code);
@@ -141,6 +142,8 @@ te::Status OptionsOf(const TfEmbedTableOptions& given, te::TableOptions* options
   options->init_size = given.init_size;
   device->device = given.device;
   if (given.max_bytes > 0) device->max_bytes = given.max_bytes;
+  // Without room on the host a bound on rows in the card's memory would be a second name for
+  // max_bytes.
   if (given.max_host_bytes > 0) {
     device->max_host_bytes = given.max_host_bytes;
     device->max_row_bytes = given.max_row_bytes;
@@ -169,6 +172,7 @@ te::Status RuleOf(const TfEmbedStep& step, size_t dim, te::Rule* rule) {
   rule->learning_rate = step.learning_rate;
   rule->weight_decay = step.weight_decay;
   const auto set = [rule](const char* name, double number) {
+    // A rule takes its own numbers and ignores the other fields of the struct.
     const int place = te::FindHyper(rule->slots.kind, name);
     if (place >= 0) rule->hyper[place] = number;
   };
@@ -310,6 +314,7 @@ int tf_embed_export_next(TfEmbedExport* exported, const int64_t** keys, const vo
                          uint64_t* count) {
   *count = 0;
   return Guarded([&] {
+    // A part of an export may be empty; for the caller 0 rows mean the end.
     while (*count == 0 && !exported->cursor.done) {
       TF_EMBED_RETURN_IF_ERROR(exported->table->maintenance()->ExportBatch(
           exported->max_rows, &exported->cursor, &exported->rows));

@@ -41,6 +41,8 @@ class DeviceTableImpl<Device>::Planned final : public PlannedRows {
   size_t size() const override { return table_->num_rows(); }
   // Such keys are looked up together with the next one that a Find has not yet.
   void Prefetch(uint64_t hash) const override {
+    // One place stays free for the key of the Find that triggers the lookup. HashKey is a
+    // bijection, so the hash gives the key.
     if (num_ahead_ < kMost - 1) ahead_[num_ahead_++] = KeyOfHash(hash);
   }
   Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const override;
@@ -80,6 +82,7 @@ Status DeviceTableImpl<Device>::Planned::LookUp() const {
   const Device& device = table_->device_;
   const size_t words = table_->options_.policy.statistics.size();
   const size_t size = num_ahead_;
+  // Cleared first: if the lookup fails, no stale copy must remain.
   num_ahead_ = num_keys_ = 0;
   CacheScratch* const scratch = table_->scratch_;
   device.CopyIn(context, ahead_, size * sizeof(int64_t), scratch->wanted);
@@ -97,6 +100,7 @@ template <class Device>
 Status DeviceTableImpl<Device>::Planned::Find(int64_t key, uint64_t,
                                               RowStatistics::Word** words) const {
   *words = nullptr;
+  // A write since the last lookup may have changed or erased any of these rows.
   const uint64_t version = table_->versions_.load(std::memory_order_relaxed);
   if (version != version_) num_keys_ = 0;
   version_ = version;
@@ -106,6 +110,7 @@ Status DeviceTableImpl<Device>::Planned::Find(int64_t key, uint64_t,
     ahead_[num_ahead_++] = key;
     TF_EMBED_RETURN_IF_ERROR(LookUp());
   }
+  // The planner gets a copy: it only reads ranks, and NoteUses writes uses on the device.
   if (!exists_[place]) return Status();
   const size_t size = table_->options_.policy.statistics.size();
   for (size_t i = 0; i < size; ++i) {
@@ -126,6 +131,7 @@ Status DeviceTableImpl<Device>::Planned::FindExpired(const Moment& now, size_t n
   const uint64_t searched = std::min(BucketsToSweep(num_absent), buckets);
   const FindExpiredKernel find{table_->View(), Expiry{policy.ttl_milliseconds, now.milliseconds},
                                next_bucket_, FoundRanks()};
+  // Advanced before the search. If it fails, these buckets are merely searched one round later.
   next_bucket_ = (next_bucket_ + searched) & (buckets - 1);
   return table_->CollectFound(context, searched, kPlaceCost * DeviceBucket::kLanes, find, expired);
 }
@@ -137,6 +143,7 @@ Status DeviceTableImpl<Device>::CollectFound(const ExecContext& context, size_t 
   Array<uint64_t> counters(device_, context);
   Array<Rank> found(device_, context);
   TF_EMBED_RETURN_IF_ERROR(counters.MakeZeros(2));
+  // Without room for ranks this launch only counts.
   kernel.found.count = counters.data();
   device_.Launch(context, count, cost, kernel);
   uint64_t size = 0;
@@ -144,6 +151,7 @@ Status DeviceTableImpl<Device>::CollectFound(const ExecContext& context, size_t 
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   if (size == 0) return Status();
   TF_EMBED_RETURN_IF_ERROR(found.Make(size));
+  // A second counter, so that the first one need not be reset between the launches.
   kernel.found = FoundRanks{found.data(), size, counters.data() + 1};
   device_.Launch(context, count, cost, kernel);
   // Rows may have been used since they were counted.
@@ -165,6 +173,8 @@ size_t DeviceTableImpl<Device>::num_rows() const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
   const uint64_t rows = content_->Rows(context);
+  // Still under the shared lock: a writer that forgets the number comes later, so a stale one is
+  // never left behind.
   known_rows_.store(static_cast<int64_t>(rows), std::memory_order_relaxed);
   return rows;
 }
@@ -199,6 +209,8 @@ template <class Device>
 Status DeviceTableImpl<Device>::NoteUses(const ExecContext& context, const KeyBatch& batch,
                                          Found* found) {
   const Reading reading(this, context);
+  // Under a shared lock, because the words are atomics on the device; but copies of them are out of
+  // date.
   ForgetStatistics();
   device_.Launch(context, batch.size, kFindCost,
                  NoteUsesKernel{View(), BatchView(batch), ExpiryAt(context), context.now, found});
@@ -225,7 +237,9 @@ Status DeviceTableImpl<Device>::AddUnchanged(const ExecContext& context, const W
   TF_EMBED_RETURN_IF_ERROR(coming.Make(1));
   device_.CopyIn(context, &size, sizeof(size), coming.data());
   bool all = false;
+  // All keys are new, which MakeRoom reads like the total of any write.
   TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, size, coming.data(), &all));
+  // The table over the cache bounds it, so a lack of room here is a lack of memory.
   if (!all) return NoMemory(context);
   const TableView table = View();
   device_.Launch(context, size, kRowCost, AddRowsKernel{table, arrays.view()});
@@ -233,6 +247,7 @@ Status DeviceTableImpl<Device>::AddUnchanged(const ExecContext& context, const W
   Status status = Launched(context, size);
   const int64_t known = known_rows_.load(std::memory_order_relaxed);
   if (known != kUnknown) {
+    // Kept known, since the next call for room asks for it and would have to wait for the device.
     known_rows_.store(status.ok() ? known + size : kUnknown, std::memory_order_relaxed);
   }
   return status;
@@ -242,6 +257,8 @@ template <class Device>
 void DeviceTableImpl<Device>::Drop(const ExecContext& context, const int64_t* keys, size_t count) {
   if (count == 0) return;
   const Writing writing(this, context);
+  // The scratch memory is reused at once: launches of one stream run in order, and CopyIn is queued
+  // behind them.
   for (size_t first = 0; first < count; first += CacheScratch::kDropped) {
     const size_t size = std::min(CacheScratch::kDropped, count - first);
     device_.CopyIn(context, keys + first, size * sizeof(int64_t), scratch_->keys);

@@ -12,6 +12,7 @@ namespace tf_embed {
 template <class Device>
 Status DeviceTableImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
   auto groups = device_.NewGroups();
+  // Groups, because erasing a key twice in one launch would count its buckets down twice.
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);
   Array<uint64_t> places(device_, context);
@@ -26,6 +27,7 @@ Status DeviceTableImpl<Device>::Erase(const ExecContext& context, const KeyBatch
 template <class Device>
 void DeviceTableImpl<Device>::FillInitialRow(const RowInitializer& initializer) const {
   if (initializer.is_random()) {
+    // Rows come from the key then, and this row is not read; but it is copied to the device.
     std::memset(initial_row_.data(), 0, initial_row_.size());
     return;
   }
@@ -126,6 +128,7 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
   };
   // Fast path: the host's bound on the rows proves that there is room, without a wait.
   if (is_room() || (row_bound.Poll() && is_room())) {
+    // The kernel lets no more rows in than there is room for, so that is a bound too.
     row_bound.Reserve(keys, std::min(most, content_->room()));
     return Status();
   }
@@ -134,6 +137,7 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
   device_.CopyOut(context, wanted, sizeof(coming), &coming);
   const uint64_t present = content_->Rows(context);
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  // A restored table may have more rows than its bound already.
   const uint64_t rows = std::max(present, std::min(present + coming, bound));
   if (rows > content_->room()) {
     fruitless_waits_ = 0;
@@ -162,6 +166,7 @@ Status DeviceTableImpl<Device>::Clear(const ExecContext& context) {
 template <class Device>
 Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;
+  // Writers stay out until the swap, so the copy is complete when it takes over.
   const PauseLocks pausing(locks_, context);
   {
     // Readers may continue: the source of the copy does not change.
@@ -173,12 +178,16 @@ Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
       if (!content->MakeRoom(context, rows)) return NoMemory(context);
       if (content->room() < rows) return NoMemory(context);  // the bound on bytes
       content->CopyFrom(context, *content_, options_.policy.statistics);
+      // The exact number, known from above; CopyFrom took over the looser bound.
       content->row_bound.Set(rows);
     }
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   }
+  // Readers of the old content are done queueing. On the device, BeginWrite orders the frees behind
+  // their launches.
   Alone lock(inside());
   order_.BeginWrite(context);
+  // The old content is destroyed before EndWrite, so its frees are queued in this verb's order.
   content_.swap(content);
   content.reset();
   order_.EndWrite(context);
@@ -194,6 +203,7 @@ Status DeviceTableImpl<Device>::ChangeRule(const ExecContext& context, const Rul
   }
   Buffer<char> slots(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
+  // Present rows keep their slots; only new rows begin with other values.
   if (SameRule(content_->rule, rule)) {
     content_->SetInitialSlots(context, slots.data());
   } else if (!content_->ChangeLayout(context, LayoutOf(rule), slots.data())) {
@@ -262,6 +272,9 @@ Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
     return Status();
   }
   // A range of buckets with about `max_rows` rows; halved if it has more.
+  // The cursor is in units of hashes and not of buckets, because the index may grow between two
+  // parts. The first bucket may then hold keys that an earlier part has given; the range leaves
+  // them out.
   const int unit_bits = 64 - HashRange::kUnitBits - static_cast<int>(index.bits);
   uint64_t first = cursor->next >> unit_bits;
   const double share =
@@ -282,6 +295,8 @@ Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
   };
   size_t size = count();
   for (; size > max_rows && buckets > 1; size = count()) buckets /= 2;
+  // An empty part costs a caller an iteration. Ranges double while they are empty, so a nearly
+  // empty table takes few launches.
   while (size == 0 && first + buckets < index.num_buckets()) {  // only the last part is empty
     cursor->next = kernel.range.begin = kernel.range.end;
     kernel.first = first += buckets;
@@ -334,6 +349,8 @@ TableStats DeviceTableImpl<Device>::Stats() const {
   stats.held_back = held_back_.load(std::memory_order_relaxed);
   for (const TableTallies::Counter& misses : tallies.misses) stats.misses += misses.count;
   const uint64_t looked_up = keys_looked_up_.load(std::memory_order_relaxed);
+  // Finds may run meanwhile, and the two numbers are not of one moment; the difference must not
+  // wrap around.
   stats.hits = looked_up - std::min(looked_up, stats.misses + tallies.padding);
   stats.evicted = tallies.evicted + evicted_.load(std::memory_order_relaxed);
   stats.expired = tallies.expired + expired_.load(std::memory_order_relaxed);
@@ -347,6 +364,7 @@ std::unique_ptr<Table> DeviceTableImpl<Device>::NewEmpty(size_t init_size,
     TableOptions options = options_;
     options.init_size = init_size;
     options.initializer = initializer;
+    // The copy must not evict, or log rows as evicted; but its rows have the same statistics.
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
     std::unique_ptr<Table> table;
@@ -361,6 +379,8 @@ template <class Device>
 Status DeviceTableImpl<Device>::TakeContent(const ExecContext& context, Table* other) {
   auto* const from = static_cast<DeviceTableImpl*>(other);
   const Writing writing(this, context);
+  // The content keeps its memory but changes its Order: work that was queued under the other one
+  // must be done first.
   from->order_.BeginWrite(context);
   content_ = std::move(from->content_);
   from->order_.EndWrite(context);

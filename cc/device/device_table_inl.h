@@ -169,10 +169,15 @@ class DeviceTableImpl final : public DeviceTable,
    public:
     Reading(const DeviceTableImpl* table, const ExecContext& context)
         : table_(table), context_(context) {
+      // A caller that holds the table has the lock already, and a shared lock is not taken twice: a
+      // waiting writer in between would stop both. A cache's own lock is never part of what a
+      // caller holds.
       const bool held = context.held == Held::kContent || context.held == Held::kWriting;
       if (!held || table->options_.is_cache) lock_ = Shared(table->inside());
       table_->order_.BeginRead(context_);
     }
+    // The members are destroyed after this, so the event is recorded before the lock is released
+    // and a writer can queue.
     ~Reading() { table_->order_.EndRead(context_); }
 
    private:
@@ -436,6 +441,8 @@ Status DeviceTableImpl<Device>::Group(const ExecContext& context, const KeyBatch
     return Status();
   }
   TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
+  // A power of two, so a mask finds the place; at least twice the keys, so a search is short and
+  // ends.
   size_t claims = 2;
   while (claims < 2 * batch.size) claims *= 2;
   TF_EMBED_RETURN_IF_ERROR(groups->claims.MakeZeros(claims));
@@ -467,6 +474,7 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   Array<uint32_t> wanted(device_, context);
   Array<uint32_t> chosen(device_, context);
   TF_EMBED_RETURN_IF_ERROR(rows.Make(batch.size));
+  // Marks first, then their running sum, in place. The last element becomes the total.
   TF_EMBED_RETURN_IF_ERROR(wanted.MakeZeros(batch.size + 1));
   const BatchView view(batch);
   DeviceWritePlanner<Device> planner = PlannerOf(context);
@@ -485,9 +493,11 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   }
   NewRows coming{wanted.data(), content_->room()};
   if (planned && policy.admission != nullptr) {
+    // Memory comes before Choose, because rows leave there and nothing may fail afterwards.
     TF_EMBED_RETURN_IF_ERROR(planner.ReserveCandidates(batch.size));
   }
   if (planned && policy.max_rows > 0 && !policy.evicts) {
+    // A bound that refuses needs no victims: the first new keys of the batch get the room.
     coming.most_rows = std::min<uint64_t>(coming.most_rows, policy.max_rows);
   } else if (planned && policy.max_rows > 0 && !all) {
     TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
@@ -499,16 +509,22 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   }
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
+  // A planned write noted its uses in Survey.
   WriteKernel<Verb> kernel{table, view, groups, 0, rows.data(), coming, uses, context.now, verb};
+  // Launches of one stream run one after the other, so they can share the scratch memory of
+  // `together` keys.
   for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
     const size_t count = std::min(write.together, batch.size - kernel.first);
     if constexpr (Verb::kSums) LaunchSums(context, groups, kernel.first, count, verb);
     device_.Launch(context, count, key_cost, kernel);
   }
+  // Equal keys in a batch declared distinct. They can't run with the others, because two tiles
+  // would change one row.
   if (grouped.late.data() != nullptr) {
     device_.Launch(context, 1, 0,
                    DuplicateKeysKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
   }
+  // The number of rows is as before, so there is nothing to commit, and the host's bound stays.
   if (!inserts) return device_.Check(context);
   device_.Launch(
       context, 1, 0,
@@ -521,6 +537,7 @@ template <class Device>
 Status DeviceTableImpl<Device>::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                                              const DefaultRows& defaults, void* weights,
                                              bool* exists) {
+  // Grouping reads only the batch, so it is queued before the lock is taken.
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
   const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);

@@ -41,7 +41,9 @@ Status DeviceTableImpl<Device>::EvictExpired(const ExecContext& context, size_t*
   device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
   const uint64_t left = content_->Rows(context);
   if (status.ok()) status = device_.Check(context);
+  // The host has just waited for the exact number, so the next writes need not.
   if (status.ok()) content_->row_bound.Set(left);
+  // Also after a failure: with a sink, rows of earlier parts have left.
   expired_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
   return status;
@@ -82,6 +84,7 @@ Status DeviceTableImpl<Device>::CollectRanks(const ExecContext& context, Evictio
   if (rows == 0) return Status();
   Array<Rank> found(device_, context);
   Array<uint64_t> counters(device_, context);
+  // Room for all rows. The number of ranks in the range is only known afterwards.
   TF_EMBED_RETURN_IF_ERROR(found.Make(rows));
   TF_EMBED_RETURN_IF_ERROR(counters.MakeZeros(2));
   device_.Launch(context, content_->index().num_places(), kPlaceCost,

@@ -25,6 +25,8 @@ class DeviceTableImpl<Device>::ReadingMany {
   ReadingMany(const HeldTables& tables, const ExecContext& context)
       : tables_(tables), context_(context) {
     for (size_t i = 0; i < tables_.size(); ++i) {
+      // HeldTables took the content locks in the order of table numbers, and lists the tables in
+      // that order, so these locks follow it too.
       if (Table(i)->options_.is_cache) Table(i)->gate_.lock_shared();
       Table(i)->order_.BeginRead(context_);
     }
@@ -119,8 +121,11 @@ Status DeviceTableImpl<Device>::FindPooled(const ExecContext& context, const Poo
       const DeviceTableImpl* const table = shard_of(finds[i], k);
       ShardView shard(table->View(), table->ViewOf(finds[i].defaults));
       shard.slabs = copied.Put(table->content_->slabs().slabs, table->content_->num_slabs());
+      // Bytes, because the views have no default constructor for an array of them.
       std::memcpy(shards.data() + k * sizeof(shard), &shard, sizeof(shard));
     }
+    // The address on the device is known before the copy, so a view can point at another part of
+    // the same copy.
     view.shards = copied.template Next<ShardView>();
     copied.Put(shards.data(), keys.num_shards * sizeof(ShardView));
     view.first_bag = num_bags;
@@ -161,6 +166,8 @@ Status DeviceTableImpl<Device>::ApplyBags(const ExecContext& context, const floa
   Array<int64_t> keys(device_, context);
   Array<size_t> begins(device_, context);
   Array<float> factors(device_, context);
+  // The keys of one batch are used where they are. Zeros and not raw memory, because malformed
+  // splits may leave places unwritten.
   if (count != 1) TF_EMBED_RETURN_IF_ERROR(keys.MakeZeros(num_keys));
   TF_EMBED_RETURN_IF_ERROR(begins.MakeZeros(num_keys));
   if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.MakeZeros(num_keys));

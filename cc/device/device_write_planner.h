@@ -121,6 +121,7 @@ Status DeviceWritePlanner<Device>::Survey(const KeyBatch& batch, const GroupsVie
   const Expiry expiry = ExpiryAt();
   const bool expires = expiry.ttl_milliseconds > 0;
   Array<uint64_t> expired(device_, context_);
+  // All bits set is kNoPlace.
   if (expires) TF_EMBED_RETURN_IF_ERROR(expired.MakeOnes(batch.size));
   device_.Launch(context_, batch.size, kFindCost,
                  SurveyKernel{View(), BatchView(batch), groups, exists, expiry, context_.now, rows,
@@ -133,6 +134,7 @@ Status DeviceWritePlanner<Device>::Survey(const KeyBatch& batch, const GroupsVie
   }
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, wanted, batch.size + 1));
   if (!expires) return Status();
+  // Behind the lookup of the batch, so its own expired rows are gone already and are counted once.
   SweepKernel sweep{View(), expiry, wanted + batch.size};
   sweep.end = std::min<uint64_t>(BucketsToSweep(batch.size), content_.index().num_buckets());
   return EvictFound(sweep, &tallies_->expired);
@@ -146,6 +148,8 @@ Status DeviceWritePlanner<Device>::Admit(const KeyBatch& batch, Admits admits, u
   TF_EMBED_RETURN_IF_ERROR(admitted.Resize(batch.size));
   Buffer<uint32_t>& marks = candidates_.marks;
   Buffer<int64_t>& keys = candidates_.keys;
+  // Admission is on the host, and counts in the order of the batch: it then admits the same keys as
+  // for a table on the host.
   device_.CopyOut(context_, wanted, batch.size * sizeof(uint32_t), marks.data());
   device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
@@ -154,6 +158,7 @@ Status DeviceWritePlanner<Device>::Admit(const KeyBatch& batch, Admits admits, u
     if (marks[i] != 0) keys[asked++] = keys[i];
   }
   if (admits == Admits::kPeeked) {
+    // The Apply of the same step counts the keys.
     admission->Peek(keys.data(), asked, admitted.data());
   } else {
     TF_EMBED_RETURN_IF_ERROR(admission->Count(keys.data(), asked, admitted.data()));
@@ -162,6 +167,7 @@ Status DeviceWritePlanner<Device>::Admit(const KeyBatch& batch, Admits admits, u
   }
   asked = 0;
   for (size_t i = 0; i < batch.size; ++i) {
+    // `asked` counts again from 0: the answers come in the order of the questions.
     if (marks[i] != 0) marks[i] = admitted[asked++] ? 1 : 0;
   }
   device_.CopyIn(context_, marks.data(), batch.size * sizeof(uint32_t), wanted);
@@ -179,6 +185,8 @@ Status DeviceWritePlanner<Device>::ForgetAdmitted(const KeyBatch& batch, const N
   device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
   const uint64_t rows = content_.Rows(context_);
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
+  // The same test as in WriteKernel, on the same numbers: victims have left, and no row has come
+  // yet.
   const uint64_t room = coming.most_rows - std::min(rows, coming.most_rows);
   size_t came = 0;
   for (size_t i = 0; i < batch.size; ++i) {
@@ -216,6 +224,7 @@ Status DeviceWritePlanner<Device>::TellSink(const uint64_t* places, size_t count
   arrays.CopyOut(leaving, layout, &rows);
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
   rows.size = leaving;
+  // Before the rows are erased. If the sink has no memory, they stay and the verb fails.
   return policy_.sink->Evict(rows, content_.rule);
 }
 
@@ -228,6 +237,7 @@ Status DeviceWritePlanner<Device>::EvictFound(Kernel kernel, uint64_t* left) {
     device_.Launch(context_, end, kPlaceCost * DeviceBucket::kLanes, kernel);
     return Status();
   }
+  // In parts, because the copies of the rows that leave are in memory at once.
   for (uint64_t first = 0; first < end; first += kBucketsTogether) {
     const size_t buckets = std::min<uint64_t>(kBucketsTogether, end - first);
     Array<uint64_t> places(device_, context_);
@@ -244,6 +254,7 @@ template <class Device>
 Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsView& groups,
                                           const NewRows& wanted, uint32_t* coming) {
   const size_t size = batch.size;
+  // If memory ends before max_rows, the table evicts at the number that fits.
   const uint64_t bound = std::min<uint64_t>(policy_.max_rows, wanted.most_rows);
   const EvictionSets eviction_sets{EvictionSetBits(bound)};
   const bool by_scores = batch.scores != nullptr && policy_.eviction == EvictionOrder::kScore;
@@ -260,6 +271,7 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
   uint32_t* to = sorted_order.data();
   if (by_scores) {
     TF_EMBED_RETURN_IF_ERROR(scores.Make(size));
+    // Later members of a group have no score: they sort to the end.
     device_.Fill(context_, numbers.data(), 0xff, size * sizeof(uint64_t));
     device_.Launch(context_, size, kPlaceCost,
                    ScoreKernel{BatchView(batch), groups, scores.data(), numbers.data()});
@@ -269,6 +281,8 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
   }
   device_.Launch(context_, size, kPlaceCost,
                  EvictionSetKernel{batch.keys, wanted.marks, from, eviction_sets, numbers.data()});
+  // Stable, so within an eviction set the order of the batch, or that of scores, remains. One bit
+  // more than sets have, for those that do not come.
   TF_EMBED_RETURN_IF_ERROR(device_.Sort(context_, numbers.data(), from, size,
                                         static_cast<int>(eviction_sets.bits) + 1,
                                         sorted_numbers.data(), to));

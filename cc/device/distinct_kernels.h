@@ -31,21 +31,27 @@ struct ClaimKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const uint64_t number = i * Tile::kLanes + tile.lane();
+    // All keys are groups; one that is late has no member.
     if (number == 0) *num_groups = static_cast<uint32_t>(size);
     if (number >= size) return;
     const int64_t key = keys[number];
     const uint64_t hash = Mix64(static_cast<uint64_t>(key) ^ salt);
+    // A claim of 0 is free, hence the 1. CheckBatchSize keeps the number within 32 bits.
     const uint64_t mine = (hash & kTag) | (number + 1);
     uint64_t place = hash & mask;
     bool first = false;
     for (;;) {
       uint64_t there = 0;
       first = Tile::CompareExchange(&claims[place], &there, mine);
+      // Half a hash in the claim spares the load of the other key in nearly all collisions.
       if (first || (((there ^ mine) & kTag) == 0 && keys[(there & ~kTag) - 1] == key)) break;
+      // Ends, because at least half of the claims stay free.
       place = (place + 1) & mask;
     }
     members[number] = static_cast<uint32_t>(number);
     groups[number] = DeviceGroup{key, members + number, first ? 1u : 0u};
+    // Which of equal keys is first depends on the order of tiles. That is allowed for keys declared
+    // distinct, and only for those.
     if (!first) late[Tile::Add(num_late, 1)] = static_cast<uint32_t>(number);
   }
 
@@ -63,10 +69,15 @@ struct DuplicateKeysKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
+    // One tile, one key after another: two late positions may have the same key, hence the Sync at
+    // the end.
     for (uint64_t i = 0; i < *num_late; ++i) {
       DeviceGroup group = write.groups.groups[late[i]];
+      // 0 so far, which made WriteKernel skip it.
       group.count = 1;
       const uint32_t row = write.table.index.FindRow(tile, group.key);
+      // WriteKernel has inserted all keys that had room, so this one was refused or is left to the
+      // caller.
       if (row == kNoRow) {
         write.Absent(tile, group);
       } else {

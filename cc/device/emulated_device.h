@@ -97,6 +97,7 @@ class EmulatedDevice {
     TF_EMBED_RETURN_IF_ERROR(groups->keys_.Build(context, keys, nullptr));
     TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
     groups->size_ = 0;
+    // Serial, because the ranges append to one array.
     return groups->keys_.ForEachRange(context.InSerial(), 1, [&](KeyGroups::Range* range) {
       while (range->Next()) {
         for (size_t i = 0; i < range->size(); ++i) {
@@ -174,6 +175,7 @@ class EmulatedDevice {
     Buffer<Pair> pairs(allocator_);
     TF_EMBED_RETURN_IF_ERROR(pairs.Resize(count));
     for (size_t i = 0; i < count; ++i) pairs[i] = {keys[i], values[i]};
+    // Stable, as a radix sort is: results on the emulated device and on a GPU are the same.
     std::stable_sort(pairs.data(), pairs.data() + count,
                      [](const Pair& a, const Pair& b) { return a.key < b.key; });
     for (size_t i = 0; i < count; ++i) {

@@ -51,6 +51,7 @@ struct SurveyKernel {
         rows[i] = row;
         return;
       }
+      // Erased by a later launch, because this one looks keys up.
       expired[i] = place;
     }
     if (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count) {
@@ -68,6 +69,8 @@ struct EraseRowsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     if (tile.lane() != 0 || places[i] == IndexView::kNoPlace) return;
+    // No place comes twice: each is that of a distinct key, of one lane of a bucket, or of a victim
+    // of one eviction set.
     EraseAt<Tile>(table, places[i]);
     Tile::Add(left, 1);
   }
@@ -112,6 +115,7 @@ struct Finder {
     ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
       const uint64_t place = bucket * DeviceBucket::kLanes + lane;
       if (!table.index.template Holds<Tile>(place) || !leaves(place)) return;
+      // Nothing is erased yet: the sink gets a copy of these rows first.
       if (places != nullptr) {
         places[i * DeviceBucket::kLanes + lane] = place;
         return;
@@ -134,6 +138,8 @@ struct SweepKernel : Finder {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    // The host launches as many tiles as the batch has keys to allow for, because only the device
+    // knows how many are new.
     if (wanted != nullptr && first + i >= BucketsToSweep(*wanted)) return;
     const uint64_t bucket =
         (table.counts->buckets_swept + first + i) & (table.index.num_buckets() - 1);
@@ -200,12 +206,15 @@ struct EvictionSets {
   template <class Tile, typename Visit>
   TF_EMBED_DEVICE void ForEach(const Tile& tile, const IndexView& index, uint64_t number,
                                const Visit& visit) const {
+    // An index of fewer buckets than there are eviction sets has room for far fewer rows than the
+    // bound, so nothing needs to leave.
     if (index.buckets == nullptr || index.bits < bits) return;
     const uint64_t homes = index.num_buckets() >> bits;
     const auto look = [&](uint64_t place) {
       if (!index.template Holds<Tile>(place)) return;
       const DeviceBucket::Entry& entry = index.EntryAt(place);
       const uint64_t hash = HashKey(entry.key);
+      // Keys that overflowed from the set before lie in these buckets too.
       if (Of(hash) == number) visit(place, entry, hash);
     };
     const uint64_t first = number * homes;
@@ -213,6 +222,8 @@ struct EvictionSets {
                 [&](size_t i) { look(first * DeviceBucket::kLanes + i); });
     // And those that went on.
     uint64_t bucket = first + homes - 1;
+    // Each bucket that a key passes has counted it, so the first count of 0 ends the chain. The
+    // bound keeps saturated counts from going round and visiting a key twice.
     for (uint64_t more = index.num_buckets() - homes; more > 0; --more) {
       if (DeviceBucket::Passed(Tile::Load(&index.buckets[bucket].header)) == 0) break;
       bucket = index.After(bucket);
@@ -258,12 +269,16 @@ struct ChooseVictimsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const uint64_t number = numbers[i];
+    // One tile owns all candidates of an eviction set. So no two tiles choose the same victim, and
+    // no lock is needed.
     if (number == eviction_sets.None() || (i > 0 && numbers[i - 1] == number)) return;
     const uint64_t room = wanted.Room(*table.counts);
     uint32_t mine = 0;
     uint32_t mine_free = 0;
     for (uint64_t k = i + tile.lane(); k < batch_size && numbers[k] == number; k += Tile::kLanes) {
       ++mine;
+      // Room goes to keys by their number in the batch, as in WriteKernel, whatever the order of
+      // scores. Only the count matters here: that many of the set come without a victim.
       if (wanted.marks[order[k]] < room) ++mine_free;
     }
     uint32_t count = 0;
@@ -273,6 +288,8 @@ struct ChooseVictimsKernel {
       come += tile.From(mine_free, lane);
     }
     for (Victim last; come < count; ++come) {
+      // Victims are taken in rising rank, so each search starts above the one before and needs no
+      // list of those taken. Ranks are distinct, because they end with the hash.
       last = LowestAbove(tile, number, last);
       if (last.place == IndexView::kNoPlace) break;
       if (scores != nullptr && scores[order[i + come]] < last.rank.score()) break;
@@ -301,6 +318,8 @@ struct ChooseVictimsKernel {
                           [&](uint64_t place, const DeviceBucket::Entry& entry, uint64_t hash) {
                             const DeviceStatistics<Tile> statistics =
                                 table.StatisticsAt<Tile>(entry.row);
+                            // Rows of the present step stay: this includes all rows of the batch,
+                            // whose use SurveyKernel has noted.
                             if (statistics.Get(Statistic::kLastStep) == step) return;
                             Victim here;
                             here.place = place;

@@ -22,6 +22,8 @@ namespace tf_embed {
 // bags before it.
 template <class Batch>
 TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint64_t bag) {
+  // Batches without bags have the same first_bag as the next one. The search ends at the last of
+  // them, which is the one that has the bag.
   size_t first = 0;
   size_t last = count - 1;
   while (first < last) {
@@ -169,6 +171,8 @@ struct PoolKernel {
     Compute* const pooled = static_cast<Compute*>(batch.pooled) + bag * batch.pooled_stride;
     for (size_t first = 0; first < dim; first += kColumns) {
       Compute sums[kOwn] = {};
+      // A key after another, in the order of the bag, so a sum has the bits that it has on the
+      // host.
       for (size_t place = begin; place < end; ++place) {
         Add<T>(tile, batch, batch.bags.Position(place), dim, first, sums);
       }
@@ -239,6 +243,7 @@ struct SpreadGradientsKernel {
     const size_t bag = i - batch.first_bag;
     const size_t begin = Within(of, of.splits[bag] - of.splits[0]);
     const size_t end = Within(of, of.splits[bag + 1] - of.splits[0]);
+    // Also guards against splits that fall.
     if (end <= begin) return;
     const float scale = divides ? 1.0f / static_cast<float>(end - begin) : 1.0f;
     ForEachLane(tile, end - begin, [&](size_t k) {

@@ -30,7 +30,9 @@ class RowCountBound {
   // Has the device tell their number when it comes there, behind the writes so far; an answer that
   // arrived before is taken into account first.
   void RequestUpdate(const Device& device, const ExecContext& context, const TableCounts* counts) {
+    // A readback in flight blocks the next one, so take an answer that is there before sending.
     Poll();
+    // The copy is queued behind this write, so the count includes all keys reserved so far.
     if (readback_.Send(device, context, counts, sizeof(*counts))) requested_at_ = reserved_;
   }
 
@@ -38,6 +40,8 @@ class RowCountBound {
   bool Poll() {
     const void* const arrived = readback_.Arrived();
     if (arrived == nullptr) return false;
+    // Keys reserved since the request may all be new. An answer from before a Clear or a Set is too
+    // high, never too low, so the minimum below is right in any case.
     const uint64_t bound =
         static_cast<const TableCounts*>(arrived)->rows() + (reserved_ - requested_at_);
     if (bound >= most_) return false;

@@ -99,6 +99,8 @@ struct DefaultsView {
   // value of column j.
   template <typename T, typename Use>
   TF_EMBED_DEVICE void UseRow(int64_t key, size_t position, const Use& use) const {
+    // A pooled find has no memory for a row of each absent key, so random values are computed
+    // column by column.
     const char* from = kind == DefaultRows::Kind::kInitializer ? row : rows;
     if (kind == DefaultRows::Kind::kOneEach) from += position * bytes;
     if (kind == DefaultRows::Kind::kInitializer && initializer != InitializerKind::kConstant &&
@@ -171,6 +173,7 @@ struct FindKernel {
     const DeviceRowLayout& layout = table.layout;
     const size_t position = batch.Position(i);
     uint32_t number = table.index.FindRow(tile, batch.keys[i]);
+    // All lanes must agree on the branch below, which has calls that need the whole tile.
     if (number != kNoRow && expiry.Has(tile, table.StatisticsAt<Tile>(number))) number = kNoRow;
     char* const to = weights + position * layout.weight_bytes;
     const char* from_slots = table.initial_slots;
@@ -249,6 +252,7 @@ struct ProbeKernel {
     rows[i] = row;
     if (row == kNoRow && batch.absent == nullptr &&
         (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count)) {
+      // At the first member, so that the running sum numbers new keys in the order of the batch.
       marks[group.members[0]] = 1;
     }
   }
@@ -260,6 +264,8 @@ struct NewRows {
   uint64_t most_rows = 0;           // that the table may have
 
   TF_EMBED_DEVICE uint64_t Room(const TableCounts& counts) const {
+    // The table may have more rows than allowed, for example after a restore; the difference must
+    // not wrap around.
     return most_rows - (counts.rows() < most_rows ? counts.rows() : most_rows);
   }
 };
@@ -287,13 +293,18 @@ struct WriteKernel {
     const size_t i = first + number;
     if (!groups.Has(i)) return;
     const DeviceGroup group = groups.Get(first, number);
+    // Found by an earlier launch. Nothing was inserted or erased since, so the row is still there.
     if (rows[i] != kNoRow) return Present(tile, group, rows[i]);
     const uint32_t* const mark = coming.marks + group.members[0];
     const uint32_t before = mark[0];  // so many rows come before this one
+    // The running sum rises behind a marked key. Its number is compared with the room here, on the
+    // device: the host may not know how many rows there are.
     const bool comes = mark[1] != before && before < coming.Room(*table.counts);
     if (!comes) return Absent(tile, group);
     const uint32_t added = table.NewRow(before);
     char* const row = table.Row(added);
+    // The row is not in the index yet, so no other tile of the launch can reach it while it is
+    // being written.
     verb.New(tile, table, group, row);
     if (tile.lane() == 0) {
       const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(added);
@@ -329,6 +340,7 @@ struct WriteKernel {
  private:
   template <class Statistics>
   TF_EMBED_DEVICE void SetScore(const Statistics& statistics, const DeviceGroup& group) const {
+    // The last of equal keys wins, as for weights.
     if (batch.scores != nullptr) statistics.SetScore(batch.scores[batch.Last(group)]);
   }
 };
@@ -354,6 +366,8 @@ struct CommitCountsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
     if (tile.lane() != 0) return;
+    // More keys may be marked than the table has room for. WriteKernel let the first ones in, which
+    // is the minimum below.
     const uint64_t chosen = coming.marks[batch_size];
     const uint64_t room = coming.Room(*counts);
     const uint64_t came = chosen < room ? chosen : room;
@@ -406,6 +420,8 @@ struct FindOrInsertVerb {
                             const char* row, bool present) const {
     const size_t bytes = table.layout.weight_bytes;
     const HeldRow<Tile> held(tile, row, bytes, weights);
+    // A key with many members would otherwise wait for one load of a position after another: each
+    // round loads a position a lane, one round ahead of the copies.
     const auto next = [&](uint32_t first) {  // each lane its place of the next ones
       if (first >= group.count || tile.lane() >= group.count - first) return size_t{0};
       return batch.Position(group.members[first + tile.lane()]);
@@ -489,6 +505,8 @@ struct AccumVerb {
   template <class Tile>
   TF_EMBED_DEVICE void New(const Tile& tile, const TableView& table, const DeviceGroup& group,
                            char* row) const {
+    // In the order of the batch, differences for a row that does not exist yet count for nothing.
+    // The first member that says "absent" inserts its row, and the later ones add to it.
     const uint32_t first = FirstAbsent(group, batch.positions, exists);
     const T* const from = new_rows + batch.Position(group.members[first]) * table.layout.dim;
     T* const to = reinterpret_cast<T*>(row);
@@ -507,6 +525,8 @@ struct AccumVerb {
     const size_t dim = table.layout.dim;
     T* const weights = reinterpret_cast<T*>(row);
     ForEachLane(tile, dim, [&](size_t j) {
+      // A column belongs to one lane, and its members are added in order. So the result does not
+      // depend on the number of lanes.
       T sum = weights[j];
       for (uint32_t k = first; k < group.count; ++k) {
         const size_t position = batch.Position(group.members[k]);
@@ -538,7 +558,10 @@ struct PlaceKernel {
 template <class Tile>
 TF_EMBED_DEVICE void EraseAt(const TableView& table, uint64_t place) {
   const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+  // The entry still has its key after an erasure, because only the digest is cleared; so a second
+  // erasure of the place computes the same hash and returns here.
   if (!table.index.template Erase<Tile>(HashKey(entry.key), place)) return;
+  // The list has a place for every row number, so it can't overflow.
   const uint64_t end = Tile::Add(&table.counts->rows_free, 1);
   *table.rows.Free(static_cast<uint32_t>(end)) = entry.row;
 }

@@ -32,6 +32,8 @@ TF_EMBED_DEVICE void SumSquares(const Tile& tile, size_t dim, const Term& term, 
     }
   }
   for (size_t i = 0; i < kTerms; ++i) {  // AddHalves
+    // The sixteen sums are halved in a fixed order, within a lane while it has several of them and
+    // by shuffles below that. So the result has the same bits for every number of lanes.
     for (size_t half = kSquareSums / 2; half > 0; half /= 2) {
       if (half >= Tile::kLanes) {
         for (size_t k = 0; k < half / Tile::kLanes; ++k) {
@@ -48,6 +50,7 @@ TF_EMBED_DEVICE void SumSquares(const Tile& tile, size_t dim, const Term& term, 
 // An average that has not begun is the weights.
 template <typename T, class Tile>
 TF_EMBED_DEVICE void BeginAverage(const Tile& tile, size_t dim, const T* weights, T* average) {
+  // NaN means "not begun". All lanes read column 0 before the Sync, because its lane overwrites it.
   const bool begun = average[0] == average[0];
   tile.Sync();
   if (!begun) ForEachLane(tile, dim, [&](size_t j) { average[j] = weights[j]; });
@@ -71,6 +74,8 @@ TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& constants
         tile, dim, [&](size_t j, T* x) { R::Look(c, gradient[j], weights[j], x); }, sums);
   }
   for (size_t i = 0; i != R::kRowSlots; ++i) row_slots[i] = shared_row_slots[i];
+  // Every lane works on its own copy of the row's slots, so all must have read them before lane 0
+  // writes.
   if constexpr (R::kRowSlots > 0) tile.Sync();
   R::Begin(c, dim, sums, row_slots, &row);
   if (tile.lane() == 0) {
@@ -82,6 +87,8 @@ TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& constants
   const auto store = [&](size_t j, const T* s) {
     for (size_t group = 0; group != R::kGroups; ++group) slots[group * dim + j] = s[group];
   };
+  // Such a rule (LAMB) scales its step by a ratio of norms. A first pass advances the slots and
+  // sums the squares of steps and weights; Settle makes a factor of the sums for the second pass.
   if constexpr (R::kTurns) {
     SumSquares<2, T>(
         tile, dim,
@@ -114,9 +121,11 @@ TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& constants
       if (constants.decay_before != T(0)) w[k] -= constants.decay_before * w[k];
       StepLane<R>(c, row, g[k], w[k], s[k]);
       weights[j] = w[k];
+      // The turn has stored the slots.
       if constexpr (!R::kTurns) store(j, s[k]);
     }
   }
+  // No Sync: each lane reads only columns that it has written itself.
   if constexpr (R::kBoundsNorm) {
     if (c.max_norm > T(0)) {
       SumSquares<1, T>(
@@ -192,6 +201,8 @@ auto UseStep(size_t chosen, const Use& use) {
 }
 template <typename T, typename Use>
 auto DispatchRule(const Rule& rule, const Use& use) {
+  // For float alone: each further type would be as many kernels again, and compilers take minutes
+  // for them.
   if constexpr (std::is_same_v<T, float>) {
     return DispatchUnit(rule.slots.kind, [&](auto tag) {
       using Unit = typename decltype(tag)::Type;
@@ -281,6 +292,8 @@ struct GradientsView {
         TF_EMBED_UNROLL
         for (size_t i = 0; i != kOwn; ++i) {
           const Compute gradient = factors == nullptr ? loaded[k][i] : loaded[k][i] * by;
+          // The first gradient is taken as it is: 0 + -0 would be +0, and the bits would differ
+          // from the host's.
           sums[i] = first + k == 0 ? gradient : sums[i] + gradient;
         }
       }
@@ -312,6 +325,7 @@ struct ApplyVerb {
   Compute* wide;  // the same, to compute in where weights are narrow
 
   TF_EMBED_DEVICE bool IsOneGradient(const DeviceGroup& group) const {
+    // Such a gradient is read where it lies, and needs neither a sum nor memory for one.
     return std::is_same_v<G, Compute> && group.count == 1 && gradients.factors == nullptr;
   }
 
@@ -338,9 +352,13 @@ struct ApplyVerb {
       if (IsOneGradient(group)) gradient = gradients.Row(batch.First(group));
     }
     if constexpr (kNarrow) {
+      // Narrow weights are widened once and rounded once a step. In between the rule runs in the
+      // compute type.
       Compute* const work = wide + own;
       ForEachLane(tile, dim, [&](size_t j) { work[j] = Number<T>::Load(weights[j]); });
       R::Step(tile, constants, dim, gradient, work, slots);
+      // Noise comes from the key and the step, not from a generator, so a result does not depend on
+      // the order of tiles.
       const uint64_t noise = rounding.noise.OfRow(group.key);
       ForEachLane(tile, dim, [&](size_t j) { weights[j] = rounding.Round(noise, work[j], j); });
     } else {
@@ -396,6 +414,8 @@ struct PassKernel {
     const uint64_t noise = rounding.noise.OfRow(entry.key);
     const TablePass& pass = constants.pass;
     const Compute share = static_cast<Compute>(pass.share);
+    // Such a row has its own average in its second half, as columns. Lane l reads column j of the
+    // first half and writes column dim / 2 + j, and no other lane does.
     if (pass.of_halves) {
       ForEachLane(tile, dim / 2, [&](size_t j) {
         Compute w = Number<T>::Load(weights[dim / 2 + j]);
@@ -430,6 +450,7 @@ struct LargestSlotKernel {
     if (tile.lane() != 0 || !table.index.template Holds<Tile>(place)) return;
     const char* const row = table.Row(table.index.EntryAt(place).row);
     const double here = reinterpret_cast<const Slot*>(row + table.layout.slot_offset)[slot];
+    // Also skips NaN and -0, whose bits would be above those of all numbers.
     if (!(here > 0.0)) return;
     uint64_t bits;
     memcpy(&bits, &here, sizeof(bits));

@@ -21,6 +21,8 @@ struct ReindexKernel {
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
     if (tile.lane() != 0 || !from.Holds<Tile>(place)) return;
     const DeviceBucket::Entry& entry = from.EntryAt(place);
+    // Into another index than the one that is read, so the launch only inserts there. Rows stay
+    // where they are.
     to.Insert<Tile>(entry.key, HashKey(entry.key), entry.row);
   }
 };
@@ -33,6 +35,7 @@ struct ChangeLayoutKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
     if (!from.index.Holds<Tile>(place)) return;
+    // Numbers stay, so the index and the list of free rows are valid for the new slabs as they are.
     const uint32_t number = from.index.EntryAt(place).row;
     char* const old_row = from.Row(number);
     char* const row = to.Row(number);
@@ -60,6 +63,8 @@ struct CopyTableKernel {
     char* const row = to.Row(number);
     CopyBytes(tile, old_row, from.layout.statistics_offset, row);
     ForEachLane(tile, from.layout.words, [&](size_t i) {
+      // Word by word with atomic loads, because finds may note a use meanwhile. Weights and slots
+      // are plain: writers wait.
       to.StatisticsOf(row)[i] = Tile::Load(&from.StatisticsOf(old_row)[i]);
     });
     if (tile.lane() == 0) to.index.Insert<Tile>(entry.key, HashKey(entry.key), number);
@@ -116,6 +121,8 @@ struct ExportKernel {
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const IndexView& index = table.index;
     const uint64_t home = first + i;
+    // By home and not by place: an overflowed key is exported with its home bucket. So the part of
+    // an export that a key belongs to depends on its hash alone.
     uint64_t bucket = home;
     for (uint64_t searched = 0; searched <= index.num_buckets(); ++searched) {
       const uint64_t header = Tile::Load(&index.buckets[bucket].header);
@@ -135,6 +142,7 @@ struct ExportKernel {
   TF_EMBED_DEVICE void Export(const Tile& tile, const DeviceBucket::Entry& entry) const {
     uint64_t place = 0;
     if (tile.lane() == 0) place = Tile::Add(count, 1);
+    // The first launch only counts, to size the arrays.
     if (rows.keys == nullptr) return;
     rows.Put(tile, table, entry, tile.From(place, 0));
   }
@@ -213,6 +221,7 @@ struct CollectRanksKernel {
     if (rank < low) {
       Tile::Add(&counts[1], 1);
     } else if (RankBelow(rank, high, no_limit)) {
+      // Can't overflow: no write runs, and there is room for all rows.
       ranks[Tile::Add(&counts[0], 1)] = rank;
     }
   }

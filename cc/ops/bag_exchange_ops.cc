@@ -73,29 +73,33 @@ REGISTER_OP("TfEmbedSplitPooled")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Takes the keys of a pooled lookup apart by the workers that own them.
+Splits the keys of a pooled lookup by the workers that own them.
 
-There are two ways to ask, and the op takes the one that sends less. By keys: each distinct key is
-asked for, and its row comes back. By bags: what an owner has of the keys of a bag is a bag for it,
-and the sum of its rows comes back. The outputs of the other way are empty. Padding is left out.
+There are two ways to ask a worker, and the outputs of the other way are empty. By keys, each
+distinct key is sent once and its row comes back. By bags, the keys of a bag that a worker owns are
+sent as a bag, and the sum of their rows comes back. Padding is left out.
 
-keys, bags, padding, padding_text: As in TfEmbedFindPooled.
-owners: The worker of each key, flattened, the same for equal keys; [0]: by the rule.
-asked: By keys, the distinct keys, worker by worker.
-places: By keys, of each key that is no padding, bag by bag, where it is among them.
-place_positions: Where that key is in the flattened keys.
-place_bags: The bag of that key.
-bag_keys: By bags, all keys, worker by worker, and bag by bag.
-key_positions: Where each of them is in the flattened keys.
-lengths: By bags, how many keys of a bag a worker gets, for each sum.
-sum_bags: The bag of each sum.
-counts: [3, num_workers]; how much of `asked`, `bag_keys` and `lengths` each worker gets.
-rank: This worker, to which nothing needs to be sent.
+keys: Keys of the batch, as in TfEmbedFindPooled.
+owners: The worker of each key, int32 [num_keys], flattened, equal for equal keys; or [0], which
+  leaves the choice to `owner_rule`.
+bags: The bags, as in TfEmbedFindPooled.
+asked: By keys: the distinct keys [u], grouped by worker.
+places: By keys: for each key that is not padding, bag by bag, its index in `asked`.
+place_positions: Shape of `places`: the position of that key in the flattened keys.
+place_bags: Shape of `places`: the bag of that key.
+bag_keys: By bags: all keys [n] except padding, grouped by worker, then by bag.
+key_positions: [n]; the position of each of these in the flattened keys.
+lengths: By bags: for each sum that comes back, the number of its keys.
+sum_bags: Shape of `lengths`: the bag of each sum.
+counts: [3, num_workers]; the numbers of `asked`, `bag_keys` and `lengths` that go to each worker.
+padding: As in TfEmbedFindPooled.
+padding_text: As in TfEmbedFindPooled.
+rank: The number of this worker. Its own keys cost nothing.
 owner_rule: As in TfEmbedRouteKeys.
-ask_by: bags, keys: in this way; less: as above.
-row_bytes: What a row takes on the wire.
-sum_bytes: What a sum takes, or a gradient.
-weight_bytes: What the weight of a key takes that is asked for in a bag; its gradient takes as much.
+ask_by: `bags` or `keys` for that way; `less` for the one that sends fewer bytes.
+row_bytes: Bytes of a row on the wire.
+sum_bytes: Bytes of a sum, or of its gradient, on the wire.
+weight_bytes: Bytes of the weight of a key in a bag; its gradient takes as many. 0 without weights.
 )doc");
 
 REGISTER_OP("TfEmbedSplitBags")
@@ -131,25 +135,32 @@ REGISTER_OP("TfEmbedSplitBags")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Takes the bags of a batch apart by the workers that own their keys.
+Splits the bags of a batch by the workers that own their keys.
 
-What an owner has of the keys of a bag becomes a bag for it, or each distinct key does: of each
-table, the one that sends less.
+For each table there are two ways to ask: the keys of a bag that a worker owns become a bag for it,
+or each distinct key does. Raises InvalidArgument if a worker would get more than 2^31 - 1 values.
 
-indices, offsets, pieces, size: As in TfEmbedFindPooledTables.
-owners: The worker of each index, the same for equal keys of a table; [0]: by the rule.
-weights: If there are any, keys are asked for one by one, because weights are multiplied here.
-keys: What is sent, worker by worker, and to each worker table by table.
-lengths: Number of keys of each bag that is sent.
-bags: [num_workers * tables]; of each worker, how many bags are sent of each table.
-counts: [4, num_workers]; how many keys, bags and tables are sent to each worker, and how many values
-  come back: dim for each bag, side by side.
-sources: A pooled row is the sum of some rows of these values; where each of those begins.
-splits: offsets.shape; from where to where the sources of each bag are.
-rank: This worker, to which nothing needs to be sent.
+indices: As in TfEmbedFindPooledTables.
+offsets: As in TfEmbedFindPooledTables.
+pieces: As in TfEmbedFindPooledTables.
+size: As in TfEmbedFindPooledTables.
+owners: The worker of each index, int32 [n], equal for equal keys of a table; or [0], which leaves
+  the choice to `owner_rule`.
+weights: None; or one, float [n]. With weights, keys are always asked for one by one, because this
+  worker multiplies them.
+keys: The keys to send, grouped by worker, then by table.
+lengths: The number of keys of each bag that is sent.
+bags: [num_workers * tables]; for each worker, the number of bags of each table.
+counts: [4, num_workers]; the numbers of keys, bags and tables that go to each worker, and of values
+  that come back: dim for each bag.
+sources: Where each row that a pooled row sums begins, among the values that come back.
+splits: offsets.shape; bag b sums sources splits[b] up to splits[b + 1].
+dims: Dim of each table.
+rank: The number of this worker. Its own keys cost nothing.
 owner_rule: As in TfEmbedRouteKeys.
-ask_by: bags, keys: in this way for all tables; less: as above.
-bytes_of_number: What a number of a row takes on the wire.
+ask_by: `bags` or `keys` for that way in all tables; `less` for the one that sends fewer bytes, of
+  each table.
+bytes_of_number: Bytes of a number of a row on the wire, 1 to 8.
 )doc");
 
 REGISTER_OP("TfEmbedJoinBags")
@@ -175,11 +186,20 @@ REGISTER_OP("TfEmbedJoinBags")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Puts the pooled rows of a batch together from what its owners sent back.
+Sums the values that workers sent back into the pooled rows of a batch.
 
-values: What came back for the bags that TfEmbedSplitBags gave.
-sources, splits: As it gave them. The other inputs and attributes are those of
-  TfEmbedFindPooledTables, and so is the output.
+values: The values [m] that came back for the bags of TfEmbedSplitBags.
+sources: Output of TfEmbedSplitBags.
+splits: Output of TfEmbedSplitBags.
+indices: As in TfEmbedFindPooledTables.
+offsets: As in TfEmbedFindPooledTables.
+pieces: As in TfEmbedFindPooledTables.
+size: As in TfEmbedFindPooledTables.
+weights: As in TfEmbedFindPooledTables.
+pooled: As in TfEmbedFindPooledTables.
+dims: As in TfEmbedFindPooledTables.
+combiner: As in TfEmbedFindPooledTables.
+max_gradient: As in TfEmbedFindPooledTables.
 )doc");
 
 REGISTER_OP("TfEmbedJoinBagsGradient")
@@ -204,11 +224,14 @@ REGISTER_OP("TfEmbedJoinBagsGradient")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The gradient of TfEmbedJoinBags.
+Computes the gradients of TfEmbedJoinBags.
 
-gradient: That of the pooled rows.
-of_values: That of the values.
-of_weights: That of the weights; [0] if there are none.
+gradient: The gradient of the pooled rows [size].
+values: As in TfEmbedJoinBags, like the inputs after it.
+of_values: values.shape; the gradient of the values.
+of_weights: The gradient of the weights [n]; [0] without weights.
+dims: As in TfEmbedFindPooledTables.
+combiner: As in TfEmbedFindPooledTables.
 )doc");
 
 }  // namespace tf_embed

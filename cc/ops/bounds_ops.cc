@@ -40,25 +40,28 @@ REGISTER_OP("TfEmbedCheckBounds")
       return Status();
     })
     .Doc(R"doc(
-Takes the indices out of a batch that are no row numbers, and mends its offsets. The inputs stay.
+Removes the indices of a batch that are not row numbers, and repairs its offsets.
+
+The inputs do not change. The number of bags must agree with `offsets`, in every mode; otherwise the
+error is InvalidArgument.
 
 indices: [n].
 offsets: [bags + 1]; bag b holds indices offsets[b] up to offsets[b + 1].
-num_bags: [features]; how many bags are of each feature. These stand one behind the other.
-checked_indices: Those that remain, in their order.
-checked_offsets: [bags + 1]. Outside of `fatal`, an offset that is not from the one before it to n
-  becomes the nearest that is, the first one 0, and the last one n.
-kept: Where the indices that remain stood; [0] unless `changed`.
-changed: Whether some do not remain.
-num_events: Number of indices out of bounds and of offsets that were mended; 0 with `none`. An index
-  of -1 is none: it is taken out and that is all.
-rows: Of each feature the number of its rows, or -1 where every index is good.
-tables: Of each feature the name of its table, for messages.
-owner: Whose indices they are, for messages.
-mode: fatal: an error. warning: faults of each kind are logged, in the first call that has some,
-  the second, the fourth and so on. ignore: nothing more. none: likewise, and offsets are not mended.
-padding: An index that stands for nothing, in every feature: it is taken out, and is no fault. None,
-  or one.
+num_bags: [features]; the number of bags of each feature. Features are consecutive.
+checked_indices: The indices that remain, in order.
+checked_offsets: [bags + 1]. In modes `warning` and `ignore`, an invalid offset becomes the nearest
+  valid one: between the offset before it and n, the first one 0 and the last one n.
+kept: The positions of the remaining indices; [0] unless `changed`.
+changed: Scalar; whether indices were removed.
+num_events: Scalar; the number of indices out of bounds and of repaired offsets, 0 in mode `none`.
+  An index of -1 is removed and not counted.
+rows: The number of rows of each feature, or -1 for a feature whose indices are all valid.
+tables: The name of each feature's table, for messages.
+owner: The name of the batch's owner, for messages.
+mode: fatal: the error is InvalidArgument. warning: faults of each kind are logged in the first call
+  that has some, and in the second, the fourth and so on. ignore: no message. none: no message, no
+  count, and invalid offsets are InvalidArgument.
+padding: None; or one index that is removed from every feature and is no fault.
 )doc");
 
 }  // namespace tf_embed

@@ -10,9 +10,10 @@ REGISTER_OP("TfEmbedBuild")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .SetIsStateful()
     .Doc(R"doc(
-Says what tells the build of this library from others, in the process of the device that runs it.
+Returns the build ID of this library, so that processes can compare theirs.
 
-build: The build ID that the linker gave it, in hexadecimal digits; empty if it has none.
+build: Scalar; the linker's build ID in hexadecimal digits, of the process whose device runs the op.
+  Empty if the library has none.
 )doc");
 
 }  // namespace tf_embed

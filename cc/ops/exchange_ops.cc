@@ -55,16 +55,17 @@ REGISTER_OP("TfEmbedRouteKeys")
       });
     })
     .Doc(R"doc(
-Brings the keys of batches together by the worker that owns them, each key of a table once.
+Groups the distinct keys of batches by the worker that owns them.
 
-keys: Of each table; any shape.
-owners: Of each table, the worker of each key, flattened, the same for equal keys; [0]: by the rule.
-routed: Of each table, [u]; the distinct keys, those of worker 0 first, each worker's in the order
-  in which they first come.
-places: Of each table, of the shape of its keys; where each key is among them.
-counts: [num_tables, num_workers]; how many of them each worker owns.
-owner_rules: Of each table. hash: a hash of the key, the same in every process; remainder:
-  floor_mod(key, num_workers), which strings do not have.
+keys: The keys of each table, any shape.
+owners: For each table, the worker of each key, int32 [num_keys], flattened, equal for equal keys;
+  or [0], which leaves the choice to the rule.
+routed: For each table, the distinct keys [u], those of worker 0 first; within a worker, in order of
+  first occurrence.
+places: For each table, keys.shape: the index of each key in `routed`.
+counts: [num_tables, num_workers]; the number of distinct keys that each worker owns.
+owner_rules: For each table. hash: a hash of the key, equal in all processes. remainder:
+  floor_mod(key, num_workers), for integer keys only.
 )doc");
 
 REGISTER_OP("TfEmbedRouteGradients")
@@ -92,14 +93,18 @@ REGISTER_OP("TfEmbedRouteGradients")
       });
     })
     .Doc(R"doc(
-Brings the gradients of rows together by the worker that owns them. Those of equal keys are summed,
-in the order of the batch.
+Groups the gradients of rows by the worker that owns them, and sums those of equal keys.
 
-keys: Of each table, [n].
-gradients: Of each table, [n, dim].
-owners, routed, counts, owner_rules: As in TfEmbedRouteKeys.
-sums: Of each table, [u, dim].
-sum_dtypes: Of each table: double for gradients of double, float for all others.
+Sums are in batch order.
+
+keys: The keys of each table [n].
+gradients: The gradients of each table [n, dim].
+owners: As in TfEmbedRouteKeys.
+routed: As in TfEmbedRouteKeys.
+sums: For each table, the sums [u, dim], of `sum_dtypes`.
+counts: As in TfEmbedRouteKeys.
+sum_dtypes: double for gradients of double, float for all others; another is InvalidArgument.
+owner_rules: As in TfEmbedRouteKeys.
 )doc");
 
 REGISTER_OP("TfEmbedMessageWords")
@@ -117,7 +122,11 @@ REGISTER_OP("TfEmbedMessageWords")
       return Status();
     })
     .Doc(R"doc(
-Counts the 32-bit words of the message to each worker, whose arguments are those of TfEmbedPackMessages.
+Returns the length of the message to each worker, in words of 4 bytes.
+
+The arguments are those of TfEmbedPackMessages. A message of 2^31 words or more is InvalidArgument.
+
+words: [num_workers]; 0 for `rank`.
 )doc");
 
 REGISTER_OP("TfEmbedPlanExchange")
@@ -141,19 +150,19 @@ REGISTER_OP("TfEmbedPlanExchange")
       return Status();
     })
     .Doc(R"doc(
-Makes of what all workers said of their messages what they must agree on.
+Computes the message sizes that all workers must agree on, from their announcements.
 
-gathered: int32, the vectors of all workers one behind the other: how many keys of each table the
-  worker sends to each, [num_tables, num_workers], and then the words of these messages,
-  [num_workers].
-capacity: The words that each message gets; the same on all workers. What a worker has for itself is
-  in no message, and needs no room in a reply.
-number: The number of that capacity, less than 256.
-reply_capacity: The same of the replies.
-reply_number: The same of the replies.
-received: [num_tables, num_workers]; how many keys the worker `rank` gets from each.
-reply_tables: Of which table each part of a reply is.
-reply_row_bytes: Bytes of a row of each of these parts.
+gathered: The vectors of all workers, one after the other. A worker's vector is the number of keys
+  of each table that it sends to each worker, [num_tables, num_workers], and then the words of these
+  messages, [num_workers].
+capacity: Scalar; the words of each message, equal on all workers. A worker's keys for itself are in
+  no message and need no room in a reply.
+number: Scalar; the number of that capacity, less than 256.
+reply_capacity: Scalar; the words of each reply.
+reply_number: Scalar; the number of that capacity.
+received: [num_tables, num_workers]; the number of keys that worker `rank` gets from each worker.
+reply_tables: The table of each part of a reply.
+reply_row_bytes: The bytes of a row of each of these parts.
 )doc");
 
 REGISTER_OP("TfEmbedPackMessages")
@@ -172,15 +181,15 @@ REGISTER_OP("TfEmbedPackMessages")
       return Status();
     })
     .Doc(R"doc(
-Makes a message to each worker, of the same length for all; see cc/core/exchange/message.h.
+Packs a message of equal length for each worker; see cc/core/exchange/message.h.
 
-parts: Vectors of keys and matrices of rows, in the order of the workers that they go to.
-counts: [num_tables, num_workers]; how many keys, or rows, of each table go to each worker.
-capacity: int64 scalar, the words of a message.
-messages: [num_workers, capacity].
-part_tables: Of which table each part is.
-wire_types: How the numbers of each part travel; only float32 may travel as another type.
-rank: The worker whose own message stays empty, because it takes its parts as they are; -1: none.
+parts: Vectors of keys and matrices of rows, grouped by destination worker.
+counts: [num_tables, num_workers]; the number of keys or rows of each table for each worker.
+capacity: Scalar; the words of 4 bytes of a message. Too few are InvalidArgument.
+messages: [num_workers, capacity], zeros behind the end of a message.
+part_tables: The table of each part.
+wire_types: The type of each part on the wire. Only float parts may travel as a narrower type.
+rank: The worker whose message stays empty, because it uses its own parts directly; -1 for none.
 )doc");
 
 REGISTER_OP("TfEmbedUnpackMessages")
@@ -206,15 +215,19 @@ REGISTER_OP("TfEmbedUnpackMessages")
       return Status();
     })
     .Doc(R"doc(
-Takes messages apart: the message of each worker to this one, as TfEmbedPackMessages made it there.
+Unpacks the messages that all workers have packed for this one.
 
-messages: [num_workers, capacity], those of worker 0 first.
-counts: [num_tables, num_workers]; how many keys, or rows, of each table came from each.
-own: The parts that this worker packed, of which it takes its own share; none if `rank` is -1.
+Counts that do not fit the messages are InvalidArgument.
+
+messages: [num_workers, capacity], that of worker 0 first.
+counts: [num_tables, num_workers]; the number of keys or rows of each table from each worker.
+own: The parts that this worker packed, from which it takes its own share; none if `rank` is -1.
 own_counts: The counts that it packed them with.
-parts: Those of worker 0 first.
-rank: This worker, as it packed; -1: what it sent to itself is in the messages too.
-widths: Of each part the numbers in a row, 0 for keys.
+parts: Keys and rows, those of worker 0 first.
+part_tables: As in TfEmbedPackMessages.
+wire_types: As in TfEmbedPackMessages.
+widths: The number of columns of each part; 0 for a vector of keys.
+rank: This worker, as it packed; -1 if its own message is among the messages.
 )doc");
 
 REGISTER_OP("TfEmbedRoutedRows")
@@ -245,17 +258,18 @@ REGISTER_OP("TfEmbedRoutedRows")
       return Status();
     })
     .Doc(R"doc(
-Gives each key of a batch the row that its distinct key has. The gradient of the rows goes to the
-token, with the distinct keys.
+Gathers the rows of a batch from the rows of its distinct keys.
 
-keys: The batch.
-noted: None, or the keys that were routed. It fails if they are others.
-routed: [u]; the distinct keys.
-rows: [u, dim].
-places: keys.shape; where each key is among the distinct ones.
-tokens: None, or what the gradient goes to, as in TfEmbedFind.
+The gradient of the rows goes to the token, with the distinct keys.
+
+keys: The keys of the batch, any shape.
+noted: None; or one, the keys that were routed. Other keys than `keys` are InvalidArgument.
+routed: The distinct keys [u].
+rows: The rows of these [u, dim].
+places: keys.shape; the index of each key in `routed`.
+tokens: None; or one, which receives the gradient, as in TfEmbedFind.
 of_batch: keys.shape + [dim].
-label: What messages call the table.
+label: The name of the table in messages.
 )doc");
 
 REGISTER_OP("TfEmbedRoutedRowsGradient")
@@ -277,11 +291,14 @@ REGISTER_OP("TfEmbedRoutedRowsGradient")
       return Status();
     })
     .Doc(R"doc(
-The gradient of TfEmbedRoutedRows: sums for the distinct keys, taken in the order of the batch.
+Computes the gradient of TfEmbedRoutedRows: sums by distinct key, in batch order.
 
-gradient: keys.shape + [dim].
+gradient: places.shape + [dim].
+routed: The distinct keys [u].
+places: As in TfEmbedRoutedRows.
 keys: The distinct keys [u].
-sums: [u, dim].
+sums: [u, dim]; half and bfloat16 are summed in float and rounded once.
+dim: Number of weights in a row.
 )doc");
 
 REGISTER_OP("TfEmbedUnlessFrozen")
@@ -302,11 +319,13 @@ REGISTER_OP("TfEmbedUnlessFrozen")
       return Status();
     })
     .Doc(R"doc(
-Gives the gradient of a table as it is if the table is trained; otherwise that of no keys.
+Returns the gradient of a table if the table is trained, and that of no keys otherwise.
 
 keys: [n].
 gradients: [n, dim].
-trained: Whether it is.
+trained: Scalar; whether the table is trained.
+some_keys: [n], or [0].
+some_gradients: [n, dim], or [0, dim].
 )doc");
 
 }  // namespace tf_embed

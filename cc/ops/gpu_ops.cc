@@ -10,7 +10,9 @@ REGISTER_OP("TfEmbedHasGpuTables")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .SetIsStateful()
     .Doc(R"doc(
-Says whether tables can be on GPUs: as this library was built, and by what CUDA finds here.
+Returns whether tables can be on GPUs: the library has GPU support, and CUDA finds a GPU.
+
+answer: Scalar.
 )doc");
 
 }  // namespace tf_embed

@@ -34,13 +34,13 @@ REGISTER_OP("TfEmbedToken")
       return Status();
     })
     .Doc(R"doc(
-Gives what a lookup takes so that its gradient reaches the anchor.
+Makes the input by which the gradient of a lookup reaches the anchor.
 
 anchor: The value [0, dim] of the variable that stands for a table on a gradient tape.
-token: No gradients of rows; only its gradient matters.
+token: Scalar; an empty variant of row gradients. Only its gradient matters.
 key_dtype: Type of the table's keys.
 dim: Number of weights in a row.
-rows: Number of rows, for the shape of the gradient; -1 where a table has none.
+rows: Number of rows, for the shape of the gradient; -1 for a table of any number.
 )doc");
 
 REGISTER_OP("TfEmbedRowGradients")
@@ -62,12 +62,15 @@ REGISTER_OP("TfEmbedRowGradients")
       return Status();
     })
     .Doc(R"doc(
-Makes one value of the gradients of rows. The sum of two is one list after the other.
+Wraps row gradients in a variant that TensorFlow can add up.
+
+The sum of two is the concatenation of their lists.
 
 keys: [n].
 values: [n, dim].
-packed: Whether keys are a batch of many tables, see TfEmbedPackBatch, and values [m, 1] the
-  gradients of what it was pooled to.
+gradients: Scalar.
+packed: Whether `keys` is a batch of many tables (TfEmbedPackBatch), and `values` [m, 1] the
+  gradient of its pooled values.
 )doc");
 
 REGISTER_OP("TfEmbedUnpackRowGradients")
@@ -87,7 +90,13 @@ REGISTER_OP("TfEmbedUnpackRowGradients")
       return Status();
     })
     .Doc(R"doc(
-Gives the keys and the gradients of all lookups, one behind the other; keys may repeat.
+Returns the keys and the gradients of all lookups in a variant. Keys may repeat.
+
+gradients: Scalar; the result of TfEmbedRowGradients, or a sum of several. Gradients of another
+  table type are InvalidArgument.
+keys: [n].
+values: [n, dim].
+dim: Number of weights in a row.
 )doc");
 
 }  // namespace tf_embed

@@ -57,10 +57,12 @@ REGISTER_OP("TfEmbedNewTable")
     .SetIsStateful()
     .SetShapeFn(NewTableShape)
     .Doc(R"doc(
-Creates a table with each call. TfEmbedTable has a name for it instead, by which a graph finds it again.
+Creates a new table with each call.
 
-initializer_values: The numbers of that attribute of TfEmbedTable. The other inputs are as its
-  attributes of the same names.
-redis: Where the table is in Redis, a line `name=value` for each field; empty if it is not there.
+TfEmbedTable differs: it gives a table a name, by which a graph finds it again. The inputs that are
+not described here are attributes of the same name there, as scalars.
+
+initializer_values: A vector of the numbers of that attribute.
+redis: A line `name=value` for each field of the table's place in Redis; empty if it is in memory.
 table: The handle.
 )doc");

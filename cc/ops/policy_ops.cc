@@ -31,12 +31,14 @@ REGISTER_OP("TfEmbedRestrict")
       return tensorflow::shape_inference::ScalarShape(c);
     })
     .Doc(R"doc(
-Removes expired rows, and then those that are first in an order until a number is left in all shards
-together. Gives memory back where many went.
+Removes expired rows, and then the rows that come first in an order, until enough are gone.
 
-num_reserved: How many stay at most.
-removed: How many went.
-order: As `eviction` of TfEmbedTable; the table keeps the statistics that it goes by.
+The bound holds for all shards together. If many rows leave, their memory is released. A table that
+does not keep the statistics of the order is FailedPrecondition.
+
+num_reserved: Scalar; the number of rows that may stay.
+removed: Scalar; the number of rows that left.
+order: As `eviction` of TfEmbedTable.
 )doc");
 
 REGISTER_OP("TfEmbedDrainEvicted")
@@ -58,11 +60,12 @@ REGISTER_OP("TfEmbedDrainEvicted")
       return absl::Status();
     })
     .Doc(R"doc(
-Gives the rows that have left by the policy since the last call, once each time that they left. The
-table was made with log_evicted.
+Returns the rows that the policy has removed since the last call, and forgets them.
 
-keys: [num_rows], in the order in which they left; a key that came back and left again stands twice.
-values: [num_rows, dim], as they were when they left.
+A table that was made without log_evicted is FailedPrecondition.
+
+keys: [num_rows], in the order of removal. A key that returned and left again is there twice.
+values: [num_rows, dim]; the weights at the time of removal.
 )doc");
 
 REGISTER_OP("TfEmbedRowStatistics")
@@ -83,10 +86,10 @@ REGISTER_OP("TfEmbedRowStatistics")
       return absl::Status();
     })
     .Doc(R"doc(
-Reads what is kept of the use of rows; is no use itself.
+Reads the statistics of rows. This is not a use of the rows.
 
-statistics: keys.shape + [5]: the last step, the last time in milliseconds since 1970, the number of
-  steps, the score, the latest epoch. 0 for what the table does not keep, and for absent keys.
+statistics: keys.shape + [5]: last step; last time, in milliseconds since 1970; number of steps;
+  score; latest epoch. 0 for statistics that the table does not keep, and for absent keys.
 exists: keys.shape; whether the table holds the key.
 )doc");
 
@@ -107,14 +110,17 @@ REGISTER_OP("TfEmbedExportScores")
       return absl::Status();
     })
     .Doc(R"doc(
-Gives all keys with the number that an order goes by first, as of one moment.
+Returns all keys with the first number that an order compares, as of one moment.
 
-split_size: How many rows are copied at a time, at most.
-keys: [num_rows], in no order.
-scores: [num_rows]: the last step for lru, the number of steps for lfu, the last time in milliseconds
-  since 1970 for ttl, the score for score; for epoch_lru and epoch_lfu, the latest epoch times 2^32
-  and the last step or the number of steps, at most 2^32 - 1.
-order: As `eviction` of TfEmbedTable; the table keeps the statistics that it goes by.
+Writers wait, readers do not. A table that does not keep the statistics of the order is
+FailedPrecondition.
+
+split_size: Scalar; the most rows to copy at a time, at least 1.
+keys: [num_rows], in no particular order.
+scores: [num_rows]. lru: the last step. lfu: the number of steps. ttl: the last time, in
+  milliseconds since 1970. score: the score. epoch_lru and epoch_lfu: the latest epoch times 2^32,
+  plus the last step or the number of steps, at most 2^32 - 1.
+order: As `eviction` of TfEmbedTable.
 )doc");
 
 REGISTER_OP("TfEmbedSetScores")
@@ -131,8 +137,10 @@ REGISTER_OP("TfEmbedSetScores")
       return c->Merge(c->input(1), c->input(3), &merged);
     })
     .Doc(R"doc(
-Sets the scores of rows, in a table that keeps them. Absent keys are passed over. Of a key that
-stands several times in the batch, the last position wins.
+Sets the scores of rows.
+
+Absent keys are ignored. Of equal keys, the last position wins. A table that keeps no scores is
+FailedPrecondition.
 
 scores: keys.shape.
 )doc");
@@ -149,12 +157,12 @@ REGISTER_OP("TfEmbedSetClock")
       return absl::Status();
     })
     .Doc(R"doc(
-Sets the clock by which a table notes uses.
+Sets the clock of a table, which dates the uses of rows.
 
-step: The number of the present step, or -1 to leave it.
-milliseconds: The time since 1970, at which the clock stands from now on; -1 to go by the system's
-  time, -2 to leave it.
-epoch: The number of the present epoch, or -1 to leave it to the steps.
+step: Scalar; the number of the present step, from 1; -1 keeps it.
+milliseconds: Scalar; the time since 1970 at which the clock then stands still; -1 follows the
+  system's clock, -2 keeps the present mode.
+epoch: Scalar; the number of the present epoch, from 0; -1 derives it from the steps.
 )doc");
 
 }  // namespace tf_embed

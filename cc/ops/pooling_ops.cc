@@ -101,18 +101,22 @@ REGISTER_OP("TfEmbedFindPooled")
       return absl::Status();
     })
     .Doc(R"doc(
-Looks rows up and pools those of each bag, and changes no row.
+Looks rows up and pools those of each bag. Changes no row.
 
+table: Handle of the table.
+keys: Keys, any shape; the bags are defined by `bags`.
+owners: The shard of each key, int32 [num_keys]; or [0], which leaves the choice to the table.
 defaults: As in TfEmbedFind.
 tokens: As in TfEmbedFind.
-bags: What makes a bag, see above.
-weights: None; or one, with a weight for each key, of pooled_dtype.
-pooled: A row for each bag: the shape of the bags + [dim].
-pooled_dtype: double for double tables, else float.
-combiner: sum: the sum of weight x row. mean: divided by the sum of the weights. sqrtn: by the
-  square root of the sum of their squares. Where the divisor is 0 the row is 0.
-padding: None; or one key, which counts for nothing and is not looked up.
-padding_text: In place of padding where keys are strings.
+bags: None: a bag is a line along the last axis of `keys`. One tensor: row splits [bags + 1]. Two:
+  the indices [num_keys, rank] and the shape [rank] of a sparse tensor.
+weights: None; or one, with a weight of `pooled_dtype` for each key.
+pooled: The shape of the bags + [dim].
+pooled_dtype: double for tables of double, otherwise float.
+combiner: sum: the sum of weight x row. mean: divided by the sum of the weights. sqrtn: divided by
+  the square root of the sum of their squares. If the divisor is 0, the row is 0.
+padding: None; or one key that counts for nothing and is not looked up.
+padding_text: The same for string keys.
 training: As in TfEmbedFind.
 )doc");
 
@@ -149,18 +153,19 @@ REGISTER_OP("TfEmbedSumByKey")
       return absl::Status();
     })
     .Doc(R"doc(
-Sums the gradients of equal keys, in position order.
+Sums the gradients of equal keys, in batch order.
 
-gradients: keys.shape + [dim]; or, with a combiner, those of the pooled rows, the shape of the bags
-  + [dim], of which the gradient of a key is weight x gradient of its bag / divisor of the bag.
-bags: What makes a bag, see above; nothing where the combiner is none.
-weights: None; or one, with a weight for each key, of float, or double for double gradients.
-tables: None; or one, on whose device TensorFlow then does it.
-distinct: [u]; the keys in the order in which they first come, without padding.
-inverse: keys.shape; where each key is among the distinct ones, -1 for padding.
-sums: [u, dim]; taken in float for float, half and bfloat16, in double for double.
-sum_dtype: Any but double for gradients that are not double, and double for those that are.
-combiner: As in TfEmbedFindPooled; none: each key has a gradient of its own.
+keys: Keys, any shape.
+gradients: keys.shape + [dim]. With a combiner: the gradient of the pooled rows, the shape of the
+  bags + [dim]. The gradient of a key is then weight x gradient of its bag / divisor of the bag.
+bags: As in TfEmbedFindPooled; none without a combiner.
+weights: None; or one, with a weight for each key: float, or double for gradients of double.
+tables: None; or one, on whose device TensorFlow then places this op. It is not read.
+distinct: The distinct keys [u] except padding, in order of first occurrence.
+inverse: keys.shape; the index of each key in `distinct`, -1 for padding.
+sums: [u, dim]; computed in double for double, otherwise in float, and rounded once.
+sum_dtype: double for gradients of double, any other type for the others.
+combiner: As in TfEmbedFindPooled; none: each key has its own gradient.
 padding: As in TfEmbedFindPooled.
 padding_text: As in TfEmbedFindPooled.
 )doc");
@@ -177,10 +182,12 @@ REGISTER_OP("TfEmbedUniqueKeys")
       return absl::Status();
     })
     .Doc(R"doc(
-Gives the distinct keys [u], in the order in which they first come, and for each key, keys.shape,
-where it is among them.
+Returns the distinct keys of a batch, and the index of each key among them.
 
+keys: Keys, any shape.
 tables: As in TfEmbedSumByKey.
+distinct: [u], in order of first occurrence.
+inverse: keys.shape.
 )doc");
 
 }  // namespace tf_embed

@@ -28,14 +28,16 @@ REGISTER_OP("TfEmbedOpenPublishedRows")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Finds a save, reads all of it and checks every byte. A save of changes comes without what it is changes
-of. The table is not changed.
+Opens a save that another table has published, and checks every byte of it.
 
-folder: Where the files are.
-file_name: What they are named after.
-save: The number of the save. Another one there is refused.
-rows: The files, open, for TfEmbedLoadSavedRows.
-num_blocks: How many blocks of rows they have.
+The table is not changed. A save of changes is opened without the saves that it builds on. A missing
+save is NotFound; a damaged save, or one with another number, is DataLoss.
+
+folder: Scalar; the folder of the files.
+file_name: Scalar; the common beginning of the file names.
+save: Scalar; the number that the save must have.
+rows: Scalar; the open files, for TfEmbedLoadSavedRows.
+num_blocks: Scalar; the number of blocks of rows.
 )doc");
 
 REGISTER_OP("TfEmbedBeginPublishedRows")
@@ -52,12 +54,15 @@ REGISTER_OP("TfEmbedBeginPublishedRows")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Makes a table ready to become what a publication is: a save of all rows, or of the changes since one that
-the table is already. Rows of absent keys become those of the saved table. Then the `keys` are to be
-removed, and all blocks of rows loaded.
+Prepares a table to take the rows of a publication.
 
-rows: What TfEmbedOpenPublishedRows gave.
-keys: The keys that left, each once: of a save of all rows, those in the table that it does not have.
+A publication is a save of all rows, or of the changes since a save that the table already has.
+Absent keys get the initial rows of the saved table from now on. Next, the caller removes `keys` and
+loads all blocks of rows.
+
+rows: Scalar; output of TfEmbedOpenPublishedRows.
+keys: The keys to remove, each once. For a save of all rows: the keys that are in the table and not
+  in the save.
 )doc");
 
 }  // namespace tf_embed

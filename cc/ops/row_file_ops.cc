@@ -36,16 +36,21 @@ REGISTER_OP("TfEmbedSaveRows")
     .SetIsStateful()
     .SetShapeFn(PlaceShape)
     .Doc(R"doc(
-Writes all rows to files, as they are at one moment. Writers wait until the rows are written, readers
-do not. A save of the same name, rank and number of processes is replaced when the new one is whole.
+Writes all rows to files, as of one moment.
 
-folder: Where the files are put, a path of any file system that TensorFlow knows. It is made.
-file_name: What the files are named after.
-folder_variable: An environment variable; if it is set when the op runs, it is the folder.
-rank: Which process this is, of `processes`. Each saves its own rows.
-buffer_bytes: How long a block of rows in a file is, about.
-with_slots: Whether the optimizer slots of rows are written. Without them nothing is linked.
-links: Whether files of a table over disk are linked, where that is possible, instead of copied.
+Writers wait until the rows are written; readers do not. The save replaces an earlier one of the
+same name, rank and number of processes once it is complete. A failure leaves the earlier save in
+place.
+
+folder: Scalar; the folder of the files, a path of any file system of TensorFlow. It is created.
+file_name: Scalar; the common beginning of the file names.
+folder_variable: The name of an environment variable that replaces `folder` if it is set when the op
+  runs.
+rank: The number of this process, of `processes`. Each process saves its own rows.
+processes: The number of processes that save.
+buffer_bytes: The approximate size of a block of rows in a file.
+with_slots: Whether to write the optimizer slots. Without them, no file is linked.
+links: Whether to link the files of a table over a disk instead of copying them, if possible.
 )doc");
 
 REGISTER_OP("TfEmbedSaveRowsPart")
@@ -60,12 +65,16 @@ REGISTER_OP("TfEmbedSaveRowsPart")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) { return Scalars(c, 6); })
     .Doc(R"doc(
-Writes all rows to files as TfEmbedSaveRows does, if several processes have a part of a table's rows
-each. TfEmbedJoinRows makes one save of the parts.
+Writes all rows to files as one part of a save of several processes.
 
-save: The number that the save is to have, the same for all processes, other than 0.
-rank: Which process this is, of `processes`.
-with_slots: Whether the optimizer slots of rows are written.
+As TfEmbedSaveRows. TfEmbedJoinRows makes one save of the parts. A part replaces the files that this
+process has written for an earlier save of the same name, which then can't be loaded any more.
+
+save: Scalar; the number of the save, equal in all processes, not 0.
+rank: Scalar; the number of this process, of `processes`.
+processes: Scalar; the number of processes.
+buffer_bytes: As in TfEmbedSaveRows.
+with_slots: Whether to write the optimizer slots.
 )doc");
 
 REGISTER_OP("TfEmbedRowsSaved")
@@ -77,10 +86,11 @@ REGISTER_OP("TfEmbedRowsSaved")
       return Scalars(c, 1);
     })
     .Doc(R"doc(
-Counts the rows that saves of the table have written to files since it was made, also those of saves that
-failed. It does not wait for a save that runs.
+Returns the number of rows that saves have written since the table was made.
 
-rows: The number of rows.
+Includes saves that failed. Does not wait for a running save, so it can show progress.
+
+rows: Scalar.
 )doc");
 
 REGISTER_OP("TfEmbedOpenSavedRows")
@@ -104,16 +114,24 @@ REGISTER_OP("TfEmbedOpenSavedRows")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Finds what TfEmbedSaveRows wrote, reads all of it and checks every byte. Then it makes the table ready
-to take the rows. It gets the rule whose slots they have and, if it is without rows, the seed and the
-counts of admission of all files. What is damaged or does not fit is refused before anything is changed.
+Opens a save, checks every byte of it, and prepares the table to take its rows.
 
-whole: Whether all processes' rows are wanted, and not only this one's.
-rows: The files, open.
-num_blocks: How many blocks of rows they have.
-by_key: Whether the rows were saved by another number of processes than `processes`, so that this one
-  must pick its own by their keys.
-waiting: The keys that wait for a row in the table since then. Filters and strings tell none.
+The table takes the rule of the saved slots. An empty table also takes the seed and the admission
+counts of all files. A missing save is NotFound, a damaged one DataLoss, one of other types or dim
+InvalidArgument, and one with slots of another optimizer FailedPrecondition; then nothing changes.
+
+folder: As in TfEmbedSaveRows.
+file_name: As in TfEmbedSaveRows.
+rows: Scalar; the open files.
+num_blocks: Scalar; the number of blocks of rows.
+by_key: Scalar; whether another number of processes than `processes` made the save, so that this
+  process must select its own rows by key.
+waiting: The integer keys that now wait for admission, if they are known: a Bloom filter keeps none,
+  and a table of strings returns none.
+folder_variable: As in TfEmbedSaveRows.
+rank: As in TfEmbedSaveRows.
+processes: As in TfEmbedSaveRows.
+whole: Whether to open the rows of all processes, instead of only this one's.
 )doc");
 
 REGISTER_OP("TfEmbedSavedRowCounts")
@@ -127,9 +145,12 @@ REGISTER_OP("TfEmbedSavedRowCounts")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Counts the rows in each block of open files, also those that a newer save of a chain replaces.
+Returns the number of rows in each block of open files.
 
-counts: The number of rows in each block.
+Includes rows that a newer save of a chain replaces.
+
+rows: Scalar; the open files.
+counts: [num_blocks].
 )doc");
 
 REGISTER_OP("TfEmbedForgetWaiting")
@@ -143,8 +164,11 @@ REGISTER_OP("TfEmbedForgetWaiting")
       return c->WithRank(c->input(1), 1, &unused);
     })
     .Doc(R"doc(
-Forgets how often keys have come that wait for a row. Filters forget nothing, and tables of strings
-know no numbers of keys that wait.
+Resets the admission counts of keys that wait for a row.
+
+Has no effect on Bloom filters, on tables without admission, and on tables of strings.
+
+keys: [n], of the table's key type.
 )doc");
 
 REGISTER_OP("TfEmbedSavedKeys")
@@ -159,7 +183,13 @@ REGISTER_OP("TfEmbedSavedKeys")
       c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
-    .Doc("Reads the keys of a block of rows.");
+    .Doc(R"doc(
+Returns the keys of a block of rows.
+
+rows: Scalar; the open files.
+block: Scalar; the number of the block, from 0.
+keys: [num_rows].
+)doc");
 
 REGISTER_OP("TfEmbedLoadSavedRows")
     .Input("table: resource")
@@ -173,11 +203,15 @@ REGISTER_OP("TfEmbedLoadSavedRows")
       return c->WithRank(c->input(3), 1, &unused);
     })
     .Doc(R"doc(
-Puts the rows of a block into the table, with their slots and statistics; present rows of the same
-keys are replaced. Where there are more rows than a shard's bound, the first to leave do.
+Loads a block of rows into the table, with slots and statistics.
 
-owners: The shard of each key; -2 leaves the choice to the table, and -3 the row out. Or empty, which is
-  -2 for all.
+Replaces the rows of keys that are present. If a shard then exceeds its bound, the rows that come
+first in the eviction order leave.
+
+rows: Scalar; the open files.
+block: Scalar; the number of the block, from 0.
+owners: The shard of each key, int32 [num_rows]: -2 leaves the choice to the table, -3 skips the
+  row. [0] leaves all choices to the table.
 )doc");
 
 }  // namespace tf_embed

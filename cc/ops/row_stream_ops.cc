@@ -27,15 +27,18 @@ REGISTER_OP("TfEmbedOpenRowStream")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Finds what TfEmbedSaveRows or TfEmbedFinishRowStream wrote, the parts of all processes, reads all of it
-and checks every byte.
+Opens a save without a table, and checks every byte of it. Includes the parts of all processes.
 
-folder: Where the files are.
-file_name: What the files are named after.
-rows: The files, open.
-counts: How many blocks and how many rows they have, and how many weights and slots a row has.
-types: The names of the types of keys and of values.
-meta: What the table was besides its rows, for TfEmbedBeginRowStream. None if no table saved them.
+Reads the saves of TfEmbedSaveRows and TfEmbedFinishRowStream. A missing save is NotFound, a damaged
+one DataLoss.
+
+folder: Scalar; the folder of the files.
+file_name: Scalar; the common beginning of the file names.
+rows: Scalar; the open files.
+counts: [4]; the numbers of blocks, of rows, of weights in a row and of slots in a row.
+types: [2]; the names of the types of keys and of values.
+meta: The state of the saved table besides its rows, for TfEmbedBeginRowStream; [0] if no table made
+  the save.
 )doc");
 
 REGISTER_OP("TfEmbedReadRowStream")
@@ -58,8 +61,16 @@ REGISTER_OP("TfEmbedReadRowStream")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Reads a block of rows. Types must be those of the rows; slots are float64 if weights are, otherwise
-float32.
+Reads a block of rows.
+
+Other types than those of the rows are InvalidArgument.
+
+rows: Scalar; output of TfEmbedOpenRowStream.
+block: Scalar; the number of the block, from 0.
+keys: [num_rows].
+weights: [num_rows, dim].
+slots: [num_rows, slots of a row]. Rows that were saved without slots get initial ones.
+slot_dtype: double for weights of double, otherwise float.
 )doc");
 
 REGISTER_OP("TfEmbedBeginRowStream")
@@ -78,14 +89,17 @@ REGISTER_OP("TfEmbedBeginRowStream")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Begins a save of rows with int64 keys. Nothing of it can be loaded before TfEmbedFinishRowStream; if
-the stream is dropped before, its file is removed.
+Begins a save of rows with int64 keys.
 
-folder: Where the files are put. It is made.
-file_name: What the files are named after.
-meta: What TfEmbedOpenRowStream gave, and then rows have slots and a seed as those; or empty.
-value_dtype: Type of weights.
-dim: How many weights a row has.
+It can't be loaded before TfEmbedFinishRowStream. If the stream is dropped before that, its file is
+removed.
+
+folder: Scalar; the folder of the files. It is created.
+file_name: Scalar; the common beginning of the file names.
+meta: Output of TfEmbedOpenRowStream, for rows with the same slots and seed; or [0].
+stream: Scalar; the stream.
+value_dtype: Type of the weights.
+dim: Number of weights in a row.
 )doc");
 
 REGISTER_OP("TfEmbedAppendRowStream")
@@ -104,10 +118,14 @@ REGISTER_OP("TfEmbedAppendRowStream")
       return c->WithRank(c->input(3), 2, &unused);
     })
     .Doc(R"doc(
-Writes rows. No key may come twice in `keys`; of a key in two calls the later row is loaded.
+Writes rows to a save.
 
-weights: Of shape [keys, dim].
-slots: Of shape [keys, slots].
+`keys` must be distinct within a call. If a key is in two calls, a load takes the later row. After a
+failure, or after TfEmbedFinishRowStream, the error is FailedPrecondition.
+
+keys: [num_rows].
+weights: [num_rows, dim].
+slots: [num_rows, slots of a row].
 )doc");
 
 REGISTER_OP("TfEmbedFinishRowStream")
@@ -117,6 +135,12 @@ REGISTER_OP("TfEmbedFinishRowStream")
       ShapeHandle unused;
       return c->WithRank(c->input(0), 0, &unused);
     })
-    .Doc("Ends a save, which takes the place of an earlier one of the same name.");
+    .Doc(R"doc(
+Completes a save, which then replaces an earlier one of the same name.
+
+A failure leaves the earlier save in place.
+
+stream: Scalar; output of TfEmbedBeginRowStream.
+)doc");
 
 }  // namespace tf_embed

@@ -35,12 +35,14 @@ REGISTER_OP("TfEmbedBeginSnapshot")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Begins a snapshot of tables that keep track of changes. Its moment is that of this op: what changes
-later is not in it. TfEmbedWriteSnapshot writes it.
+Begins a snapshot of several tables at one moment.
 
-tables: Each once.
-since: For each table the number of an earlier save, to write what changed since then; 0: all rows.
-snapshot: The snapshot. If it is dropped, what is not written by then is given up.
+Changes after this op are not in the snapshot. TfEmbedWriteSnapshot writes it. A table that does not
+track changes is FailedPrecondition; a repeated one is InvalidArgument.
+
+tables: Handles of the tables, each once.
+since: [num_tables]; the number of an earlier save, to write the changes since then; 0 for all rows.
+snapshot: Scalar; the snapshot. If it is dropped, the tables that were not written are given up.
 )doc");
 
 REGISTER_OP("TfEmbedWriteSnapshot")
@@ -55,14 +57,16 @@ REGISTER_OP("TfEmbedWriteSnapshot")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Writes one of the tables of a snapshot to files, as TfEmbedSaveRows does. Others may change the table.
+Writes one table of a snapshot to files, as TfEmbedSaveRows does. Other threads may change the
+table.
 
-number: Which of the tables, from 0. Each is written once.
-folder: Where the files are put. It is made.
-file_name: What the files are named after.
-since_name: The name of the folder, beside this one, that has the save which these are changes of.
-with_slots: Whether the optimizer slots of rows are written. Without them nothing is linked.
-save: The number of this save.
+number: Scalar; the index of the table, from 0. Each is written once.
+folder: Scalar; the folder of the files. It is created.
+file_name: Scalar; the common beginning of the file names.
+since_name: Scalar; the name of the sibling folder with the save that these are changes of.
+save: Scalar; the number of this save.
+buffer_bytes: As in TfEmbedSaveRows.
+with_slots: Whether to write the optimizer slots. Without them, no file is linked.
 )doc");
 
 REGISTER_OP("TfEmbedWriteSnapshotPart")
@@ -80,12 +84,14 @@ REGISTER_OP("TfEmbedWriteSnapshotPart")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Writes one of the tables of a snapshot as TfEmbedWriteSnapshot does, if several processes have a part
-of its rows each. TfEmbedJoinRows makes one save of the parts.
+Writes one table of a snapshot as one part of a save of several processes.
 
-save: The number that the save is to have, the same for all processes, other than 0.
-rank: Which process this is, of `processes`.
-written: The number of the save.
+As TfEmbedWriteSnapshot. TfEmbedJoinRows makes one save of the parts.
+
+save: Scalar; the number of the save, equal in all processes, not 0.
+rank: Scalar; the number of this process, of `processes`.
+processes: Scalar; the number of processes.
+written: Scalar; the number of the save.
 )doc");
 
 REGISTER_OP("TfEmbedJoinRows")
@@ -96,13 +102,15 @@ REGISTER_OP("TfEmbedJoinRows")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Makes one save of the parts that processes have written: one of as many shards as all of them have. The
-files of rows stay as they are.
+Makes one save of the parts that processes have written.
 
-folder: Where the parts are.
-file_name: What their files are named after.
-processes: How many there are.
-save: The number of the save.
+The files of rows stay as they are; the save has the shards of all parts. A missing part is
+NotFound; parts of different saves are FailedPrecondition.
+
+folder: Scalar; the folder of the parts.
+file_name: Scalar; the common beginning of their file names.
+processes: Scalar; the number of parts.
+save: Scalar; the number of the save.
 )doc");
 
 REGISTER_OP("TfEmbedNoteSnapshot")
@@ -111,10 +119,11 @@ REGISTER_OP("TfEmbedNoteSnapshot")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Says that a table has just the rows of a save, so that snapshots can have what changed since then. Does
-nothing for a table that does not keep track of changes.
+Declares that a table has exactly the rows of a save, so that a snapshot can have the changes since.
 
-save: The number of the save.
+Has no effect on a table that does not track changes.
+
+save: Scalar; the number of the save.
 )doc");
 
 REGISTER_OP("TfEmbedDropSnapshot")
@@ -123,10 +132,12 @@ REGISTER_OP("TfEmbedDropSnapshot")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Says that no snapshot will have what changed since a save. Keys that left before all others that the
-table knows are forgotten. Does nothing for a table that does not know it.
+Declares that no later snapshot will have the changes since a save.
 
-save: The number of the save.
+The table then forgets the removed keys that no other known save needs. Has no effect on a table
+that does not know the save.
+
+save: Scalar; the number of the save.
 )doc");
 
 REGISTER_OP("TfEmbedFoldRows")
@@ -139,13 +150,14 @@ REGISTER_OP("TfEmbedFoldRows")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Writes a save of changes and all that it is changes of as one save of all rows.
+Writes a save of changes, and all saves that it builds on, as one save of all rows.
 
-folder: Where the save of changes is.
-file_name: What the files are named after.
-to_folder: Where the new save is put.
-to_file_name: What its files are named after.
-save: The number of the new save.
+folder: Scalar; the folder of the save of changes.
+file_name: Scalar; the common beginning of its file names.
+to_folder: Scalar; the folder of the new save.
+to_file_name: Scalar; the common beginning of its file names.
+save: Scalar; the number of the new save.
+buffer_bytes: As in TfEmbedSaveRows.
 )doc");
 
 REGISTER_OP("TfEmbedPutFile")
@@ -155,8 +167,13 @@ REGISTER_OP("TfEmbedPutFile")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Puts a small file in a folder, in place of one of that name, at once or not at all. It survives a crash
-of the machine from then on, as do the names of files that were there before.
+Writes a small file to a folder and replaces one of that name, atomically on a file system that can.
+
+The file, and the names of earlier files in the folder, then survive a crash of the machine.
+
+folder: Scalar; the folder. It is created.
+file_name: Scalar; a name without folders.
+text: Scalar; the content.
 )doc");
 
 }  // namespace tf_embed

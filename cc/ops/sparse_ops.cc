@@ -35,12 +35,17 @@ REGISTER_OP("TfEmbedCheckSparse")
       return Status();
     })
     .Doc(R"doc(
-Gives the parts of a sparse tensor as they are, once each index is known to lie within its dense_shape.
+Returns the parts of a sparse tensor after a check that each index is within its dense shape.
+
+An index outside of it is InvalidArgument.
 
 indices: [n, rank].
 values: [n].
 dense_shape: [rank].
-label: What an error calls the tensor.
+label: Scalar; the name of the tensor in the error.
+checked_indices: indices.
+checked_values: values.
+checked_shape: dense_shape.
 )doc");
 
 }  // namespace tf_embed

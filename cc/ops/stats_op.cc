@@ -32,9 +32,9 @@ REGISTER_OP("TfEmbedStats")
       return absl::OkStatus();
     })
     .Doc(absl::StrCat(R"doc(
-Says what a table is made of and what has happened to it since it was made, in all shards.
+Returns the sizes of a table, and counts of events since it was made, summed over its shards.
 
-numbers: In this order:
+numbers: One number for each of these, in this order:
 )doc",
                       MeaningsOfStats()));
 

@@ -70,26 +70,29 @@ REGISTER_OP("TfEmbedFindPooledTables")
       return absl::Status();
     })
     .Doc(R"doc(
-Looks rows up in many tables, pools those of each bag, and changes no row.
+Looks rows up in many tables and pools those of each bag. Changes no row.
 
-tables: Tables of int64 keys, and rows of float, half, bfloat16; or int8, which are dim codes with a
-  scale and a bias behind them (cc/core/rows/quantized_row.h): tables of dim + 8.
-indices: [n].
-offsets: [bags + 1], from 0 to n.
-pieces: Which bags are of which table, see above.
-size: Number of pooled values.
-weights: None; or one, [n], with a weight for each index.
-tokens: None, or one for each table, as in TfEmbedFind; with `packs` one for all.
+tables: Handles of tables with int64 keys and rows of float, half or bfloat16; or of int8, with dim
+  codes, a scale and a bias (cc/core/rows/quantized_row.h), which are tables of dim + 8.
+indices: The keys [n].
+offsets: [bags + 1], from 0 to n, not decreasing; bag b holds indices offsets[b] up to offsets[b +
+  1].
+pieces: [p, 5]: table, first bag, number of bags, begin, stride. The pooled row of the i-th bag of a
+  piece begins at value begin + i * stride. Pieces must cover each value once.
+size: Scalar; the number of pooled values.
+weights: None; or one, float [n].
+tokens: None; or one for each table, as in TfEmbedFind; with `packs`, one for all.
 pooled: [size].
-row_dtypes: Dtype of the rows of each table.
-dims: Dim of each table's pooled rows.
-combiner: sum: the sum of weight x row. mean: divided by the number of indices in the bag. Of an
-  empty bag it is 0.
-packs: Whether the gradient of the token is that of the pooled values, beside the packed batch.
-max_gradient: What elements of the gradient of the pooled values are clipped to; 0: not.
+row_dtypes: Type of the rows of each table.
+dims: Dim of the pooled rows of each table.
+combiner: sum: the sum of weight x row. mean: divided by the number of indices in the bag. An empty
+  bag is 0.
+packs: Whether the token's gradient is the packed batch and the gradient of the pooled values.
+max_gradient: The bound to which elements of the gradient of the pooled values are clipped; 0 for
+  none.
 training: As in TfEmbedFind.
-rows: Number of rows of each table, for the shape of its gradient, -1 where a table has none; or
-  none at all.
+rows: Number of rows of each table, for the shape of its gradient, -1 for a table of any number; or
+  empty.
 )doc");
 
 REGISTER_OP("TfEmbedWeightGradientsOfTables")
@@ -116,11 +119,11 @@ REGISTER_OP("TfEmbedWeightGradientsOfTables")
       return absl::Status();
     })
     .Doc(R"doc(
-Gives the gradient of the weights of TfEmbedFindPooledTables, whose other inputs are the same here.
+Computes the gradient of the weights of TfEmbedFindPooledTables. The other inputs are as there.
 
-gradient: [size]; that of the pooled values.
-of_weights: [n]; of each index the product of its row, as it is now, with the gradient of its bag;
-  with mean divided by the number of indices in the bag.
+gradient: The gradient of the pooled values [size].
+of_weights: [n]; for each index, the dot product of its present row and the gradient of its bag; for
+  mean, divided by the number of indices in the bag.
 )doc");
 
 // The number of outputs is not an attribute: TensorFlow would allocate for any number given, and
@@ -164,14 +167,14 @@ REGISTER_OP("TfEmbedSumByKeyTables")
       return absl::Status();
     })
     .Doc(R"doc(
-Sums the gradients of equal keys of each table, in the order of the indices, all pieces of a table
-together.
+Sums the gradients of equal keys of each table, in the order of the indices.
 
-gradient: [size]; that of the pooled values of TfEmbedFindPooledTables, whose other inputs are the
-  same here. The gradient of an index is weight x gradient of its bag, with mean divided by the
-  number of indices in the bag.
-distinct: For each table its distinct keys [u], in the order in which they first come.
-sums: For each table [u, dim]; taken in float.
+All pieces of a table are summed together. The other inputs are as in TfEmbedFindPooledTables.
+
+gradient: The gradient of the pooled values [size]. That of an index is weight x gradient of its
+  bag; for mean, divided by the number of indices in the bag.
+distinct: For each table, the distinct keys [u], in order of first occurrence.
+sums: For each table, [u, dim]; computed in float and rounded once.
 )doc");
 
 REGISTER_OP("TfEmbedPackBatch")
@@ -196,8 +199,12 @@ REGISTER_OP("TfEmbedPackBatch")
       return absl::Status();
     })
     .Doc(R"doc(
-Makes one vector of a batch, whose inputs are those of TfEmbedFindPooledTables. Several of them may
-stand behind each other. Of the tables nothing is read: the vector is where they are.
+Packs a batch into one vector. The inputs are those of TfEmbedFindPooledTables.
+
+The concatenation of such vectors is a valid input of TfEmbedApplyTables. Tables are not read: they
+only place the op on their device.
+
+batch: The packed batch; its first element is its length.
 )doc");
 
 REGISTER_OP("TfEmbedApplyTables")
@@ -226,19 +233,22 @@ REGISTER_OP("TfEmbedApplyTables")
       return c->WithRank(c->input(num_tables + 3), 0, &unused);
     })
     .Doc(R"doc(
-One step of an optimizer in many tables. In each the gradients of equal keys, of all batches, are
-summed in their order, absent keys get their initial row, and the rule runs on each row once.
+Runs one step of an optimizer in many tables.
+
+In each table, the gradients of equal keys of all batches are summed in order, absent keys get their
+initial rows, and the rule runs once on each row.
 
 tables: As in TfEmbedFindPooledTables, of one shard each.
-batches: What TfEmbedPackBatch gave, any number of them one behind the other.
-gradients: The gradients of the pooled values of these batches, one behind the other.
+batches: Outputs of TfEmbedPackBatch, any number of them concatenated; another vector is
+  InvalidArgument.
+gradients: The gradients of the pooled values of these batches, concatenated.
 hyper: Hyper-parameters of the rule, as in TfEmbedApply; or [tables, hyper-parameters].
-step: The number of this step, from 1.
+step: Scalar; the number of this step, from 1.
 dims: Dim of each table.
 combiner: As in TfEmbedFindPooledTables.
-slot_types: What the rule's slots are in the rows, one for each of its groups; none: float, or double
-  beside double rows, in which it computes. Others are rounded to the nearest after each step. Rows
-  that have slots of this rule in other types keep them, rounded.
+slot_types: The type of each of the rule's groups of slots in the rows; empty for the compute type,
+  double for rows of double and otherwise float. Narrower slots are rounded to nearest after each
+  step. Rows with slots of this rule in other types are converted.
 stochastic_rounding: As in TfEmbedApply.
 )doc");
 

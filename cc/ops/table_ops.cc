@@ -118,47 +118,45 @@ REGISTER_OP("TfEmbedTable")
     .Doc(R"doc(
 Creates a table, or finds the one of the same container and shared_name.
 
+A table of that name with another type, dim, num_shards or policy is InvalidArgument.
+
 table: The handle.
 key_dtype: Type of the keys.
 value_dtype: Type of a row's weights.
 dim: Number of weights in a row.
-num_shards: Number of shards that the table's keys are spread over.
-init_size: Rows that each shard makes room for.
-label: The name that error messages use.
+num_shards: Number of shards over which the keys are spread.
+init_size: Number of rows that each shard makes room for.
+label: The name of the table in messages.
 initializer: Rule of the initial row of a key.
-initializer_values: Decimal numbers with a blank between them, which are read as float64: the value
-  for constant, the row itself for row, minimum and maximum for uniform, mean and standard
-  deviation for normal and truncated_normal.
+initializer_values: Decimal numbers, separated by blanks and read as float64. constant: the value.
+  row: the row. uniform: minimum and maximum. normal and truncated_normal: mean and standard
+  deviation.
 seed: Seed of the initial rows.
 table_id: Second half of the seed: tables of one seed and different ids have different rows.
-max_rows: The most rows in all shards together, spread evenly, at least one each; 0 for no bound.
-eviction: The rows that leave first for new ones: lru, those not used for the most steps; lfu, those
-  used in the fewest steps; ttl, those not used for the longest time; score, those of the lowest
-  score; epoch_lru and epoch_lfu, those last used in the earliest epoch, and of these as lru and lfu;
-  none, no rows: new ones beyond max_rows are refused.
-steps_per_epoch: How many steps are an epoch; 0 where TfEmbedSetClock alone says which one it is.
-ttl_milliseconds: After how long without use a row is expired; 0 for never.
-admission: How TfEmbedApply's absent keys are counted until they get a row: exactly, or by Bloom
-  filters.
-admission_threshold: The number of steps with a key in which it gets its row.
-admission_error_rate: The chance that a Bloom filter lets a key in early.
-admission_max_keys: How many keys wait at most, those that came last; 0 for all.
-statistics: What is kept of the use of each row besides what the rest needs, a sum of 1 for the last
-  step, 2 for the last time, 4 for the number of steps, 8 for the score, 16 for the latest epoch.
-log_evicted: Whether rows that leave by this policy are kept for TfEmbedDrainEvicted.
-gpu_total_bytes: Of a table on a GPU, all shards together, the bytes of its memory for index and
-  rows; -1 for no bound.
-gpu_bytes: The bytes of it for rows alone; -1 for no bound.
-host_bytes: The bytes of the host's memory for rows: of a table on a GPU, those that find no room
-  there, or with a `path` those between its cache and the disk; of a table on a CPU with a `path`,
-  those in the cache. -1 for no bound; of a table on a GPU with a `path`, for no rows there.
-gpu_cache: Whether the memory of a GPU is a cache over the host's, also without a `path`.
-evict_by_bytes: Whether rows leave, by `eviction`, for those that these bounds leave no room for, also
-  without max_rows; else these are refused.
-path: A folder on disk, in which the table has a folder of its own for the rows that find no room in
-  the memory above; empty for a table without such rows.
-disk_bytes: The bytes of files there; -1 for no bound.
-keep_leftovers: Whether files that a process left there when it ended are renamed and not removed.
+max_rows: Bound on the rows of all shards together, spread evenly, at least one each; 0 for none.
+eviction: The rows that leave first. lru: not used for the most steps. lfu: used in the fewest
+  steps. ttl: not used for the longest time. score: lowest score. epoch_lru, epoch_lfu: last used in
+  the earliest epoch, then as lru, lfu. none: no row leaves; new rows beyond max_rows are refused.
+steps_per_epoch: Steps in an epoch; 0 if TfEmbedSetClock alone sets the epoch.
+ttl_milliseconds: Time without use after which a row expires, in milliseconds; 0 for never.
+admission: How to count the absent keys of TfEmbedApply until they get a row: counter, exactly;
+  bloom, in Bloom filters; none, a key gets its row at once.
+admission_threshold: The number of steps with a key after which it gets its row.
+admission_error_rate: The chance, above 0 and below 1, that a Bloom filter admits a key early.
+admission_max_keys: Bound on the waiting keys, of which the latest stay; 0 for none.
+statistics: Statistics to keep besides those that the policy needs, a sum of 1 for the last step, 2
+  for the last time, 4 for the number of steps, 8 for the score, 16 for the latest epoch.
+log_evicted: Whether to keep evicted rows for TfEmbedDrainEvicted.
+gpu_total_bytes: Bound on GPU memory for index and rows of all shards, in bytes; -1 for none.
+gpu_bytes: Bound on the GPU memory for rows alone, in bytes; -1 for none.
+host_bytes: Bound on the host memory for rows, in bytes. On a GPU: for the rows that do not fit
+  there or, with a `path`, for those between its cache and the disk. On a CPU with a `path`: for the
+  cache. -1 for none; on a GPU with a `path`, for no rows there.
+gpu_cache: Whether GPU memory is a cache over host memory, even without a `path`.
+evict_by_bytes: Whether rows leave by `eviction` at these bounds; otherwise new rows are refused.
+path: A folder on disk, in which the table makes its own for rows beyond memory; empty for none.
+disk_bytes: Bound on the files there, in bytes; -1 for none.
+keep_leftovers: Whether to rename, not remove, the files that an earlier process left there.
 )doc");
 
 REGISTER_OP("TfEmbedPrefetch")
@@ -173,12 +171,12 @@ REGISTER_OP("TfEmbedPrefetch")
       return c->WithRank(c->input(2), 1, &unused);
     })
     .Doc(R"doc(
-Brings rows that are on disk to the table's cache, where they count as used in the present step. No
-row changes. As many as half of the cache takes; a table without a disk has nothing to bring.
+Promotes rows from the lower tiers of a table to its cache, and marks them as used in this step.
+Fills at most half of the cache. Has no effect on a table without tiers.
 
-table: The table.
-keys: Keys; absent ones are passed over.
-owners: The shard of each key, or none to let the table choose.
+table: Handle of the table.
+keys: Keys, any shape; absent ones are ignored.
+owners: The shard of each key, int32 [num_keys]; or [0], which leaves the choice to the table.
 )doc");
 
 REGISTER_OP("TfEmbedFind")
@@ -198,15 +196,15 @@ REGISTER_OP("TfEmbedFind")
     .SetIsStateful()
     .SetShapeFn(FindShape)
     .Doc(R"doc(
-Looks rows up and changes no row.
+Looks rows up. Changes no row.
 
-defaults: Rows of absent keys: empty for the table's initializer, [dim] for one row for all,
+defaults: Rows of absent keys: [0] for the table's initializer, [dim] for one row for all,
   keys.shape + [dim] for a row each.
-tokens: None; or one, which gets the gradient of the rows: of TfEmbedToken, or the anchor itself.
+tokens: None; or one, which receives the gradient: the output of TfEmbedToken, or the anchor.
 values: keys.shape + [dim].
 exists: keys.shape; whether the table holds the key.
-training: Whether this is a part of a training step: it is a use of the rows then, in a table that
-  keeps statistics, and an expired row is absent.
+training: Whether the lookup is part of a training step. It is then a use of the rows, in a table
+  that keeps statistics, and expired rows are absent.
 )doc");
 
 REGISTER_OP("TfEmbedFindOrInsert")
@@ -225,12 +223,11 @@ REGISTER_OP("TfEmbedFindOrInsert")
     .SetIsStateful()
     .SetShapeFn(FindShape)
     .Doc(R"doc(
-Looks rows up and inserts the initial row of each absent key. Of a key that stands several times
-in the batch, the first position's default is the one inserted.
+Looks rows up, and inserts the initial rows of absent keys. Of equal keys, the first default counts.
 
 defaults: As in TfEmbedFind.
 exists: keys.shape; whether the table held the key before.
-training: As in TfEmbedFind; and only those keys are inserted that TfEmbedApply would insert now.
+training: As in TfEmbedFind; then only keys that TfEmbedApply would insert now are inserted.
 )doc");
 
 REGISTER_OP("TfEmbedInsertOrAssign")
@@ -247,10 +244,11 @@ REGISTER_OP("TfEmbedInsertOrAssign")
     .SetIsStateful()
     .SetShapeFn(RowsInputShape)
     .Doc(R"doc(
-Writes rows. Of a key that stands several times in the batch, the last position wins.
+Writes rows, and inserts those of absent keys. Of equal keys, the last position wins.
 
-distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
-  the same, one of its positions wins.
+values: keys.shape + [dim].
+distinct: Declares that no key repeats, which skips the search for equal keys. If one does, any one
+  of its positions wins.
 )doc");
 
 REGISTER_OP("TfEmbedAccum")
@@ -273,13 +271,13 @@ REGISTER_OP("TfEmbedAccum")
       return c->Merge(c->input(1), c->input(5), &merged);
     })
     .Doc(R"doc(
-Adds to rows that exist and inserts rows that do not, as the caller saw them.
+Adds to rows that exist, and inserts rows that do not, according to an earlier lookup of the caller.
 
-old_values: keys.shape + [dim], what the caller saw; not read where exists is false.
-new_values: keys.shape + [dim], what the rows should become.
-exists: keys.shape. True and present: new - old is added, rounded to the value type. False and
-  absent: the new row is inserted. Otherwise the table has changed since the caller looked, and
-  nothing is done.
+old_values: keys.shape + [dim], the rows as looked up; ignored if `exists` is false.
+new_values: keys.shape + [dim], the wanted rows.
+exists: keys.shape. If true and the key is present, new - old is added, rounded to the value type.
+  If false and the key is absent, the new row is inserted. Otherwise nothing is done, because the
+  table has changed since the lookup.
 )doc");
 
 REGISTER_OP("TfEmbedApply")
@@ -309,25 +307,24 @@ REGISTER_OP("TfEmbedApply")
       return c->WithRank(c->input(5), 0, &unused);
     })
     .Doc(absl::StrCat(R"doc(
-One step of an optimizer. Gradients of equal keys are summed in position order, absent keys get
-their initial row, and the rule runs on each row once.
+Runs one step of an optimizer: sums the gradients of equal keys in batch order, inserts the initial
+rows of absent keys, and runs the rule once on each row.
 
-gradients: keys.shape + [dim], of the table's value type, or of float32 for float16 and bfloat16
-  tables, whose sums and rules are in float32 either way.
-hyper: Hyper-parameters of the rule. weight_decay is Keras's, before the rule, and decay the rule's
+gradients: keys.shape + [dim], of the table's value type; or float for tables of half and bfloat16,
+  whose sums and rules are computed in float in any case.
+hyper: Hyper-parameters of the rule. weight_decay is Keras's, before the rule; decay is the rule's
   own. nesterov and keeps_average are 0 or 1. A rule with average_every changes all rows at the end
   of some steps.
 )doc",
-                      HyperOfRules(), R"doc(step: The number of this step; the first is 1.
-rule: A rule other than the table's present one replaces the slots and keeps the weights.
-distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
-  the same, the rule runs for each of its positions, in any order.
-stochastic_rounding: Rounds float16 and bfloat16 weights up or down by chance, so that the mean is
-  right; else to nearest. The noise is a function of the table's seed and id, the step, the key and
-  the column. Nothing to tables of other types.
-token: None, or one of two numbers: that of a step, which the table applies once, however often it
-  comes; and one below which all steps are over, so that the table need not keep them in mind.
-trained: None, or whether there is a step at all, a scalar.
+                      HyperOfRules(), R"doc(step: Scalar; the number of this step, from 1.
+rule: The rule. If the table has another, the slots are replaced and the weights stay.
+distinct: Declares that no key repeats, which skips the search for equal keys. If one does, the rule
+  runs for each of its positions, in any order.
+stochastic_rounding: Whether to round half and bfloat16 weights at random, right in the mean, or to
+  nearest. The noise is a function of the table's seed and id, the step, the key and the column.
+token: None; or one of [2]: the number of a step, which the table applies once even if it is sent
+  again, and a number below which all steps are over, so that the table can forget those.
+trained: None; or one scalar. If it is false, nothing is done.
 )doc"));
 
 REGISTER_OP("TfEmbedFindSlots")
@@ -356,20 +353,20 @@ REGISTER_OP("TfEmbedFindSlots")
       return absl::Status();
     })
     .Doc(R"doc(
-Reads whole rows for an optimizer that runs outside of the table, an external rule, and inserts
-nothing. Where the table's rule is another one, it becomes this one first: all rows get its initial
-slots and keep their weights.
+Reads whole rows, each at one moment, for an optimizer outside of the table (an external rule).
+Inserts nothing. If the table has another rule, it takes this one first: rows keep their weights and
+get the initial slots.
 
 defaults: As in TfEmbedFind.
 values: keys.shape + [dim].
-slots: keys.shape + [slots of a row], float64 for float64 tables, else float32. Of the same moment
-  as the row's values. Absent keys have the initial slots.
+slots: keys.shape + [slots of a row], float64 for float64 tables, otherwise float32. Absent keys
+  have the initial slots.
 exists: keys.shape; whether the table holds the key.
-rule_id: Which optimizer. Rules are the same when their id and slot_widths are; initial values may
-  differ, and are those of the rows that come from now on.
-slot_widths: Number of slots in each group; at most 16 groups.
-slot_initial_values: Decimal numbers with a blank between them, "nan" allowed: the value of each
-  group's slots in a new row.
+rule_id: The number of the optimizer. Rules with equal id and slot_widths are the same; their
+  initial values may differ, and apply to new rows.
+slot_widths: Number of slots in each group, at most 16 groups.
+slot_initial_values: Decimal numbers, separated by blanks, "nan" included: the initial value of each
+  group's slots.
 )doc");
 
 REGISTER_OP("TfEmbedAssignSlots")
@@ -401,16 +398,15 @@ REGISTER_OP("TfEmbedAssignSlots")
       return c->Merge(c->input(4), slots, &merged);
     })
     .Doc(R"doc(
-Writes whole rows back, and inserts those of absent keys. Of a key that stands several times in the
-batch, the last position wins. If the table's rule is not this external one any more, nothing is
-written and the error is FailedPrecondition. A fused rule becomes the table's.
+Writes whole rows, and inserts those of absent keys. Of equal keys, the last position wins. If the
+table no longer has this external rule, the error is FailedPrecondition. A fused rule becomes the
+table's.
 
 values: keys.shape + [dim].
 slots: keys.shape + [slots of a row].
 rule: As in TfEmbedRowsOfOtherRule.
 initial_value: As in TfEmbedReadSlots.
-distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
-  the same, one of its positions wins.
+distinct: As in TfEmbedInsertOrAssign.
 )doc");
 
 REGISTER_OP("TfEmbedErase")
@@ -424,19 +420,19 @@ REGISTER_OP("TfEmbedErase")
       TF_RETURN_IF_ERROR(ScalarHandle(c));
       return c->WithRank(c->input(2), 1, &unused);
     })
-    .Doc("Removes keys with all that belongs to them. Absent keys are no error.");
+    .Doc("Removes keys with their rows. Absent keys are ignored.");
 
 REGISTER_OP("TfEmbedClear")
     .Input("table: resource")
     .SetIsStateful()
     .SetShapeFn(ScalarHandle)
-    .Doc("Removes every key and gives the memory back.");
+    .Doc("Removes all keys and releases the memory.");
 
 REGISTER_OP("TfEmbedShrink")
     .Input("table: resource")
     .SetIsStateful()
     .SetShapeFn(ScalarHandle)
-    .Doc("Compacts the table after many keys were removed, and gives memory back.");
+    .Doc("Compacts the table after many keys were removed, and releases memory.");
 
 REGISTER_OP("TfEmbedSize")
     .Input("table: resource")
@@ -451,9 +447,9 @@ REGISTER_OP("TfEmbedSize")
       return absl::Status();
     })
     .Doc(R"doc(
-Counts keys.
+Returns the number of keys.
 
-shard: Which shard, or -1 for all.
+shard: The shard, or -1 for all; any other number is InvalidArgument.
 )doc");
 
 REGISTER_OP("TfEmbedReadSlots")
@@ -480,14 +476,13 @@ REGISTER_OP("TfEmbedReadSlots")
       return absl::Status();
     })
     .Doc(R"doc(
-Reads the slots that a rule keeps beside rows, and changes nothing. Where the table's rule is
-another one, they are those with which a first step would begin.
+Reads the slots of a rule; if the table has another rule, those that this one would start with.
 
-slots: keys.shape + [slots of a row], float64 for float64 tables, else float32. Absent keys have the
-  initial ones.
+slots: keys.shape + [slots of a row], float64 for float64 tables, otherwise float32. Absent keys
+  have the initial slots.
 exists: keys.shape; whether the table holds the key.
 rule: As in TfEmbedRowsOfOtherRule.
-initial_value: That of the first group of a rule of TfEmbedApply.
+initial_value: The initial value of the first group of slots of a fused rule.
 )doc");
 
 REGISTER_OP("TfEmbedRowsOfOtherRule")
@@ -500,8 +495,8 @@ REGISTER_OP("TfEmbedRowsOfOtherRule")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Counts the rows whose slots belong to another rule; the first TfEmbedApply or TfEmbedFindSlots of
-this rule replaces them.
+Returns the number of rows with slots of another rule, which a first step of this rule would
+replace.
 
 rule: A rule of TfEmbedApply; or external, which rule_id, slot_widths and slot_initial_values
   describe as in TfEmbedFindSlots.
@@ -515,7 +510,7 @@ REGISTER_OP("TfEmbedLargestSlot")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-The largest of all rows' slots of that number, at least 0; 0 where the table's rule is another.
+Returns the largest value of a slot in all rows, at least 0; 0 if the table has another rule.
 )doc");
 
 REGISTER_OP("TfEmbedExport")
@@ -547,19 +542,18 @@ REGISTER_OP("TfEmbedExport")
       return absl::Status();
     })
     .Doc(R"doc(
-Copies the whole table, as it is at one moment: writers wait meanwhile, readers do not.
+Copies the whole table as of one moment. Writers wait, readers do not.
 
 keys: [num_rows].
 values: [num_rows, dim].
-slots: [num_rows, slots of a row] in float32, or float64 for float64 tables;
-  [num_rows, 0] without a rule or when with_slots is false.
-meta: What a restored table needs besides its rows: format version, seed, table id, rule, slots.
-statistics: [num_rows, statistics of a row], in the order of the bits of TfEmbedTable's `statistics`;
-  [num_rows, 0] when with_policy is false. Scores have their highest bit turned, so that they are in
-  order as unsigned numbers.
-policy: Format version, the step of the table's clock, the bits of the statistics, and what admission
-  has counted. The step is 0 in a table without statistics. When with_policy is false there are
-  no statistics and no counts.
+slots: [num_rows, slots of a row], double for tables of double, otherwise float; [num_rows, 0]
+  without a rule or if with_slots is false.
+meta: The table's state besides its rows: format version, seed, table id, rule, slots.
+statistics: [num_rows, statistics of a row], in the order of the bits of TfEmbedTable's
+  `statistics`; [num_rows, 0] if with_policy is false. The highest bit of scores is inverted, so
+  that they are in order as unsigned numbers.
+policy: Format version, step of the clock (0 in a table without statistics), bits of the statistics,
+  admission counts. If with_policy is false, there are no statistics and no counts.
 )doc");
 
 REGISTER_OP("TfEmbedImport")
@@ -587,10 +581,11 @@ REGISTER_OP("TfEmbedImport")
       return c->WithRank(c->input(7), 1, &unused);
     })
     .Doc(R"doc(
-Replaces the whole content of a table by an export of TfEmbedExport, from any number of shards:
-rows, slots, rule, seed and table id. What does not fit is refused before anything is changed.
-Statistics that both tables have are taken over, others begin now; so do the counts of admission
-where it is of another kind. Where there are more rows than a shard's bound, the first to leave do.
+Replaces the content of a table by a TfEmbedExport of any number of shards.
+
+Statistics that both tables keep, and admission counts of the same kind, are taken over; others
+begin now. If the input does not fit, nothing changes. Rows beyond a shard's bound leave in the
+eviction order.
 )doc");
 
 }  // namespace tf_embed

@@ -10,9 +10,9 @@ REGISTER_OP("TfEmbedTask")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .SetIsStateful()
     .Doc(R"doc(
-Gives the number that the process of the device has among the tasks of its job.
+Returns the number of the device's process among the tasks of its job.
 
-task: The number, from 0; 0 in a process without a cluster.
+task: Scalar, from 0; 0 in a process without a cluster.
 )doc");
 
 }  // namespace tf_embed

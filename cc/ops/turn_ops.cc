@@ -24,13 +24,13 @@ REGISTER_OP("TfEmbedTakeTurn")
       return Status();
     })
     .Doc(R"doc(
-Waits for the turn of a table, first come, first served, and blocks no thread of the runtime.
+Waits for the turn of a table. Blocks no thread of the runtime.
 
-A turn excludes other turns of the table and nothing else. It is over with TfEmbedEndTurn, or once
-the last copy of `turn` is gone, as after a step that failed.
+Turns are granted first come, first served. A turn excludes other turns of the table and nothing
+else. It ends with TfEmbedEndTurn, or with the last copy of `turn`, as after a step that failed.
 
 table: Handle of the table.
-turn: The turn.
+turn: Scalar; the turn.
 )doc");
 
 REGISTER_OP("TfEmbedEndTurn")
@@ -44,10 +44,10 @@ REGISTER_OP("TfEmbedEndTurn")
       return Status();
     })
     .Doc(R"doc(
-Ends a turn. One that is over stays so.
+Ends a turn. Has no effect on a turn that has ended.
 
 table: Handle of the table.
-turn: What TfEmbedTakeTurn gave for the table.
+turn: Scalar; output of TfEmbedTakeTurn for the table.
 )doc");
 
 }  // namespace tf_embed

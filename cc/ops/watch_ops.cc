@@ -24,15 +24,15 @@ REGISTER_OP("TfEmbedStartWatch")
       return Status();
     })
     .Doc(R"doc(
-Ends all collectives of this process with an error if the watch is still there after some time.
+Aborts all collectives of this process if the watch has not ended after some time.
 
-TensorFlow's own time-out keeps a thread asleep for each collective until the time is over, whether or
-not it came to its end.
+TensorFlow's own time-out keeps a thread asleep for each collective until the time is over, even if
+the collective has finished.
 
-seconds: Scalar.
-watch: Ends with its last tensor, which is when TfEmbedEndWatch has run, or the step has failed.
-watches: Whether there is something to end; in eager execution there may be none.
-what: What is waited for, for the message.
+seconds: Scalar; above 0 and at most 1e8.
+watch: Scalar; ends with its last copy, after TfEmbedEndWatch or a failure of the step.
+watches: Scalar; whether there is a collective executor to abort. Eager execution may have none.
+what: The name of the awaited exchange in the error, which is DeadlineExceeded.
 )doc");
 
 REGISTER_OP("TfEmbedEndWatch")
@@ -46,7 +46,11 @@ REGISTER_OP("TfEmbedEndWatch")
       return Status();
     })
     .Doc(R"doc(
-Ends a watch, and gives what was waited for as it is.
+Ends a watch, and returns the awaited result unchanged.
+
+watch: Scalar; output of TfEmbedStartWatch.
+result: Any tensor.
+checked: The same tensor.
 )doc");
 
 }  // namespace tf_embed

@@ -77,6 +77,7 @@ class SplitBagsOp final : public TableBatchOp {
                           has_owners ? owners->flat<int32_t>().data() : nullptr, rule_};
     BagSplit split;
     TF_RETURN_IF_ERROR(ToTensorFlow(split.Build(
+        // An owner has no weights, so it could not sum a weighted bag.
         ThreadPoolOf(context), batch, rules, read.is_weighted() ? AskBy::kKeys : ask_by_, costs)));
     std::vector<int32_t> counts;
     const std::vector<int64_t> tables(static_cast<size_t>(num_workers_),
@@ -84,6 +85,7 @@ class SplitBagsOp final : public TableBatchOp {
     for (const std::vector<int64_t>* row :
          {&split.keys_to(), &split.bags_to(), &tables, &split.values_from()}) {
       for (const int64_t count : *row) {
+        // Counts travel as int32.
         if (count > std::numeric_limits<int32_t>::max()) {
           return InvalidArgumentError("A worker may be asked for at most 2^31 - 1 values at once: ",
                                       "use smaller batches. Received: ", count, ".");
@@ -123,6 +125,8 @@ class JoinOp : public TableBatchOp {
     join->splits = splits->flat<int64_t>().data();
     join->num_values = static_cast<size_t>(num_values);
     join->weights = batch->weights();
+    // A mean divides by the number of indices in the bag, and not by the number of sums that came
+    // back for it.
     join->divisors = combiner_ == Combiner::kMeanOfCount ? batch->offsets() : nullptr;
     const int64_t count = sources->NumElements();
     const int64_t* const ends = join->splits + splits->NumElements();
@@ -132,6 +136,8 @@ class JoinOp : public TableBatchOp {
       return InvalidArgumentError("`splits` must go from 0 to the number of sources, ", count,
                                   ", in ", batch->num_bags(), " steps that do not go back.");
     }
+    // With weights every key is a source of its own, and weights are read by the position of the
+    // source.
     if (batch->is_weighted() && !std::equal(join->splits, ends, batch->offsets())) {
       return InvalidArgumentError("`splits` must equal `offsets` if there are weights.");
     }
@@ -139,6 +145,7 @@ class JoinOp : public TableBatchOp {
       const int64_t dim = dims_[static_cast<size_t>(piece.table)];
       for (int64_t at = join->splits[piece.first_bag];
            at < join->splits[piece.first_bag + piece.num_bags]; ++at) {
+        // JoinBags reads dim values from each source without a check.
         if (join->sources[at] >= 0 && join->sources[at] <= num_values - dim) continue;
         return InvalidArgumentError("`sources` must be from 0 to ", num_values - dim,
                                     " for rows of ", dim, ". Received: ", join->sources[at], ".");

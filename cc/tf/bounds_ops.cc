@@ -95,6 +95,7 @@ class CheckBoundsOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(4, {}, &events));
     changed->scalar<bool>()() = dropped > 0;
     events->scalar<int64_t>()() = mends_ ? faults.events : 0;
+    // The usual case costs one read of the indices and no copy.
     if (dropped == 0) {
       context->set_output(0, indices);
       context->set_output(1, offsets);
@@ -117,6 +118,7 @@ class CheckBoundsOp : public tf::OpKernel {
     int64_t bags = 0;
     for (int64_t i = 0; i < features; ++i) {
       const int64_t count = bag_counts.flat<int64_t>()(i);
+      // Keeps bags + 1, below, from overflowing.
       if (count < 0 || count > INT64_MAX - 1 - bags) {
         return InvalidArgumentError("`num_bags` of '", owner_,
                                     "' must not be negative. Received: ", count, ".");
@@ -154,6 +156,7 @@ class CheckBoundsOp : public tf::OpKernel {
     if (!mends_ || last == 0) return InvalidArgumentError(faults->first, ".");
     if (warns_) Warn(faults->first, faults->events, &of_offsets_);
     tf::Tensor own;
+    // A copy, because the input may be used by other ops.
     TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_INT64, offsets->shape(), &own));
     int64_t* const to = own.flat<int64_t>().data();
     for (int64_t i = 0; i <= last; ++i) to[i] = mended(i, i == 0 ? 0 : to[i - 1]);
@@ -189,9 +192,12 @@ class CheckBoundsOp : public tf::OpKernel {
       const uint64_t rows = static_cast<uint64_t>(rows_[feature]);
       int64_t bad = 0, pruned = 0;
       for (int64_t i = begin; i < end; ++i) {
+        // As an unsigned number, a negative id is out of bounds as well. Without branches,
+        // compilers vectorize the loop.
         bad += static_cast<uint64_t>(ids[i]) >= rows ? 1 : 0;
         pruned += ids[i] == kPruned ? 1 : 0;
       }
+      // -1 is above all rows as an unsigned number, so it was counted as bad.
       bad -= pruned;
       if (has_padding_ && padding_ == kPruned) pruned = 0;  // counted above
       if (has_padding_ && padding_ != kPruned && static_cast<uint64_t>(padding_) >= rows) {

@@ -47,11 +47,14 @@ struct PartAttributes {
       wires.push_back(names[i] == "same"       ? WireType::kAsTheyAre
                       : names[i] == "bfloat16" ? WireType::kBFloat16
                                                : WireType::kHalf);
+      // Keys must arrive bit by bit, and rows of other types are narrow already or chosen for their
+      // precision.
       if (wires[i] != WireType::kAsTheyAre && types[i] != tf::DT_FLOAT) {
         return InvalidArgumentError("`wire_types` must be same for a part that is not float32. ",
                                     "Received: ", names[i], " for ", tf::DataTypeString(types[i]),
                                     ".");
       }
+      // Resources and variants have no bytes that another process could read.
       if (types[i] != tf::DT_STRING && tf::DataTypeSize(types[i]) == 0) {
         return InvalidArgumentError("`part_types` must be numbers or strings. Received: ",
                                     tf::DataTypeString(types[i]), ".");
@@ -107,6 +110,7 @@ class PartsOut {
       for (size_t worker = 0; worker < num_workers_; ++worker) {
         begins.push_back(begins.back() + static_cast<size_t>(numbers[worker]));
       }
+      // Pack trusts these ranges, so they are checked against the tensor here.
       if (static_cast<int64_t>(begins.back()) != tensor.dim_size(0)) {
         return InvalidArgumentError(
             "`parts` must have as many rows as `counts` says. Received: ", tensor.dim_size(0),
@@ -130,6 +134,8 @@ class PartsOut {
   }
   uint64_t WordsTo(size_t worker) const {
     uint64_t words = 0;
+    // A worker's own share does not travel: UnpackMessages takes it from the parts that were
+    // packed.
     if (static_cast<int64_t>(worker) == attributes_->rank) return words;
     for (size_t part = 0; part < tensors_.size(); ++part) words += WordsTo(worker, part);
     return words;
@@ -183,6 +189,7 @@ class MessageWordsOp final : public ExchangeOp {
         context->allocate_output(0, {static_cast<int64_t>(parts.num_workers())}, &words));
     for (size_t worker = 0; worker < parts.num_workers(); ++worker) {
       const uint64_t some = parts.WordsTo(worker);
+      // The workers exchange these numbers as int32.
       if (some >= kMaxCapacityWords) return TooLong(some);
       words->flat<int32_t>().data()[worker] = static_cast<int32_t>(some);
     }
@@ -219,6 +226,7 @@ class PlanExchangeOp final : public ExchangeOp {
   absl::Status Run(tf::OpKernelContext* context) override {
     const tf::Tensor& gathered = context->input(0);
     TF_RETURN_IF_ERROR(CheckRank(gathered, "gathered", 1));
+    // Can't overflow: kMostTables and kMostWorkers bound the product below 2^49.
     const int64_t of_worker = (num_tables_ + 1) * num_workers_;
     if (gathered.NumElements() != of_worker * num_workers_) {
       return InvalidArgumentError("`gathered` must have ", of_worker, " numbers of each worker. ",
@@ -240,6 +248,7 @@ class PlanExchangeOp final : public ExchangeOp {
           reply += WordsOfBytes(static_cast<uint64_t>(count) *
                                 static_cast<uint64_t>(reply_row_bytes_[part]));
         }
+        // A worker sends no reply to itself.
         if (from == to) reply = 0;
         const int64_t words = of_from[num_tables_ * num_workers_ + to];
         if (words < 0) return Damaged(from, words);
@@ -248,6 +257,9 @@ class PlanExchangeOp final : public ExchangeOp {
       }
     }
     if (most_in_reply >= kMaxCapacityWords) return TooLong(most_in_reply);
+    // All workers see the same gathered numbers, so they compute the same capacities without
+    // another exchange. There are fewer than 256 sizes, because TensorFlow never forgets which
+    // shape went under the key of a collective.
     TF_RETURN_IF_ERROR(Give(context, 0, CapacityFor(most)));
     TF_RETURN_IF_ERROR(Give(context, 2, CapacityFor(most_in_reply)));
     tf::Tensor* received;
@@ -303,6 +315,7 @@ class PackMessagesOp final : public ExchangeOp {
     TF_RETURN_IF_ERROR(parts.Read(context, attributes_, counts));
     const size_t words = static_cast<size_t>(capacity);
     for (size_t worker = 0; worker < parts.num_workers(); ++worker) {
+      // A plan of other counts than these would overrun the message.
       if (parts.WordsTo(worker) > words) {
         return InvalidArgumentError("`capacity` must have room for each message. Received: ",
                                     capacity, " words for ", parts.WordsTo(worker), ".");
@@ -319,6 +332,7 @@ class PackMessagesOp final : public ExchangeOp {
         char* const message = out + worker * words * kWordBytes;
         const size_t used = static_cast<size_t>(parts.WordsTo(worker)) * kWordBytes;
         parts.Pack(worker, message);
+        // The padding travels too. It must not carry this process's memory to others.
         std::fill(message + used, message + words * kWordBytes, '\0');
       }
     };
@@ -407,6 +421,7 @@ class UnpackMessagesOp final : public ExchangeOp {
         } else {
           const size_t bytes = RowBytes(part);
           words = WordsOfBytes(count * WireRowBytes(bytes, attributes_.wires[part]));
+          // Strings before this part may have taken more than the minimum that was checked above.
           if (words > capacity - word) return TooShort(capacity, worker);
           UnpackRows(from, count, bytes, attributes_.wires[part],
                      static_cast<char*>(outputs[part]->data()) + at[part] * bytes);
@@ -442,6 +457,7 @@ class UnpackMessagesOp final : public ExchangeOp {
       }
       const int32_t* const numbers = attributes_.CountsOf(part, own_counts);
       int64_t begin = 0, size = 0;
+      // The own share begins behind those of all workers with a lower number.
       for (int64_t worker = 0; worker < own_counts.dim_size(1); ++worker) {
         if (worker < attributes_.rank) begin += numbers[worker];
         size += numbers[worker];

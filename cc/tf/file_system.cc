@@ -98,6 +98,7 @@ absl::Status FileSink::Close() {
   absl::Status status = file_->Sync();
   // A file system without a flush, such as an object store, writes everything in Close.
   if (absl::IsUnimplemented(status)) status = absl::OkStatus();
+  // Also after a failed flush, or the file would stay open.
   const absl::Status closed = file_->Close();
   TF_RETURN_IF_ERROR(status);
   TF_RETURN_IF_ERROR(closed);
@@ -127,6 +128,8 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
     file = opened.get();
   }
   const absl::Status status = file->Read(offset, size, &read, to);
+  // TensorFlow reports a short read as OutOfRange. That is a truncated file, and not a failure of
+  // the file system.
   if (read.size() != size || (!status.ok() && !absl::IsOutOfRange(status))) {
     if (status.ok() || absl::IsOutOfRange(status)) {
       return Status::DataLoss("'" + path_ + "' ends before byte " + std::to_string(offset + size) +
@@ -134,6 +137,7 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
     }
     return ToCore(status);
   }
+  // A file system may return its own memory, such as a mapping, and leave the buffer alone.
   if (read.data() != to) std::memmove(to, read.data(), size);
   return Status();
 }
@@ -192,6 +196,8 @@ absl::Status Folder::Replace(const std::string& file, const std::string& aside,
   const absl::Status closed = sink->Close();
   if (!status.ok()) return absl::UnavailableError(status.message());
   TF_RETURN_IF_ERROR(closed);
+  // Readers see the old file or the new one. A store without atomic moves writes an object at once
+  // when it is closed, so there the file is written directly.
   if (can_rename) TF_RETURN_IF_ERROR(env->RenameFile(PathOf(aside), PathOf(file)));
   return Sync();
 }
@@ -211,6 +217,7 @@ bool Folder::Link(const std::string& from, const std::string& file) const {
   const std::string to = PathOf(file);
   const char* const local = LocalPath(to);
   if (local == nullptr || link(from.c_str(), local) != 0) return false;
+  // The linked file is another table's, which may not have flushed it.
   if (SyncLocal(to).ok()) return true;
   Remove(file);
   return false;

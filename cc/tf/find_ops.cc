@@ -57,6 +57,7 @@ class FindOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(find(default_rows, numbers.data()));
     WriteStrings(exec, *table->value_strings(), numbers.data(), num_values, 0, values);
+    // A lookup adds no strings to the dictionary, so the defaults of absent keys have no numbers.
     if (!insert) WriteDefaults(defaults, flags, table->dim(), values);
     return absl::OkStatus();
   }

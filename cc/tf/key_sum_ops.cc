@@ -96,6 +96,7 @@ class DistinctKeysOp : public tf::OpKernel {
       if (tensor.dtype() == tf::DT_STRING) {
         const tf::tstring* const from = tensor.flat<tf::tstring>().data();
         tf::tstring* const to = distinct->flat<tf::tstring>().data();
+        // A string's number is 1 and the position of its first occurrence.
         for (size_t i = 0; i < sums.size(); ++i) to[i] = from[wide_distinct[i] - 1];
       } else {
         NarrowKeys(wide_distinct.data(), sums.size(), 0, distinct);
@@ -117,6 +118,7 @@ class DistinctKeysOp : public tf::OpKernel {
     const bool is_padded = attributes() != nullptr && !attributes()->padding_string.empty();
     for (size_t i = 0; i < batch.size; ++i) {
       const bool is_padding = is_padded && batch[i] == attributes()->padding_string.front();
+      // From 1, because 0 is kNoKey.
       (*numbers)[i] = is_padding ? StringKeys::kNoKey : (*numbers)[i] + 1;
     }
     return absl::OkStatus();

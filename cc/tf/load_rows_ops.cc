@@ -68,8 +68,11 @@ class OpenSavedRowsOp : public TableOp {
                               std::vector<int64_t>* waiting) {
     const SavedRows::File* slots;
     TF_RETURN_IF_ERROR(rows.FindSlots(&slots));
+    // Checked before anything changes, and again by the change of rule.
     if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
     {
+      // No row may come between the look at the size and the change of seed: it would have been
+      // drawn with the old one.
       PausedTables paused(table->allocator());
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
       if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table, waiting));
@@ -123,9 +126,11 @@ class OpenSavedRowsOp : public TableOp {
     std::shared_ptr<Admission> all;
     for (const auto& file : rows.files()) {
       const std::vector<int64_t>& counts = file->policy.admission;
+      // The newest save of a chain has the counts of the older ones too.
       if (!file->newer.empty() || !file->policy.CountsFor(settings)) continue;
       std::shared_ptr<Admission> one;
       TF_RETURN_IF_ERROR(settings.NewAdmission(table->allocator(), &one));
+      // Into an admission of its own, so that a damaged file leaves the table's as it is.
       TF_RETURN_IF_ERROR(file->Damaged(ToTensorFlow(one->Load(counts.data(), counts.size()))));
       if (all == nullptr) {
         all.swap(one);
@@ -139,6 +144,8 @@ class OpenSavedRowsOp : public TableOp {
     }
     if (all == nullptr) return absl::OkStatus();
     std::vector<int64_t> numbers;
+    // The merged counts go through their saved form, which Load takes over as a whole or not at
+    // all.
     TF_RETURN_IF_ERROR(ToTensorFlow(all->Save(&numbers)));
     TF_RETURN_IF_ERROR(ToTensorFlow(table->admission()->Load(numbers.data(), numbers.size())));
     // Dictionary numbers mean nothing to callers.
@@ -244,7 +251,11 @@ class LoadSavedRowsOp : public TableOp {
     const SavedRows::File& file = saved->FileOf(number);
     const RowFileHeader& header = file.reader.header();
     ExecContext exec = ThreadPoolOf(context, table);
+    // Admission and the bound do not apply: these rows had their place when they were saved.
+    // KeepBounds sees to the bound afterwards.
     exec.restoring = true;
+    // Rows without statistics count as used in a step that is over. In the present one they could
+    // not be evicted.
     if (!file.HasAllStatistics(*table)) exec.now = table->clock()->LastStep();
 
     // The table may exceed its bound until the statistics decide which rows leave. The save mutex
@@ -279,6 +290,7 @@ class LoadSavedRowsOp : public TableOp {
         TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(i)->eviction()->AssignStatistics(
             exec, batch, header.statistics, block->statistics)));
       }
+      // These keys have rows now and wait no longer.
       if (table->admission() != nullptr) table->admission()->Forget(batch.keys, batch.size);
     }
     return KeepBounds(exec, table);

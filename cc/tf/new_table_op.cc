@@ -47,6 +47,7 @@ class NewTableOp : public tf::OpKernel {
     TableResource* resource;
     OP_REQUIRES_OK(context, TableResource::Create(signature, options, storage, gpu_, &resource));
     tf::ResourceMgr* const manager = context->resource_manager();
+    // No two tables of a process share a name, so this never finds an existing one.
     static std::atomic<uint64_t> count{0};
     const std::string name = absl::StrCat("tf_embed_new/", count.fetch_add(1));
     OP_REQUIRES_OK(context, manager->Create(manager->default_container(), name, resource));

@@ -38,6 +38,8 @@ class OnGpu {
 #undef TF_EMBED_KEY
       builder.TypeConstraint("key_dtype", types);
     }
+    // The class behind REGISTER_KERNEL_BUILDER, because the macro takes no list of arguments that
+    // is known at run time only.
     tf::kernel_factory::OpKernelRegistrar(
         builder.Build(), op, [](tf::OpKernelConstruction* construction) -> tf::OpKernel* {
           return new Kernel(construction);

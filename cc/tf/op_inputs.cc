@@ -47,6 +47,7 @@ absl::Status CheckListLengths(tf::OpKernelConstruction* construction) {
       {"num_tokens", "token", 1}, {"num_trained", "trained", 1}, {"num_weights", "weights", 1},
   };
   for (const Lengths& list : kLists) {
+    // Op definitions can't bound the length of a list input, so kernels do.
     if (!construction->HasAttr(list.attribute)) continue;
     int64_t length;
     TF_RETURN_IF_ERROR(construction->GetAttr(list.attribute, &length));

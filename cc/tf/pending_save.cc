@@ -17,6 +17,8 @@ namespace tf = ::tensorflow;
 
 uint64_t NewSaveNumber() {
   std::random_device random;
+  // At random, because processes that save to one folder share no counter. A collision would let
+  // files of two saves pass as one.
   return uint64_t{random()} << 32 | random();
 }
 
@@ -34,6 +36,7 @@ PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
 
 void PendingSave::GiveUp() {
   if (!begun_ || committed_) return;
+  // Removal runs once: the destructor calls this again.
   begun_ = false;
   for (const std::string& file : FileNames()) folder_->Remove(file);
   folder_->Remove(Aside());
@@ -97,6 +100,8 @@ void PendingSave::EndFile(const RowFileWriter& writer) {
 }
 
 absl::Status PendingSave::Commit() {
+  // The contents first, then their names, then the manifest: at each moment of a crash the manifest
+  // on disk names complete files.
   for (const auto& sink : sinks_) TF_RETURN_IF_ERROR(sink->Close());
   // Flush the row files' directory entries before the manifest names them.
   TF_RETURN_IF_ERROR(folder_->Sync());
@@ -109,6 +114,7 @@ absl::Status PendingSave::Commit() {
     }
     TF_RETURN_IF_ERROR(found);
   }
+  // The save exists from here on. The removal of older files can fail without harm.
   TF_RETURN_IF_ERROR(PutManifest());
   committed_ = true;
   RemoveOlder();
@@ -173,6 +179,8 @@ void PendingSave::RemoveOlder() const {
     oldest = UINT64_MAX;
     for (const uint32_t rank : own->second) {
       RowManifest manifest;
+      // An unreadable part: nothing of another number of processes is removed, since it may be the
+      // only whole save.
       if (!ReadManifest(*folder_, names_, rank, own->first, &manifest).ok()) oldest = 0;
       oldest = std::min(oldest, manifest.milliseconds);
     }
@@ -216,11 +224,14 @@ absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
                                 " shards. Received: ", joined.files.size(), ".");
   }
   for (const RowManifest::File& file : joined.files) {
+    // The joined manifest must not name a file that a concurrent save has removed.
     TF_RETURN_IF_ERROR(tf::Env::Default()->FileExists(folder.PathOf(file.name)));
   }
   const std::string manifest = names.Manifest(0, 1);
   TF_RETURN_IF_ERROR(folder.Replace(manifest, manifest + ".aside", joined.Encode()));
   for (uint32_t rank = 0; rank < place.processes; ++rank) {
+    // After the joined one is in place: until then the parts are the save. With one process the two
+    // have the same name.
     if (place.processes > 1) folder.Remove(names.Manifest(rank, place.processes));
   }
   *save = joined.save;

@@ -33,6 +33,7 @@ class RestrictOp : public TableOp {
                                   "' must be a number of rows. Received: ", num_reserved, ".");
     }
     const uint8_t needed = StatisticsOf(order_).bits();
+    // Without them all ranks would be 0, and the rows to leave would be chosen by their hashes.
     if ((needed & ~table->statistics().bits()) != 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "Table '", table->name(),
@@ -41,6 +42,7 @@ class RestrictOp : public TableOp {
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     size_t removed = 0;
+    // Exclusive: strings of removed rows are dropped at its end.
     const StringKeyScope string_scope(table, KeyUse::kErase);
     const std::vector<Table*> shards = table->shards();
     TF_RETURN_IF_ERROR(
@@ -69,6 +71,7 @@ class DrainEvictedOp : public TableOp {
       return absl::FailedPreconditionError(
           absl::StrCat("Table '", table->name(), "' keeps no log of evicted rows."));
     }
+    // The log forgets the rows only if this succeeds, so a failed allocation loses none.
     return table->evicted()->Drain([&](const EvictionLog::Rows& rows) -> absl::Status {
       tf::Tensor *keys, *values;
       const int64_t size = static_cast<int64_t>(rows.size);
@@ -155,6 +158,7 @@ class SetScoresOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(ToTensorFlow(words.Resize(keys.size())));
     const int64_t* const given = scores.flat<int64_t>().data();
+    // Statistics are unsigned words, in the order of the scores.
     std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
     const ExecContext exec = ThreadPoolOf(context, table);
     const WholeWrite whole(*table);
@@ -182,6 +186,7 @@ class SetClockOp : public TableOp {
                                   kMaxEpoch, ". Received: ", step, ", ", milliseconds, " and ",
                                   epoch, ".");
     }
+    // The step first: SetEpoch keeps the epoch as a difference to it.
     if (step > 0) table->clock()->SetStep(static_cast<uint64_t>(step));
     if (milliseconds >= -1) table->clock()->SetTime(milliseconds);
     if (epoch >= 0) table->clock()->SetEpoch(static_cast<uint64_t>(epoch));

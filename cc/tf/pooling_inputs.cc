@@ -22,6 +22,7 @@ absl::Status PoolingAttributes::Read(tf::OpKernelConstruction* construction) {
 absl::Status PoolingAttributes::ReadPadding(tf::OpKernelConstruction* construction) {
   TF_RETURN_IF_ERROR(construction->GetAttr("padding", &padding));
   TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_string));
+  // Both lists are checked together, because an op has keys of one type only.
   const size_t keys = padding.size() + padding_string.size();
   if (keys <= 1) return absl::OkStatus();
   return InvalidArgumentError("`padding` must be at most one key. Received: ", keys, " keys.");
@@ -72,6 +73,7 @@ absl::Status ReadBags(tf::OpKernelContext* context, const tf::TensorShape& keys,
   const size_t rank = static_cast<size_t>(dense_shape.dim_size(0));
   TF_RETURN_IF_ERROR(
       ToTensorFlow(bags->OfIndices(indices.flat<int64_t>().data(), num_keys, sizes, rank)));
+  // After OfIndices, which has checked that the sizes are not negative.
   for (size_t axis = 0; axis + 1 < rank; ++axis) TF_RETURN_IF_ERROR(AddAxis(sizes[axis], shape));
   return absl::OkStatus();
 }

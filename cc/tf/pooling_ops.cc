@@ -29,8 +29,12 @@ class FindPooledOp : public TableOp {
     Pooling pooling{attributes_.combiner, nullptr, attributes_.padding_key()};
     tf::TensorShape shape;
     tf::Tensor* pooled;
+    // The find asks for the shard key by key, because keys that were split by shard would tear bags
+    // apart.
     TF_RETURN_IF_ERROR(KeysInput::ReadUnspread(context, table, KeyUse::kRead, &keys));
     if (context->input(1).dtype() == tf::DT_STRING && !attributes_.padding_string.empty()) {
+      // Padding is compared as a string, and gets the key that no string has. So it is never looked
+      // up.
       keys.ReplaceString(context->input(1), attributes_.padding_string.front(), StringKeys::kNoKey);
     }
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));

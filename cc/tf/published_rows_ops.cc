@@ -42,6 +42,8 @@ class OpenPublishedRowsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
     TF_RETURN_IF_ERROR(SavedRows::OpenAlone(place, *table, &rows));
     for (const auto& file : rows->files()) {
+      // The folder may have been replaced since it was announced, and rows of another save would
+      // not fit the changes that follow.
       if (file->reader.header().save == static_cast<uint64_t>(save)) continue;
       return absl::DataLossError(
           absl::StrCat("'", file->source->name(), "' is of another save than was published."));
@@ -114,6 +116,7 @@ class BeginPublishedRowsOp : public TableOp {
       }
     }
     TF_RETURN_IF_ERROR(ToTensorFlow(present.Build()));
+    // A key may have left more than once.
     std::sort(left->begin(), left->end());
     left->erase(std::unique(left->begin(), left->end()), left->end());
     const auto is_back = [&](int64_t key) { return present.Has(key); };
@@ -133,11 +136,13 @@ class BeginPublishedRowsOp : public TableOp {
       TF_RETURN_IF_ERROR(rows->ReadBlock(number, &block));
       const int64_t* keys = block->keys;
       if (keys == nullptr) {
+        // A string that the table does not have gets the key that it would get, which no row has.
         TF_RETURN_IF_ERROR(string_scope->Keys(exec, block->key_strings, &numbers));
         keys = numbers.data();
       }
       TF_RETURN_IF_ERROR(ToTensorFlow(saved.Add(keys, block->size)));
     }
+    // Writers are paused only for the scan below, and not while files are read.
     TF_RETURN_IF_ERROR(ToTensorFlow(saved.Build()));
     PausedTables paused(table.allocator());
     TF_RETURN_IF_ERROR(PauseWriters(table, &paused));

@@ -59,6 +59,8 @@ class TableRoute {
     TF_RETURN_IF_ERROR(AddAxis(gradients.dim_size(1), &shape));
     tf::Tensor* sums;
     TF_RETURN_IF_ERROR(context->allocate_output(output, shape, &sums));
+    // Sums stay in the compute type, because the owner adds the sums of other workers to them
+    // before it rounds.
     if (sums->dtype() != ComputeType(gradients.dtype())) {
       return InvalidArgumentError("`sum_dtypes` must be ",
                                   tf::DataTypeString(ComputeType(gradients.dtype())),

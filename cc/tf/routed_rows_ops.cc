@@ -55,6 +55,8 @@ class RoutedRowsOp final : public ExchangeOp {
     TF_RETURN_IF_ERROR(context->input("routed", &routed));
     TF_RETURN_IF_ERROR(context->input("rows", &rows));
     TF_RETURN_IF_ERROR(context->input("places", &places));
+    // The keys were routed before the step ran. If the model computes others, the rows would belong
+    // to other keys and nothing else would notice.
     if (noted.size() > 0 && !AreSame(*keys, noted[0])) {
       return InvalidArgumentError("The ids of a lookup in '", label_,
                                   "' must depend on the inputs of the model alone, because the ",
@@ -70,6 +72,7 @@ class RoutedRowsOp final : public ExchangeOp {
       return InvalidArgumentError("`places` must have one number for each of `keys`. Received: ",
                                   places->NumElements(), " for ", keys->NumElements(), ".");
     }
+    // A position from another worker's counts may be out of range; the copy below does not check.
     TF_RETURN_IF_ERROR(CheckPlaces(*places, rows->dim_size(0)));
     tf::TensorShape shape = keys->shape();
     TF_RETURN_IF_ERROR(AddAxis(rows->dim_size(1), &shape));
@@ -135,6 +138,7 @@ class RoutedRowsGradientOp final : public ExchangeOp {
     const auto add = [&](auto tag) {
       using T = decltype(tag);
       T* const to = sums->flat<T>().data();
+      // A distinct key without a gradient in this batch keeps 0.
       std::fill_n(to, size, T{0});
       AddAtPlaces(gradient.flat<T>().data(), numbers, count, dim, to);
     };
@@ -189,6 +193,7 @@ class UnlessFrozenOp final : public ExchangeOp {
     TF_RETURN_IF_ERROR(CheckRank(keys, "keys", 1));
     TF_RETURN_IF_ERROR(CheckRank(gradients, "gradients", 2));
     TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "trained", &trained));
+    // The tensors pass through without a copy.
     if (trained) {
       context->set_output(0, keys);
       context->set_output(1, gradients);

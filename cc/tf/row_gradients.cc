@@ -35,6 +35,8 @@ RowGradients RowGradients::Sum(const RowGradients& first, const RowGradients& se
   {
     std::lock_guard<std::mutex> lock(longer.list_->mutex);
     std::vector<Part>& parts = longer.list_->parts;
+    // Nothing was appended behind this value's part of the list, so it can grow in place. A loop of
+    // n iterations thus costs n appends and not n copies.
     if (parts.size() == longer.size_) {
       parts.insert(parts.end(), added.begin(), added.end());
       RowGradients sum;
@@ -43,6 +45,7 @@ RowGradients RowGradients::Sum(const RowGradients& first, const RowGradients& se
       return sum;
     }
   }
+  // Another sum has grown the list already, as after a branch. This one needs its own.
   std::vector<Part> parts = longer.parts();
   parts.insert(parts.end(), added.begin(), added.end());
   return RowGradients(std::move(parts));
@@ -71,6 +74,7 @@ bool RowGradients::Decode(tf::VariantTensorData data) {
   std::vector<Part> parts;
   for (int i = 0; i < data.tensors_size(); i += 2) {
     const Part part = {data.tensors(i), data.tensors(i + 1)};
+    // The bytes may come from another process, or from a damaged graph.
     if (part.keys.dims() != 1 || part.values.dims() != 2) return false;
     parts.push_back(part);
   }
@@ -83,6 +87,7 @@ namespace {
 namespace registration = tf::variant_op_registry_fn_registration;
 
 absl::Status ZerosLike(tf::OpKernelContext*, const RowGradients&, RowGradients* zeros) {
+  // TensorFlow asks for zeros of the branch that was not taken. No list is needed for them.
   *zeros = RowGradients();
   return absl::OkStatus();
 }

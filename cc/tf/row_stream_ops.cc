@@ -37,6 +37,8 @@ class OpenRowStreamOp : public tf::OpKernel {
     const SavedRows::File* slots;
     TF_RETURN_IF_ERROR(rows->FindSlots(&slots));
     TableMeta shown = header.meta;
+    // Files of a chain may be from before the table was trained, so the rule is that of a file with
+    // slots.
     if (slots != nullptr) shown.rule = slots->reader.header().meta.rule;
     uint64_t num_rows;
     TF_RETURN_IF_ERROR(rows->CountRows(&num_rows));
@@ -94,6 +96,7 @@ class ReadRowStreamOp : public tf::OpKernel {
         2, {size, static_cast<int64_t>(rule.slots_per_row())}, &outputs[2]));
     NarrowKeys(block->keys, block->size, 0, outputs[0]);
     Copy(block->weights, block->size * header.weight_bytes(), outputs[1]);
+    // A file from before the rule; its rows have no slots.
     if (header.meta.rule.slots_per_row() == 0) {
       FillSlots(rule, slot_size, outputs[2]);
     } else {
@@ -134,6 +137,7 @@ class RowStream {
     header_.value_type = kind_.value_type;
     header_.save = pending_.number();
     header_.meta = meta;
+    // A load takes the seed only from a file that has a policy, so an empty one marks the origin.
     if (has_origin) header_.policy = SavedPolicy().Encode();
     FileSink* sink;
     TF_RETURN_IF_ERROR(pending_.Begin());

@@ -33,6 +33,7 @@ absl::Status ReadSlotTypes(tf::OpKernelConstruction* construction, RuleKind kind
                            std::vector<SlotType>* types) {
   tf::DataTypeVector given;
   TF_RETURN_IF_ERROR(construction->GetAttr("slot_types", &given));
+  // The number of groups is the same for every dim, so any dim serves here.
   const size_t groups = FusedSlots(kind, 1).num_groups;
   if (!given.empty() && given.size() != groups) {
     return InvalidArgumentError("`slot_types` must be none, or one for each of ", groups,
@@ -84,6 +85,7 @@ absl::Status ReadExternalRule(tf::OpKernelConstruction* construction, RuleSlots*
   TF_RETURN_IF_ERROR(construction->GetAttr("slot_widths", &widths));
   TF_RETURN_IF_ERROR(construction->GetAttr("slot_initial_values", &text));
   TF_RETURN_IF_ERROR(ReadNumbers(text, "slot_initial_values", &initial_values));
+  // AddGroup has an array of kMaxGroups and does not check.
   if (widths.size() > RuleSlots::kMaxGroups || widths.size() != initial_values.size()) {
     return InvalidArgumentError("`slot_widths` must be at most ", RuleSlots::kMaxGroups,
                                 " numbers, with as many `slot_initial_values`. Received: ",

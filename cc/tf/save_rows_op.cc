@@ -48,6 +48,7 @@ absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* 
       const ExecContext context = ExecContext::Serial().Holding(Held::kPaused);
       TF_RETURN_IF_ERROR(file.AppendLinks(context, shard, &linked));
     }
+    // Rows in linked files are skipped here.
     for (ExportCursor cursor{0, false, &linked}; !cursor.done;) {
       TF_RETURN_IF_ERROR(
           ToTensorFlow(shard->maintenance()->ExportBatch(file.rows_of_block(), &cursor, &rows)));
@@ -65,6 +66,7 @@ absl::Status Save(TableResource* table, SavePlace place, const Wanted& wanted) {
   PendingSave save(std::move(place), KindOf(*table));
   TF_RETURN_IF_ERROR(save.Begin());
   TF_RETURN_IF_ERROR(WriteRows(table, wanted, &save));
+  // Writers run again: WriteRows has returned, and only the flush remains.
   return save.Commit();
 }
 

@@ -76,6 +76,7 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
   const RowFileNames names(place.file_name);
   std::vector<std::string> files;
   const absl::Status listed = folder.List(&files);
+  // A folder that is not there has no save, which NoSave reports with the path.
   if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
   const SavedRanks ranks = RanksIn(names, files);
   uint32_t processes = 0;
@@ -85,6 +86,7 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
     if (!IsComplete(some)) continue;
     // A crash may leave two complete saves; the newer one counts.
     uint64_t milliseconds = 0;
+    // Only then: a file system over the network takes long for each manifest.
     if (complete > 1) TF_RETURN_IF_ERROR(TimeOf(folder, names, some, &milliseconds));
     if (processes == 0 || milliseconds > latest) {
       processes = some.first;
@@ -134,6 +136,7 @@ absl::Status OpenNamed(const Folder& folder, const std::string& name, uint64_t b
                        std::unique_ptr<SavedRows::File>* file) {
   std::unique_ptr<FileSource> source;
   TF_RETURN_IF_ERROR(FileSource::Open(folder.PathOf(name), stays_open, &source));
+  // A cheap check for truncated copies, before any block is read.
   if (source->size() != bytes) {
     return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: it has ",
                                             source->size(), " bytes, and had ", bytes,
@@ -294,6 +297,7 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, bool alone, All
   std::vector<uint64_t> saves, last_saves;
   for (int tries = 0; tries < kMaxTries; ++tries) {
     std::vector<RowManifest> parts;
+    // A new object for each try: files of two saves must not mix.
     rows->reset(new SavedRows(allocator));
     status = FindParts(place, whole, &(*rows)->by_key_, &parts);
     saves.clear();
@@ -324,6 +328,7 @@ absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& mani
     const uint64_t since = save.since;
     const std::string newer_path = path;
     path = tf::io::JoinPath(tf::io::Dirname(path), save.since_name);
+    // A damaged or crafted chain may lead back to itself.
     if (newer.size() > kMaxChain || !numbers.insert(since).second) {
       return absl::DataLossError(absl::StrCat("'", newer_path, "' is changes of itself."));
     }
@@ -362,7 +367,11 @@ absl::Status SavedRows::OpenLinks(const Folder& folder, const RowManifest& manif
   }
   for (size_t number = begin; number < linked_.size(); ++number) {
     File& file = *linked_[number];
+    // Reads every byte. So a load that has begun can't stop at damage with half of the rows
+    // replaced.
     TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
+    // A file can be whole by itself and still be another one than was linked; its length may be
+    // equal.
     if (file.reader.checksum() != manifest.links[number - begin].checksum) return NotSaved(file);
     links->push_back(&file.reader);
   }
@@ -394,6 +403,7 @@ absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manife
     const RowFileHeader& header = file.reader.header();
     TF_RETURN_IF_ERROR(table != nullptr ? file.CheckFits(*table) : CheckAlike(*files_[0], file));
     file.newer = newer;
+    // Each file is whole by itself. This tells whether they belong to each other.
     if (header.has_changes != (manifest.since != 0) || file.reader.checksum() != named.checksum ||
         file.reader.rows() != named.rows || header.save != manifest.save ||
         header.shard != number - begin || header.num_shards != manifest.files.size() ||
@@ -422,6 +432,8 @@ absl::Status SavedRows::ReadNewest(size_t block, RowBlock* rows) const {
   size_t count = 0;
   for (size_t i = 0; i < rows->size; ++i) {
     const auto has = [&](const auto& keys) { return keys->Has(rows->keys[i]); };
+    // A key that a newer save of the chain has, or says has left, is not taken from this one. So
+    // blocks may be loaded in any order.
     if (std::none_of(file.newer.begin(), file.newer.end(), has)) {
       places[count++] = static_cast<uint32_t>(i);
     }
@@ -478,7 +490,9 @@ absl::Status SavedRows::FindSlots(const File** found) const {
 
 absl::Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows) {
   std::lock_guard<std::mutex> lock(mutex_);
+  // SavedKeys and LoadSavedRows ask for the same block one after the other.
   if (last_rows_ == nullptr || last_block_ != block) {
+    // Frees the old block before the new one is read, so there is memory for one only.
     last_rows_.reset();
     auto read = std::make_shared<RowBlock>(allocator_);
     TF_RETURN_IF_ERROR(ReadNewest(block, read.get()));

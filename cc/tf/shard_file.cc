@@ -69,6 +69,7 @@ absl::Status ShardFile::Begin(const RowFileHeader& header, size_t shard) {
 }
 
 absl::Status ShardFile::Append(WholeRows* whole) {
+  // The change word is of this process's snapshots and means nothing in a file.
   whole->KeepStatistics(table_.statistics().size(), table_.statistics().OfUse().size());
   RowsToWrite rows;
   rows.size = whole->size;
@@ -82,6 +83,7 @@ absl::Status ShardFile::Append(WholeRows* whole) {
   rows.key_strings = key_strings.Batch(rows.size);
   rows.value_strings = value_strings.Batch(rows.size * table_.dim());
   TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Append(rows)));
+  // For RowsSaved: another thread shows the progress of a save.
   table_.AddRowsSaved(rows.size);
   return absl::OkStatus();
 }

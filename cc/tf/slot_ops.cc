@@ -57,6 +57,8 @@ class FindSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
+    // Before the lookup, and not by it: slots of two rules have different widths, and the outputs
+    // are allocated.
     TF_RETURN_IF_ERROR(SetRuleOfAll(rule_, table));
     // Part of a training step, so expired rows are re-initialized by this lookup.
     const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
@@ -120,6 +122,7 @@ class AssignSlotsOp : public TableOp {
     // Check all shards before writing to one. Each write checks again.
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
+          // An empty batch: it changes nothing, and fails if the rule of the shard is another one.
           ExecContext::Serial(), KeyBatch(), nullptr, {&rule, nullptr})));
     }
     const Step step(table);
@@ -162,6 +165,7 @@ class ReadSlotsOp : public TableOp {
     bool* const flags = exists->flat<bool>().data();
     const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      // Read once: another op may change the rule before the Find, which then reports it.
       const RuleSlots present = shard->rule();
       if (SameRule(present, wanted)) {
         return shard->Find(exec, batch, DefaultRows(), weights.data(), flags,

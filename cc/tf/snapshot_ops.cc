@@ -42,6 +42,7 @@ class Snapshot {
   };
 
   ~Snapshot() {
+    // Also after a failed Begin: `begun` says how many shards of each table have a snapshot to end.
     for (const One& one : tables_) End(one, 0);
   }
 
@@ -58,6 +59,8 @@ class Snapshot {
       all.push_back(tables[i].get());
     }
     PausedTables paused(HostAllocator());
+    // All tables are paused together, which makes the moment one for all of them. Writers go on as
+    // soon as this returns.
     TF_RETURN_IF_ERROR(paused.Take(std::move(all)));
     for (size_t i = 0; i < tables.size(); ++i) {
       One one;
@@ -69,6 +72,7 @@ class Snapshot {
       tables_.push_back(std::move(one));
       for (size_t number = 0; number < num_shards; ++number) {
         TF_RETURN_IF_ERROR(ToTensorFlow(ChangesOf(tables_.back(), number)->Begin(since[i])));
+        // After each shard, so that a failure of the next one ends exactly those that began.
         ++tables_.back().begun;
       }
     }
@@ -90,8 +94,10 @@ class Snapshot {
         return InvalidArgumentError("`since_name` must be the name of a folder. Received: '",
                                     since_name, "'.");
       }
+      // Before the write: a second caller is refused at once and does not wait for the disk.
       one->written = true;
     }
+    // Outside of the mutex, so that several tables are written at once.
     const absl::Status status = WriteOne(*one, std::move(place), std::move(since_name), form, save);
     End(*one, status.ok() ? *save : 0);
     one->begun = 0;
@@ -148,6 +154,8 @@ class Snapshot {
     Allocator* const allocator = one.table->allocator();
     WholeRows rows(allocator);
     const auto write_given = [&] {
+      // A writer that is about to change a row which the scan has not reached hands over the old
+      // one.
       while (changes->TakeGiven(&rows)) TF_RETURN_IF_ERROR(file->Append(&rows));
       return ToTensorFlow(changes->Check());
     };
@@ -155,6 +163,7 @@ class Snapshot {
       TF_RETURN_IF_ERROR(ToTensorFlow(one.table->shard(number)->maintenance()->ExportSnapshot(
           ExecContext::Serial(), file->rows_of_block(), &cursor, &rows)));
       TF_RETURN_IF_ERROR(file->Append(&rows));
+      // After each block, so that rows that were handed over do not pile up in memory.
       TF_RETURN_IF_ERROR(write_given());
     }
     {
@@ -336,6 +345,7 @@ class FoldRowsOp : public tf::OpKernel {
       header.save = save.number();
       header.shard = static_cast<uint32_t>(number);
       header.num_shards = static_cast<uint32_t>(heads.size());
+      // The new file has every row itself, in the dense form.
       header.has_changes = header.has_links = header.padded = false;
       if (!header.policy.empty()) header.policy = PolicyOf(*heads[number], *saved).Encode();
       TF_RETURN_IF_ERROR(WriteAlike(header, saved.get(), &save));

@@ -45,6 +45,7 @@ class CheckSparseOp : public tf::OpKernel {
     }
     const int64_t* const sizes = shape.flat<int64_t>().data();
     for (int64_t axis = 0; axis < rank; ++axis) {
+      // TensorFlow's ops make a TensorShape of this, which ends the process on a negative size.
       if (sizes[axis] < 0) return Outside(label, "dense_shape", sizes[axis], axis);
     }
     const int64_t* index = indices.flat<int64_t>().data();

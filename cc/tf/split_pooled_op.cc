@@ -82,6 +82,7 @@ class SplitPooledOp final : public ExchangeOp {
       const size_t end = bags.begin(bag + 1);
       for (size_t place = bags.begin(bag); place < end; ++place) {
         const size_t position = bags.Position(place);
+        // Removed before the split, so that padding is neither sent nor counted by a mean.
         if (is_padding(position)) continue;
         batch.positions.push_back(static_cast<int32_t>(position));
         batch.keys.push_back(keys.wide()[position]);
@@ -101,6 +102,7 @@ class SplitPooledOp final : public ExchangeOp {
       for (size_t i = 0; i < keys.size(); ++i) {
         letters += keys.tensor().flat<tf::tstring>().data()[i].size();
       }
+      // A message has the length of a string beside its bytes.
       key = sizeof(int32_t) + letters / size;
     }
     const uint64_t row = static_cast<uint64_t>(row_bytes_), sum = static_cast<uint64_t>(sum_bytes_);

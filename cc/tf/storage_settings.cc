@@ -42,6 +42,7 @@ absl::Status StorageSettings::ReadRedis(const std::string& text) {
                                                    {"slices", &slices},
                                                    {"keys_per_command", &keys_per_command}};
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    // At the first `=` only: a password may contain more.
     const std::pair<std::string, std::string> field = absl::StrSplit(line, absl::MaxSplits('=', 1));
     if (const auto found = texts.find(field.first); found != texts.end()) {
       *found->second = field.second;
@@ -75,10 +76,12 @@ absl::Status StorageSettings::ReadRedis(const std::string& text) {
 absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, int64_t num_shards,
                                        int gpu, StorageOptions* options) const {
   const auto part = [num_shards](int64_t bytes) {
+    // Rounded down, so that all shards together stay within the bound.
     return bytes < 0 ? UINT64_MAX : static_cast<uint64_t>(bytes / num_shards);
   };
   options->redis = redis;
   if (!redis.host.empty()) {
+    // The server spreads the table itself, by slices.
     if (gpu < 0 && num_shards == 1 && path.empty()) return absl::OkStatus();
     return InvalidArgumentError("Table '", table,
                                 "' is in Redis, and must be on a CPU, in one shard, without a "

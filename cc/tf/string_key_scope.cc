@@ -36,6 +36,8 @@ StringKeyScope::StringKeyScope(TableResource* table, KeyUse use)
 
 StringKeyScope::~StringKeyScope() {
   if (!alone_.owns_lock()) return;
+  // Still under the exclusive lock: no other operation can bring a row for one of these strings
+  // meanwhile.
   table_->DropStringsOfEvicted();
   if (num_touched_ > 0) table_->DropStringsWithoutRows(touched_.data(), num_touched_);
   table_->DropUnusedValueStrings();

@@ -39,6 +39,7 @@ struct Range {
 // A number in two of the ranges; -1 if they are disjoint. Sorts the ranges.
 int64_t FirstInTwo(std::vector<Range>* ranges) {
   const auto before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
+  // Ranges usually come sorted, and then the check is a single pass.
   if (!std::is_sorted(ranges->begin(), ranges->end(), before)) {
     std::sort(ranges->begin(), ranges->end(), before);
   }
@@ -176,6 +177,7 @@ void TableBatch::Pack(int64_t* words) const {
   words = std::copy(head.begin(), head.end(), words);
   words = std::copy_n(keys_, num_keys_, words);
   if (!is_weighted() || num_keys_ == 0) return;
+  // An odd number of weights leaves half a word, which would otherwise be uninitialized memory.
   words[WeightWords(num_keys_) - 1] = 0;
   std::memcpy(words, weights_, static_cast<size_t>(num_keys_) * sizeof(float));
 }
@@ -249,6 +251,7 @@ absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memo
   if (head.size() >= static_cast<size_t>(kHeaderWords)) {
     std::memcpy(&header, head.data(), sizeof(header));
   }
+  // The number comes from the tensor; a corrupt one must not cause a huge allocation.
   const size_t most_pieces = count / kPieceWords;
   const size_t pieces = header.num_pieces < 0 ? 0 : static_cast<size_t>(header.num_pieces);
   if (pieces > kPiecesAtOnce && pieces <= most_pieces) {
@@ -265,10 +268,13 @@ absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memo
                                 piece.num_keys, " keys from ", piece.first_key, " of ", num_keys_,
                                 ".");
   }
+  // The offsets stay on the GPU unchecked. The kernels clamp them to the keys of their piece, which
+  // were checked above.
   return CheckPieces(dims);
 }
 
 void TableBatch::AddSplits(const Piece& piece, std::vector<int64_t>* splits) const {
+  // Pieces of several batches are joined, so splits continue from the last one.
   const int64_t shift = splits->back() - piece.first_key;
   for (int64_t bag = 1; bag <= piece.num_bags; ++bag) {
     splits->push_back(offsets(piece)[bag] + shift);
@@ -290,6 +296,7 @@ absl::Status TableBatch::CheckPieces(const std::vector<int64_t>& dims) const {
   for (const Piece& piece : pieces_) {
     TF_RETURN_IF_ERROR(CheckPiece(piece, dims));
     const int64_t dim = dims[static_cast<size_t>(piece.table)];
+    // A division, because the product may overflow.
     if (piece.num_bags > (size_ - covered) / dim) {
       return InvalidArgumentError("`pieces` must cover each of ", size_,
                                   " pooled values once. Received: pieces of more.");
@@ -329,6 +336,7 @@ absl::Status TableBatch::CheckPiece(const Piece& piece, const std::vector<int64_
   const int64_t dim = of_a_table ? dims[static_cast<size_t>(piece.table)] : 0;
   const bool has_bags =
       piece.first_bag >= 0 && piece.num_bags >= 0 && piece.first_bag <= num_bags_ - piece.num_bags;
+  // Written as differences and quotients of checked numbers, because the products may overflow.
   const bool has_room = has_bags && piece.begin >= 0 && piece.stride >= dim && dim >= 1 &&
                         piece.begin <= size_ - dim &&
                         piece.num_bags - 1 <= (size_ - dim - piece.begin) / piece.stride;

@@ -54,6 +54,7 @@ class KeysOfTable {
   // The keys [size].
   Status Keys(Buffer<int64_t>* own, const int64_t** keys) const {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size_));
+    // The usual case: one piece, whose keys are used where they are.
     if (parts_.size() == 1) {
       *keys = parts_[0].batch().keys(parts_[0].piece);
       return Status();
@@ -167,6 +168,8 @@ class SumByKeyTablesOp : public TableBatchOp {
       keys[i] = tensor->flat<int64_t>().data();
       TF_RETURN_IF_ERROR(sums.allocate(number, {size, dims_[i]}, &of_keys[i]));
     }
+    // The outputs were allocated before, because the op's context is not safe to use from several
+    // threads.
     return ForEachTable(exec, num_keys, kSumCost, [&](const ExecContext& each, size_t i) {
       return tables[i]->Write(each, combiner_, CoreType(of_keys[i]->dtype()), keys[i],
                               of_keys[i]->data());
@@ -221,9 +224,12 @@ class ApplyTablesOp : public TableBatchOp {
     std::vector<Step> steps;
     for (size_t i = 0; i < tables.size(); ++i) {
       keys.emplace_back(batches, static_cast<int64_t>(i));
+      // Each table has its own clock. A Step ends the present step of it, also of a table without
+      // keys in this batch.
       steps.emplace_back(tables[i].get());
     }
     const ExecContext exec = ThreadPoolOf(context);
+    // One table after the other: each step is queued on the stream and returns at once.
     if (IsOnGpu(context, "batches")) {
       for (size_t i = 0; i < tables.size(); ++i) {
         ExecContext now = exec;
@@ -288,6 +294,7 @@ class ApplyTablesOp : public TableBatchOp {
       TF_RETURN_IF_ERROR(
           on_gpu ? last.batch.UnpackOnGpu(exec, gpu_memory(), begin + at, count - at, dims_, &used)
                  : last.batch.Unpack(begin + at, count - at, dims_, &used));
+      // A subtraction, because the sum may overflow.
       if (last.batch.size() > gradients->NumElements() - num_values) {
         return InvalidArgumentError("`gradients` must be those of all pooled values of `batches`, ",
                                     num_values, " and then ", last.batch.size(),
@@ -338,6 +345,7 @@ class ApplyTablesOp : public TableBatchOp {
     TF_EMBED_RETURN_IF_ERROR(keys.Keys(&own_keys, &distinct));
     TF_EMBED_RETURN_IF_ERROR(begins.Resize(keys.size()));
     if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.Resize(keys.size()));
+    // Parts lie in one tensor, so each gradient has an offset from the first part.
     const float* const base = keys.parts().empty() ? nullptr : keys.parts()[0].gradient->values;
     size_t place = 0;
     for (const KeysOfTable::Part& part : keys.parts()) {

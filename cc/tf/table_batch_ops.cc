@@ -47,6 +47,7 @@ class TablesOp : public TableBatchOp {
       }
     }
     const size_t count = all->batch.pieces().size();
+    // One vector a piece, sized before the loop: finds keep pointers into them.
     all->splits.assign(count, {0});
     all->finds.resize(count);
     for (size_t i = 0; i < count; ++i) {

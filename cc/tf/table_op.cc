@@ -43,6 +43,7 @@ void TableOp::Compute(tf::OpKernelContext* context) {
   const UnderWay under_way;
   tf::core::RefCountPtr<TableResource> table;
   OP_REQUIRES_OK(context, LookUpTable(context, context->input(0), "table", &table));
+  // The shape function has promised outputs of this dim to the graph.
   OP_REQUIRES(context, dim_ == 0 || dim_ == table->signature().dim,
               InvalidArgumentError("`dim` of table '", table->name(), "' must be ",
                                    table->signature().dim, ". Received: dim=", dim_, "."));
@@ -50,6 +51,8 @@ void TableOp::Compute(tf::OpKernelContext* context) {
     absl::Status status = Run(context, table.get());
     if (table->is_on_gpu()) status = WithMemoryAdvice(std::move(status));
     OP_REQUIRES_OK(context, std::move(status));
+    // Containers of the standard library throw. TensorFlow expects no exceptions of a kernel: one
+    // that left it would end the process.
   } catch (const std::bad_alloc&) {
     context->CtxFailure(
         ResourceExhaustedError("No memory for an operation on table '", table->name(), "'."));
@@ -134,7 +137,10 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
   }
   size_ = static_cast<size_t>(tensor.NumElements());
   shape_ = tensor.shape();
+  // The same kernel class is registered with keys on the host, for narrow keys and for ops that no
+  // step needs.
   on_device_ = table.is_on_gpu() && context->input_memory_type(1) == tf::DEVICE_MEMORY;
+  // Positions within a batch are 32-bit numbers.
   if (size_ > kMaxBatchSize) {
     return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
                                 " keys. Received: ", size_, ".");
@@ -149,6 +155,8 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
                                 " keys. Received: ", num_owners, ".");
   }
   if (num_owners != 0) owners_ = owners.flat<int32_t>().data();
+  // The shard of a key is its remainder, which depends on the sign. Keys of strings are hashes of
+  // all 64 bits.
   unsigned_keys_ = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_STRING;
   return absl::OkStatus();
 }
@@ -239,6 +247,7 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
     // Small concurrent ops share the threads evenly: more threads would only wait for busy ones. A
     // large op outlasts the others, so it may use all.
     constexpr size_t kLittle = 1000000;  // ns
+    // A guess is good enough, so a relaxed counter of the whole process does.
     const int together = std::max(1, ops_under_way.load(std::memory_order_relaxed));
     const int threads = total * cost > kLittle ? workers->num_threads
                                                : std::max(1, workers->num_threads / together);

@@ -31,6 +31,8 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
   std::string order;
   TF_RETURN_IF_ERROR(settings.GetNumber("max_rows", 0, &max_rows));
   TF_RETURN_IF_ERROR(settings.Get("eviction", &order));
+  // `eviction` keeps its default then, by which a restore of more rows than the bound chooses those
+  // that leave.
   evicts = order != "none";
   if (evicts) TF_RETURN_IF_ERROR(ReadEvictionOrder(settings, "eviction", &eviction));
   TF_RETURN_IF_ERROR(settings.GetNumber("steps_per_epoch", 0, &steps_per_epoch));
@@ -50,6 +52,7 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
     return InvalidArgumentError("`statistics` must be from 0 to ", (1 << StatisticSet::kMax) - 1,
                                 ". Received: ", statistic_bits, ".");
   }
+  // A shard with a bound of 0 would count as unbounded.
   if (max_rows > 0 && max_rows < num_shards) {
     return InvalidArgumentError("`max_rows` must be at least one row for each of ", num_shards,
                                 " shards. Received: ", max_rows, ".");
@@ -59,6 +62,7 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
     return InvalidArgumentError("`admission_threshold` must be at most ", most,
                                 ". Received: ", admission_threshold, ".");
   }
+  // Written so that NaN fails too.
   if (!(admission_error_rate > 0.0f && admission_error_rate < 1.0f)) {
     return InvalidArgumentError(
         "`admission_error_rate` must be between 0 and 1. Received: ", admission_error_rate, ".");
@@ -96,6 +100,7 @@ RowPolicy PolicySettings::ForShard(int64_t shard, int64_t num_shards,
                                    std::shared_ptr<Admission> shared, EvictionSink* sink) const {
   RowPolicy policy;
   policy.statistics = statistics;
+  // The first shards have a row more, so the bounds add up to max_rows exactly.
   policy.max_rows =
       static_cast<size_t>(max_rows / num_shards + (shard < max_rows % num_shards ? 1 : 0));
   policy.eviction = eviction;
@@ -180,6 +185,8 @@ Status EvictionLog::Evict(const WholeRows& rows, const RuleSlots&) {
     if (const StringKeys* const dictionary = table_->key_strings()) {
       string_keys_.reserve(string_keys_.size() + count);
       for (size_t i = 0; keeps_rows_ && i < count; ++i) {
+        // Copied now: the dictionary drops the string once its row is gone, and the log is drained
+        // later.
         key_strings.push_back(string_of(*dictionary, keys[i]));
       }
       rows_.key_strings.reserve(rows_.key_strings.size() + key_strings.size());

@@ -246,6 +246,8 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
   }
   const double index_bytes = static_cast<double>(options.init_size) *
                              static_cast<double>(signature.num_shards) * StripedIndex::kBytesPerKey;
+  // In floating point, because the product may exceed 64 bits. Linux would grant the memory and end
+  // the process when it is touched.
   if (index_bytes > static_cast<double>(PhysicalMemoryBytes())) {
     return ResourceExhaustedError("`init_size` of table '", options.name, "' asks for ",
                                   index_bytes, " bytes of index, more than this machine has, ",
@@ -271,6 +273,7 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
     if (gpu >= 0 && !storage.HasTiers(gpu) && storage.evict_by_bytes &&
         shard_options.policy.max_rows == 0) {
+      // A bound that is never reached: eviction then begins when the bytes are used up.
       shard_options.policy.max_rows = SIZE_MAX;
     }
     Store store;
@@ -332,6 +335,8 @@ void TableResource::DropStringsWithoutRows(const int64_t* keys, size_t count) {
     const KeyBatch batch{keys + begin, std::min(kChunk, count - begin), nullptr};
     std::fill(has_row, has_row + batch.size, false);
     for (const auto& shard : shards_) {
+      // If a shard can't tell, all strings stay. A string too many costs memory; a row without its
+      // string would be lost.
       if (!shard->Contains(ExecContext::Serial(), batch, is_in_shard).ok()) return;
       for (size_t i = 0; i < batch.size; ++i) has_row[i] = has_row[i] || is_in_shard[i];
     }
@@ -363,6 +368,7 @@ void TableResource::DropUnusedValueStrings() {
   const size_t num_values = size() * dim();
   Buffer<int64_t> used(allocator());
   Buffer<int64_t> numbers(allocator());
+  // Without memory to look, unused strings simply stay until the next time.
   if (!CollectValues(&used).ok() || !numbers.Resize(num_strings).ok()) return;
   std::sort(used.data(), used.data() + num_values);
   size_t unused = 0;
@@ -372,6 +378,8 @@ void TableResource::DropUnusedValueStrings() {
     }
   });
   value_strings_->Remove(numbers.data(), unused);
+  // The search passes over the whole table. Doubling the limit makes it a constant cost for each
+  // string that comes.
   value_strings_limit_ = std::max(kFewStrings, 2 * value_strings_->size());
 }
 

@@ -45,6 +45,8 @@ class Turn {
     explicit Held(TablePtr of) : table(std::move(of)) {}
     ~Held() { End(); }
     void End() {
+      // TfEmbedEndTurn and the last copy may end a turn at the same time; only one of them leaves
+      // the queue.
       if (begun.exchange(false)) table->turns()->Leave();
     }
 
@@ -93,6 +95,8 @@ class TakeTurnOp : public tf::AsyncOpKernel {
   static void Wait(tf::OpKernelContext* context, const DoneCallback& done, TablePtr table,
                    tf::Tensor* output) {
     TableResource* const resource = table.get();
+    // The turn itself may be released, with its reference, while the queue still runs code of the
+    // table.
     resource->Ref();
     const std::shared_ptr<TableResource> kept(resource, [](TableResource* one) { one->Unref(); });
     auto turn = std::make_shared<Turn>(std::move(table));
@@ -107,6 +111,8 @@ class TakeTurnOp : public tf::AsyncOpKernel {
       context->SetStatus(absl::CancelledError("The step was cancelled while it waited."));
       done();
     };
+    // Registered before the request is queued, or a cancellation in between would be missed and the
+    // step would wait for ever.
     const auto cancelled = std::make_shared<std::atomic<bool>>(false);
     if (cancellations != nullptr && !cancellations->RegisterCallback(token, [cancelled, give_up] {
           *cancelled = true;
@@ -116,6 +122,7 @@ class TakeTurnOp : public tf::AsyncOpKernel {
       done();
       return;
     }
+    // May run right here, or on the thread of the step that ends the turn before.
     kept->turns()->Enter(turn.get(), [cancellations, token, done, turn, output] {
       turn->Begin();
       // Try only: the running cancellation may be the code that releases the turn here, and waiting

@@ -87,6 +87,7 @@ class ApplyOp : public TableOp {
     if (trained.size() > 0) {
       bool is_trained;
       TF_RETURN_IF_ERROR(ReadScalar(trained[0], "trained", &is_trained));
+      // Decided at run time and not by the graph, so `trainable` may change without a new trace.
       if (!is_trained) return absl::OkStatus();
     }
     KeysInput keys(table->allocator());
@@ -111,8 +112,11 @@ class ApplyOp : public TableOp {
     }
     const auto token = tokens[0].vec<int64_t>();
     AppliedSteps* const applied = table->applied_steps();
+    // A worker that lost the answer sends the step again; a second application would move the rows
+    // twice.
     if (!applied->Begin(token(0), token(1))) return absl::OkStatus();
     const absl::Status status = Apply(context, table, keys, gradients, rule);
+    // A failed step may be sent again.
     if (!status.ok()) applied->Withdraw(token(0));
     return status;
   }
@@ -123,6 +127,7 @@ class ApplyOp : public TableOp {
     const auto set_rule = [&] {
       return table->num_shards() == 1 ? absl::OkStatus() : SetRuleOfAll(rule.slots, table);
     };
+    // All shards together, so that an export does not find shards of two rules (PauseWriters).
     TF_RETURN_IF_ERROR(set_rule());
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);

@@ -96,6 +96,7 @@ std::string Vocabulary() {
 }  // namespace tf_embed
 
 extern "C" __attribute__((visibility("default"))) const char* TfEmbedVocabulary() {
+  // Never freed: Python may still read it while the process exits.
   static const std::string* const json = new std::string(tf_embed::Vocabulary());
   return json->c_str();
 }

@@ -35,16 +35,19 @@ class Watchdog {
 
   // Calls `executor->StartAbort` after `seconds`, unless Remove comes first.
   uint64_t Add(tf::CollectiveExecutor* executor, float seconds, std::string message) {
+    // The step may end, and drop its executor, before the watchdog looks at it.
     executor->Ref();
     const auto wait =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     const std::lock_guard<std::mutex> lock(mutex_);
+    // Started at the first use: a process that never exchanges has no such thread.
     if (!std::exchange(has_thread_, true)) std::thread([this] { Run(); }).detach();
     const uint64_t number = ++last_number_;
     const Clock::time_point end = Clock::now() + wait;
     ends_[number] = end;
     const bool is_first = watches_.empty() || end < watches_.begin()->first.first;
     watches_[{end, number}] = {executor, std::move(message)};
+    // The thread sleeps until the earliest deadline, so only an earlier one must wake it.
     if (is_first) changed_.notify_one();
     return number;
   }
@@ -60,6 +63,7 @@ class Watchdog {
       watches_.erase(watch);
       ends_.erase(end);
     }
+    // Without the lock: the last reference runs the destructor of the executor.
     executor->Unref();
   }
 
@@ -84,6 +88,7 @@ class Watchdog {
       const Watch watch = std::move(first->second);
       ends_.erase(first->first.second);
       watches_.erase(first);
+      // StartAbort calls back into TensorFlow, where a kernel may end its watch and need the lock.
       lock.unlock();
       watch.executor->StartAbort(absl::DeadlineExceededError(watch.message));
       watch.executor->Unref();
@@ -133,6 +138,7 @@ class StartWatchOp final : public tf::OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, {}, &watches));
     tf::CollectiveExecutor* const executor = context->collective_executor();
     watches->scalar<bool>()() = executor != nullptr;
+    // The watch output stays an empty variant, which EndWatch ignores.
     if (executor == nullptr) return;
     const uint64_t number = Watchdog::Get()->Add(
         executor, seconds,

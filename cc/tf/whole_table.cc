@@ -23,6 +23,8 @@ absl::Status PausedTables::Take(std::vector<const TableResource*> tables) {
   });
   std::vector<const Table*> shards;
   for (const TableResource* const table : tables) {
+    // Before the locks of the shards, so that no op that writes to several shards is paused between
+    // two of them.
     if (table->num_shards() > 1) of_shards_.emplace_back(*table->shards_mutex());
     for (const Table* const shard : table->shards()) shards.push_back(shard);
   }
@@ -38,6 +40,8 @@ absl::Status PauseWriters(const TableResource& table, PausedTables* paused) {
   constexpr int kMaxTries = 10000;
   for (int tries = 1;; ++tries) {
     TF_RETURN_IF_ERROR(paused->Take({&table}));
+    // A step that changes the rule shard by shard may be between two shards. Let it go on, and look
+    // again.
     if (tries == kMaxTries || HasRule(table, table.shard(0)->rule())) return absl::OkStatus();
     paused->Release();
     std::this_thread::sleep_for(std::chrono::microseconds(100));

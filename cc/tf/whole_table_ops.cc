@@ -36,6 +36,7 @@ class ClearOp : public TableOp {
     }
     if (table->key_strings() != nullptr) table->key_strings()->Clear();
     if (table->value_strings() != nullptr) table->value_strings()->Clear();
+    // Keys that wait belong to the content as well.
     if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
     return absl::OkStatus();
   }
@@ -115,6 +116,8 @@ class ExportOp : public TableOp {
     // The row count of a shared table is unknown until its rows have been read.
     std::vector<WholeRows> shared;
     if (table->is_shared()) TF_RETURN_IF_ERROR(ReadShared(table, &meta, &shared));
+    // Exact until the end of the op, because writers are paused. The tensors have to be allocated
+    // before the rows are read.
     int64_t size = static_cast<int64_t>(table->is_shared() ? 0 : table->size());
     for (const WholeRows& rows : shared) size += static_cast<int64_t>(rows.size);
     tf::Tensor *keys, *values, *slots, *numbers;
@@ -340,6 +343,8 @@ class ImportOp : public TableOp {
             table->shard(number)->maintenance()->TakeContent(holding, fresh[number].get())));
       }
     }
+    // Swapped, so the old dictionaries live until the end of the op and are freed without the locks
+    // of shards.
     table->ReplaceStrings(&key_strings, &value_strings);
     table->clock()->SetStep(exec.now.step);
     table->clock()->SetEpoch(exec.now.epoch);
