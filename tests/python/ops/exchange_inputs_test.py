@@ -246,6 +246,19 @@ CASES: tuple[tuple[str, dict[str, Any], dict[str, Any], str], ...] = (
         "`owners` must have one worker for each index. Received: 2 for 3 indices",
     ),
     (
+        "split_bags",
+        SPLIT,
+        {
+            "indices": int64([1, 3]),
+            "offsets": int64([0, 1, 2]),
+            "pieces": int64([[0, 0, 2, 0, 2**31 - 1]]),
+            "size": int64(2**32 - 2),
+            "owners": int32([1, 1]),
+            "dims": [2**31 - 1],
+        },
+        r"at most 2\^31 - 1 values at once: use smaller batches. Received: 4294967294",
+    ),
+    (
         "join_bags",
         JOIN,
         {"splits": int64([0, 2, 1, 3])},

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import tempfile
 from collections.abc import Callable
@@ -12,8 +13,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 from ops_test import NO_OWNERS, RawTable
 from raw_inputs_test import BATCH, RAW, RefusedTestCase, int64
-
-FLAT = {"pieces": [[0, 0, 3, 0, 2]]}  # of one table: three bags
 
 
 def rows(*shape: int) -> tf.Tensor:
@@ -79,23 +78,20 @@ class PooledInputsTest(RefusedTestCase):
 
 
 class BatchInputsTest(RefusedTestCase):
-    """The ops of many tables, here of one or two."""
+    """The ops of many tables, here of two."""
 
-    def arguments(self, count: int = 2, **options: Any) -> dict[str, Any]:
-        batch = {name: int64(value) for name, value in BATCH.items()}
-        if count == 1:
-            batch["pieces"] = int64(FLAT["pieces"])
+    def arguments(self, **options: Any) -> dict[str, Any]:
         return {
-            **batch,
-            "tables": [RawTable(2, **options).handle for _ in range(count)],
-            "dims": [2] * count,
+            **{name: int64(value) for name, value in BATCH.items()},
+            "tables": [RawTable(2, **options).handle for _ in range(2)],
+            "dims": [2, 2],
             "combiner": "sum",
             "size": int64(6),
             "weights": [],
         }
 
-    def apply(self, count: int = 2, options: Any = (), **changes: Any) -> None:
-        arguments = self.arguments(count, **dict(options))
+    def apply(self, options: Any = (), **changes: Any) -> None:
+        arguments = self.arguments(**dict(options))
         packed = RAW.tf_embed_pack_batch(**arguments)
         step = {
             **{name: arguments[name] for name in ("tables", "dims", "combiner")},
@@ -265,6 +261,27 @@ class NewTableTest(RefusedTestCase):
         ):
             self.new({**disk, "path": "/proc/nowhere"})
 
+    def test_what_stands_in_the_way_of_a_folder_is_named(self):
+        folders = [pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir())) for _ in range(4)]
+        table = self.new({"host_bytes": 10_000, "path": str(folders[0])})
+        ours = (folders[0] / "raw-0" / "LOCK").read_bytes()
+        del table
+        locks = [folder / "raw-0" / "LOCK" for folder in folders[1:]]
+        for lock in locks:
+            lock.parent.mkdir()
+        locks[0].mkdir()
+        os.mkfifo(locks[1])
+        locks[2].write_bytes(ours)
+        rows_file = locks[2].parent / "rows-0000000000000001.seg"
+        rows_file.mkdir()
+        for lock, words in (
+            (locks[0], f"Can't open '{locks[0]}'"),
+            (locks[1], f"Can't write to '{locks[1]}'"),
+            (locks[2], f"Can't remove '{rows_file}', which a process left behind"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(tf.errors.UnavailableError, words):
+                self.new({"host_bytes": 10_000, "path": str(lock.parent.parent)})
+
 
 class RowInputsTest(RefusedTestCase):
     def keys(self, **options: Any) -> dict[str, Any]:
@@ -339,9 +356,7 @@ class RowInputsTest(RefusedTestCase):
             )[0]
 
         handle = RawTable(9).handle
-        with self.refused(
-            r"There is no tensor of shape \[.*\]: it would have too many elements, or"
-        ):
+        with self.refused(r"no tensor of shape \[.*\]: it would have too many elements, or axes"):
             find.get_concrete_function()
 
 
