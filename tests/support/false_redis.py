@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that speaks the protocol of Redis, and answers what a test wants of it."""
+"""A server that speaks the protocol of Redis, with the answers of a test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FalseRedis:
     """Keeps the meta of one table, and asks `rows` for all else.
 
     Attributes:
-        meta: What the table has written about itself, or what a test puts there.
+        meta: The table's description of itself, or a test's.
         rows: From the words of a command to its answer.
     """
 

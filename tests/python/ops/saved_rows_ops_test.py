@@ -161,7 +161,7 @@ class WholeTableOpsTest(RefusedTestCase):
         exported = dict(zip(names, table.export(), strict=True))
         RAW.tf_embed_import(table=table.handle, owners=NO_OWNERS, **{**exported, **changes})
 
-    def test_what_is_imported_has_the_shape_of_the_table(self):
+    def test_imported_rows_have_the_shape_of_the_table(self):
         self.import_with()
         with self.refused(r"The saved slots of table 'raw' must be \[2,0\]. Received: float \[2,1"):
             self.import_with(slots=tf.zeros([2, 1]))
@@ -170,7 +170,7 @@ class WholeTableOpsTest(RefusedTestCase):
         with self.refused("What was saved does not fit table 'raw', .*dim 2.* It has dim 3"):
             self.import_with(meta=int64([2, 0, 0, 0, 0, 0, 3, 0, 0]))
 
-    def test_what_is_asked_for_has_the_dtypes_of_the_table(self):
+    def test_exported_rows_have_the_dtypes_of_the_table(self):
         handle = {"table": self.table(policy={"log_evicted": True}).handle}
         types = {"key_dtype": tf.int32, "value_dtype": tf.float32, "dim": 2}
         with self.refused("'raw' is a table of int64 keys.*. Asked for: keys int32, values float"):

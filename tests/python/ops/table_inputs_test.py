@@ -71,7 +71,7 @@ class PooledInputsTest(RefusedTestCase):
             "Rows of table 'raw' are pooled in float. Asked for: double",
         ),
     )
-    def test_what_can_not_be_pooled_is_refused(self, wrong, words):
+    def test_keys_that_can_not_be_pooled_are_refused(self, wrong, words):
         self.pooled()
         with self.refused(words):
             self.pooled(**wrong)
@@ -119,7 +119,7 @@ class BatchInputsTest(RefusedTestCase):
         ),
         ({"dims": [2]}, "`dims` must have one for each of 2 tables. Received: 1"),
     )
-    def test_what_is_no_batch_is_refused(self, wrong, words):
+    def test_a_wrong_batch_is_refused(self, wrong, words):
         arguments = self.arguments()
         RAW.tf_embed_pack_batch(**arguments)
         with self.refused(words):
@@ -261,7 +261,7 @@ class NewTableTest(RefusedTestCase):
         ):
             self.new({**disk, "path": "/proc/nowhere"})
 
-    def test_what_stands_in_the_way_of_a_folder_is_named(self):
+    def test_files_in_the_way_of_a_folder_are_named(self):
         folders = [pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir())) for _ in range(4)]
         table = self.new({"host_bytes": 10_000, "path": str(folders[0])})
         ours = (folders[0] / "raw-0" / "LOCK").read_bytes()

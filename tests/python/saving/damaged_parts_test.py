@@ -101,7 +101,7 @@ class DamagedPartsTest(CraftedFilesTestCase):
         file.write()
         self.check_refused(folder, rf"\.rows' is damaged: {words}")
 
-    def test_what_fills_up_a_padded_file_is_zeros(self):
+    def test_a_padded_file_is_filled_up_with_zeros(self):
         folder, file = self.saved(0)
         file.start = b"tf_embed" + struct.pack("<II", 2, 0)
         file.tail = with_crc(struct.pack("<IIQQ", ord("f"), 0, 8, 1)) + bytes(FOOTER)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table in Redis tells of a server that is lost, or has what no table wrote.
+"""Errors of a table in Redis: its server is lost, or has values that no table wrote.
 
 The server is a false one, so these tests need no Redis.
 """
@@ -107,7 +107,7 @@ class RedisMessagesTest(tf.test.TestCase, parameterized.TestCase):
         ):
             self.train(table)
 
-    def test_what_has_the_name_of_a_table_must_be_that_table(self):
+    def test_the_name_of_another_table_is_refused(self):
         self.table(dim=3)
         with self.assertRaisesRegex(
             tf.errors.InvalidArgumentError,
