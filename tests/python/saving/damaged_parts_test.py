@@ -189,6 +189,15 @@ class PartsTest(CraftedFilesTestCase):
             snapshot_ops.join_rows(str(folder), "v", 2)
 
 
+def test_a_file_that_can_not_be_removed_is_told_of(capfd, tmp_path):
+    v = tf_embed.Variable(dim=2, name="v")
+    v.save_to_file_system(tmp_path)
+    (tmp_path / "v.rank0of1.0000000000000001.shard0of1.rows").mkdir()
+    v.save_to_file_system(tmp_path)
+    said = capfd.readouterr().err
+    assert "shard0of1.rows' is of no use any more and can't be removed: " in said
+
+
 class MetaNumbersTest(CraftedFilesTestCase):
     @parameterized.parameters(
         ([2, 0], r"at least \d numbers. Received: count = 2"),
