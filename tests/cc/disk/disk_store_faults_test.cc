@@ -70,6 +70,7 @@ TEST_P(Faults, EachWriteInTurnMayFail) {
                       status.code());
             EXPECT_TRUE(Names(status, folder_.path() + "/items-0")) << status.message();
             EXPECT_TRUE(Names(status, "bytes")) << status.message();
+            EXPECT_TRUE(Names(status, "Rows that were not taken: ")) << status.message();
           }
           ASSERT_TRUE(oracle.Check().ok());
         }
@@ -116,20 +117,36 @@ TEST_P(Faults, EachReadInTurnMayFail) {
     files_.reads.FailAfter(n, EIO);
     const Status status = oracle.Get(Range(0, 400), After::kShared);
     EXPECT_EQ(StatusCode::kUnavailable, status.code());
+    EXPECT_TRUE(Names(status, "Can't read rows from '")) << status.message();
     EXPECT_TRUE(Names(status, ".seg'")) << status.message();
     EXPECT_TRUE(Names(status, "of 400")) << status.message();
     files_.reads.NeverFail();
     EXPECT_EQ(0u, oracle.store()->shared());
     ASSERT_TRUE(oracle.Check().ok());
   }
+  {
+    WholeRows rows(HostAllocator());
+    ExportCursor cursor;
+    files_.reads.FailAfter(0, EIO);
+    const Status status = oracle.store()->Scan(1000, &cursor, &rows);
+    EXPECT_EQ(StatusCode::kUnavailable, status.code());
+    EXPECT_TRUE(Names(status, ".seg', which has the rows of ")) << status.message();
+    files_.reads.NeverFail();
+  }
   // A compaction that can't read leaves its segment alone.
+  int failed = 0;
   for (int64_t n = 0; n < 30; ++n) {
     oracle.Erase({3 * n});
     files_.reads.FailAfter(n, EIO);
-    (void)oracle.store()->Compact(ExecContext::Serial());
+    const Status status = oracle.store()->Compact(ExecContext::Serial());
+    if (!status.ok()) {
+      ++failed;
+      EXPECT_TRUE(Names(status, ".seg' to compact it, with ")) << status.message();
+    }
     files_.reads.NeverFail();
     ASSERT_TRUE(oracle.Check().ok());
   }
+  EXPECT_GT(failed, 0);
   ASSERT_TRUE(oracle.store()->Compact(ExecContext::Serial()).ok());
   ASSERT_TRUE(oracle.Check().ok());
 }
@@ -174,6 +191,7 @@ TEST_P(Faults, DamageOnTheDiskIsFound) {
   ASSERT_EQ(4096, pwrite(file, block.data(), 4096, 3 * 4096));
   const Status status = oracle.Get(Range(0, 200));
   EXPECT_EQ(StatusCode::kDataLoss, status.code());
+  EXPECT_TRUE(Names(status, "is damaged: it has another row in place of one")) << status.message();
   EXPECT_TRUE(Names(status, "5 of 200")) << status.message();
   close(file);
 }
@@ -278,6 +296,7 @@ TEST(DiskStore, AFolderThatCannotBeMadeIsAnError) {
   files.creates.FailAfter(0, EROFS, true);
   const Status read_only = DiskStore::Open(options, &store);
   EXPECT_EQ(StatusCode::kUnavailable, read_only.code());
+  EXPECT_TRUE(Names(read_only, "Can't write to the folder '")) << read_only.message();
   EXPECT_TRUE(Names(read_only, "Read-only")) << read_only.message();
   EXPECT_TRUE(folder.Names().empty());
 }

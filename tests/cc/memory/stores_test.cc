@@ -339,6 +339,22 @@ TEST(HostStore, ABoundWithoutRoomForARowIsRefused) {
   EXPECT_EQ(StatusCode::kInvalidArgument, store->SetRule(FusedSlots(RuleKind::kAdam, 4)).code());
 }
 
+TEST(HostStore, RowsWithoutTheSlotsOfItsRuleAreRefused) {
+  std::unique_ptr<HostStore> store;
+  ASSERT_TRUE(HostStore::Create(HostStoreOptionsOf(Options(4), StatisticSet()), &store).ok());
+  WholeRows rows(HostAllocator());
+  ASSERT_TRUE(rows.Resize(1, 4 * sizeof(float), 0, 0).ok());
+  rows.size = 1;
+  ASSERT_TRUE(store->SetRule(FusedSlots(RuleKind::kAdam, 4)).ok());
+  const Status status = store->Put(ExecContext::Serial(), rows, After::kCold);
+  EXPECT_EQ(StatusCode::kFailedPrecondition, status.code());
+  EXPECT_EQ(
+      "Rows for the host memory of table 'items' have other slots than its rule, which was "
+      "changed.",
+      status.message());
+  EXPECT_EQ(0u, store->size());
+}
+
 TEST(HostStore, CompactGivesMemoryOfRowsThatLeftBack) {
   std::unique_ptr<HostStore> made;
   ASSERT_TRUE(HostStore::Create(HostStoreOptionsOf(Options(16), StatisticSet()), &made).ok());

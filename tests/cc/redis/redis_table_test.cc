@@ -239,11 +239,14 @@ TEST(RedisTable, DatabasesAreApart) {
 }
 
 TEST(RedisTable, WithoutTheLibraryTheErrorSaysWhatToInstall) {
-  RedisOptions redis = Server().Options();
+  RedisOptions redis;  // of no server, which is not asked
+  redis.host = "127.0.0.1";
+  redis.prefix = "items";
   redis.library = "/nowhere/libtf_embed_redis.so";
   ExpectSays(Refusal(redis), StatusCode::kFailedPrecondition, "install libhiredis-dev");
   redis.library = "libm.so.6";
-  ExpectSays(Refusal(redis), StatusCode::kFailedPrecondition, "of another version");
+  ExpectSays(Refusal(redis), StatusCode::kFailedPrecondition,
+             "The Redis client library 'libm.so.6' is of another version of tf_embed");
 }
 
 TEST(RedisTable, WhatItCanNotDoIsRefusedByName) {

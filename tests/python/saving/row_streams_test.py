@@ -121,10 +121,16 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         ({"keys": tf.zeros([2, 1], tf.int64)}, "`keys`"),
         ({"weights": tf.zeros([1, 3])}, r"`weights` must be of shape \[2, 3\]"),
         ({"weights": tf.zeros([2, 4])}, "`weights`"),
-        ({"weights": tf.zeros([2, 3], tf.float16)}, "`weights` must be float32"),
+        (
+            {"weights": tf.zeros([2, 3], tf.float16)},
+            "`weights` must be float32, and `slots` as wide as they are computed with",
+        ),
         ({"slots": tf.zeros([2, 1])}, r"`slots` must be of shape \[2, 0\]"),
-        ({"slots": tf.zeros([2, 0], tf.float64)}, "`slots`"),
-        ({"stream": tf.raw_ops.EmptyTensorList}, "`stream`"),
+        ({"slots": tf.zeros([2, 0], tf.float64)}, "and `slots` as wide as they are computed"),
+        (
+            {"stream": tf.raw_ops.EmptyTensorList},
+            "`stream` must be what TfEmbedBeginRowStream gave",
+        ),
     )
     def test_wrong_rows_are_refused_and_the_stream_goes_on(self, wrong, message):
         folder = self.folder()
@@ -145,9 +151,13 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         row_stream_ops.append_rows(stream, **right)
         row_stream_ops.finish_rows(stream)
         self.assertAllEqual(read(folder)[0], [1, 2])
-        with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "has ended"):
+        with self.assertRaisesRegex(
+            tf.errors.FailedPreconditionError, "The stream of rows has ended, or has failed before"
+        ):
             row_stream_ops.append_rows(stream, **right)
-        with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "has ended"):
+        with self.assertRaisesRegex(
+            tf.errors.FailedPreconditionError, "The stream of rows has ended, or has failed before"
+        ):
             row_stream_ops.finish_rows(stream)
 
     def test_rows_are_of_the_types_of_the_file_alone(self):
@@ -157,7 +167,10 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         v.save_to_file_system(folder)
         opened = row_stream_ops.open_rows(folder, "v")
         for types in ((tf.int32, tf.float32), (tf.int64, tf.float16), (tf.int64, tf.float64)):
-            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "int64 keys and float32"):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError,
+                "must be those of the rows, which have int64 keys and float32 weights",
+            ):
                 row_stream_ops.read_rows(opened.rows, 0, key_dtype=types[0], value_dtype=types[1])
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`block`.*less than 1"):
             row_stream_ops.read_rows(opened.rows, 1, key_dtype=tf.int64, value_dtype=tf.float32)
@@ -179,9 +192,13 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         v.save_to_file_system(folder)
         meta = RowReader(folder, "v").meta
         new = str(pathlib.Path(folder, "new"))
-        wrong = ((meta, tf.float32, 3), (meta, tf.float64, 2), (meta[:-1], tf.float32, 2))
-        for numbers, value_dtype, dim in wrong:
-            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "meta"):
+        other = r"`meta` must be of `value_dtype` and `dim`. Received: dim=\d and a meta of dim 2"
+        for numbers, value_dtype, dim, words in (
+            (meta, tf.float32, 3, other),
+            (meta, tf.float64, 2, other),
+            (meta[:-1], tf.float32, 2, "The meta numbers of a saved table are damaged"),
+        ):
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, words):
                 row_stream_ops.begin_rows(new, "v", numbers, value_dtype=value_dtype, dim=dim)
         self.assertFalse(pathlib.Path(new).exists())
 

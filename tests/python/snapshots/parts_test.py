@@ -102,13 +102,13 @@ class PartsTest(parameterized.TestCase):
             part = Part(SAVE, 1, 2)
             snapshot_ops.write_snapshot(earlier, 0, self.folder, "rows", "base", part)
             self.assertIn("since", path.read_text())
-        error = tf.errors.FailedPreconditionError
+        error, words = tf.errors.FailedPreconditionError, "is not a part of the save of which "
         if what == "file":
             (rows, *_) = [name for name in self.names() if "rank1of2" in name and "shard" in name]
             os.remove(os.path.join(self.folder, rows))
-            error = tf.errors.NotFoundError
+            error, words = tf.errors.NotFoundError, rows
         before = self.names()
-        with self.assertRaises(error):
+        with self.assertRaisesRegex(error, words):
             snapshot_ops.join_rows(self.folder, "rows", 2)
         self.assertEqual(self.names(), before)
 

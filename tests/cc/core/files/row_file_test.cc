@@ -415,7 +415,10 @@ TEST(RowFile, StringsAreNotPaddedAndHaveNoChanges) {
     RowFileHeader header = Strings();
     header.*form = true;
     Memory file;
-    EXPECT_EQ(StatusCode::kInvalidArgument, Write(header, Rows(1, header), 1, &file).code());
+    const Status status = Write(header, Rows(1, header), 1, &file);
+    EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+    EXPECT_EQ("A padded file of rows, one of changes, or one with links can't have strings.",
+              status.message());
   }
 }
 

@@ -333,8 +333,12 @@ TEST_P(FindPooledOf, GivesTheGradientOfWeights) {
   PooledFind find =
       FindOf(shards.Keys(keys), bags, {Combiner::kMean, nullptr, nullptr}, {}, gradients.data());
   void* const nowhere = nullptr;
-  EXPECT_EQ(StatusCode::kInvalidArgument,
-            FindWeightGradients(Threads(3), &find, 1, &nowhere).code());
+  const Status status = FindWeightGradients(Threads(3), &find, 1, &nowhere);
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_EQ(
+      "The gradient of weights is for keys in the order of their bags, without padding, and a "
+      "divisor that does not depend on weights.",
+      status.message());
 }
 
 // The weights of such rows, by the definition.
@@ -408,15 +412,21 @@ TEST_P(FindPooledOf, PoolsQuantizedRows) {
 TEST_P(FindPooledOf, RefusesOtherRowsAsQuantized) {
   Bags bags(HostAllocator());
   bags.OfLines(0, 1);
-  const auto code = [&](DataType type, size_t width) {
+  const auto pooled = [&](DataType type, size_t width, bool quantized) {
     Shards shards(GetParam(), type, width, 1);
     PooledFind find = FindOf(shards.Keys({}), bags, {}, {}, nullptr);
-    find.quantized = true;
-    return FindPooled(ExecContext::Serial(), &find, 1).code();
+    find.quantized = quantized;
+    return FindPooled(ExecContext::Serial(), &find, 1);
   };
-  EXPECT_EQ(StatusCode::kInvalidArgument, code(DataType::kInt8, kQuantizedTail));
-  EXPECT_EQ(StatusCode::kOk, code(DataType::kInt8, kQuantizedTail + 1));
-  EXPECT_EQ(StatusCode::kInvalidArgument, code(DataType::kFloat, 16));
+  const auto expect_refused = [](const Status& status, const std::string& words) {
+    EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+    EXPECT_NE(std::string::npos, status.message().find(words)) << status.message();
+  };
+  const char kNotQuantized[] = "with a scale and a bias behind at least one weight, to be pooled";
+  expect_refused(pooled(DataType::kInt8, kQuantizedTail, true), kNotQuantized);
+  EXPECT_TRUE(pooled(DataType::kInt8, kQuantizedTail + 1, true).ok());
+  expect_refused(pooled(DataType::kFloat, 16, true), kNotQuantized);
+  expect_refused(pooled(DataType::kInt8, 16, false), "has integer weights, which are not pooled");
 }
 
 TEST_P(FindPooledOf, InsertsNothing) {
