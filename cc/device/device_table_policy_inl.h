@@ -96,6 +96,7 @@ Status DeviceTableImpl<Device>::CollectRanks(const ExecContext& context, Evictio
   Buffer<Rank> host(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(host.Resize(counts[0]));
   device_.CopyOut(context, found.data(), counts[0] * sizeof(Rank), host.data());
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));  // else garbage would choose rows to evict
   *below += counts[1];
   return ranks->Append(host.data(), counts[0]);
 }

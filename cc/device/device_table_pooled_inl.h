@@ -60,7 +60,10 @@ PoolView DeviceTableImpl<Device>::ViewOf(const ExecContext& context, const Poole
   view.tallies = tallies_;
   view.uses = context.training && content_->layout().statistics > 0;
   view.marks = context.training && options_.is_cache;
-  if (context.training) view.expiry = ExpiryAt(context);
+  // Each table has a clock of its own.
+  const ExecContext dated = find.Dated(context);
+  view.now = dated.now;
+  if (context.training) view.expiry = ExpiryAt(dated);
   view.pooled = find.pooled;
   view.pooled_stride = find.stride;
   view.quantized = find.quantized;
@@ -138,7 +141,7 @@ Status DeviceTableImpl<Device>::FindPooled(const ExecContext& context, const Poo
   const PoolView* const there = copied.template Next<PoolView>();
   copied.Put(views.data(), count * sizeof(PoolView));
   copied.Copy();
-  device_.Launch(context, num_bags, cost, PoolKernel{there, count, context.now});
+  device_.Launch(context, num_bags, cost, PoolKernel{there, count});
   return device_.Check(context);
 }
 

@@ -86,6 +86,7 @@ struct PoolView {
   size_t dim = 0;
   TableTallies* tallies = nullptr;  // the first shard's, which counts for all of them
   Expiry expiry;                    // expired rows are absent
+  Moment now;                       // of the uses
   bool uses = false;                // whether it is a use of the rows, by their statistics
   bool marks = false;               // the same, by their marks
   void* pooled = nullptr;
@@ -134,7 +135,6 @@ struct PooledRow<int8_t> {
 struct PoolKernel {
   const PoolView* batches;
   size_t count;  // at least 1
-  Moment now;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
@@ -214,7 +214,7 @@ struct PoolKernel {
     const T* const values = reinterpret_cast<const T*>(row);
     add([values](size_t j) { return values[j]; });
     if (first != 0 || tile.lane() != 0) return;
-    if (batch.uses) shard.StatisticsOf<Tile>(row).Use(now);
+    if (batch.uses) shard.StatisticsOf<Tile>(row).Use(batch.now);
     if (batch.marks) shard.MarkOf<Tile>(row).Use(shard.tick);
   }
 };

@@ -82,7 +82,7 @@ REGISTER_OP("TfEmbedRouteGradients")
     .Attr("num_workers: int >= 1")
     .Attr("owner_rules: list({'hash', 'remainder'}) >= 1")
     .SetShapeFn([](InferenceContext* c) -> Status {
-      return RoutedShapes(c, [c](int table, int output) -> Status {
+      return RoutedShapes(c, [c](int /*table*/, int output) -> Status {
         if (output >= c->num_inputs()) {
           return absl::InvalidArgumentError("There must be as many `gradients` as `owners`.");
         }

@@ -191,9 +191,12 @@ absl::Status TableBatch::PackOnGpu(const ExecContext& exec, DeviceMemory* memory
   words += head.size();
   TF_RETURN_IF_ERROR(
       ToTensorFlow(memory->CopyWithin(exec, keys_, num_keys * sizeof(int64_t), words)));
-  if (!is_weighted()) return absl::OkStatus();
-  return ToTensorFlow(
-      memory->CopyWithin(exec, weights_, num_keys * sizeof(float), words + num_keys));
+  if (!is_weighted() || num_keys == 0) return absl::OkStatus();
+  words += num_keys;
+  const int64_t zero = 0;  // as in Pack
+  TF_RETURN_IF_ERROR(
+      ToTensorFlow(memory->CopyIn(exec, &zero, sizeof(zero), words + WeightWords(num_keys_) - 1)));
+  return ToTensorFlow(memory->CopyWithin(exec, weights_, num_keys * sizeof(float), words));
 }
 
 absl::Status TableBatch::Open(const int64_t* head, size_t head_size, const int64_t* words,

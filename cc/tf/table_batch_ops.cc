@@ -27,6 +27,7 @@ class TablesOp : public TableBatchOp {
   struct Finds {
     Resources tables;
     std::vector<std::vector<const Table*>> shards;
+    std::vector<Moment> moments;  // of each table's clock
     std::vector<std::vector<int64_t>> splits;
     std::vector<std::unique_ptr<Bags>> bags;
     TableBatch batch;
@@ -47,6 +48,7 @@ class TablesOp : public TableBatchOp {
       }
     }
     const size_t count = all->batch.pieces().size();
+    for (const auto& table : all->tables) all->moments.push_back(table->clock()->Now());
     // One vector a piece, sized before the loop: finds keep pointers into them.
     all->splits.assign(count, {0});
     all->finds.resize(count);
@@ -63,6 +65,7 @@ class TablesOp : public TableBatchOp {
       find.bags = all->bags[i].get();
       find.pooling = {combiner_, all->batch.weights(piece), nullptr};
       find.stride = static_cast<size_t>(piece.stride);
+      find.now = &all->moments[static_cast<size_t>(piece.table)];
       find.quantized = shards[0]->options().value_type == DataType::kInt8;
     }
     return absl::OkStatus();

@@ -17,6 +17,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
+// Doubles at least, as push_back does: a vector that is given room for each batch alone is copied
+// by each.
+template <typename T>
+void MakeRoomFor(size_t count, std::vector<T>* values) {
+  const size_t needed = values->size() + count;
+  if (needed > values->capacity()) values->reserve(std::max(needed, 2 * values->capacity()));
+}
+
 }  // namespace
 
 absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order) {
@@ -183,20 +191,20 @@ Status EvictionLog::Evict(const WholeRows& rows, const RuleSlots&) {
   try {  // allocate first: nothing may fail after this
     std::vector<std::string> key_strings, value_strings;
     if (const StringKeys* const dictionary = table_->key_strings()) {
-      string_keys_.reserve(string_keys_.size() + count);
+      MakeRoomFor(count, &string_keys_);
       for (size_t i = 0; keeps_rows_ && i < count; ++i) {
         // Copied now: the dictionary drops the string once its row is gone, and the log is drained
         // later.
         key_strings.push_back(string_of(*dictionary, keys[i]));
       }
-      rows_.key_strings.reserve(rows_.key_strings.size() + key_strings.size());
+      MakeRoomFor(key_strings.size(), &rows_.key_strings);
     }
     if (const StringKeys* const dictionary = table_->value_strings()) {
       const int64_t* const numbers = reinterpret_cast<const int64_t*>(weights);
       for (size_t i = 0; keeps_rows_ && i < count * table_->dim(); ++i) {
         value_strings.push_back(string_of(*dictionary, numbers[i]));
       }
-      rows_.value_strings.reserve(rows_.value_strings.size() + value_strings.size());
+      MakeRoomFor(value_strings.size(), &rows_.value_strings);
     }
     if (keeps_rows_) {
       TF_EMBED_RETURN_IF_ERROR(MakeRoom(count));

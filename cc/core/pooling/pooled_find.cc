@@ -338,7 +338,8 @@ Status BringUp(const ExecContext& context, const PooledFind* finds, size_t count
     TF_EMBED_RETURN_IF_ERROR(split.Build(keys.keys, finds[i].bags->num_keys(), keys.owners,
                                          keys.num_shards, keys.unsigned_keys));
     for (size_t shard = 0; shard < keys.num_shards; ++shard) {
-      TF_EMBED_RETURN_IF_ERROR(keys.shards[shard]->tiers()->Prefetch(context, split.shard(shard)));
+      TF_EMBED_RETURN_IF_ERROR(
+          keys.shards[shard]->tiers()->Prefetch(finds[i].Dated(context), split.shard(shard)));
     }
   }
   return Status();
@@ -375,7 +376,7 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
   const auto run_one = [&](size_t i, size_t begin, size_t end) {
     const auto run_as = [&](auto tag) {
       BagPooler<typename decltype(tag)::Type> pooler(
-          finds[i], serial, of_weights == nullptr ? nullptr : of_weights[i]);
+          finds[i], finds[i].Dated(serial), of_weights == nullptr ? nullptr : of_weights[i]);
       const Bags& bags = *finds[i].bags;
       return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
     };

@@ -33,6 +33,15 @@ struct PooledFind {
   // The rows are those of quantized_row.h, and so the pooled ones of as many values less than the
   // table's dim, in float.
   bool quantized = false;
+  // Of the table's own clock, by which it dates uses and expiry; null: the context's moment.
+  const Moment* now = nullptr;
+
+  // The context of the verbs of this batch.
+  ExecContext Dated(const ExecContext& context) const {
+    ExecContext dated = context;
+    if (now != nullptr) dated.now = *now;
+    return dated;
+  }
 };
 
 // Finds the rows of the keys and pools them, for `count` batches at once, of any tables. Nothing is

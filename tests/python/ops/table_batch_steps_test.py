@@ -193,6 +193,40 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
         slices = tape.gradient(loss, anchor.value)
         self.assertAllEqual(slices.values[:, 0], np.clip(bags.gradient, -0.25, 0.25))
 
+    def test_uses_are_dated_by_the_clock_of_each_table(self):
+        policy = tf_embed.TablePolicy(max_rows=100, eviction="lfu")
+        first, second = (
+            tf_embed.Variable(dim=1, initializer="zeros", policy=policy, name=name)
+            for name in ("first", "second")
+        )
+        for table, steps in ((first, 7), (second, 1)):
+            for _ in range(steps):
+                table.upsert([1], [[1.0]])
+
+        def find() -> None:
+            table_batch_ops.find_pooled_tables(
+                [table.table.resource_handle for table in (first, second)],
+                tf.constant([1, 1], tf.int64),
+                tf.constant([0, 1, 2], tf.int64),
+                tf.constant([[0, 0, 1, 0, 2], [1, 1, 1, 1, 2]], tf.int64),
+                tf.constant(2, tf.int64),
+                None,
+                row_dtypes=[tf.float32] * 2,
+                dims=[1, 1],
+                combiner="sum",
+                training=True,
+            )
+
+        before = {name: one.numpy() for name, one in second.row_statistics([1]).items()}
+        find()
+        used = {name: one.numpy() for name, one in second.row_statistics([1]).items()}
+        second.upsert([2], [[1.0]])
+        find()
+        again = {name: one.numpy() for name, one in second.row_statistics([1]).items()}
+        self.assertEqual(used["last_step"], before["last_step"] + 1)
+        self.assertEqual(again["last_step"], used["last_step"] + 1)
+        self.assertEqual(again["count"], before["count"] + 2)
+
     @parameterized.named_parameters(
         ("cut", lambda words: words[:-1]),
         ("torn", lambda words: words[1:]),
