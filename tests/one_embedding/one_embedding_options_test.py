@@ -122,7 +122,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             one_embedding.make_table_options(param)
 
     @parameterized.parameters(
-        ("tables", 5, TypeError),
+        ("tables", 5, TypeError, "must be a list or a tuple. Received.*=5 of type int"),
         ("tables", [], ValueError, "must have at least one table"),
         ("tables", [5], ValueError, "must be what make_table_options gives"),
         ("tables", [{"initializer": {"type": "xavier"}}], ValueError),

@@ -71,6 +71,12 @@ class IndexTest(tf.test.TestCase, parameterized.TestCase):
             view[index] = 0.0
         self.assertAllEqual(view, ROWS)
 
+    def test_a_key_that_is_no_row_number_is_refused(self):
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "must be row numbers, from 0 to 3"
+        ):
+            layer_with().tables[0].lookup([4])
+
     def test_an_array_without_a_copy_is_refused(self):
         (view,) = layer_with().split_embedding_weights()
         with self.assertRaisesRegex(ValueError, "no array that could be given without a copy"):

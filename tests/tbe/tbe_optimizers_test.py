@@ -344,7 +344,9 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_averages_of_keras_do_not_go_with_those_of_all_rows(self):
         for case in ("Ensemble", "EmaInplace", "counter, share"):
-            with self.assertRaisesRegex(ValueError, "with `use_ema`.*use_ema=True"):
+            with self.assertRaisesRegex(
+                ValueError, "keeps to rows of a step, and looks at all rows .*use_ema=True"
+            ):
                 tf_embed.DynamicEmbeddingOptimizer(CASES[case].make(use_ema=True))
 
 
