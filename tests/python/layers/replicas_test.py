@@ -20,7 +20,7 @@ from tf_embed.layers import DynamicEmbedding
 COUNTER = {
     "weight_decay_mode": tbe.WeightDecayMode.COUNTER,
     "counter_based_regularization": tbe.CounterBasedRegularizationDefinition(
-        counter_weight_decay_mode=tbe.CounterWeightDecayMode.DECOUPLE
+        tail_id_threshold=tbe.TailIdThreshold(0.5, is_ratio=True)
     ),
 }
 
