@@ -24,6 +24,7 @@ OLDEST_TENSORFLOW = (2, 16, 2)
 FIRST_UNTRIED_TENSORFLOW = (2, 22, 0)
 
 _SUPPORTED = "2.16.2 or later, below 2.22"
+_NEEDS_KERAS = "tf_embed needs Keras 3: `pip install 'keras>=3'`."
 
 
 def _version_numbers(version: str) -> tuple[int, int, int]:
@@ -78,6 +79,8 @@ def check_environment() -> None:
     try:
         import tensorflow as tf
     except ImportError as error:
+        if error.name == "keras":  # which TensorFlow imports
+            raise ImportError(_NEEDS_KERAS) from error
         raise ImportError(
             f"tf_embed needs TensorFlow {_SUPPORTED}: `pip install tensorflow`, or "
             "`pip install tensorflow-cpu` on a machine without a GPU."
@@ -86,7 +89,7 @@ def check_environment() -> None:
     try:
         import keras
     except ImportError as error:
-        raise ImportError("tf_embed needs Keras 3: `pip install 'keras>=3'`.") from error
+        raise ImportError(_NEEDS_KERAS) from error
     check_keras(keras.__version__, keras.config.backend())
 
 

@@ -170,7 +170,7 @@ class ElasticTest(LauncherTestCase):
             self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
 
     @parameterized.parameters(
-        ("--min-workers", ["--elastic", "--min-workers", "4"]),
+        ("--min-workers: must be at most --workers, 3", ["--elastic", "--min-workers", "4"]),
         ("--min-workers", ["--elastic", "--min-workers", "0"]),
         ("--max-restarts", ["--elastic", "--max-restarts", "-1"]),
         ("--rejoin-after", ["--elastic", "--rejoin-after", "0"]),
@@ -188,7 +188,7 @@ class ElasticTest(LauncherTestCase):
         (ValueError, {"max_restarts": -1}, "`max_restarts`"),
         (ValueError, {"rejoin_after_seconds": -1}, "`rejoin_after_seconds`"),
         (TypeError, {"rejoin_after_seconds": "1"}, "`rejoin_after_seconds`"),
-        (TypeError, {"rejoin_on": 3}, "`rejoin_on`"),
+        (TypeError, {"rejoin_on": 3}, "`rejoin_on` must be a path. Received: rejoin_on=3"),
     )
     def test_the_function_refuses_a_bad_argument(self, kind, options, name):
         with self.assertRaisesRegex(kind, name):

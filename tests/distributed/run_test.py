@@ -256,13 +256,19 @@ class RunTest(LauncherTestCase):
         ("--workers", ["--workers", "two", __file__]),
         ("--workers", ["--workers"]),
         ("--workers", [__file__]),
-        ("--timeout", ["--workers", "2", "--timeout", "0", __file__]),
+        (
+            "--timeout: must be a positive number of seconds",
+            ["--workers", "2", "--timeout", "0", __file__],
+        ),
         ("--timeout", ["--workers", "2", "--timeout", "nan", __file__]),
         ("--timeout", ["--workers", "2", "--timeout", "soon", __file__]),
-        ("--log-dir", ["--workers", "2", "--log-dir", __file__, __file__]),
+        (
+            "Argument --log-dir: must be a folder",
+            ["--workers", "2", "--log-dir", __file__, __file__],
+        ),
         ("--loops", ["--loops=3", "--workers", "2", __file__]),
-        ("script", ["--workers", "2"]),
-        ("script", ["--workers", "2", "no_such_script.py"]),
+        ("following argument is required: a script", ["--workers", "2"]),
+        ("Argument script: must be a file. Received", ["--workers", "2", "no_such_script.py"]),
     )
     def test_a_bad_argument_is_one_sentence_that_names_it(self, name, arguments):
         self.assert_refused(name, arguments)
@@ -271,11 +277,15 @@ class RunTest(LauncherTestCase):
         (TypeError, {"workers": 2.0}, "`workers`"),
         (TypeError, {"workers": True}, "`workers`"),
         (ValueError, {"workers": 0}, "`workers`"),
-        (ValueError, {"workers": 2, "command": []}, "`command`"),
-        (ValueError, {"workers": 2, "command": ["none.py"]}, "`command`"),
+        (ValueError, {"workers": 2, "command": []}, "`command` must name a script"),
+        (ValueError, {"workers": 2, "command": ["none.py"]}, "`command` must begin with a script"),
         (ValueError, {"workers": 2, "timeout_seconds": 0}, "`timeout_seconds`"),
         (TypeError, {"workers": 2, "timeout_seconds": "9"}, "`timeout_seconds`"),
-        (ValueError, {"workers": 2, "grace_seconds": -1}, "`grace_seconds`"),
+        (
+            ValueError,
+            {"workers": 2, "grace_seconds": -1},
+            "`grace_seconds` must be finite and at least",
+        ),
     )
     def test_the_function_refuses_a_bad_argument(self, kind, options, name):
         options = {"command": [__file__], **options}

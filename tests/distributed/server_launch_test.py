@@ -175,7 +175,7 @@ class ServerLaunchTest(LauncherTestCase):
 
     @parameterized.parameters(
         ("--servers", ["--servers", "0"]),
-        ("--elastic", ["--servers", "1", "--elastic"]),
+        ("--elastic: does not go with --servers", ["--servers", "1", "--elastic"]),
         ("--min-workers", ["--servers", "1", "--min-workers", "1"]),
         ("--max-restarts", ["--servers", "1", "--max-restarts", "x"]),
     )

@@ -14,6 +14,8 @@ from absl.testing import parameterized
 PATIENCE = 7
 
 TRAINED = ("ValueError", "MultiWorkerMirroredStrategy")
+OUTSIDE = ", whose rule runs outside of the table"
+ADVICE = 'distribution="local" gives each worker a table of its own.'
 REFUSED = {
     "name": ("ValueError", "same tables in the same order", '"table_0"', '"table_1"'),
     "dim": ("ValueError", "dim 2", "dim 3"),
@@ -23,10 +25,10 @@ REFUSED = {
     "long": ("ValueError", "dim 701", "... ("),
     "score_fn": ("no error",),
     "order": ("ValueError", 'worker 0 makes {"table": "b"', 'worker 1 makes {"table": "a"'),
-    "restrict_policy": ("ValueError", "restrict_policy=", "OwnPolicy"),
-    "strings": ("ValueError", "value_dtype=string"),
+    "restrict_policy": ("ValueError", "restrict_policy=", "OwnPolicy", ADVICE),
+    "strings": ("ValueError", "is sharded over workers", "value_dtype=string"),
     "max_rows": ("ValueError", "`max_rows`", "at least 2", "max_rows=1"),
-    "owner": ("InvalidArgumentError", "`owner`", "from 0 to 1", "10"),
+    "owner": ("InvalidArgumentError", "`owner`", "must give workers from 0 to 1", "10"),
     "string remainder": ("ValueError", 'owner="remainder"', "key_dtype=string"),
     "restrict": ("InvalidArgumentError", "`num_reserved`", "the same on all workers", "'good'"),
     **{
@@ -41,7 +43,12 @@ REFUSED = {
     },
     **{f"{name}, rows": ("(4, 0, 1, 3)",) for name in worker_faults.RESTRICTED},
     "prefetch": ("ValueError", "'ahead' can't prefetch for a dataset", "layer.variable.prefetch"),
-    "filters": ("ValueError", "'filters'", "`BloomAdmission`", "save_to_file_system"),
+    "filters": (
+        *("ValueError", "'filters' is sharded over 2 workers, which does not work with", ADVICE),
+        "files of Keras if its policy has a `BloomAdmission`, or an `admission` of strings",
+    ),
+    "slots": ("ValueError", "slots that are written from outside"),
+    "copy": ("ValueError", "can't be copied: it is sharded over 2 workers"),
     **{
         f"{name}{where}": (*TRAINED, name)
         for name in (
@@ -50,6 +57,11 @@ REFUSED = {
         )
         for where in ("", ", own", ", out of the scope")
     },
+    **{
+        f"clipnorm=1.0{where}": (*TRAINED, "=1.0, of the rows of all workers")
+        for where in ("", ", own")
+    },
+    **{f"Nadam{where}": (*TRAINED, f"Nadam{OUTSIDE}") for where in ("", ", own")},
     # Refused anywhere.
     "use_ema=True, own": ("ValueError", "use_ema=True"),
     "LossScaleOptimizer, own": ("ValueError", "LossScaleOptimizer"),
@@ -74,6 +86,7 @@ class WorkerFaultsTest(tf.test.TestCase, parameterized.TestCase):
             r"Another worker did not take part in .* within \d+ s \(`timeout_seconds`\). "
             "Collective has timed out: restart all workers from the last checkpoint",
         )
+        self.assertRegex(found["said"], r"exchange \d+ of sharded tables")
         self.assertBetween(
             found["seconds"], worker_faults.SECONDS - 1, worker_faults.SECONDS + PATIENCE
         )

@@ -100,7 +100,11 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_what_is_of_one_process_is_refused(self):
         for found in results("trained"):
-            for word in ("ValueError", "`prefetch` of 'disk_True'", "2 workers"):
+            for word in (
+                "ValueError",
+                "`prefetch` of 'disk_True' is for tables in one process",
+                "2 workers",
+            ):
                 self.assertIn(word, found["prefetch"])
             self.assertEqual(found["report"], 1)
 

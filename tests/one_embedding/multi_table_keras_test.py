@@ -83,9 +83,11 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(emb.compute_output_shape(shape), (*shape, 3))
         ids = keras.KerasTensor((None, 5), "int64")
         self.assertEqual(emb(ids, keras.KerasTensor((None, 5), "int32")).shape, (None, 5, 3))
-        with self.assertRaisesRegex(ValueError, r"`ids` of 'emb'.*\(None, 5\)"):
+        with self.assertRaisesRegex(
+            ValueError, r"an id for each table, or come with `table_ids`.*\(None, 5\)"
+        ):
             emb(ids)
-        with self.assertRaisesRegex(ValueError, "`table_ids` of 'emb'"):
+        with self.assertRaisesRegex(ValueError, "must be of the shape of `ids`"):
             emb(ids, keras.KerasTensor((None, 4), "int32"))
         with self.assertRaisesRegex(TypeError, "`ids` of 'emb'"):
             emb(keras.KerasTensor((None, 2), "float32"))

@@ -260,7 +260,7 @@ class IdsTest(tf.test.TestCase, parameterized.TestCase):
         (tf.constant(1), None, ValueError, "`ids` of 'emb'"),
         (tf.constant([1, 2]), tf.constant([0]), ValueError, "`table_ids` of 'emb'"),
         (tf.constant([1, 2]), tf.constant([0.0, 1.0]), TypeError, "`table_ids` of 'emb'"),
-        (tf.ragged.constant([[1], [2, 3]]), None, TypeError, "dense"),
+        (tf.ragged.constant([[1], [2, 3]]), None, TypeError, "must be dense: fill short lines up"),
         (tf.sparse.from_dense([[1, 2]]), None, TypeError, "dense"),
     )
     def test_bad_ids_are_refused_by_name(self, ids, table_ids, error, message):
@@ -274,7 +274,9 @@ class IdsTest(tf.test.TestCase, parameterized.TestCase):
         ids = tf.constant([1, 2])
         for bad in ([0, 2], [-1, 0]):
             for run in (emb, tf.function(lambda *given: emb(*given))):
-                with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "from 0 to 1"):
+                with self.assertRaisesRegex(
+                    tf.errors.InvalidArgumentError, "from 0 to 1, and of the shape of `ids`"
+                ):
                     run(ids, tf.constant(bad))
 
     def test_an_id_that_the_key_type_does_not_hold_is_refused(self):
@@ -292,7 +294,9 @@ class IdsTest(tf.test.TestCase, parameterized.TestCase):
             return emb(ids)
 
         self.assertAllEqual(rows(tf.constant([[5, 6]], tf.int64))[..., 0], [[1, 2]])
-        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "last axis"):
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "must have a place for each of 2 tables, without"
+        ):
             rows(tf.constant([[5, 6, 7]], tf.int64))
 
     def test_store_takes_no_name_twice_by_accident(self):

@@ -78,7 +78,7 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(rows.shard_num, 3)
         folders = [self.folder() for _ in range(2)]
         self.assertLen(layer(store_options=store(folders), devices=["/CPU:0"] * 2).row_tables, 2)
-        with self.assertRaisesRegex(ValueError, "`persistent_path`.*`devices`"):
+        with self.assertRaisesRegex(ValueError, "a list with one for each of `devices`"):
             layer(store_options=store(folders), devices=["/CPU:0"] * 3)
 
     @parameterized.parameters(*KINDS)

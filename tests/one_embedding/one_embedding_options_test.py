@@ -31,16 +31,36 @@ class InitializersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(make(), wanted)
 
     @parameterized.parameters(
-        ("make_uniform_initializer", {"low": 1.0, "high": 0.0}, ValueError, "high.*high=0.0"),
+        (
+            "make_uniform_initializer",
+            {"low": 1.0, "high": 0.0},
+            ValueError,
+            "`high` must be at least `low`. .*high=0.0",
+        ),
         ("make_uniform_initializer", {"low": "1"}, TypeError, "`low`.*'1'"),
         ("make_uniform_initializer", {"high": NAN}, ValueError, "`high`.*nan"),
-        ("make_normal_initializer", {"std": -1.0}, ValueError, "`std`.*-1.0"),
+        (
+            "make_normal_initializer",
+            {"std": -1.0},
+            ValueError,
+            "`std` must be at least 0. Received: std=-1.0",
+        ),
         ("make_normal_initializer", {"mean": None}, TypeError, "`mean`.*None"),
         ("make_constant_initializer", {"value": 1e300}, ValueError, "`value`.*1e"),
         ("make_constant_initializer", {"value": [1.0]}, TypeError, "`value`"),
-        ("make_trunc_normal_initializer", {"std": 0.0}, ValueError, "`std`.*0.0"),
+        (
+            "make_trunc_normal_initializer",
+            {"std": 0.0},
+            ValueError,
+            "`std` must be above 0. Received: std=0.0",
+        ),
         ("make_trunc_normal_initializer", {"a": 2.0}, ValueError, "`b` must be above `a`"),
-        ("make_trunc_normal_initializer", {"a": 40.0, "b": 41.0}, ValueError, "within 37"),
+        (
+            "make_trunc_normal_initializer",
+            {"a": 40.0, "b": 41.0},
+            ValueError,
+            "37 standard deviations of the mean",
+        ),
         ("make_trunc_normal_initializer", {"a": -41.0, "b": -40.0}, ValueError, "within 37"),
     )
     def test_bad_numbers_are_named(self, make, arguments, error, message):
@@ -88,19 +108,37 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(one_embedding.make_table([column] * 2), {"columns": [column] * 2})
         self.assertIs(one_embedding.make_table, one_embedding.make_table_options)
 
-    @parameterized.parameters(None, 5, "uniform", ((),), ([],), ([{"type": "constant"}],), ({},))
-    def test_anything_else_is_refused(self, param):
-        with self.assertRaisesRegex(ValueError, "param"):
+    @parameterized.parameters(
+        (None, "the initializer of the rows, or a list of what make_column_options gives"),
+        (5, "`param` must be a dict"),
+        ("uniform", "`param` must be a dict"),
+        ((), "`param` must be a dict"),
+        ([], "`param` must be a dict"),
+        ([{"type": "constant"}], r"`param\[0\]` must be what make_column_options gives"),
+        ({}, "`param` must be what make_uniform_initializer, make_normal_initializer"),
+    )
+    def test_anything_else_is_refused(self, param, message):
+        with self.assertRaisesRegex(ValueError, message):
             one_embedding.make_table_options(param)
 
     @parameterized.parameters(
-        ("tables", 5, TypeError),
-        ("tables", [], ValueError),
-        ("tables", [5], ValueError),
+        ("tables", 5, TypeError, "must be a list or a tuple. Received.*=5 of type int"),
+        ("tables", [], ValueError, "must have at least one table"),
+        ("tables", [5], ValueError, "must be what make_table_options gives"),
         ("tables", [{"initializer": {"type": "xavier"}}], ValueError),
-        ("tables", [{"initializer": {"type": "constant"}}], TypeError),
-        ("tables", [{"columns": []}], ValueError),
-        ("default_initializer", {"type": "normal", "std": -1}, ValueError),
+        (
+            "tables",
+            [{"initializer": {"type": "constant"}}],
+            TypeError,
+            "have the arguments of a constant initializer",
+        ),
+        ("tables", [{"columns": []}], ValueError, "must have options for each of 1 columns"),
+        (
+            "default_initializer",
+            {"type": "normal", "std": -1},
+            ValueError,
+            "must be an initializer in range",
+        ),
         ("default_initializer", {"type": "normal", "sigma": 1}, TypeError),
         ("embedding_dim", 0, ValueError),
         ("embedding_dim", "2", TypeError),
@@ -110,8 +148,13 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
         ("dtype", 5, TypeError),
         ("key_type", "string", TypeError),
         ("key_type", "int8", TypeError),
-        ("store_options", None, ValueError),
-        ("store_options", {"type": "device_mem", "capacity": 5}, TypeError),
+        ("store_options", None, ValueError, "must be what make_device_mem_store_options, make"),
+        (
+            "store_options",
+            {"type": "device_mem", "capacity": 5},
+            TypeError,
+            "the arguments of its maker",
+        ),
         ("store_options", {"type": []}, ValueError),
         ("padding_idx", 2**63, ValueError),
         ("padding_idx", 0.0, TypeError),
@@ -126,7 +169,7 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
         ("name", ".", ValueError),
         ("name", "..", ValueError),
     )
-    def test_a_bad_argument_of_a_layer_is_named(self, argument, value, error):
+    def test_a_bad_argument_of_a_layer_is_named(self, argument, value, error, message=""):
         good = {
             "name": "emb",
             "embedding_dim": 2,
@@ -135,12 +178,17 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
             "tables": None,
             "store_options": store(),
         }
-        with self.assertRaisesRegex(error, argument):
+        with self.assertRaisesRegex(error, f"{argument}.*{message}" if message else argument):
             one_embedding.MultiTableEmbedding(**{**good, argument: value})
 
-    @parameterized.parameters(([],), ([2, 0],), ([2.0],), ("22",))
-    def test_bad_columns_are_refused(self, dims):
-        with self.assertRaisesRegex((TypeError, ValueError), "embedding_dim"):
+    @parameterized.parameters(
+        ([], "must have at least one column"),
+        ([2, 0], "embedding_dim"),
+        ([2.0], "embedding_dim"),
+        ("22", "embedding_dim"),
+    )
+    def test_bad_columns_are_refused(self, dims, message):
+        with self.assertRaisesRegex((TypeError, ValueError), message):
             one_embedding.MultiTableMultiColumnEmbedding(
                 "emb", dims, "float32", "int64", None, store()
             )
@@ -180,30 +228,36 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         ({"persistent_path": ""}, ValueError),
         ({"persistent_path": 5}, TypeError),
         ({"persistent_path": []}, ValueError),
-        ({"persistent_path": ["/tmp/a", "/tmp/a/"]}, ValueError),
+        (
+            {"persistent_path": ["/tmp/a", "/tmp/a/"]},
+            ValueError,
+            "a list of different paths, one for each shard",
+        ),
         ({"size_factor": 0}, ValueError),
         ({"size_factor": 1.5}, TypeError),
-        ({"storage_dim": 0}, ValueError),
+        ({"storage_dim": 0}, ValueError, "must be -1 or at least 1"),
         ({"storage_dim": -2}, ValueError),
-        ({"physical_block_size": 1024}, ValueError),
+        ({"physical_block_size": 1024}, ValueError, "must be 512 or 4096"),
         ({"cache_budget_mb": 0}, ValueError),
         ({"cache_budget_mb": -1}, ValueError),
         ({"cache_budget_mb": 2**70}, ValueError),
     )
-    def test_a_bad_value_is_named(self, wrong, error):
+    def test_a_bad_value_is_named(self, wrong, error, message=""):
         good = {"cache_budget_mb": 4, "persistent_path": "/tmp/rows", "capacity": 100}
         (argument,) = wrong
-        with self.assertRaisesRegex(error, argument):
+        with self.assertRaisesRegex(error, f"`{argument}.*{message}"):
             one_embedding.make_cached_host_mem_store_options(**{**good, **wrong})
 
     def test_a_disk_without_a_cache_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "host_cache_budget_mb.*=0"):
+        with self.assertRaisesRegex(ValueError, "or `host_cache_budget_mb` must be above 0"):
             one_embedding.make_cached_ssd_store_options(0, "/tmp/rows")
 
     @parameterized.parameters("s3://rows", ["/tmp/rows", "gs://rows"])
     def test_a_disk_is_of_this_machine(self, *paths):
         path = paths[0] if len(paths) == 1 else list(paths)
-        with self.assertRaisesRegex(ValueError, "`persistent_path`.*URL.*://"):
+        with self.assertRaisesRegex(
+            ValueError, "rows on disk must be of this machine, not a URL.*://"
+        ):
             one_embedding.make_cached_ssd_store_options(1, path)
         one_embedding.make_device_mem_store_options(path, 9)
 
@@ -222,7 +276,9 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
             for _ in range(3):
                 layer()
             layer(store_options=one_embedding.make_cached_host_mem_store_options(1, "/tmp/r", 9))
-        self.assertLen([one for one in logs.output if "no GPU" in one], 1)
+        self.assertLen(
+            [one for one in logs.output if "there is no GPU; its rows are in host memory" in one], 1
+        )
 
     @parameterized.parameters(
         ("sgd", 1, None),
@@ -238,7 +294,9 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         # A row of two weights.
         for wrong in {1, 2, 3, 4} - {factor}:
             right = f"size_factor={factor}" if dim is None else f"storage_dim={dim}"
-            with self.assertRaisesRegex(ValueError, f"{right}.*Received: size_factor={wrong}"):
+            with self.assertRaisesRegex(
+                ValueError, f"must be left out, or {right}.*Received: size_factor={wrong}"
+            ):
                 layer(optimizer=optimizer, store_options=store(size_factor=wrong)).build()
         with self.assertRaisesRegex(ValueError, "storage_dim.*Received: storage_dim=77"):
             layer(optimizer=optimizer, store_options=store(storage_dim=77)).build()
@@ -258,7 +316,10 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
                     dim=dim, optimizer=one_embedding.SmartDecayAdam(), store_options=options
                 ).build()
             for wrong in (3 * dim + 1, 3 * dim + 4):
-                with self.assertRaisesRegex(ValueError, f"must be {3 * dim + 2}, or -1"):
+                with self.assertRaisesRegex(
+                    ValueError,
+                    f"must be {3 * dim + 2}, or -1: its optimizer keeps .*`?Received: storage_dim",
+                ):
                     layer(
                         dim=dim,
                         optimizer=one_embedding.SmartDecayAdam(),

@@ -30,7 +30,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     def test_another_storage_dim_is_named(self):
         folder = self.folder()
         self.emb(folder).save_snapshot("s")
-        wanted = "`storage_dim` must be 6: .*2 weights and 4 numbers.*storage_dim=2"
+        wanted = "`storage_dim` must be 6: .*2 weights and 4 numbers of an optimizer.*storage_dim=2"
         with self.assertRaisesRegex(ValueError, wanted):
             reader(folder, storage_dim=2)
         source = reader(folder, storage_dim=6)
@@ -56,7 +56,9 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
             reader(path)
         emb = self.emb(path)
         tf_embed.Snapshots(f"{path}/snapshots", [tf_embed.Variable(dim=6, name="c"), emb]).save("s")
-        with self.assertRaisesRegex(ValueError, r"`snapshot_name`.*'s'.*\[2, 6\] weights"):
+        with self.assertRaisesRegex(
+            ValueError, r"a snapshot of one kind of rows.*'s'.*\[2, 6\] weights"
+        ):
             reader(path, storage_dim=6)
 
     @parameterized.parameters(
@@ -83,7 +85,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         ([1.5], np.ones([1, 3]), TypeError, "`keys`"),
         ([2**63], np.ones([1, 3]), ValueError, "`keys`"),
         ([[1]], np.ones([1, 3]), ValueError, "`keys`"),
-        ([1, 2], np.ones([1, 3]), ValueError, "`values`"),
+        ([1, 2], np.ones([1, 3]), ValueError, "`values` of .* must be of shapes"),
         ([1], np.ones([1, 2]), ValueError, "`values`"),
         ([1], np.ones([3]), ValueError, "`values`"),
         ([1], np.full([1, 3], 1e300), ValueError, "`values`.*float32"),
@@ -111,22 +113,33 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         folder = self.folder()
         with writer(folder) as one:
             one.write([1], np.ones([1, 3]))
-        with self.assertRaisesRegex(ValueError, "closed"):
+        with self.assertRaisesRegex(ValueError, "The writer of .* is closed"):
             one.write([1], np.ones([1, 3]))
         with reader(folder) as source:
             pass
-        with self.assertRaisesRegex(ValueError, "closed"):
+        with self.assertRaisesRegex(ValueError, "The reader of .* is closed"):
             next(source)
         write(folder, [2], np.ones([1, 3]), "t", like=source)  # its kind is still known
-        with self.assertRaisesRegex(TypeError, "`like`"):
+        with self.assertRaisesRegex(
+            TypeError, "`like` must be what make_persistent_table_reader gives"
+        ):
             writer(folder, like=folder)
 
     def test_a_graph_is_refused(self):
         folder = self.folder()
         for make in (reader, writer):
-            with self.assertRaisesRegex(RuntimeError, "eager"):
+            with self.assertRaisesRegex(
+                RuntimeError, "tables are read and written in eager execution"
+            ):
                 tf.function(lambda make=make: make(folder))()
         self.assertEmpty(os.listdir(folder))
+
+    def test_another_key_type_is_named(self):
+        folder = self.folder()
+        table = tf_embed.Variable("int32", dim=3, name="v")
+        tf_embed.Snapshots(f"{folder}/snapshots", table).save("s")
+        with self.assertRaisesRegex(ValueError, "`key_type` must be int32, as keys in .*=uint32"):
+            reader(folder, key_type="uint32")
 
     def test_rows_of_strings_are_refused_by_name(self):
         for number, types in enumerate((("string", "float32"), ("int64", "string"))):

@@ -226,9 +226,13 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         write(folder, [1], np.full([1, 2], 2.0), layer_name="b")
         found = {name: read(folder, storage_dim=2, layer_name=name)[1][0] for name in ("a", "b")}
         self.assertEqual(found, {"a": 1.0, "b": 2.0})
-        with self.assertRaisesRegex(ValueError, r"`layer_name`.*'s'.*\['a', 'b'\]"):
+        with self.assertRaisesRegex(
+            ValueError, r"the layer of the snapshot, as several have one.*\['a', 'b'\]"
+        ):
             read(folder, storage_dim=2)
-        with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'c'"):
+        with self.assertRaisesRegex(
+            ValueError, "`snapshot_name` must be the name of a snapshot of 'c'"
+        ):
             read(folder, storage_dim=2, layer_name="c")
         for name, weight in (("a", 1.0), ("b", 2.0)):
             emb = self.emb(folder, name=name)
@@ -268,7 +272,9 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         else:
             with self.assertRaisesRegex(KeyError, "mine"), one:
                 raise KeyError("mine")
-            with self.assertRaisesRegex(ValueError, "given up"):
+            with self.assertRaisesRegex(
+                ValueError, "writer of 's' is given up, as it failed before"
+            ):
                 one.close()
         self.assertEmpty(files_in(folder))
         with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
@@ -292,7 +298,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(subprocess.run(command, check=False).returncode, 3)
         self.assertLen(files_in(folder), 5)
         self.assertEqual(read(folder), {7: [0.0] * 3})
-        with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'new'"):
+        with self.assertRaisesRegex(ValueError, "must be the name of a snapshot in .*'new'"):
             reader(folder, "new")
         for name in ("s", "new"):
             write(folder, [8], np.ones([1, 3]), name)  # which removes the remains

@@ -203,7 +203,8 @@ class PersistentTablesTest(tf.test.TestCase, parameterized.TestCase):
         write(paths, [1], np.ones([1, 2]))
         emb = self.emb(paths)
         with self.assertRaisesRegex(
-            ValueError, "`snapshot_name` .* 2 tables .*which has 1.*writer.* by num_tables=2"
+            ValueError,
+            "2 tables .*which has 1. make_persistent_table_writer writes them by num_tables=2",
         ):
             emb.load_snapshot("s")
         with writer(paths, "two", storage_dim=2, num_tables=2) as one:

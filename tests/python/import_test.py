@@ -135,6 +135,19 @@ class MissingTest(tf.test.TestCase):
         said = run(WITHOUT_TENSORFLOW, "tensorflow")
         self.assertRegex(said, r"^tf_embed needs TensorFlow .*`pip install tensorflow`.*[^|]$")
 
+    def test_without_keras_one_sentence_says_what_to_install(self):
+        self.assertEqual(
+            run(WITHOUT_TENSORFLOW, "keras"), "tf_embed needs Keras 3: `pip install 'keras>=3'`."
+        )
+
+    def test_a_library_that_tensorflow_does_not_load_is_to_be_built_again(self):
+        error = tf.errors.NotFoundError(None, None, "undefined symbol")
+        with (
+            unittest.mock.patch.object(tf, "load_op_library", side_effect=error),
+            self.assertRaisesRegex(ImportError, "can't load tf_embed's op library: .*undefined"),
+        ):
+            _library.load.__wrapped__()
+
     def test_keras_on_another_backend_is_refused(self):
         for version, backend, said in (
             ("2.15.0", "tensorflow", "needs Keras 3, and Keras 2.15.0 is installed"),
@@ -148,7 +161,9 @@ class MissingTest(tf.test.TestCase):
 class VersionTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("2.15.1", "2.16.1", "2.22.0", "3.0.0", "1.15.0")
     def test_a_tensorflow_that_was_never_tried_is_refused(self, version):
-        with self.assertRaisesRegex(ImportError, f"needs TensorFlow 2.16.2.*, and {version} is"):
+        with self.assertRaisesRegex(
+            ImportError, f"2.16.2 or later, below 2.22, and {version} is installed: install one of"
+        ):
             _library.check_tensorflow_version(version)
 
     @parameterized.parameters("2.16.2", "2.17.0-rc1", "2.21.0", "2.21.1+cpu")

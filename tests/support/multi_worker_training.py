@@ -200,6 +200,9 @@ def uneven(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
         "no validation": refusal(
             model.fit, dataset(whole), validation_data=dataset(whole) if rank else None
         ),
+        "callback list": refusal(
+            model.fit, dataset(whole), callbacks=keras.callbacks.CallbackList([])
+        ),
         "train_on_batch": refusal(model.train_on_batch, *whole),
         "backup": refusal(
             model.fit,

@@ -6,6 +6,7 @@ The arguments of the chief select the program. It prints the result as a line of
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
@@ -20,6 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_embed
+from tf_embed import one_embedding
+from tf_embed.exchange.servers import servers_of
 from tf_embed.serving import Follower, Publisher
 
 DIM = 4
@@ -334,13 +337,34 @@ def refusals(strategy: Any) -> Any:
     def layer(optimizer: Any) -> Callable[[], Any]:
         return lambda: tf_embed.layers.DynamicEmbedding(DIM, optimizer=optimizer).build([None])
 
-    bags = tf_embed.tbe.TableBatchedEmbeddingBags
+    def table() -> Any:
+        return tf_embed.Variable().table
+
+    bags, trainer = (
+        tf_embed.tbe.TableBatchedEmbeddingBags,
+        tf_embed.distributed.ParameterServerTrainer,
+    )
+    store = one_embedding.make_device_mem_store_options("/tmp/never_written", 9)
+    many_tables = one_embedding.MultiTableEmbedding("emb", DIM, "float32", "int64", None, store)
+    keys = tf.constant([1], tf.int64)
+    no_batch = tf.data.Dataset.from_tensors((tf.zeros([8, 3], tf.int64), tf.zeros([8]))).take(0)
     return {
         "local": message_of(lambda: tf_embed.Variable(distribution="local")),
         "strings": message_of(lambda: tf_embed.Variable(value_dtype="string")),
         "outside": message_of(layer(keras.optimizers.Nadam())),
         "average": message_of(layer(keras.optimizers.SGD(gradient_accumulation_steps=2))),
         "bags": message_of(lambda: bags([(10, DIM)], optimizer="EXACT_SGD").build(None)),
+        "many tables": message_of(many_tables.build),
+        "rule": message_of(lambda: table().find_slots(keys, None)),  # type: ignore[arg-type]
+        "slots": message_of(lambda: table().assign_slots(keys, keys, keys, "sgd")),
+        "copy": message_of(lambda: copy.deepcopy(tf_embed.Variable())),
+        "proc_size": message_of(
+            lambda: tf_embed.Variable().save_to_file_system("/tmp/never_written", proc_size=2)
+        ),
+        "run_id": message_of(lambda: servers_of(strategy, "another")),
+        "not compiled": message_of(lambda: trainer(keras.Sequential([keras.layers.Dense(1)]))),
+        "save_every": message_of(lambda: trainer(_sum_model(), save_every=1)),
+        "no batch": message_of(lambda: trainer(_sum_model()).fit(no_batch, verbose=0)),
         "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
         "follower": message_of(lambda: Follower(tf_embed.Variable(name="there"), "nowhere")),
         "snapshots": message_of(

@@ -6,6 +6,7 @@ A program of `worker_programs`.
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
@@ -161,6 +162,8 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
     found["prefetch"] = said_by(layer.prefetch, tf.data.Dataset.range(3))
     filters = tf_embed.TablePolicy(admission=tf_embed.BloomAdmission(2, 0.01))
     found["filters"] = said_by(table(strategy, "filters", policy=filters).table.export_all)
+    found["slots"] = said_by(v.table.assign_slots, tf.constant([1]), None, None, "sgd")
+    found["copy"] = said_by(copy.deepcopy, v)
     found.update(refused_optimizers(strategy, v))
     v.upsert([rank, 7], [[1.0]] * 2)
     found["at last"] = str(v.lookup([0, 1, 7, 9]).numpy().tolist())

@@ -30,6 +30,7 @@ from table_batched_cases import (
     train,
 )
 
+import tf_embed
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 from tf_embed.tbe import settings as settings
@@ -246,31 +247,51 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
         case=(
             ({"indices": np.array([0.0, 1.5, 1.0, 0.0])}, "indices.*integers"),
             ({"offsets": np.array([0.0, 1.5, 2.0, 3.0, 4.0])}, "offsets.*integers"),
-            ({"indices": np.array([[0, 1, 1, 0]])}, "`indices`"),
-            ({"offsets": np.array([[0, 1, 2, 3, 4]])}, "`offsets`"),
-            ({"offsets": np.array([0, 1, 2, 4])}, "`offsets`"),
+            ({"indices": np.array([[0, 1, 1, 0]])}, "`indices` of .* must have one axis"),
+            ({"offsets": np.array([[0, 1, 2, 3, 4]])}, "`offsets` of .* must have one axis"),
+            (
+                {"offsets": np.array([0, 1, 2, 4])},
+                "equally many of each of 4 features, and one more",
+            ),
             ({"offsets": np.array([], np.int64)}, "`offsets`"),
             ({"offsets": None}, "`offsets`"),
-            ({"per_sample_weights": np.ones(3, "f")}, "`per_sample_weights`"),
+            (
+                {"offsets": None, "batch_size_per_feature_per_rank": [[1]] * 4},
+                "needs `offsets`. Received: offsets=None",
+            ),
+            (
+                {"per_sample_weights": np.ones(3, "f")},
+                "one for each of `indices`, .*per_sample_weights",
+            ),
             ({"per_sample_weights": np.ones([4, 1], "f")}, "`per_sample_weights`"),
-            ({"per_sample_weights": np.array(list("abcd"))}, "`per_sample_weights`"),
+            (
+                {"per_sample_weights": np.array(list("abcd"))},
+                "must be numbers. Received: dtype=str",
+            ),
             (
                 {
                     "per_sample_weights": np.ones(4, "f"),
                     "feature_requires_grad": np.array([1, 0, 1]),
                 },
-                "`feature_requires_grad`",
+                "must be one number for each of 4 features",
             ),
             (
                 {
                     "per_sample_weights": np.ones(4, "f"),
                     "feature_requires_grad": np.array([1, 0, 1, 0, 1]),
                 },
-                "`feature_requires_grad`",
+                "must be one number for each of 4 features",
+            ),
+            (
+                {
+                    "per_sample_weights": np.ones(4, "f"),
+                    "feature_requires_grad": np.array(list("abcd")),
+                },
+                "must be numbers or bools. Received: dtype=string",
             ),
             (
                 {"batch_size_per_feature_per_rank": [[1], [1], [1]]},
-                "`batch_size_per_feature_per_rank`",
+                "for each of its 4 features one for each rank",
             ),
             (
                 {"batch_size_per_feature_per_rank": [[1], [1], [1], [2]]},
@@ -314,13 +335,14 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
             input_signature=[signature],
         )
         with self.assertRaisesRegex(
-            tf.errors.InvalidArgumentError, "`batch_size_per_feature_per_rank` of .*from 0"
+            tf.errors.InvalidArgumentError,
+            "`batch_size_per_feature_per_rank` of .* must be integers from 0",
         ):
             call(np.array([[1], [3], [-1], [1]]))
 
     def test_a_size_for_each_feature_and_pooling_none_do_not_go_together(self):
         layer, _ = pair(specs=[(3, 2)], features=None, pooling_mode=POOLING.NONE)
-        with self.assertRaisesRegex(ValueError, "batch_size_per_feature_per_rank.*NONE"):
+        with self.assertRaisesRegex(ValueError, "needs pooling. Received: pooling_mode=.*NONE"):
             layer(np.array([1]), np.array([0, 1]), batch_size_per_feature_per_rank=[[1]])
 
     def test_features_in_one_tensor_are_refused_with_how_to_split_it(self):
@@ -344,10 +366,10 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
 
 class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        ({"embedding_specs": []}, "`embedding_specs`"),
+        ({"embedding_specs": []}, "must describe one table or more"),
         ({"embedding_specs": None}, "`embedding_specs`"),
         ({"embedding_specs": [3]}, r"`embedding_specs\[0\]`"),
-        ({"embedding_specs": [(3,)]}, r"`embedding_specs\[0\]`"),
+        ({"embedding_specs": [(3,)]}, r"must be \(rows, dim\), .*embedding_specs\[0\]=\(3,\)"),
         ({"embedding_specs": [(3, 4, 5, 6, 7)]}, r"`embedding_specs\[0\]`"),
         ({"embedding_specs": [(0, 4)]}, "0"),
         ({"embedding_specs": [(-3, 4)]}, "-3"),
@@ -368,7 +390,7 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"cache_sets": 1.5}, "`cache_sets` must be an int.*1.5"),
         ({"cache_reserved_memory": -1.0}, "`cache_reserved_memory` must be at least 0.*-1"),
         ({"cache_reserved_memory": None}, "`cache_reserved_memory` must be a number.*None"),
-        ({"cache_precision": "int8"}, "`cache_precision` must be SparseType.*int8"),
+        ({"cache_precision": "int8"}, "must be SparseType.FP32, FP16 or BF16.*int8"),
         ({"cache_precision": 3}, "`cache_precision` must be of SparseType.*3"),
         ({"enforce_hbm": 1}, "`enforce_hbm` must be a bool.*1"),
         ({"record_cache_metrics": True}, "`record_cache_metrics` must be a Record.*True"),
@@ -395,7 +417,7 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"uvm_host_mapped": []}, "`uvm_host_mapped` must be a bool"),
         ({"optimizer": OPTIM.ADAM, "eps": "small"}, "`eps` must be a number.*'small'"),
         ({"optimizer": OPTIM.ADAM, "beta1": True}, "`beta1` must be a number.*True"),
-        ({"embedding_specs": [(3, 4, tbe.EmbeddingLocation.MTIA)]}, "MTIA"),
+        ({"embedding_specs": [(3, 4, tbe.EmbeddingLocation.MTIA)]}, "must not be of MTIA"),
         ({"embedding_specs": [(3, 4, 0, tbe.ComputeDevice.MTIA)]}, "MTIA"),
         ({"embedding_specs": 3}, "`embedding_specs` must be a list.*3"),
         ({"embedding_specs": [{3, 4}]}, r"`embedding_specs\[0\]` must be .*{3, 4}"),
@@ -403,11 +425,11 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"feature_table_map": []}, "`feature_table_map`"),
         ({"feature_table_map": {0, 1, 2}}, "`feature_table_map` must be a list.*{0, 1, 2}"),
         ({"feature_table_map": b"\0\1\2"}, "`feature_table_map` must be a list"),
-        ({"feature_table_map": [0, 1]}, "`feature_table_map`.*2"),
+        ({"feature_table_map": [0, 1]}, r"must name each of 3 tables.*without \[2\]"),
         ({"feature_table_map": [0, 1, 2, 3]}, "`feature_table_map`.*3"),
         ({"feature_table_map": [0, 1, 2, -1]}, "`feature_table_map`.*-1"),
         ({"feature_table_map": [0, 1, 2.0]}, "`feature_table_map`"),
-        ({"feature_names": ["a", "b"]}, "`feature_names`"),
+        ({"feature_names": ["a", "b"]}, "`feature_names` must be 3 different names. Received"),
         ({"feature_names": ["a", "b", "a"]}, "`feature_names`"),
         ({"feature_names": "abc"}, "`feature_names` must be a list.*'abc'"),
         ({"table_names": {"a", "b", "c"}}, "`table_names` must be a list"),
@@ -415,20 +437,25 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"table_names": ["a", "b", "\0"]}, "`table_names` must have no control"),
         ({"table_names": ["a", "b"]}, "`table_names`"),
         ({"table_names": ["a", "b", "a"]}, "`table_names`"),
-        ({"initializer": ["zeros", "ones"]}, "`initializer`"),
-        ({"policy": [None, None]}, "`policy`"),
+        ({"initializer": ["zeros", "ones"]}, "must be one, or a list of one for each of 3 tables"),
+        ({"policy": [None, None]}, "`policy` must be one, or a list"),
+        ({"policy": tf_embed.TablePolicy(eviction="lru")}, "for it has 7 rows, which stay"),
+        (
+            {"weights_precision": "INT8", "optimizer": "NONE", "initializer": "ones"},
+            "must be None, for its rows are SparseType.INT8",
+        ),
         ({"padding_id": "0"}, "`padding_id`.*'0'"),
         ({"padding_id": 2**63}, f"`padding_id`.*{2**63}"),
         ({"pooling_mode": 7}, "`pooling_mode`"),
         ({"bounds_check_mode": 17}, "`bounds_check_mode`"),
-        ({"pooling_mode": POOLING.NONE}, "NONE"),
-        ({"max_gradient": 2.0}, "`max_gradient`.*`gradient_clipping`"),
-        ({"gradient_clipping": True, "max_gradient": -1.0}, "`max_gradient`"),
+        ({"pooling_mode": POOLING.NONE}, "With PoolingMode.NONE all tables"),
+        ({"max_gradient": 2.0}, "`max_gradient` must be set with `gradient_clipping`"),
+        ({"gradient_clipping": True, "max_gradient": -1.0}, "`max_gradient` must be positive"),
         ({"weights_precision": tbe.SparseType.INT4}, "int4"),
         ({"weights_precision": tbe.SparseType.FP8}, "fp8"),
         ({"output_dtype": tbe.SparseType.INT8}, "int8"),
         ({"nothing": 3}, "nothing"),
-        ({"optimizer": 3}, "`optimizer`"),
+        ({"optimizer": 3}, "which leaves training to the model's optimizer.*optimizer=3"),
         ({"optimizer": "rmsprop"}, "`optimizer`"),
         ({"weight_decay": 0.1}, "EXACT_SGD does not use `weight_decay`"),
         ({"momentum": 0.5}, "EXACT_SGD does not use `momentum`"),
@@ -438,7 +465,7 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"optimizer": OPTIM.ADAM, "weight_decay_mode": DECAY.L2}, "ADAM.*`weight_decay_mode`"),
         (
             {"optimizer": OPTIM.EXACT_ROWWISE_ADAGRAD, "weight_decay_mode": DECAY.COUNTER},
-            "counter_based_regularization",
+            "`counter_based_regularization` and weight_decay_mode=.*COUNTER must be set together",
         ),
         ({"optimizer": OPTIM.EMAINPLACE_ROWWISE_ADAGRAD}, "even number"),
     )

@@ -171,10 +171,23 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(None, tbe.RecordCacheMetrics())
     def test_misses_that_are_not_recorded_are_not_reported(self, metrics):
         layer = self.layer(record_cache_metrics=metrics)
-        with self.assertRaisesRegex(ValueError, "must have `record_cache_miss_counter`"):
+        with self.assertRaisesRegex(
+            ValueError, "must have `record_cache_miss_counter` to read misses"
+        ):
             layer.get_cache_miss_counter()
-        with self.assertRaisesRegex(ValueError, "must have `record_tablewise_cache_miss`"):
+        with self.assertRaisesRegex(
+            ValueError, "must have `record_tablewise_cache_miss` to read misses"
+        ):
             layer.get_table_wise_cache_miss()
+
+    def test_statistics_that_are_not_gathered_are_not_reported(self):
+        with self.assertRaisesRegex(ValueError, "must be set to read statistics of its caches"):
+            self.layer().get_uvm_cache_stats()
+        layer = self.layer(gather_uvm_cache_stats=True)
+        with self.assertRaisesRegex(ValueError, "counts of a single step are not kept"):
+            layer.get_uvm_cache_stats(use_local_cache=True)
+        with self.assertRaisesRegex(RuntimeError, "cache statistics of .* in eager execution"):
+            tf.function(layer.get_uvm_cache_stats)()
 
     def test_the_log_names_what_has_no_effect_and_nothing_else(self):
         options = {"cache_load_factor": 0.5, "prefetch_pipeline": True}
@@ -187,13 +200,22 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertLogs(level="WARNING") as logs:
                 tf.get_logger().warning("one line at least")
                 self.layer(specs, storage=storage, cache_reserved_memory=1.0, **options)
-            names = [line.split("'")[1] for line in logs.output if "has no effect" in line]
+            names = [
+                line.split("'")[1]
+                for line in logs.output
+                if "has no effect here. The one cache is" in line
+            ]
             self.assertEqual(names, [*said, "cache_reserved_memory"])
             self.assertFalse([line for line in logs.output if "means" in line])
         settings._say_once.cache_clear()
         with self.assertLogs(level="WARNING") as logs:
             self.layer(cache_algorithm="LFU")
         self.assertIn("CacheAlgorithm.LFU means LRU", logs.output[0])
+
+        settings._say_once.cache_clear()
+        with self.assertLogs(level="WARNING") as logs:
+            self.layer([(9, DIM, CACHED)], storage=None)
+        self.assertIn("MANAGED_CACHING means host memory here, where rows lie", logs.output[0])
 
 
 if __name__ == "__main__":

@@ -177,8 +177,11 @@ class HyperParametersTest(parameterized.TestCase):
     @parameterized.parameters("momentum", "learning_rate", "eta", "max_norm")
     def test_other_names_are_refused_and_nothing_is_set(self, name):
         layer = Layer(OptimType.LARS_SGD)
-        with self.assertRaisesRegex(ValueError, f"names of lr, eps, .*'{name}'"):
+        words = f"`params_dict` must have names of lr, eps, .*'{name}'"
+        with self.assertRaisesRegex(ValueError, words):
             layer.update_hyper_parameters({"lr": 0.5, name: 0.5})
+        with self.assertRaisesRegex(TypeError, "must be a dict from names of hyper-parameters"):
+            layer.update_hyper_parameters([("lr", 0.5), (name, 0.5)])
         self.assertAlmostEqual(layer.get_learning_rate(), 0.01)
 
     @parameterized.parameters(
@@ -523,7 +526,9 @@ class ResetTest(parameterized.TestCase):
         ([1], [0, 1], [1], [0], "`logical_table_ids` must .* less than 1. Received: 1"),
         ([1], [0, 1], [0], [1], "`buffer_ids` must .* less than 1. Received: 1"),
         ([1], [0, 1], [0, 0], [0], "of one length. Received: 2 and 1"),
-        ([1.5], [0, 1], [0], [0], "`pruned_indices` must be a vector of integers"),
+        ([1.5], [0, 1], [0], [0], "must be a vector of integers. Received: shape=.*float64"),
+        ([[1], [1, 2]], [0, 1], [0], [0], "a vector of integers. Received: pruned_.* of type list"),
+        ([2**63], [0, 1], [0], [0], "`pruned_indices` must fit int64. Received"),
     )
     def test_wrong_numbers_are_refused(self, ids, offsets, tables, buffers, message):
         layer = Layer(OptimType.EXACT_ROWWISE_ADAGRAD)
@@ -550,7 +555,7 @@ class CacheTest(absltest.TestCase):
         layer = Layer()
         with self.assertRaisesRegex(TypeError, "`indices` must be int32 or int64"):
             layer.prefetch(tf.constant([1.0]), tf.constant([0, 1]))
-        with self.assertRaisesRegex(ValueError, "`offsets` must be a vector"):
+        with self.assertRaisesRegex(ValueError, "`offsets` must be a vector. Received: shape"):
             layer.prefetch(tf.constant([1]), tf.constant([[0, 1]]))
         with self.assertRaisesRegex(ValueError, "`forward_stream` must be None"):
             layer.prefetch(tf.constant([1]), tf.constant([0, 1]), forward_stream=1)

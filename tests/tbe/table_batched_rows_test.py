@@ -110,7 +110,7 @@ class BytesTest(tf.test.TestCase):
 
     def test_training_and_initial_rows_are_refused(self):
         bytes_ = {"weights_precision": tbe.SparseType.INT8}
-        with self.assertRaisesRegex(ValueError, "`weights_precision` SparseType.INT8.*exact_sgd"):
+        with self.assertRaisesRegex(ValueError, "SparseType.INT8 are not trained: .*exact_sgd"):
             TableBatchedEmbeddingBags([(10, 4)], **bytes_)
         with self.assertRaisesRegex(ValueError, "`initializer` of .* must be None.*1.0"):
             TableBatchedEmbeddingBags([(10, 4)], optimizer=None, initializer=1.0, **bytes_)

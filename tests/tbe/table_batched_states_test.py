@@ -248,10 +248,20 @@ class SettingsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(other.split_optimizer_states()[0][0].dtype, tf.bfloat16)
 
     @parameterized.parameters(
-        (OPTIM.PARTIAL_ROWWISE_ADAM, "momentum1", SPARSE.INT8, "momentum1.*FP16.*int8.*partial"),
+        (
+            OPTIM.PARTIAL_ROWWISE_ADAM,
+            "momentum1",
+            SPARSE.INT8,
+            "momentum1. must be SparseType.*FP32, FP16 or BF16.*int8",
+        ),
         (OPTIM.PARTIAL_ROWWISE_ADAM, "momentum2", SPARSE.FP8, "momentum2.*FP16.*fp8.*partial"),
         (OPTIM.PARTIAL_ROWWISE_ADAM, "momentum2", "bf17", "optimizer_state_dtypes.*bf17"),
-        (OPTIM.PARTIAL_ROWWISE_ADAM, "exp_avg", BF16, "exp_avg.*bf16.*partial"),
+        (
+            OPTIM.PARTIAL_ROWWISE_ADAM,
+            "exp_avg",
+            BF16,
+            "must name states that the optimizer has.*exp_avg.*bf16.*partial",
+        ),
         (OPTIM.PARTIAL_ROWWISE_ADAM, "prev_iter", FP32, "prev_iter.*fp32.*partial"),
         (OPTIM.EXACT_ADAGRAD, "momentum2", BF16, "momentum2.*bf16.*adagrad"),
         (OPTIM.EXACT_SGD, "momentum1", BF16, "momentum1.*bf16.*sgd"),
@@ -266,7 +276,9 @@ class SettingsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_counts_of_steps_stay_in_float32(self):
         options = settings_of(CASES["Adam, by row"])
-        with self.assertRaisesRegex(ValueError, "row_counter.*counts steps.*bf16.*adam"):
+        with self.assertRaisesRegex(
+            ValueError, "row_counter.*FP32, for it counts steps.*bf16.*adam"
+        ):
             TableBatchedEmbeddingBags(
                 [(3, 4)], **options, optimizer_state_dtypes={"row_counter": BF16}
             )

@@ -149,7 +149,7 @@ class ForwardTest(tf.test.TestCase, parameterized.TestCase):
         rng = np.random.default_rng(SEED)
         inputs = random_inputs(rng, 4, specs=specs, features=[1, 0, 1], weighted=weighted)
         if weighted:  # FBGEMM ignores them without a word
-            with self.assertRaisesRegex(ValueError, "`per_sample_weights`"):
+            with self.assertRaisesRegex(ValueError, "need pooling. Received: pooling_mode=.*NONE"):
                 layer(inputs.indices, inputs.offsets, inputs.weights)
             return
         output = layer(inputs.indices, inputs.offsets)
@@ -315,11 +315,14 @@ class NaturalInputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self.layer([tf.zeros([0, 3], tf.int64)] * 4).shape, (0, sum(DIMS)))
 
     @parameterized.parameters(
-        (lambda ids: ids[:3], "4"),
+        (lambda ids: ids[:3], "must have one for each of 4 features. Received: 3"),
         (lambda ids: [*ids, ids[0]], "4"),
-        (lambda ids: dict(zip("abc", ids, strict=False)), "'d'"),
+        (lambda ids: dict(zip("abc", ids, strict=False)), "must have just the features .*'d'"),
         (lambda ids: {**dict(zip("abcd", ids, strict=True)), "e": ids[0]}, "'e'"),
-        (lambda ids: [*ids[:3], tf.zeros([2, 2, 2], tf.int64)], "shape"),
+        (
+            lambda ids: [*ids[:3], tf.zeros([2, 2, 2], tf.int64)],
+            "must be a ragged, sparse or dense",
+        ),
         (lambda ids: [*ids[:3], tf.zeros([5, 1])], "integers"),
         (lambda ids: [*ids[:3], tf.constant([["a"]] * 5)], "integers"),
     )
@@ -327,14 +330,37 @@ class NaturalInputsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex((TypeError, ValueError), words):
             self.layer(change(self.ragged))
 
+    @parameterized.parameters(
+        (lambda weights: np.zeros([5, 1], "f"), "of the kind of its ids, RaggedTensor"),
+        (lambda weights: weights.to_sparse(), "of the kind of its ids, RaggedTensor"),
+        (lambda weights: weights[:, :1], "must have the shape of its ids"),
+    )
+    def test_weights_that_do_not_stand_as_the_ids_do_are_refused(self, change, words):
+        weights = self.inputs.ragged_weights(4)
+        weights[3] = change(weights[3])
+        with self.assertRaisesRegex((ValueError, tf.errors.InvalidArgumentError), words):
+            self.layer(self.ragged, per_sample_weights=weights)
+
+    def test_weights_that_a_graph_meets_are_as_many_as_indices(self):
+        call = tf.function(
+            lambda indices, weights: self.layer(indices, np.arange(5), weights),
+            input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None])],
+        )
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "must have one for each of `indices`"
+        ):
+            call(np.array([0, 1, 1, 0]), np.ones(3, "f"))
+
     def test_batches_of_other_sizes_are_refused(self):
         for call in (self.layer, tf.function(self.layer)):
-            with self.assertRaises((ValueError, tf.errors.InvalidArgumentError)):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError, "must have equally many bags. 'd' has not"
+            ):
                 call([*self.ragged[:3], self.ragged[3][:4]])
 
     def test_a_dict_needs_names_of_features(self):
         layer, _ = pair()
-        with self.assertRaisesRegex(ValueError, "`feature_names`"):
+        with self.assertRaisesRegex(ValueError, "must be given if `indices` is a dict"):
             layer(dict(zip("abcd", self.ragged, strict=True)))
 
 

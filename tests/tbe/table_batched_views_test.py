@@ -64,11 +64,23 @@ class IndexTest(tf.test.TestCase, parameterized.TestCase):
         if index is None:
             self.assertEqual(view[index].shape, (1, 4, 3))
             return
-        with self.assertRaises(IndexError):
+        of_type = "must be integers, bools, slices or an ellipsis" * (index in (1.5, "a"))
+        with self.assertRaisesRegex(IndexError, of_type):
             view[index]
         with self.assertRaises(IndexError):
             view[index] = 0.0
         self.assertAllEqual(view, ROWS)
+
+    def test_a_key_that_is_no_row_number_is_refused(self):
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "must be row numbers, from 0 to 3"
+        ):
+            layer_with().tables[0].lookup([4])
+
+    def test_an_array_without_a_copy_is_refused(self):
+        (view,) = layer_with().split_embedding_weights()
+        with self.assertRaisesRegex(ValueError, "no array that could be given without a copy"):
+            np.array(view, copy=False)
 
     def test_what_it_gives_takes_no_writes(self):
         layer = layer_with(optimizer="ADAM")

@@ -107,11 +107,12 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         ({"embedding_size": 0}, ValueError, "`embedding_size` must be at least 1"),
         ({"embedding_size": "x"}, TypeError, "`embedding_size` must be an int"),
         ({"init_capacity": -1}, ValueError, "`init_capacity` must be at least 0"),
-        ({"combiner": "some"}, ValueError, "`combiner` must be one of sum, mean.*'some'"),
+        ({"combiner": "some"}, ValueError, "or a function of rows and axis, such as .*'some'"),
         ({"combiner": 3}, TypeError, "`combiner` must be a name or a function"),
-        ({"max_norm": 0.0}, ValueError, "`max_norm` must be above 0"),
+        ({"max_norm": 0.0}, ValueError, "`max_norm` must be above 0 and at most"),
         ({"max_norm": keras.constraints.MaxNorm(1)}, TypeError, "`max_norm` must be a number"),
         ({"value_dtype": tf.int32}, TypeError, "`value_dtype` must be one of"),
+        ({"distribute_strategy": 3}, TypeError, "must be None or a tf.distribute.Strategy"),
         ({"nothing": 1}, (TypeError, ValueError), "nothing"),
     )
     def test_wrong_arguments_are_refused_by_name(self, arguments, error, message):

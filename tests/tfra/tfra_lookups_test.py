@@ -186,7 +186,9 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_list_of_one_variable_is_that_one(self):
         v, dense = pair(np.random.default_rng(3))
         self.assertAllEqual(tf_embed.embedding_lookup([v], KEYS[:2]), dense[:2])
-        with self.assertRaisesRegex(ValueError, "`params` must be one .* Received: 2"):
+        with self.assertRaisesRegex(
+            ValueError, "`params` must be one tf_embed.Variable. Received: 2 of them"
+        ):
             tf_embed.embedding_lookup([v, v], KEYS)
 
     @parameterized.parameters(0, -1.0)
@@ -198,6 +200,17 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_norm_that_is_no_number_is_refused(self, max_norm):
         with self.assertRaisesRegex(TypeError, "`max_norm` must be a number. Received: max_norm="):
             tf_embed.embedding_lookup(tf_embed.Variable(), [1], max_norm=max_norm)
+
+    def test_norms_are_one_number(self):
+        with self.assertRaisesRegex(ValueError, "`max_norm` must be one number. Received: max_n"):
+            tf_embed.embedding_lookup(tf_embed.Variable(), [1], max_norm=tf.constant([1.0]))
+
+    @parameterized.parameters(
+        (3, TypeError, "`name` must be a str or None. Received: name=3"),
+    )
+    def test_a_name_of_an_operation_is_a_str(self, name, error, message):
+        with self.assertRaisesRegex(error, message):
+            tf_embed.embedding_lookup(tf_embed.Variable(), [1], name=name)
 
     def test_a_norm_of_rows_that_have_none_is_refused(self):
         whole = tf_embed.Variable(value_dtype=tf.int32)
@@ -364,6 +377,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ({"sp_ids": tf.constant([[1]], tf.int64)}, TypeError, "`sp_ids` must be a tf.SparseTensor"),
         ({"combiner": "max"}, ValueError, "`combiner` must be one of sum, mean, sqrtn"),
+        ({"sp_ids": [[1, 2]]}, TypeError, "must be a tf.SparseTensor or tf.RaggedTensor; tf_emb"),
         ({"sp_weights": tf.constant([[1.0]])}, TypeError, "`sp_weights` must be None or of the"),
         (
             {"sp_ids": tf.SparseTensor([[0]], tf.constant([1], tf.int64), [1])},
@@ -379,6 +393,11 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
             {"sp_weights": tf.SparseTensor([[0, 0], [0, 1]], [1, 2], [1, 2])},
             TypeError,
             "`sp_weights` must be floating",
+        ),
+        (
+            {"sp_weights": tf.SparseTensor([[0, 0]], [1.0], [1, 2])},
+            ValueError,
+            "Received: shapes of the indices or row splits",
         ),
         (
             {"sp_weights": tf.SparseTensor([[0, 0], [1, 1]], [1.0, 2.0], [2, 2])},

@@ -198,7 +198,9 @@ class ModelsTest(SavedCase):
         save_model(model, path)
         save_model(model, path, include_optimizer=False)
         self.assertIn("serving_default", tf.saved_model.load(path).signatures)
-        with self.assertRaisesRegex(ValueError, "`filepath` must be .*include_optimizer=True"):
+        with self.assertRaisesRegex(
+            ValueError, "a Keras file, or a folder saved with include_optimizer=True"
+        ):
             load_model(path)
 
     def test_what_is_there_is_replaced_only_on_demand(self):
@@ -251,9 +253,9 @@ class CallbacksTest(SavedCase):
         self.assertAllClose(model(IDS), wanted)
 
     @parameterized.parameters(
-        ("folder", {}, "`filepath` must end in .keras"),
+        ("folder", {}, "must end in .keras, or in .weights.h5 with save_weights_only=True"),
         ("model.h5", {}, "`filepath` must end in .keras"),
-        ("model.keras", {"signatures": {}}, "`signatures` must be None"),
+        ("model.keras", {"signatures": {}}, "`signatures` must be None: Keras's files have none"),
         ("model.keras", {"options": 3}, "`options` must be None"),
     )
     def test_what_cannot_be_handed_on_is_refused_by_name(self, path, options, message):

@@ -188,7 +188,7 @@ class Features:
     def _by_name(self, inputs: Mapping[str, Any], argument: str) -> list[Any]:
         if self.names is None:
             raise ValueError(
-                f"`feature_names` of {self.owner!r} must be given where `{argument}` is a dict. "
+                f"`feature_names` of {self.owner!r} must be given if `{argument}` is a dict. "
                 f"Received: {argument}={sorted(inputs)}"
             )
         if sorted(inputs) != sorted(self.names):

@@ -587,7 +587,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             if self.pooling_mode == PoolingMode.NONE:
                 raise ValueError(
                     f"`batch_size_per_feature_per_rank` of {self.name!r} needs pooling. Received: "
-                    "it with PoolingMode.NONE"
+                    "pooling_mode=PoolingMode.NONE"
                 )
             counts = features.counts_by_rank(batch_size_per_feature_per_rank)
         batch = features.batch(indices, offsets, per_sample_weights, counts)
@@ -595,7 +595,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             if batch.weights is not None:
                 raise ValueError(
                     f"`per_sample_weights` of {self.name!r} need pooling. Received: "
-                    "per_sample_weights with PoolingMode.NONE"
+                    "pooling_mode=PoolingMode.NONE"
                 )
             batch = batches.each_alone(batch)
         batch = self._bounds.checked(batch)

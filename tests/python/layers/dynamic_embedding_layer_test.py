@@ -208,7 +208,9 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(model.predict(ids, verbose=0), [[1.0, 2.0]])
 
     def test_float_inputs_of_a_functional_model_are_refused(self):
-        with self.assertRaisesRegex(TypeError, "must be integers.*Received: dtype=float32"):
+        with self.assertRaisesRegex(
+            TypeError, "must be integers: give the dtype in keras.Input.*Received: dtype=float32"
+        ):
             DynamicEmbedding(1)(keras.Input([3]))
 
     def test_floats_are_ids_in_a_graph_only_and_only_if_whole_and_exact(self):
@@ -229,7 +231,7 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         ({"partitioner": ""}, TypeError, "`partitioner` must be callable"),
         ({"name": "a\0b"}, ValueError, "`name` must have no control characters"),
         ({"unknown_value": 1e39}, ValueError, "`unknown_value` of .* must fit dtype float32"),
-        ({"optimizer": ""}, ValueError, "`optimizer` must be a Keras optimizer"),
+        ({"optimizer": ""}, ValueError, "must be a Keras optimizer, or its name or config"),
         (
             {"policy": {"class_name": "Nothing", "config": {}}},
             ValueError,
@@ -242,7 +244,9 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_weights_that_are_no_tensor_are_refused_by_name(self):
         layer = DynamicEmbedding(2, combiner="sum")
-        with self.assertRaisesRegex(TypeError, "`weights` of .* must be a tensor"):
+        with self.assertRaisesRegex(
+            TypeError, "`weights` of .* must be a tensor, an array, or numbers"
+        ):
             layer(tf.constant([[1]]), weights=object())
 
     def test_uint64_ids_reach_the_table_whole(self):

@@ -181,7 +181,9 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_an_unknown_rule_is_refused_by_name(self):
         optimizer = self.optimizer_of(rules.FusedRule("adamm"))
-        with self.assertRaisesRegex(ValueError, "must be one of sgd, .*Received: 'adamm'"):
+        with self.assertRaisesRegex(
+            ValueError, "The rule of Registered must be one of sgd, .*Received: 'adamm'"
+        ):
             rules.fused_rule(optimizer)
 
     @parameterized.parameters(
@@ -203,7 +205,9 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
     def test_other_numbers_than_the_rules_are_refused(self, numbers):
         rule = rules.FusedRule("momentum", (rules.RuleSlot("m"),), lambda *_: numbers)
         optimizer = self.optimizer_of(rule)
-        with self.assertRaisesRegex(ValueError, "'momentum' must be momentum, nesterov. Received"):
+        with self.assertRaisesRegex(
+            ValueError, "hyper-parameters of the rule 'momentum' must be momentum, nesterov"
+        ):
             rules.hyper_parameters(optimizer, weight_decay=False)
 
 

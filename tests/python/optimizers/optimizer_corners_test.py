@@ -95,6 +95,17 @@ class ManySlots(Plain):
         self.slots = [self.add_optimizer_variables(variables, f"slot{i}") for i in range(17)]
 
 
+class UnevenSlots(Plain):
+    """Its slots begin with different numbers."""
+
+    def build(self, variables: list[Any]) -> None:
+        super().build(variables)
+        self.slots = [self.add_variable_from_reference(one, "slot") for one in variables]
+        for one in self.slots:
+            numbers = tf.cumsum(tf.ones_like(tf.reshape(one.value, [-1])))
+            one.assign(tf.reshape(numbers, tf.shape(one.value)))
+
+
 class SlotOfItsOwn(Plain):
     """Momentum in variables that Keras's optimizer does not know of."""
 
@@ -144,8 +155,12 @@ class UsersOptimizerTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (lambda: SlotOfItsOwn(0.1, tf.Variable), "SlotOfItsOwn as it is: its step fails"),
         (lambda: SlotOfItsOwn(0.1, keras.Variable), "SlotOfItsOwn as it is: its step fails"),
+        (lambda: UnevenSlots(0.1), "'.*slot' starts neither from a number nor from the weights"),
         (lambda: NeedsTheShape(0.1), "NeedsTheShape: it can't be built on a number of rows"),
-        (lambda: ManySlots(0.1), "ManySlots: it has 17 variables for each"),
+        (
+            lambda: ManySlots(0.1),
+            "ManySlots: it has 17 variables for each of the model's, and rows keep",
+        ),
     )
     def test_what_cannot_train_rows_is_refused_when_it_is_built(self, make, sentence):
         v = table()

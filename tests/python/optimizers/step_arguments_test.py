@@ -59,13 +59,16 @@ class StepArgumentsTest(parameterized.TestCase):
     def test_tables_are_no_variables(self):
         for one in (self.table, 3, tf.ones([2])):
             kind = type(one).__name__
-            with self.assertRaisesRegex(TypeError, f"`var_list` must have var.*of type .*{kind}"):
+            with self.assertRaisesRegex(
+                TypeError,
+                f"`var_list` must have variables, and the `trainable_var.*of type .*{kind}",
+            ):
                 self.optimizer.minimize(self.loss, [one])
         self.assert_row(1.0, 2.0)
 
     @parameterized.product(value=("ab", b"ab", {}, 3, tf.ones([2]), np.ones(2), keras.Variable))
     def test_what_is_no_list_is_refused(self, value):
-        with self.assertRaisesRegex(TypeError, "`grads` must be a list"):
+        with self.assertRaisesRegex(TypeError, "`grads` must be a list. Received: grads="):
             self.optimizer.apply(value, self.anchors)
         with self.assertRaisesRegex(TypeError, "`trainable_variables` must be a list"):
             self.optimizer.apply([None], value)

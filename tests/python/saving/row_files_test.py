@@ -478,7 +478,13 @@ class ArgumentsTest(FilesTestCase):
         ({"file_name_list": ["a", "b"]}, ValueError, "a list of one name"),
         ({"file_name_list": "a"}, ValueError, "a list of one name"),
         ({"dirpath_env": None}, TypeError, "`dirpath_env` must be a str"),
-        ({"dirpath": 3}, TypeError, "`dirpath` must be a str, a path or a string tensor"),
+        (
+            {"dirpath": 3},
+            TypeError,
+            "`dirpath` must be a str, a path or a string tensor. Received: dirpath=.*3",
+        ),
+        ({"dirpath": tf.constant(3)}, TypeError, "tensor. Received: dirpath of dtype int32"),
+        ({"dirpath": tf.constant(["a"])}, ValueError, "`dirpath` must be a scalar. Received"),
     )
     def test_a_bad_argument_is_named(self, options, error, message):
         v, options = tf_embed.Variable(name="v"), {"dirpath": self.folder(), **options}

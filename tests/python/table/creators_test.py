@@ -147,7 +147,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             "`kv_creator` and `policy` both",
         ),
         (lambda: variable(None, 3, kv_creator=hkv(max_capacity=2)), ValueError, "3 shards"),
-        (lambda: HkvHashTableCreator(3), TypeError, "`config` of HkvHashTableCreator must be"),
+        (lambda: HkvHashTableCreator(3), TypeError, "`config` of .* must be a tf_embed.tfra.*Hkv"),
         (
             lambda: HkvHashTableCreator(de.CuckooHashTableConfig()),
             TypeError,
@@ -168,7 +168,11 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         (lambda: hkv(step_per_epoch=-1), ValueError, "`step_per_epoch` must be at least 0"),
         (lambda: hkv(max_hbm_for_values=-1), ValueError, "`max_hbm_for_values`"),
         (lambda: hkv(reserved_key_start_bit=63), ValueError, "`reserved_key_start_bit`"),
-        (lambda: de.FileSystemSaver(proc_size=2), ValueError, "go together"),
+        (
+            lambda: de.FileSystemSaver(proc_size=2),
+            ValueError,
+            "`proc_size` and `proc_rank` go together",
+        ),
         (lambda: de.FileSystemSaver(2, 2), ValueError, "`proc_rank` must be at most 1"),
         (lambda: de.FileSystemSaver(save_path=3), TypeError, "`save_path` must be a str"),
         (lambda: de.FileSystemSaver(buffer_size=0), ValueError, "`buffer_size`"),

@@ -211,14 +211,26 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(rows_of(2**53, value_dtype="int64"), np.full([len(KEYS), 4], 2**53))
 
     @parameterized.named_parameters(
-        ("shape", np.zeros(3), {}, ValueError, r"shape \(4,\). Received: shape=\(3,\)"),
+        (
+            "shape",
+            np.zeros(3),
+            {},
+            ValueError,
+            r"or an array of shape \(4,\). Received: shape=\(3,\)",
+        ),
         ("object", object(), {}, TypeError, "a number, an array, a Keras initializer"),
         ("bool", True, {}, TypeError, "Received: initializer=True"),
         ("fraction", 0.5, {"value_dtype": tf.int32}, ValueError, "whole number that int32"),
         ("too_large", 300, {"value_dtype": tf.int8}, ValueError, "Received: 300"),
         ("inexact", 2**53 + 1, {"value_dtype": tf.int64}, ValueError, "both hold exactly"),
         ("nan", math.nan, {"value_dtype": tf.int8}, ValueError, "whole number"),
-        ("random", "uniform", {"value_dtype": tf.int8}, ValueError, "a number or an array"),
+        (
+            "random",
+            "uniform",
+            {"value_dtype": tf.int8},
+            ValueError,
+            "or an array, for its value dtype is",
+        ),
         ("not_a_number", math.nan, {}, ValueError, "holds, and not NaN. Received: .*nan"),
         ("overflow", 1e39, {}, ValueError, r"numbers that float32 holds.*1e\+39"),
         ("overflow_of_half", [1, 2, 3, 7e4], {"value_dtype": tf.float16}, ValueError, "float16"),
@@ -227,7 +239,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
             keras.initializers.RandomUniform(2.0, 1.0),
             {},
             ValueError,
-            "`maxval` of the `initializer` of .* at least 2. Received: maxval=1.0",
+            "`maxval` of the `initializer` .* and at least 2. Received: maxval=1.0",
         ),
         (
             "negative_deviation",
@@ -256,7 +268,10 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         (lambda shape, dtype: 1 // 0, "`initializer` of 'v' raised ZeroDivisionError: .*zero"),
         (lambda shape, dtype: None, r"`initializer\(shape, dtype\)` of 'v' .* None"),
         (lambda shape, dtype: tf.fill(shape, "x"), "must give numbers. Received: dtype=string"),
-        (lambda shape, dtype: tf.zeros([2, 7]), r"a row of 3 for each of 2 .*shape=\(2, 7\)"),
+        (
+            lambda shape, dtype: tf.zeros([2, 7]),
+            r"must give a row of 3 for each of 2 new keys.*shape=\(2, 7\)",
+        ),
         (lambda shape, dtype: tf.zeros([1, 3]), r"a row of 3 for each of 2 .*shape=\(1, 3\)"),
     )
     def test_what_a_callable_gives_is_checked(self, draw, message):
@@ -289,7 +304,9 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(lambda shape: 0, lambda: 0, lambda shape, kind: 0)
     def test_a_callable_that_takes_no_shape_and_dtype_is_refused(self, initializer):
-        with self.assertRaisesRegex(TypeError, "`initializer` of 'v' must be callable"):
+        with self.assertRaisesRegex(
+            TypeError, "`initializer` of 'v' must be callable with a shape and `dtype`"
+        ):
             tf_embed.Variable(dim=2, name="v", initializer=initializer)
 
     def test_a_callable_runs_in_a_function_and_in_training(self):

@@ -50,9 +50,27 @@ class PartitionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup([3, 9]), [[2.0], [0.0]])
         self.assertEqual(set(seen), {(1, 2)})
 
+    def test_the_number_of_shards_is_checked_when_a_graph_runs(self):
+        v = tf_embed.Variable(devices=["/CPU:0"] * 2, partitioner=lambda keys, shards: keys[1:] * 0)
+        lookup = tf.function(v.lookup, input_signature=[tf.TensorSpec([None], tf.int64)])
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "`partitioner` of .* must give one shard for each key"
+        ):
+            lookup(tf.constant([1, 2], tf.int64))
+
     @parameterized.named_parameters(
-        ("dtype", lambda k, n: tf.zeros_like(k, tf.float32), TypeError, "int32 or int64"),
-        ("shape", lambda k, n: tf.zeros([1], tf.int32), ValueError, "one shard for each key"),
+        (
+            "dtype",
+            lambda k, n: tf.zeros_like(k, tf.float32),
+            TypeError,
+            "must give int32 or int64. Received: dtype=float32",
+        ),
+        (
+            "shape",
+            lambda k, n: tf.zeros([1], tf.int32),
+            ValueError,
+            "give one shard for each key, shape",
+        ),
         (
             "range",
             lambda k, n: tf.fill(tf.shape(k), n),

@@ -128,7 +128,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         ({"init_size": -1}, ValueError, "`init_size` must be at least 0"),
         ({"devices": []}, ValueError, "at least one device"),
         ({"devices": ["/TPU:0"]}, ValueError, "Received: devices="),
-        ({"devices": "nowhere"}, ValueError, "Received: devices='nowhere'"),
+        ({"devices": "nowhere"}, ValueError, "must be CPUs or GPUs of this machine.*'nowhere'"),
         ({"partitioner": 3}, TypeError, "`partitioner` must be callable"),
         ({"name": ""}, TypeError, "`name` must be a non-empty string"),
         ({"name": "a\0b"}, ValueError, r"`name` must have no control .*name='a\\x00b'"),
@@ -164,7 +164,9 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(shards.table.options.init_size, 150)
             self.assertEqual(tf_embed.Variable(init_size=7).table.options.init_size, 7)
             patch.setenv("TF_HASHTABLE_INIT_SIZE", "many")
-            with self.assertRaisesRegex(ValueError, "TF_HASHTABLE_INIT_SIZE='many'"):
+            with self.assertRaisesRegex(
+                ValueError, "must be a number of rows. Received: .*='many'"
+            ):
                 tf_embed.Variable()
 
     def test_two_variables_of_one_name_share_nothing(self):
@@ -232,7 +234,9 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         v.upsert([1, 2], [[True, True], [False, False]])
         self.assertAllEqual(v.lookup([2, 1, 3]), [[False, False], [True, True], [True, False]])
         self.assertFalse(v.trainable)
-        with self.assertRaisesRegex(TypeError, "'flags' has value_dtype=bool. Use `upsert`"):
+        with self.assertRaisesRegex(
+            TypeError, "needs values that have a sum; 'flags' has value_dtype=bool"
+        ):
             v.accum([1], [[True, True]], [[True, True]], [True])
         with self.assertRaisesRegex(TypeError, "must be of dtype bool. Received: dtype=int64"):
             v.upsert([1], [[1, 0]])
@@ -318,7 +322,9 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([int(shard.size()) for shard in v.tables], [3, 1, 0, 1])
         self.assertEqual([shard.device for shard in v.tables], ["/CPU:0"] * 4)
         for index in (4, -1):
-            with self.assertRaisesRegex(ValueError, f"index={index}"):
+            with self.assertRaisesRegex(
+                ValueError, f"(at least 0|less than the number of shards of ).*index={index}"
+            ):
                 v.size(index)
 
     def test_writers_return_the_operation_in_a_graph_and_none_in_eager(self):

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a trainer with parameter servers that do not fit the model, or are damaged."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_embed
+from tf_embed.distributed.server_checkpoints import ServerCheckpoints, TrainingState
+
+STATE = TrainingState(**dict.fromkeys(TrainingState.__dataclass_fields__, 1))
+Entries = dict[str, bytes]
+
+
+def compiled(*widths: int) -> keras.Model:
+    layers = [keras.layers.Dense(width) for width in widths]
+    model = keras.Sequential([keras.Input([2]), *layers])
+    model.compile("sgd", "mse")
+    return model
+
+
+def as_npy(array: np.ndarray) -> bytes:
+    contents = io.BytesIO()
+    np.save(contents, array)
+    return contents.getvalue()
+
+
+def of_version_2(entries: Entries) -> Entries:
+    contents = bytearray(entries["value_0.npy"])
+    contents[6] = 2  # the major version of the format
+    return {**entries, "value_0.npy": bytes(contents)}
+
+
+def no_tensor(entries: Entries) -> Entries:
+    return {**entries, "value_0.npy": as_npy(np.frombuffer(b"\xff" * 9, np.uint8))}
+
+
+class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
+    """The models have no tables, so they need no servers."""
+
+    def checkpoints(self, model: keras.Model, folder: str) -> ServerCheckpoints:
+        return ServerCheckpoints(folder, model, None, 1)  # type: ignore[arg-type]
+
+    def folder(self) -> str:
+        return tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    @parameterized.parameters(
+        ([1, 1], "must have as many dense variables as the model, .* Received: "),
+        ([3], r"must have a value of shape \(2, 3\) for .*kernel'. Received: shape \(2, 1\)"),
+    )
+    def test_another_model_is_refused(self, widths, message):
+        folder = self.folder()
+        self.checkpoints(compiled(1), folder).save(STATE)
+        with self.assertRaisesRegex(ValueError, message):
+            self.checkpoints(compiled(*widths), folder).restore()
+
+    @parameterized.parameters(
+        (dict, zipfile.ZIP_DEFLATED, "' is compressed, or has a wrong length"),
+        (of_version_2, zipfile.ZIP_STORED, "'value_0.npy' is no array: .*another version"),
+        (no_tensor, zipfile.ZIP_STORED, "is damaged: a value is no tensor: "),
+    )
+    def test_a_damaged_file_is_refused(
+        self, change: Callable[[Entries], Entries], compression: int, message: str
+    ) -> None:
+        folder, model = self.folder(), compiled(1)
+        checkpoints = self.checkpoints(model, folder)
+        checkpoints.save(STATE)
+        (file,) = tf.io.gfile.glob(f"{folder}/dense/*.npz")
+        with zipfile.ZipFile(file) as archive:
+            entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+        with zipfile.ZipFile(file, "w", compression) as archive:
+            for name, contents in change(entries).items():
+                archive.writestr(name, contents)
+        with self.assertRaisesRegex(tf.errors.DataLossError, message):
+            checkpoints.restore()
+
+    def test_another_number_of_tables_is_refused(self):
+        folder = self.folder()
+        tf_embed.Snapshots(folder, tf_embed.Variable()).save("s")
+        tables: list[Any] = [None, None]  # they are not reached
+        with self.assertRaisesRegex(ValueError, "as many tables as the model, 2. Received: 1"):
+            self.checkpoints(compiled(1), folder)._load_rows("s", tables, [0])
+
+
+if __name__ == "__main__":
+    tf.test.main()
