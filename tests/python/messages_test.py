@@ -10,7 +10,7 @@ import messages
 import pytest
 
 # How many messages no test has seen. A test that sees one more lowers its folder's ceiling.
-CEILINGS = {"tf_embed": 336, "cc": 69}
+CEILINGS = {"tf_embed": 14, "cc": 70}
 
 PYTHON = """
 def f(dim, x):
