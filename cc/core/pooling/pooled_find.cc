@@ -374,9 +374,10 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
   FirstFailure failure;
   // Bags of one batch, from a unit up to another.
   const auto run_one = [&](size_t i, size_t begin, size_t end) {
+    const ExecContext dated = finds[i].Dated(serial);
     const auto run_as = [&](auto tag) {
       BagPooler<typename decltype(tag)::Type> pooler(
-          finds[i], finds[i].Dated(serial), of_weights == nullptr ? nullptr : of_weights[i]);
+          finds[i], dated, of_weights == nullptr ? nullptr : of_weights[i]);
       const Bags& bags = *finds[i].bags;
       return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
     };
