@@ -85,10 +85,12 @@ class RowStatistics:
 
 def stats_of(table: Table) -> dict[str, Any]:
     """See `Variable.stats`."""
+    # The servers of a table have counts each; every other table has one part.
     vector = tf.add_n([policy_ops.stats(part.resource_handle) for part in table.parts])
     eager = tf.executing_eagerly()
     numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
     counts = dict(zip(_COUNTS, numbers, strict=True))
+    # Raw counts of the index. Only the ratios below are public.
     of_index = ("index_places", "probed_keys", "probed_buckets")
     places, probed, read = (counts.pop(one) for one in of_index)
     found = counts["cache_hits"] + counts["cache_misses"]

@@ -280,6 +280,7 @@ def _pool(
     """A row for each bag, [num_bags, dim]."""
     token = token_of(table, anchor)
     if max_norm is None:
+        # A sparse matrix with a column for each id, so that the ids of a bag need not be adjacent.
         indices = tf.stack([bagged.bags, tf.range(tf.size(bagged.bags, tf.int64))], axis=1)
         shape = tf.stack([bagged.num_bags, tf.size(bagged.bags, tf.int64)])
         return table.find_pooled(
@@ -290,6 +291,7 @@ def _pool(
             token=token,
             training=training,
         )
+    # Each row is clipped before the sum, which the pooled lookup of the table can't do.
     rows = table.rows(bagged.keys, token=token, training=training)
     rows = clipped(tf.cast(rows, table_ops.compute_dtype(table.options.value_dtype)), max_norm)
     weights = bagged.weights

@@ -57,6 +57,7 @@ class TableTraining:
         own = None if self._anchor is None else self._anchor.own_trainer
         if own is not None:
             return own.slots if own.optimizer is optimizer else []
+        # `DynamicEmbeddingOptimizer`, known by its method: its module may import this one.
         of_table = getattr(optimizer, "slot_variables", None)
         if of_table is not None:
             return of_table(self._table)
