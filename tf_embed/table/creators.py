@@ -197,6 +197,7 @@ class HkvHashTableConfig(KerasConfig):
         return TablePolicy(
             max_rows=self.max_capacity,
             eviction=eviction,
+            # TFRA's config may have these two with any strategy; `TablePolicy` refuses them then.
             steps_per_epoch=self.step_per_epoch or None if by_epochs else None,
             score_fn=self.gen_scores_fn if eviction == "score" else None,
         )
@@ -208,6 +209,7 @@ class HkvHashTableConfig(KerasConfig):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
+        # JSON has no enums.
         return {**super().get_config(), "evict_strategy": int(self.evict_strategy)}
 
 

@@ -100,6 +100,7 @@ def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
         collections.deque
     )
     for answer in answers:
+        # One queue for each table: its own lookups come in order, those of other tables in between.
         queues[id(answer.lookup.table)].append(answer)
     _of_thread.answers = queues
     try:

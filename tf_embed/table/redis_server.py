@@ -172,6 +172,7 @@ class RedisServer(Config):
             "slices": self.slices,
             "keys_per_command": self.keys_per_command,
         }
+        # One setting a line: `isprintable` has refused line breaks in all of these texts.
         return "".join(f"{key}={value}\n" for key, value in lines.items())
 
     def _secret(self) -> str:

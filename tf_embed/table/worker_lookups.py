@@ -50,6 +50,8 @@ def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
         keys: The keys of the present lookup.
     """
     with tf.device("/CPU:0"):
+        # tf.equal would raise if the shapes differ. This op gives False, and the message below is
+        # raised.
         same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
         check = tf.debugging.Assert(
             tf.reduce_all(same),
@@ -285,6 +287,8 @@ class _Pool:
         with tf.device("/CPU:0"):
             ends = tf.cumsum(tf.cast(lengths, tf.int64))
             splits = tf.concat([tf.zeros([1], tf.int64), ends], 0)
+        # The base class: the keys have arrived at their owner, and `WorkerTable` would send them
+        # again.
         return Table.find_pooled(
             self.lookup.table,
             keys,
@@ -322,6 +326,7 @@ def _sum_type(lookup: Lookup, number: int) -> PartType:
 
 def _row_part(lookup: Lookup, row_type: PartType, keys: tf.Tensor) -> Part:
     """The rows of keys that this worker owns."""
+    # The base class looks up here, and does not send the keys again.
     rows, _ = Table.find(lookup.table, keys, training=lookup.training)
     return Part(row_type.table, rows, row_type.wire_type)
 
@@ -388,6 +393,7 @@ class _Exchange:
         """Whether any of these counts is positive on any worker, bool; the same on all workers."""
         workers = self._channel.workers.count
         with tf.device(self._channel.workers.device):
+            # Each worker gathers its counts and, in the last row, the words of its messages.
             counts = tf.reshape(self._gathered, [workers, self._num_counts + 1, workers])
             return tf.reduce_any(tf.gather(counts, list(numbers), axis=1) > 0)
 
@@ -407,6 +413,7 @@ class _Exchange:
             parts: The parts to send.
         """
 
+        # `condition` is of gathered counts, so all workers take the same branch.
         def some() -> list[tf.Tensor]:
             return send(self._channel, plan, parts, self._counts)
 
@@ -440,6 +447,7 @@ def _linked(
 
     @tf.custom_gradient
     def linked(*sent: tf.Tensor) -> Any:
+        # The outputs were computed before. This function only gives the tape a path to the inputs.
         del sent
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
