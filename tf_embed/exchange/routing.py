@@ -68,8 +68,10 @@ class Routed:
             Positions in the batch [n], and counts, int32 [workers].
         """
         places = tf.reshape(self.places, [-1])
+        # `keys` are worker by worker, so the position of a key tells its owner.
         owners = tf.searchsorted(tf.cumsum(self.counts), places, side="right")
         counts = tf.math.bincount(owners, minlength=self.counts.shape[0], dtype=tf.int32)
+        # Stable, so that the differences of a key stay in the order of the batch.
         return tf.argsort(owners, stable=True), tf.ensure_shape(counts, self.counts.shape)
 
 
@@ -170,6 +172,7 @@ def owners_of(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name:
     if isinstance(sharding.owner, str):
         routed = route(keys, num_workers, sharding, name)
         places = tf.reshape(routed.places, [-1])
+        # Distinct keys are worker by worker, so the position of a key tells its owner.
         return tf.searchsorted(tf.cumsum(routed.counts), places, side="right")
     flat = tf.reshape(keys, [-1])
     owners = validation.call_of(sharding.owner, "owner", name, flat, num_workers)

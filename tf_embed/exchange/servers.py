@@ -103,6 +103,7 @@ def servers_of(strategy: tf.distribute.Strategy, run_id: str | None = None) -> S
     if found is None:
         found = Servers(_checked(run_id))
         found.check_builds()
+        # Kept only after the check, so that a failed check is made again.
         _servers[strategy] = found
     return found
 

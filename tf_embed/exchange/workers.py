@@ -140,6 +140,7 @@ class Workers:
         self.places: tf.Tensor | None = None
         self.ranks: tf.Tensor | None = None
         self._next_channel = 0
+        # TensorFlow orders the workers of a collective by itself. The first one finds that order.
         first = self._new_channel(sharding)
         with tf.init_scope():
             gathered = first.all_gather(tf.constant([self.rank]))
@@ -177,6 +178,7 @@ class Workers:
         padded = len(data).to_bytes(4, "little") + data.ljust(_SHORT - 4, b"\0")
         with tf.init_scope():
             words = tf.constant(np.frombuffer(padded, np.int32))
+            # Key 0 of the first channel is that of the ranks, which have another shape.
             gathered = channel.all_gather(words, key=1).numpy().tobytes()
         texts = [gathered[at : at + _SHORT] for at in range(0, len(gathered), _SHORT)]
         lengths = [int.from_bytes(one[:4], "little") for one in texts]
