@@ -273,6 +273,7 @@ def _routed_rows_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     gradients: list[Any] = [None] * len(op.inputs)
     if not op.get_attr("num_tokens"):
         return gradients
+    # Counted from the end, because `noted` may be absent.
     token = op.inputs[-1]
     routed, rows, places = op.inputs[-4:-1]
     dim = rows.shape[1]

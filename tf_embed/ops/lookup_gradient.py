@@ -158,4 +158,5 @@ def _refuse_dense(
     )
 
 
+# Before TensorFlow's own conversion of slices, which has the priority 100.
 tf.register_tensor_conversion_function(RowSlices, _refuse_dense, priority=50)

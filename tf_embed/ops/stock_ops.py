@@ -37,6 +37,7 @@ def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
     """
     splits = tf.cast(splits, tf.int64)
     ends = splits[1:-1, tf.newaxis]  # the start of the next bag
+    # Empty bags put several steps at one position, which scatter_nd adds up.
     steps = tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), splits[-1:] + 1)
     numbers = tf.cumsum(steps)[:-1]
     numbers.set_shape([None])  # which TensorFlow can't tell from a computed size
@@ -190,6 +191,7 @@ def check_bounds(
 def _mended(offsets: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """The nearest offsets that go from 0 to `count` and never fall."""
     inner = tf.clip_by_value(offsets[1:-1], 0, count)
+    # Offsets are nearly always in order, and the passes are saved.
     inner = tf.cond(
         tf.reduce_all(inner[1:] >= inner[:-1]), lambda: inner, lambda: _running_maximum(inner)
     )
