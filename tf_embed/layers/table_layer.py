@@ -76,6 +76,7 @@ class TableLayer(LayerWithTables):
     ) -> None:
         if name is not None:
             validation.name_of(name)
+        # Keras would cast floating inputs to the compute dtype, and so round ids.
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
@@ -103,6 +104,7 @@ class TableLayer(LayerWithTables):
         table_policy = policy_of(self.kv_creator, self.policy)
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
+        # Results are dropped: the calls refuse bad arguments here, before the table is made.
         storage_of(self.kv_creator, self.storage)
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
@@ -242,6 +244,7 @@ class TableLayer(LayerWithTables):
         A keras.Sequential without an Input takes the dtype of ids from a layer that is not built.
         """
         if self._variable is None:
+            # Keras builds a layer within this scope, from which its variables have their paths.
             with keras.name_scope(self.name):
                 self._make_table()
         return self.variable
@@ -292,6 +295,7 @@ class TableLayer(LayerWithTables):
         if ids.dtype != self.key_dtype:
             ids = keras.ops.cast(ids, self.key_dtype)
         padding_id: Any = self.padding_id
+        # As a Python integer it would not fit int64.
         if isinstance(padding_id, int) and padding_id >= 2**63:
             padding_id = np.uint64(padding_id)
         return keras.ops.not_equal(ids, padding_id)
@@ -450,6 +454,7 @@ class TableLayer(LayerWithTables):
 
     def _defaults(self, training: bool) -> tf.Tensor | None:
         """The row of ids that have none; None for their initial rows."""
+        # In training an absent id is about to get its row, so the step sees the initial one.
         if self.unknown_value is None or training:
             return None
         row = np.broadcast_to(self.unknown_value, [self.dim])
@@ -490,6 +495,7 @@ class TableLayer(LayerWithTables):
                 f"`unknown_value` must be a number or of shape ({self.dim},). Received: "
                 f"shape={row.shape}"
             )
+        # Checked only: the config keeps the numbers as they were given.
         validation.rounded(row, tf.as_dtype(self.value_dtype), "unknown_value", self.name)
         return row.astype(np.float64)
 
