@@ -67,6 +67,7 @@ class RowsVariable(keras.Variable):
         with tf.init_scope():
             self.row_shape = row_shape
             self._rows = tf.Variable(
+                # One row, from which `_initial_value` reads the start of slots.
                 initializer((1, *row_shape), dtype=dtype),
                 shape=tf.TensorShape([None, *row_shape]),
                 dtype=dtype,
@@ -124,6 +125,7 @@ class _RowsMixin(keras.optimizers.Optimizer):
             keras.backend.standardize_dtype(dtype or keras.backend.floatx()),
             name or "slot",
         )
+        # Past `setattr`, by which TensorFlow would track the list and wrap it.
         self.__dict__.setdefault("_row_slots", []).append(slot)
         return slot
 
@@ -271,6 +273,8 @@ class RowOptimizer:
             begin += slot.width
         if parts.follows_learning_rate:
             parts.optimizer.learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
+        # The copy's `apply` counts up its own number; the user's optimizer counts once for all
+        # tables.
         parts.optimizer.iterations.assign(self._optimizer.iterations)
         parts.optimizer.apply([gradients], [parts.rows])
         left = [
@@ -334,6 +338,7 @@ def _copy(optimizer: Any) -> Any:
     if not learning_rate_is_number(config):
         # A schedule or a callable stays a callable: some optimizers ask which of the two it is.
         config["learning_rate"] = lambda: optimizer.learning_rate
+    # The trainer does all of these itself, before and after the step of the copy.
     config.update(
         clipnorm=None,
         clipvalue=None,
@@ -362,8 +367,10 @@ def _probe(shape: Any) -> np.ndarray:
 
 def _fingerprint(kind: type, names: list[str], widths: tuple[int, ...]) -> int:
     """A number that tells this optimizer's slots from those of others; the same in any process."""
+    # The top package alone, because classes move between the modules of a package.
     text = repr((kind.__module__.split(".")[0], kind.__qualname__, names, widths))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    # 63 bits, which fit int64.
     return int.from_bytes(digest, "little") >> 1
 
 

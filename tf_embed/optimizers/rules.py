@@ -141,6 +141,7 @@ register(keras.optimizers.RMSprop, _rmsprop)
 register(keras.optimizers.Adagrad, _adagrad)
 register(RowwiseAdagrad, _rowwise_adagrad)
 register(keras.optimizers.Adam, _adam)
+# Keras's AdamW is its Adam with a weight decay, which every rule has.
 register(keras.optimizers.AdamW, _adam)
 register(keras.optimizers.Ftrl, _ftrl)
 

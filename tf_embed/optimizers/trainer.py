@@ -413,6 +413,7 @@ class TableTrainer(tf.Module):
         if not self._parts.optimizer.use_ema:
             return rows.rule
         return ExternalRule(
+            # Another rule than without averages, because a row has one more group of slots.
             id=rows.rule.id ^ 1,
             widths=(*rows.rule.widths, self._parts.table.options.dim),
             initial_values=(*rows.rule.initial_values, float("nan")),
@@ -477,6 +478,7 @@ class TableTrainer(tf.Module):
             return
 
         def look() -> None:
+            # The counter is the last slot of a row.
             slot = len(optimizer.slots) - 1
             with tf.control_dependencies([] if applied is None else [applied]):
                 largest = largest_slot(table.resource_handle, rule=rule, slot=slot)
@@ -570,6 +572,7 @@ def _start_at_weights(slots: tf.Tensor, weights: tf.Tensor, rule: ExternalRule) 
     groups, begin = [], 0
     for width, initial_value in zip(rule.widths, rule.initial_values, strict=True):
         group = slots[:, begin : begin + width]
+        # NaN, which alone differs from itself, stands for the weights of the row.
         if initial_value != initial_value:
             group = tf.where(tf.math.is_nan(group), weights, group)
         groups.append(group)
