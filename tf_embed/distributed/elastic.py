@@ -130,6 +130,7 @@ def _lost(group: Group) -> int:
     SIGABRT does not count, because a worker may abort itself after the loss of another one.
     """
     time.sleep(_LOSS_SECONDS)
+    # Collects the status of those that have ended by now.
     group.running()
     endings = [task.status or 0 for task in group.tasks]
     return max(1, sum(status < 0 and status != -signal.SIGABRT for status in endings))

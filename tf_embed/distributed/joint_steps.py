@@ -144,6 +144,7 @@ def look_up_together(
     kwargs = {} if training is None else {"training": flag(training, "training")}
     with joint_lookups.recorded() as lookups:
         for layer, *args in calls:
+            # Other layers are called once, because a second call could change their state.
             if _has_tables_on_workers(layer):
                 layer(*args, **kwargs)
     with joint_lookups.answered(look_up(lookups)):

@@ -214,6 +214,7 @@ class MultiWorker:
         by the rows of this worker over the mean rows per worker. The reported loss needs no such
         correction, because Keras weights it by rows.
         """
+        # The symbolic build calls this outside of replicas, where there is no all-reduce.
         if training and self._several_workers() and not tf.distribute.in_cross_replica_context():
             factor = self._gradient_factor(y_pred, sample_weight)
             if factor is not None:
@@ -326,6 +327,7 @@ class MultiWorker:
         rows = tf.cast(tf.shape(keras.tree.flatten(y_pred)[0])[0], tf.float32)
         context = tf.distribute.get_replica_context()
         all_rows = context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+        # At the end of the data, all workers may have an empty batch.
         return rows * context.num_replicas_in_sync / tf.maximum(all_rows, 1.0)
 
     def _function_of(self, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
@@ -393,6 +395,7 @@ class MultiWorker:
                     break
                 logs = step_logs
             if logs is None:
+                # Keras's epoch iterator takes this for the end of the data.
                 raise StopIteration
             return logs
 
@@ -409,6 +412,7 @@ class MultiWorker:
             if aggregation not in ("sum", "mean"):
                 continue
             local = [tf.convert_to_tensor(one.value) for one in variables]
+            # One all-reduce for all variables of a kind, not one for each.
             flat = tf.concat([tf.reshape(one, [-1]) for one in local], 0)
             flat = context.all_reduce(tf.distribute.ReduceOp[aggregation.upper()], flat)
             parts = tf.split(flat, [one.shape.num_elements() for one in local])
@@ -416,6 +420,7 @@ class MultiWorker:
                 (variable, tf.reshape(part, one.shape))
                 for variable, part, one in zip(variables, parts, local, strict=True)
             ]
+        # The sums are for the logs alone: variables keep the counts of this worker.
         with keras.StatelessScope(state_mapping=values):
             metrics = self.get_metrics_result()  # type: ignore[attr-defined]
 
@@ -436,6 +441,7 @@ def _explained_losses() -> Iterator[None]:
     try:
         yield
     except _LOST as error:
+        # Without first letters, which TensorFlow writes in either case.
         words = ("ollective", "oordination", "RecvBuf")
         lines = str(error.message).splitlines()
         said = [line for line in lines if any(word in line for word in words)]
@@ -492,6 +498,7 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
         data = arguments[argument]
         policy = data.options().experimental_distribute.auto_shard_policy
         if policy != tf.data.experimental.AutoShardPolicy.DATA:
+            # The number of batches of a filtered dataset is unknown.
             arguments[argument] = data.filter(lambda *_: True)
 
 

@@ -108,6 +108,8 @@ class Task:
         self.job, self.index = job, index
         self.name = job if job == "chief" else f"{job} {index}"
         self.status: int | None = None
+        # Isolated and without `site`, so that the stub starts fast and imports no file of the
+        # user's.
         stub = [sys.executable, "-I", "-S", "-c", _TASK, str(os.getpid()), *command]
         self._process = subprocess.Popen(
             stub,
@@ -179,6 +181,7 @@ class Group:
             [sys.executable, "-I", "-S", "-c", _GUARD],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            # In a session of its own, because Ctrl-C must not end the guard.
             start_new_session=True,
         )
 

@@ -83,6 +83,7 @@ class ServerCheckpoints:
         folder = os.path.join(self._folder, _DENSE)
         tf.io.gfile.makedirs(folder)
         contents = io.BytesIO()
+        # Serialized as tensors, because NumPy's files have no bfloat16.
         values = [np.asarray(tf.io.serialize_tensor(one.value)) for one in self._dense()]
         arrays: dict[str, Any] = {
             f"value_{i}": np.frombuffer(one.item(), np.uint8) for i, one in enumerate(values)
@@ -295,6 +296,7 @@ def begin_generation(servers: Servers) -> int:
 def _generation_of(servers: Servers, number: int) -> tf.Tensor:
     """Returns the variable with the generation of a server. It lives as long as the server."""
     with tf.device(servers.devices[number]):
+        # A later chief finds the variable of an earlier one by this name.
         return tf.raw_ops.VarHandleOp(
             dtype=tf.int64, shape=[], shared_name=f"tf_embed/{servers.run_id}/generation"
         )

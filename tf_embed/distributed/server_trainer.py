@@ -356,6 +356,8 @@ class ParameterServerTrainer:
         """Returns the loss and the rows of a batch, and its contribution to metrics' states."""
         features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
         states = self._metric_variables()
+        # Workers that race on one state would lose updates. So each step starts at zero, and the
+        # chief adds its result up.
         zeros = [(one, tf.zeros(one.shape, one.dtype)) for one in states]
         with keras.StatelessScope(state_mapping=zeros) as scope:
             self.model.compute_metrics(features, target, predicted, weight)
@@ -394,6 +396,7 @@ class ParameterServerTrainer:
             if own:
                 result = self._coordinator.schedule(self._own_step_function, args=(batch,))
             else:
+                # All steps below this one are over, so tables may forget their numbers.
                 oldest = state.steps - len(pending)
                 token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
                 result = self._coordinator.schedule(self._step_function, args=(batch, [token]))
@@ -401,6 +404,7 @@ class ParameterServerTrainer:
             state.steps += 1
             state.steps_of_epoch += 1
             if self._save_every is not None and state.steps % self._save_every == 0:
+                # A checkpoint is of a moment between steps, so all of them must end first.
                 while pending:
                     finish_one()
                 assert self._checkpoints is not None
