@@ -78,6 +78,7 @@ class RowsArray(np.ndarray):
         return self._rows
 
     def __array_finalize__(self, template: Any) -> None:
+        # NumPy calls this for each new array. Views and results have other rows than the template.
         self._rows = ()
 
     def copy(self, order: Any = "C") -> RowsArray:
@@ -156,6 +157,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
                 f"{table.options.name!r} can't take the rows of {rows.name!r}: it has "
                 f"{table.options.kind}, and they have {kind}."
             )
+    # A second loop, so that no table changes unless all kinds fit.
     for table, rows in zip(tables, all_rows, strict=True):
         slots, meta = _slots_and_meta(table, rows)
         table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
