@@ -102,6 +102,7 @@ class Publish(keras.callbacks.Callback):
     def _publish(self) -> None:
         assert self._publisher is not None
         tables = tables_in(self._sources())
+        # Without tracking, rows are as they are when they are written, so training must wait.
         self._publisher.publish(wait=not all(table.options.tracks_changes for table in tables))
         self._next = time.monotonic() + self._seconds
         self._changed = False
