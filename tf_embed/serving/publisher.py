@@ -126,6 +126,7 @@ class Publisher(WithBlock):
         if last is not None and len(last[1].tables) != len(tables):
             last = None  # the model has got more
         writer, since = self._begin(version, tables, tracked, None if whole else last)
+        # Copied now: `_begin` has just fixed the moment of the rows.
         dense = dense_weights.weights_of(self._sources)
         weights, values = dense_weights.descriptions(dense), dense_weights.values_of(dense)
 
