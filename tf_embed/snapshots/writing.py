@@ -145,6 +145,7 @@ class Writer:
     def _write_all(self) -> SnapshotInfo:
         calls = self._calls
         try:
+            # All processes have written their rows before one of them writes the manifest.
             calls.run(self._write_rows)
             calls.run(self._commit)
         except BaseException:
@@ -195,6 +196,7 @@ class Writer:
             table.resource_handle,
             place,
             buffer_bytes=DEFAULT_BUFFER_BYTES,
+            # Files that a link shares have slots in their rows.
             links=self._with_slots,
             with_slots=self._with_slots,
         )
@@ -203,6 +205,7 @@ class Writer:
         if self._count == 1:
             return None
         digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
+        # 0 means no save.
         save = int.from_bytes(digest, "little", signed=True) or 1
         return snapshot_ops.Part(save, rank, self._count)
 
