@@ -109,6 +109,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
     def pass_over(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""
         mode = self.ensemble_mode
+        # FBGEMM averages before the lookup of a step. Here that is the end of the step before.
         following = rows.step + 1
         w, z = rows.weights, rows.slots["sparse_ema"]
         averages, swaps = _divides(mode.step_ema, following), _divides(mode.step_swap, following)

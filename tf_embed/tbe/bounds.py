@@ -58,6 +58,7 @@ class BoundsCheck:
         weights = batch.weights
         if weights is not None:
             kept = checked.kept
+            # Most batches have no fault, and their weights stay as they are.
             weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
         counts = self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE)
         if counts and not substitutes.are_used():  # a served model keeps no count

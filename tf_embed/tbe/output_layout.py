@@ -103,6 +103,7 @@ def _pieces_side_by_side(
         times.append([0, i, 1, 0, 0])
         column += dim
     count = num_bags[0]
+    # Only the number of bags is unknown while tracing, so all pieces take one product.
     pieces = tf.constant(fixed, tf.int64) + count * tf.constant(times, tf.int64)
     return pieces, count * width
 
