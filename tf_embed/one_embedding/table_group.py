@@ -186,6 +186,8 @@ class TableGroup(LayerWithTables):
         for part in self._parts:
             part.build()
             table = part.variable.table
+            # A part with an optimizer of its own has bound its rule by now, before the check was
+            # set.
             if table.rule is not None:
                 self._row_size.check(table.rule)
             table.check_rule = self._row_size.check
