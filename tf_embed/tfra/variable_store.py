@@ -84,6 +84,7 @@ def get_variable(
         if variable is not None:
             _check_same(variable, key_dtype, value_dtype, dim, initializer)
             return variable
+        # Within the lock, so that two threads never make two variables of one name.
         variable = Variable(
             key_dtype=key_dtype,
             value_dtype=value_dtype,

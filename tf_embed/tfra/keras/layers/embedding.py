@@ -114,6 +114,7 @@ class Embedding(TableLayer):
         distribution: WorkerSharding | dict[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
+        # As in TFRA, the output has the dtype of rows, unless Keras has a mixed policy.
         if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):
             value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
             kwargs["dtype"] = value_dtype.name
