@@ -92,5 +92,6 @@ def model_being_loaded(optimizer: keras.optimizers.Optimizer) -> keras.Model | N
 
 def saves_a_model() -> bool:
     """Whether tf.saved_model.save is among the callers."""
+    # TensorFlow's public functions are wrapped, and the frame has the code within.
     save = inspect.unwrap(tf.saved_model.save).__code__
     return any(frame.f_code is save for frame in frames())

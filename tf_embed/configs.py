@@ -97,6 +97,7 @@ class KerasConfig(Config):
 
 
 def _is_default(value: Any, default: Any) -> bool:
+    # The type counts, because False equals 0.
     return value is default or (type(value) is type(default) and bool(value == default))
 
 
