@@ -80,6 +80,7 @@ class Publish(keras.callbacks.Callback):
         self._publisher = Publisher(
             self._sources(), self.path, keep=self._keep, whole_every=self._whole_every
         )
+        # Due after the first batch.
         self._next = time.monotonic()
         self._changed = False
 

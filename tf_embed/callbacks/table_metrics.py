@@ -173,6 +173,7 @@ class _Interval:
         hits, misses, self.rates = 0, 0, []
         for table, numbers in zip(tables, stats, strict=True):
             now = numbers["cache_hits"], numbers["cache_misses"]
+            # A table that was made within the interval counts from 0.
             before = self._before.get(id(table), (0, 0))
             self._before[id(table)] = now
             self.rates.append(_rate(now[0] - before[0], now[1] - before[1]))

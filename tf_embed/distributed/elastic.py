@@ -108,6 +108,7 @@ def launch_elastic(
                 goes_on = outcome is None or (failed and failures < max_restarts)
                 if outcome is not None:
                     failures += failed
+                    # `_lost` waits a while, so it is asked only if the launch goes on.
                     count = max(min_workers, count - (_lost(cluster.group) if goes_on else 0))
                 else:
                     count = workers

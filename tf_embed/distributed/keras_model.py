@@ -237,6 +237,7 @@ class MultiWorker:
                     lambda value: strategy.experimental_local_results(value)[0], next(batches)
                 )
                 break
+        # Variables that a build makes belong to the strategy.
         with strategy.scope():
             self._symbolic_build(data_batch=data_batch)  # type: ignore[attr-defined]
 
@@ -364,6 +365,7 @@ class MultiWorker:
 
             def some() -> Any:
                 logs = one_step(element.get_value())
+                # The other branch must give tensors of the same kinds.
                 traced.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
                 return logs
 
@@ -487,6 +489,7 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
             endless = int(arguments[argument].cardinality()) == tf.data.INFINITE_CARDINALITY
             numbers[f"{argument}.repeat()"] = int(endless)
             finite += [] if endless else [argument]
+    # Compared before the first step, in which workers that differ would wait for each other.
     received = strategies.numbers_of_workers(strategy, list(numbers.values()))
     for key, of_workers in zip(numbers, zip(*received, strict=True), strict=True):
         if len(set(of_workers)) > 1:

@@ -103,6 +103,7 @@ class Launch:
     def cluster(self, **tasks: int) -> Iterator[Cluster]:
         """Gives addresses to the tasks of each job. The end of the block ends all tasks."""
         with contextlib.ExitStack() as stack:
+            # Reserved until all tasks have ended, because a task may be started again.
             ports = iter(stack.enter_context(reserved_ports(sum(tasks.values()))))
             addresses = {
                 job: [f"127.0.0.1:{next(ports)}" for _ in range(count)]

@@ -216,6 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _check(parser, options)
+    # As exceptions, so that the `with` blocks of the launch end all tasks.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_ended)
     try:

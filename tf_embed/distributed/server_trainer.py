@@ -299,6 +299,8 @@ class ParameterServerTrainer:
             raise ValueError("`x` must have a batch. Received: a dataset without any")
         model = self.model
         features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        # In the scope, so that variables are made on the servers; and here, because a step on a
+        # worker must make none.
         with self._strategy.scope():
             predicted = model(features, training=False)
             model.compute_loss(features, target, predicted, weight, training=False)
@@ -390,6 +392,7 @@ class ParameterServerTrainer:
             called.on_train_batch_end(first + number, logs)
 
         for number, batch in enumerate(batches):
+            # Without a limit the chief would read the whole dataset ahead of the workers.
             while len(pending) >= self._most_pending:
                 finish_one()
             called.on_train_batch_begin(first + number)

@@ -84,6 +84,7 @@ def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str
         sharding: The sharding, which assigns keys to owners.
         name: The variable, for messages.
     """
+    # The op has a kernel for the CPU only.
     with tf.device("/CPU:0"):
         (routed,), (places,), counts = exchange_ops.route_keys(
             [keys], **_owners([keys], num_workers, [(sharding, name)])
@@ -158,6 +159,7 @@ def _owners(
     keys: Sequence[tf.Tensor], num_workers: int, shardings: Sequence[tuple[WorkerSharding, str]]
 ) -> dict[str, Any]:
     """The arguments of the routing ops that determine the owner of each key."""
+    # No owners leave the choice to the rule.
     by_rule = tf.zeros([0], tf.int32)
     owners, rules = [], []
     for some, (sharding, name) in zip(keys, shardings, strict=True):
@@ -253,6 +255,7 @@ def to_owners(
         gathered = channel.all_gather(
             tf.concat([tf.reshape(sent.counts, [-1]), words], 0), key=_COUNTS + num_tables
         )
+        # The plan goes by ranks.
         if workers.places is not None:
             by_place = tf.reshape(gathered, [workers.count, -1])
             gathered = tf.reshape(tf.gather(by_place, workers.places), [-1])

@@ -335,6 +335,7 @@ class TableLayer(LayerWithTables):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        # The old format asks a layer for its config alone, and so would lose the rows.
         keras_files.refuse_old_format(self.name)
         unknown = self.unknown_value
         return {
@@ -415,6 +416,7 @@ class TableLayer(LayerWithTables):
         """Rows of keys, keys.shape + [dim]; padding is never looked up."""
         if self.padding_id is None:
             return self._find(keys, training)
+        # Padding is left out before the lookup, so it has no gradient either.
         flat = tf.reshape(keys, [-1])
         places = tf.where(tf.logical_not(self._is_padding(flat)))
         rows = self._find(tf.gather_nd(flat, places), training)

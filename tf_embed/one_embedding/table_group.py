@@ -202,6 +202,7 @@ class TableGroup(LayerWithTables):
     def _made(self) -> RowLookup:
         """The lookup; makes the tables if there are none. The layer is built by its first call."""
         if self._lookup is None:
+            # Keras builds a layer within this scope, from which its variables have their paths.
             with keras.name_scope(self.name):
                 self._make_tables()
         assert self._lookup is not None

@@ -215,6 +215,7 @@ def join_bags(
 def _join_bags_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     """The gradients of the values and of the weights."""
     values, sources, splits, indices, offsets, pieces = op.inputs[:6]
+    # Input 6 is the size.
     weights = list(op.inputs[7:])
     combiner = op.get_attr("combiner")
     gradient = tf.convert_to_tensor(gradient)

@@ -41,6 +41,7 @@ def token_of(
 
     if tf.executing_eagerly():
         return value()
+    # The token must be made outside of all loops and conditions.
     graph = tf.compat.v1.get_default_graph()
     while type(graph).__name__ in _CONTROL_FLOW:
         graph = graph.outer_graph
@@ -74,6 +75,7 @@ def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any)
     """For the token, the gradients of the rows at their keys; for all else, none."""
     del exists_gradient
     gradients: list[Any] = [None] * len(op.inputs)
+    # Without a token no gradient is wanted, as in `Variable.lookup`.
     if not op.get_attr("num_tokens"):
         return gradients
     dim = op.get_attr("dim")

@@ -41,6 +41,7 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         gradients[4] = gradient_of_token(token, distinct, sums, dim)
     last = len(op.inputs) - 1
     if pooling.weights is not None and not _is_skipped(op, last):
+        # With the token, so that the gradient of this gradient reaches the table.
         rows, _ = table_ops.find(handle, keys, owners, defaults, token, dim=dim)
         rows = tf.cast(tf.reshape(rows, [-1, dim]), gradient.dtype)
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)

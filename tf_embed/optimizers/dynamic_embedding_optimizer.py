@@ -231,6 +231,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 dense.append(variable)
                 continue
             trainer = self._trainer_of(variable)
+            # A step without a gradient may still count, as a step of an accumulation does.
             if gradient is None and (variable.own_trainer or not trainer.needs_every_step):
                 continue
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
@@ -303,6 +304,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 given, loss = loss, loss()
                 check_loss(loss, given)
                 variables = variables_in(var_list() if callable(var_list) else var_list, "var_list")
+                # On the tape too, because gradients are taken of the scaled loss.
                 loss = self.scale_loss(loss)
         elif tape is None:
             raise ValueError(

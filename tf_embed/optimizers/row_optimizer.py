@@ -176,6 +176,7 @@ class RowOptimizer:
         self._optimizer = optimizer
         self._dtype = dtype
         with tf.init_scope():
+            # Its variables must outlive a graph that is being traced.
             copied = _copy(optimizer)
             rows = RowsVariable(
                 (dim,),
@@ -202,12 +203,14 @@ class RowOptimizer:
             follows = isinstance(copied.learning_rate, keras.Variable)
             self._copy = _Copy(copied, rows, slots, follows)
             initial_values = tuple(self._initial_value(slot) for slot in slots)
+            # These follow the user's optimizer in each step, and are no state of the table.
             known = {id(rows), id(copied.iterations), id(copied.learning_rate)}
             self._state = [
                 variable
                 for variable in copied.variables
                 if not isinstance(variable, RowsVariable) and id(variable) not in known
             ]
+        # A trial changes the slots, so it has a copy of its own.
         if type(optimizer) not in _TRIED and not is_trial:
             RowOptimizer(optimizer, dim, dtype, weight_decay, is_trial=True)._try()
         widths = tuple(slot.width for slot in slots)
@@ -294,6 +297,7 @@ class RowOptimizer:
             with tf.init_scope():
                 rows, slots = (tf.TensorSpec([None, width], self._dtype) for width in columns)
                 tf.function(self.step).get_concrete_function(rows, slots, rows)
+                # The copy was built on one row, and must step on any number.
                 for count in (2, 3):
                     rows, slots = (tf.ones([count, width], self._dtype) for width in columns)
                     tf.ensure_shape(self.step(rows, slots, rows)[0], rows.shape)

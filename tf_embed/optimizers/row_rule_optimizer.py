@@ -228,6 +228,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         if self.built:
             return
         for variable in variables:
+            # An anchor has no rows; the trainer of its table checks the dim.
             if len(variable.shape) > 1 and not getattr(variable, "overwrite_with_gradient", False):
                 self.check_dim(math.prod(variable.shape[1:]), variable.name)
         super().build(variables)

@@ -165,6 +165,7 @@ def optimizer_of(identifier: Any) -> Any:
 
 def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
     """The variable that counts an optimizer's steps, those that only accumulate too."""
+    # By name: `iterations` is another number while gradients are accumulated.
     return next(one for one in optimizer.variables if one.name == "iteration")
 
 

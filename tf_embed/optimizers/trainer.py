@@ -337,6 +337,7 @@ class TableTrainer(tf.Module):
         steps = self._parts.optimizer.gradient_accumulation_steps
         accumulator = self.accumulator
         if steps and accumulator is not None:
+            # No step of another thread may come between the export and the clear.
             with self.table.turn():
                 self._accumulate(accumulator, keys, gradients, scale, steps)
         elif self._parts.rows is None and not row_gradients.clips(self._parts.optimizer):
@@ -376,6 +377,7 @@ class TableTrainer(tf.Module):
         no_keys = tf.zeros([0], table.options.key_dtype)
         table.find_slots(no_keys, rule)  # slots are this rule's, even if no step was made yet
         before = table.export()
+        # Averages are the last group of slots.
         averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
         values = tf.where(tf.math.is_nan(averages), before.values, averages)
         table.import_(*before._replace(values=values))
@@ -480,6 +482,7 @@ class TableTrainer(tf.Module):
         def look() -> None:
             # The counter is the last slot of a row.
             slot = len(optimizer.slots) - 1
+            # After the op, so that the counters have this step.
             with tf.control_dependencies([] if applied is None else [applied]):
                 largest = largest_slot(table.resource_handle, rule=rule, slot=slot)
             self.state[0].assign(tf.cast(1.0 + largest, self.state[0].dtype))

@@ -200,6 +200,7 @@ def route(
             routes.append((changes.version if changes else whole.version, (whole,)))
         elif changes:
             routes.append((changes.version, (whole, changes)))
+    # The newest publication of all rows, and the furthest changes from there.
     newer = [one for one in routes if run is None or one[0] > version]
     return max(newer, key=lambda one: (one[1][0].version, one[0]), default=(0, ()))[1]
 

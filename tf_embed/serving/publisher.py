@@ -134,6 +134,7 @@ class Publisher(WithBlock):
             info = writer.write()
             folder = self._folder(version)
             self._commit(version, since, info, tables, dense_weights.write(folder, weights, values))
+            # No later publication has changes since that moment, so tables need not keep them.
             if last is not None:
                 moments.drop(tables, last[1])
             self._last = (version, info)
@@ -145,6 +146,7 @@ class Publisher(WithBlock):
         if wait:
             write()
             return version
+        # No daemon: Python waits for it at exit, and the publication is whole.
         self._thread = threading.Thread(
             target=self._run_writer, args=[write], name=f"publication {version}"
         )

@@ -170,6 +170,7 @@ class Snapshots:
             begun = calls.run(begin)
             (writer,) = writers
             writer.agree(begun)
+        # Also an interrupt, because the moment keeps rows in memory.
         except BaseException:
             for one in writers:
                 one.give_up()

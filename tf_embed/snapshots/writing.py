@@ -85,6 +85,7 @@ class Writer:
             that this worker proposes.
         """
         if tracked:
+            # 0 means all rows.
             bases = [0] * len(self._tables)
             if self._base is not None:
                 bases = [_signed(table.save) for table in self._base.tables]
@@ -204,6 +205,7 @@ class Writer:
     def _part(self, rank: int, place: int) -> snapshot_ops.Part | None:
         if self._count == 1:
             return None
+        # All processes compute the same number from the one that they agreed on.
         digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
         # 0 means no save.
         save = int.from_bytes(digest, "little", signed=True) or 1

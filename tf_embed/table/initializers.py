@@ -185,6 +185,7 @@ def _object_of(initializer: Any, name: str | None) -> Any:
     owner = "`initializer`" if name is None else f"`initializer` of {name!r}"
     if isinstance(initializer, type):
         base = keras.initializers.Initializer
+        # An abstract class makes an object too, but that draws nothing.
         if not issubclass(initializer, base) or initializer.__call__ is base.__call__:
             raise TypeError(
                 f"{owner} must be an object and not a class. Received: initializer="
@@ -232,6 +233,7 @@ def _distribution(
             result = float(value)
         except (TypeError, ValueError, OverflowError):
             result = math.nan  # refused below
+        # Written so that NaN is refused as well.
         if not abs(result) <= value_dtype.max or (least is not None and result < least):
             bound = "" if least is None else f" and at least {least:g}"
             raise ValueError(

@@ -53,6 +53,8 @@ def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
         # tf.equal would raise if the shapes differ. This op gives False, and the message below is
         # raised.
         same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
+        # Answers of a joint lookup go by order alone, so other ids would get rows that are not
+        # theirs.
         check = tf.debugging.Assert(
             tf.reduce_all(same),
             [
@@ -179,6 +181,7 @@ class _Pools:
         for i, pool in enumerate(self._pools):
             asked, keys, lengths = got[_NUM_COUNTS * i : _NUM_COUNTS * (i + 1)]
             of_keys = None if pool.pooling.weights is None else next(weights)
+            # Kept for `answers`, which links them to the sums that come back.
             self._sums.append(pool.sums_at_owner(keys, lengths, of_keys))
             parts.append(_row_part(pool.lookup, pool.row_type, asked))
             parts.append(pool.sum_part(self._sums[-1]))
@@ -191,6 +194,7 @@ class _Pools:
         """
         if not self._pools:
             return []
+        # Rows and sums come back in turn, pool by pool.
         sums = self._sums_of_batch(back[1::2], exchange)
         with tf.device("/CPU:0"):
             return [
@@ -421,6 +425,7 @@ class _Exchange:
             return [tf.zeros([0, part.tensor.shape[1]], part.tensor.dtype) for part in parts]
 
         values = tf.cond(condition, some, none)
+        # A condition forgets the static width.
         return [
             tf.ensure_shape(value, [None, part.tensor.shape[1]])
             for value, part in zip(values, parts, strict=True)

@@ -57,6 +57,7 @@ class WorkerTable(RoutedTable):
         # the steps can call them.
         channels = workers.new_channels(4, sharding)
         self._reads, self._writes, self._saves, self._ahead = channels
+        # A collective call before there is a table: if workers differ, it raises on all of them.
         seed = _agree(options, workers, sharding, self._reads.number)
         initializer = dataclasses.replace(options.initializer, seed=seed)
         share = share_of_options(options, workers.rank, workers.count, "worker")
@@ -235,6 +236,7 @@ class WorkerTable(RoutedTable):
 
     def size(self, shard: int = -1) -> tf.Tensor:
         """See `Table`."""
+        # A shard is of this worker alone, and needs no collective.
         if shard >= 0:
             return super().size(shard)
         sizes = self._saves.all_gather(tf.reshape(super().size(), [1]), key=2)
@@ -323,9 +325,11 @@ class WorkerTable(RoutedTable):
         policy, removed = self.options.policy, tf.constant(0, tf.int64)
         if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
             removed = super().restrict(tf.constant(MAX_ROWS, tf.int64), order)
+            # Counted after the expired rows have left.
             with tf.control_dependencies([removed]):
                 size = super().size()
             sizes = self._saves.all_gather(tf.reshape(size, [1]), key=2)
+            # The gather has the workers in another order than their ranks.
             if self._workers.places is not None:
                 sizes = tf.gather(sizes, self._workers.places)
         removed += super().restrict(share_of(self._workers.rank, num_reserved, sizes), order)

@@ -72,6 +72,7 @@ class BoundsCheck:
         if count == 1 or (context is not None and context.strategy is strategy):
             self._num_faults.assign_add(faults)
             return
+        # Each replica would add the faults, so only the first one of this process does.
         replicas_here = count // strategies.worker_count(strategy)
 
         def add() -> None:  # TensorFlow adds to a sum in replicas alone

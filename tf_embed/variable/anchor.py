@@ -238,6 +238,7 @@ class Anchor(keras.Variable):
             ValueError: If the gradient is a tensor, so its keys are lost; the table has no
                 optimizer of its own; or the value has no rows, or rows of another kind of table.
         """
+        # A Keras optimizer assigns the gradient; see `overwrite_with_gradient`.
         if isinstance(value, tf.IndexedSlices):
             self._train(value)
             return value
@@ -530,6 +531,7 @@ def once_for_all_replicas(
     # MultiWorkerMirroredStrategy assigns variables in a merge call, also if there is one worker.
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    # Outside of replicas this runs once already.
     if context is None or (context.num_replicas_in_sync == 1 and not on_workers):
         train(*gradients_to_owners(tables, keys, gradients))
         return
@@ -540,4 +542,5 @@ def once_for_all_replicas(
         )
         train(*gradients_to_owners(tables, *of_worker))
 
+    # The replicas wait here, and `merged` runs once for all of them.
     context.merge_call(merged, args=(keys, gradients))

@@ -142,7 +142,7 @@ def _bytes_on_disk(weights: int, slots: int) -> int:
     """Bytes that a row takes in files: it is in a block of whole pages, beside others."""
     row = _KEY + weights + slots
     block = _padded(row, _PAGE)
-    # The file of a row has the same rule: a block grows until rows fill three quarters of it.
+    # As files do it: a block grows until rows fill three quarters of it.
     while (rows := (block - _BLOCK_FRAME) // row) * row < block // 4 * 3:
         block += _PAGE
     return block // rows
@@ -211,6 +211,7 @@ def _tiers(
     if not options.is_on_gpu:
         name = "host" if options.redis is None else "redis"
         return (tier(name, None, stats["rows"], payload),)
+    # Without a storage all rows are in the GPU's memory, without a bound.
     bounds = {"gpu_bytes": None, "host_bytes": 0} if storage is None else storage.attributes()
     unbounded = {name: None if bound == -1 else bound for name, bound in bounds.items()}
     # Freed places count among the pinned bytes, so this is an upper limit.

@@ -246,6 +246,7 @@ class RowFiles:
         chooses = _is_chosen_here(table) or some_stay_out
 
         def owners_of(keys: tf.Tensor) -> tf.Tensor:
+            # With `whole` no row is left out by the number of its process.
             by_key = tf.constant(False) if whole else saved.by_key
             owners = _owners(table, keys, by_key, place)
             return owners if has is None else tf.where(has(keys), owners, LEFT_OUT)
@@ -267,6 +268,7 @@ class RowFiles:
                 tf.zeros([0], tf.int32) if owners is None else owners,
             )
             if table.on_update is not None:
+                # The policy may read the rows, so they must be there before.
                 with tf.control_dependencies([] if done is None else [done]):
                     if owners is not None:
                         keys = tf.boolean_mask(keys, tf.not_equal(owners, LEFT_OUT))

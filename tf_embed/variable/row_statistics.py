@@ -54,9 +54,12 @@ class RowStatistics:
 
     def set_clock(self, step: Any, time_ms: Any, epoch: Any) -> tf.Operation | None:
         """See `Variable.set_clock`."""
+        # The numbers of tensors are known when the op runs; here only their shapes are checked.
         for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
             if tf.is_tensor(value):
                 validation.scalar_of(value, argument)
+        # Numbers of the op: -1 keeps the step, -2 the time, and an epoch of -1 follows the steps. A
+        # time of -1 is the system's.
         if step is None:
             step = -1
         elif not tf.is_tensor(step):

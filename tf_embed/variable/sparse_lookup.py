@@ -73,6 +73,7 @@ def embedding_lookup_sparse(
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
         validation.one_of(combiner, validation.COMBINERS, "combiner")
         pooled = _pool(table, anchor, bagged, combiner, max_norm, training)
+        # The pooled lookup of a sparse matrix does not know the static number of bags.
         pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
     return (pooled, anchor) if validation.flag(return_trainable, "return_trainable") else pooled
 
@@ -219,6 +220,7 @@ def _bagged(
             f"`{names[0]}` must be ragged along the last axis. Received: {names[0]}.shape="
             f"{ids.shape}"
         )
+    # Before anything reads the sizes, because TensorFlow aborts the process at a negative one.
     if isinstance(ids, tf.SparseTensor):
         ids = tf.SparseTensor(*table_ops.checked_sparse(ids, f"`{names[0]}`"))
     flat_weights = validation.flat_weights(ids, weights, *(f"`{name}`" for name in names))
@@ -302,6 +304,7 @@ def _pool(
 
     sums = summed(rows * weights)
     if combiner == "mean":
+        # A bag that is empty, or whose weights add up to 0, gives zeros.
         return tf.math.divide_no_nan(sums, summed(weights))
     if combiner == "sqrtn":
         return tf.math.divide_no_nan(sums, tf.sqrt(summed(tf.square(weights))))

@@ -61,6 +61,7 @@ class TableTraining:
         of_table = getattr(optimizer, "slot_variables", None)
         if of_table is not None:
             return of_table(self._table)
+        # A trainer is of the optimizer within it.
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             optimizer = optimizer.inner_optimizer
         trainers = (one for one in self._table.trainers if one.optimizer is optimizer)
