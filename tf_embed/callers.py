@@ -58,6 +58,7 @@ def calls_function(name: str) -> bool:
 
 def caller_object() -> Any:
     """`self` of the method that called the function which asks, or None."""
+    # The first frame is the function that asks.
     caller = next(itertools.islice(frames(), 1, None), None)
     return None if caller is None else caller.f_locals.get("self")
 

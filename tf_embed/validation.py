@@ -77,6 +77,7 @@ def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63
         TypeError: If it is not an integer.
         ValueError: If it is too small or too large.
     """
+    # A bool is an int in Python, but no number here.
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`{argument}` must be an int. Received: {argument}={shown(value)}")
     if value < least:
@@ -145,6 +146,7 @@ def path_of(path: Any, argument: str) -> str:
             f"of type {type(path).__name__}"
         )
     try:
+        # Surrogates, which `os.fsdecode` makes of other bytes, fail here.
         text = path.decode() if isinstance(path, bytes) else path.encode().decode()
     except UnicodeError:
         text = "\0"  # refused below

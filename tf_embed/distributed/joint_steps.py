@@ -43,6 +43,7 @@ class _Step:
     training: bool
 
 
+# Of a thread, because several models may train in one process.
 class _OfThread(threading.local):
     step: _Step | None = None
 

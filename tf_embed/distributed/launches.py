@@ -160,4 +160,5 @@ def _thread_settings(environment: Mapping[str, str], processes: int) -> dict[str
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
     if processes == 1 or any(name in environment for name in names):
         return {}
+    # Processors that this process may use: in a container they are fewer than the machine has.
     return dict.fromkeys(names, str(max(1, len(os.sched_getaffinity(0)) // processes)))

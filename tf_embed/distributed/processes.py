@@ -199,6 +199,7 @@ class Group:
         self._tell_guard(str(task.group))
         for pipe, stream in task.outputs():
             arguments = (pipe, stream, f"[{task.name}] ", log)
+            # A daemon: a process that left its group may hold the pipe open for ever.
             reader = threading.Thread(target=self._copy, args=arguments, daemon=True)
             reader.start()
             self._readers.append(reader)
@@ -298,6 +299,7 @@ class Group:
             for line in pipe:
                 if not line.endswith(b"\n"):
                     line += b"\n"
+                # One lock for all tasks, so that their lines do not mix.
                 with self._lock:
                     with contextlib.suppress(OSError, ValueError):  # the reader is gone
                         stream.write(prefix + line.decode(errors="replace"))

@@ -61,6 +61,7 @@ class _Totals:
         self.rows += float(rows)
         arrays = [np.asarray(one) for one in metrics]
         if self.metrics is None:
+            # In double, because float32 would lose small additions to large sums.
             self.metrics = [one.astype(np.float64) for one in arrays]
         else:
             for total, one in zip(self.metrics, arrays, strict=True):

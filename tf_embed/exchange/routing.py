@@ -249,6 +249,7 @@ def to_owners(
     """
     workers = channel.workers
     num_tables = len(counts) if isinstance(counts, Sequence) else int(counts.shape[0])
+    # Messages are words in host memory.
     with tf.device(workers.device):
         sent = Sent(parts, _matrix(counts), workers.rank)
         words = exchange_ops.message_words(sent)

@@ -44,6 +44,7 @@ class Channel:
         self.workers = workers
         self.number = number
         self._sharding = sharding
+        # It outlives the graph that may be being traced.
         with tf.init_scope(), tf.device(workers.device):
             # It has no value that matters. Named by the process alone, so no strategy mirrors it.
             self._order = tf.raw_ops.VarHandleOp(
@@ -192,6 +193,7 @@ class Workers:
         return range(self.count) if self.places is None else self.places.numpy().tolist()
 
 
+# Weak, so that an entry goes with its strategy.
 _workers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Workers] = weakref.WeakKeyDictionary()
 
 

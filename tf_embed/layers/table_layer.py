@@ -290,6 +290,7 @@ class TableLayer(LayerWithTables):
 
     def _symbolic_mask(self, ids: keras.KerasTensor) -> keras.KerasTensor | None:
         """The mask of symbolic ids: of Keras ops, which a functional model can save."""
+        # Older versions of Keras have no symbolic ragged tensors.
         if getattr(ids, "ragged", False) or ids.sparse:
             return None
         if ids.dtype != self.key_dtype:

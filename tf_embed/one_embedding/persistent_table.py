@@ -439,6 +439,7 @@ class PersistentTableWriter:
                 self._rows.append(
                     RowWriter(self._folder, file_name, kind.value_type, self._dim, meta)
                 )
+        # Also an interrupt, after which nothing would remove the files.
         except BaseException:
             self._give_up()
             raise

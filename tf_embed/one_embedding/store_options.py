@@ -253,6 +253,7 @@ class StoreOptions:
         """
         on_gpu = "GPU" in device.upper()
         if self.kind == "cached_ssd":
+            # `Storage` takes no cache of 0 bytes.
             host_bytes = max(1, (self.device_bytes + self.host_bytes) // num_tables)
             return Storage(host_bytes=host_bytes, path=path)
         if self.kind == "cached_host_mem" and on_gpu:

@@ -182,6 +182,7 @@ class TableGroup(LayerWithTables):
         check_one_process(f"The layer of many tables {self.name!r}")
         with tf.init_scope():
             for number, drawer in enumerate(self._drawers):
+                # By an attribute each, so that checkpoints find them.
                 setattr(self, f"_generators_{number}", drawer.make())
         for part in self._parts:
             part.build()
@@ -518,6 +519,7 @@ class TableGroup(LayerWithTables):
             **super().get_config(),
             "embedding_dim": arguments.embedding_dim,
             "key_type": self.key_type,
+            # Copies, because the caller may change the config.
             "tables": copy.deepcopy(arguments.tables),
             "store_options": copy.deepcopy(arguments.store_options),
             "default_initializer": copy.deepcopy(arguments.default_initializer),

@@ -141,6 +141,7 @@ def _is_of_this_graph(token: tf.Tensor) -> bool:
     True in eager execution, for a token made in the graph of the lookup, and if the tape is in the
     same loop as the lookup.
     """
+    # Eager tensors have no graph.
     if not hasattr(token, "graph"):
         return True
     return token.op.type == "TfEmbedToken" or token.graph is tf.compat.v1.get_default_graph()

@@ -201,6 +201,7 @@ def _mended(offsets: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     )
     last = tf.size(offsets) - 1
     ends = tf.concat([[tf.constant(0, tf.int64)], inner, count[tf.newaxis]], 0)
+    # Without bags there is one offset, which is the last one.
     return tf.cond(last > 0, lambda: ends, lambda: count[tf.newaxis])
 
 

@@ -188,6 +188,7 @@ class RowOptimizer:
                 copied.exclude_from_weight_decay(var_list=[rows])
             try:
                 copied.build([rows])
+            # The user's optimizer may raise anything.
             except Exception as error:
                 raise ValueError(
                     f"Dynamic tables can't be trained by {_name(type(optimizer))}: it can't be "
@@ -249,6 +250,7 @@ class RowOptimizer:
         Args:
             other: That of another table; None: the optimizer.
         """
+        # Keras's optimizers keep such numbers as attributes, of one name in both.
         mine = vars(self._copy.optimizer)
         theirs = vars(self._optimizer if other is None else other._copy.optimizer)
         state = {id(one) for one in self._state if not one.ndim}
@@ -294,6 +296,7 @@ class RowOptimizer:
         """
         columns = (self._copy.rows.width, sum(slot.width for slot in self._copy.slots))
         try:
+            # A trial runs now, also while a step is being traced.
             with tf.init_scope():
                 rows, slots = (tf.TensorSpec([None, width], self._dtype) for width in columns)
                 tf.function(self.step).get_concrete_function(rows, slots, rows)

@@ -122,6 +122,7 @@ class SmartDecayAdam(RowRuleOptimizer):
         w, m, v = rows.weights, slots["momentum"], slots["velocity"]
         w = self._replay(w, m, v, last, missed, rows.rate)
         keeps = (self._keep(self.beta_1, dtype), self._keep(self.beta_2, dtype))
+        # In double: a power of a number near 1 loses digits.
         m *= tf.cast(keeps[0] ** tf.cast(missed, tf.float64), dtype)
         v *= tf.cast(keeps[1] ** tf.cast(missed, tf.float64), dtype)
         m += (rows.gradients - m) * (1.0 - self.beta_1)

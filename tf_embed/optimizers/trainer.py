@@ -501,6 +501,7 @@ class TableTrainer(tf.Module):
         count = tf.shape(weights)[0]
         none = tf.equal(count, 0)
         stand_in = [[0, tf.cast(none, tf.int32)], [0, 0]]
+        # A copy of each, because the step changes the variable.
         columns = [
             (variable, tf.identity(variable.value)) for variable in self.state if variable.ndim
         ]

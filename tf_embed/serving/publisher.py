@@ -272,6 +272,7 @@ class Publisher(WithBlock):
     def _run_writer(self, write: Callable[[], None]) -> None:
         try:
             write()
+        # The next `wait` raises it.
         except BaseException as error:
             self._error = error
 

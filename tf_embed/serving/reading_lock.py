@@ -19,6 +19,7 @@ class ReadingLock:
         self._readers = 0
         self._waiting = 0  # updates
         self._updates = False
+        # How often this thread is within `reading`.
         self._mine = threading.local()
 
     @contextlib.contextmanager

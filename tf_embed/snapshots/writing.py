@@ -127,6 +127,7 @@ class Writer:
         except BaseException as error:
             _drop_frames(error)
             raise
+        # A moment keeps the old rows in memory until it is released.
         finally:
             self._begun = {}
         if self._calls.rank == 0:

@@ -67,6 +67,7 @@ def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
 
 def _of_copy(table: Table) -> RowBlocks:
     exported = table.export(with_slots=False, with_policy=False)
+    # Blocks are written from host memory.
     with tf.device("/CPU:0"):
         keys, rows = tf.identity(exported.keys), tf.identity(exported.values)
     num_rows = int(tf.size(keys))

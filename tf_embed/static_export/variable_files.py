@@ -97,6 +97,7 @@ class VariableFiles:
     def _write(self, names: list[str], slices: list[str], tensors: list[tf.Tensor]) -> None:
         part = f"{self._prefix}_part_{len(self._parts)}"
         self._parts.append(part)
+        # SaveV2 runs on the CPU only.
         with tf.device("/CPU:0"):
             tf.raw_ops.SaveV2(
                 prefix=part, tensor_names=names, shape_and_slices=slices, tensors=tensors

@@ -76,6 +76,7 @@ def _split(policy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tenso
     kinds = (tf.int64, tf.int64, tf.int64, tf.bool)
     # In NumPy, because the lengths of both lists stand among the numbers.
     head, young, old, is_counter = tf.numpy_function(_split_array, [policy], kinds)
+    # tf.numpy_function forgets all shapes.
     return (
         tf.ensure_shape(head, [None]),
         tf.ensure_shape(young, [None, 2]),

@@ -69,6 +69,7 @@ class PooledAnswer:
     pooled: tf.Tensor
 
 
+# Of a thread: other threads look up meanwhile, neither recorded nor answered.
 class _OfThread(threading.local):
     recorded: list[Lookup] | None = None
     answers: dict[int, collections.deque[Answer | PooledAnswer]] | None = None

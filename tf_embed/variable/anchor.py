@@ -289,6 +289,7 @@ class Anchor(keras.Variable):
     def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
         """Refuses slices of a user's own making, which a cast would make others of."""
         keys, values = (
+            # Slices of a user's own may have lists.
             tf.as_dtype(part.dtype) if hasattr(part, "dtype") else None
             for part in (gradient.indices, gradient.values)
         )
@@ -436,6 +437,7 @@ class TwinAnchor(Anchor):
             self._anchor.frozen = frozen
 
 
+# Of a thread, because steps of other threads must not be held back.
 class _OfThread(threading.local):
     steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]] | None = None
 

@@ -241,6 +241,8 @@ class Embedding(TableLayer):
         fused = self._fused_combiner()
         if fused is not None:
             count = tf.size(keys, tf.int64)
+            # A sparse matrix with a column for each id, so that the ids of a bag need not be
+            # adjacent.
             places = tf.stack([bags, tf.range(count)], 1)
             shape = tf.stack([num_bags, count])
             return self._pooled(keys, (places, shape), None, fused, training)
