@@ -188,6 +188,7 @@ def unpack_messages(
         sent: The message of this worker, if it takes its own share from there; None: its own
             message is among the others.
     """
+    # This worker's own parts are among the messages that came.
     if sent is None or sent.rank < 0:
         sent = Sent([], counts)
     return _raw.tf_embed_unpack_messages(

@@ -176,6 +176,7 @@ def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
 def _places(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the positions of the wanted keys in `keys`, and whether each is present."""
     order = np.argsort(keys)
+    # Below, positions are clipped to the last key, and an empty table has none.
     if not keys.size:
         return order, np.zeros(wanted.shape, bool)
     at = np.minimum(np.searchsorted(keys, wanted, sorter=order), keys.size - 1)

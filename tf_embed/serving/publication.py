@@ -138,6 +138,7 @@ def read(path: str, version: int) -> Publication:
                 for one in weights.pop("weights")
             ]
             weights = checked_json.record(WeightsFile, {**weights, "weights": tuple(found)})
+            # `reading` makes it the error that names the file.
             if weights.bytes != sum(map(_bytes_of, found)):
                 raise ValueError
         tables = tuple(manifest.table_files(file, table) for table in body.pop("tables"))

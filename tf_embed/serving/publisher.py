@@ -202,6 +202,7 @@ class Publisher(WithBlock):
             try:
                 return self._begin_since(version, tables, base), since
             except tf.errors.FailedPreconditionError as error:
+                # The table does not know the changes since then, so all rows are written.
                 logging.info("Publication %d has all rows: %s", version, error.message)
         return self._begin_since(version, tables, None, tracked=tracked), None
 

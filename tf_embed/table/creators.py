@@ -403,6 +403,7 @@ def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
     if storage is None:
         return None if kv_creator is None else kv_creator.storage
     check_storage(storage)
+    # Not in `Storage`: a table-batched layer takes this size from FBGEMM's arguments.
     if storage.path is not None and storage.host_bytes is None and storage.gpu_bytes is None:
         raise ValueError(
             "`host_bytes` of `storage` must be given with a `path`: the bytes of rows in the "

@@ -495,6 +495,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             elif half_life == -2:
                 adjusted = tf.minimum(rows.rate * n, bound) / (tf.sqrt(total) + self.eps)
             keep = 1.0 - decay * rows.rate
+            # Steps before `adjustment_iter` decay nothing.
             missed = tf.minimum(gap, rows.step - float(definition.adjustment_iter)) - 1.0
             lazy = tf.pow(keep, tf.maximum(missed, 0.0))
             adjusted, keep = adjusted * lazy, keep * lazy

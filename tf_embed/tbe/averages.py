@@ -98,6 +98,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
         mode = self.ensemble_mode
         return {
             **self.common_hyper(decay),
+            # NaN starts the average at the weights of the row.
             "initial_average": float("nan") if self.starts_at_weights else 0.0,
             "average_every": float(int(mode.step_ema)),
             "swap_every": float(int(mode.step_swap)),

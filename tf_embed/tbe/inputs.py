@@ -295,6 +295,7 @@ def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
     lengths = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
     lengths -= tf.concat([[tf.constant(0, tf.int64)], lengths[:-1]], 0)
     has_gradients = tf.repeat(tf.not_equal(mask, tf.zeros_like(mask)), lengths)
+    # The values are the same, and only the gradients of some features stop.
     weights = tf.where(has_gradients, batch.weights, tf.stop_gradient(batch.weights))
     return dataclasses.replace(batch, weights=weights)
 
