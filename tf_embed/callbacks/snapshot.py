@@ -109,9 +109,9 @@ class Snapshot(keras.callbacks.Callback):
         try:
             snapshots.save(name, since=since, wait=not in_background)
         except tf.errors.FailedPreconditionError as error:
-            # The table does not know the changes since then, so all rows are written.
             if since is None:
                 raise
+            # The table does not know the changes since then, so all rows are written.
             logging.info("Snapshot %r has all rows: %s", name, error.message)
             snapshots.save(name, wait=not in_background)
         self._last = name

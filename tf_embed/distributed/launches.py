@@ -110,8 +110,7 @@ class Launch:
                 for job, count in tasks.items()
             }
             group = Group(self._grace_seconds)
-            # Runs after `ended_at_exit` below has ended the tasks, so that their last output is
-            # read.
+            # Runs after `ended_at_exit` below has ended the tasks, and reads their last output.
             stack.callback(group.close)
             stack.enter_context(group.ended_at_exit())
             yield Cluster(self, group, addresses)

@@ -108,8 +108,7 @@ class Task:
         self.job, self.index = job, index
         self.name = job if job == "chief" else f"{job} {index}"
         self.status: int | None = None
-        # Isolated and without `site`, so that the stub starts fast and imports no file of the
-        # user's.
+        # Isolated and without `site`, so the stub starts fast and imports no file of the user's.
         stub = [sys.executable, "-I", "-S", "-c", _TASK, str(os.getpid()), *command]
         self._process = subprocess.Popen(
             stub,

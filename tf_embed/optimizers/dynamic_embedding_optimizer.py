@@ -253,8 +253,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         if any(gradient is not None for gradient in dense_grads):
             self._apply_dense(dense_grads, dense)
         else:
-            # A step of tables alone counts too, because schedules and bias corrections go by the
-            # count.
+            # A step of tables alone counts too: schedules and bias corrections go by the count.
             step_variable(self._rule_optimizer).assign_add(1)
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:

@@ -78,7 +78,7 @@ class RowsArray(np.ndarray):
         return self._rows
 
     def __array_finalize__(self, template: Any) -> None:
-        # NumPy calls this for each new array. Views and results have other rows than the template.
+        # NumPy calls this for each new array. Views and results do not have the template's rows.
         self._rows = ()
 
     def copy(self, order: Any = "C") -> RowsArray:
