@@ -58,6 +58,7 @@ def calls_function(name: str) -> bool:
 
 def caller_object() -> Any:
     """`self` of the method that called the function which asks, or None."""
+    # The first frame is the function that asks.
     caller = next(itertools.islice(frames(), 1, None), None)
     return None if caller is None else caller.f_locals.get("self")
 
@@ -92,5 +93,6 @@ def model_being_loaded(optimizer: keras.optimizers.Optimizer) -> keras.Model | N
 
 def saves_a_model() -> bool:
     """Whether tf.saved_model.save is among the callers."""
+    # TensorFlow's public functions are wrapped, and the frame has the code within.
     save = inspect.unwrap(tf.saved_model.save).__code__
     return any(frame.f_code is save for frame in frames())

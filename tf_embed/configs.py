@@ -97,6 +97,7 @@ class KerasConfig(Config):
 
 
 def _is_default(value: Any, default: Any) -> bool:
+    # The type counts, because False equals 0.
     return value is default or (type(value) is type(default) and bool(value == default))
 
 
@@ -122,6 +123,7 @@ def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:
             return kind[value.name]
     elif isinstance(value, str) and value in kind.__members__:
         return kind[value]
+    # A bool is an int too, and would be taken for a value of the enum.
     elif isinstance(value, (str, int, np.integer)) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):  # no member has this value: raised below
             return kind(value)

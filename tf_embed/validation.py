@@ -77,6 +77,7 @@ def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63
         TypeError: If it is not an integer.
         ValueError: If it is too small or too large.
     """
+    # A bool is an int in Python, but no number here.
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`{argument}` must be an int. Received: {argument}={shown(value)}")
     if value < least:
@@ -145,6 +146,7 @@ def path_of(path: Any, argument: str) -> str:
             f"of type {type(path).__name__}"
         )
     try:
+        # Surrogates, which `os.fsdecode` makes of other bytes, fail here.
         text = path.decode() if isinstance(path, bytes) else path.encode().decode()
     except UnicodeError:
         text = "\0"  # refused below
@@ -360,6 +362,7 @@ def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) 
     """`array` as an array of `dtype`, every number unchanged except for rounding to a float."""
     target = dtype.as_numpy_dtype
     same = array.dtype == np.dtype(target)
+    # NumPy makes floats of an empty list, and no number is lost.
     if same or (array.size == 0 and array.dtype.kind != "S"):
         return array.astype(target)
     if dtype.is_floating and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16"):
@@ -429,6 +432,7 @@ def with_dependencies(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Ten
             passed already.
     """
     with tf.control_dependencies([check for check in checks if check is not None]):
+        # A new tensor, so that its readers depend on the checks.
         return tf.identity(tensor)
 
 
@@ -475,6 +479,7 @@ def flat_weights(
     same = [
         tf.debugging.assert_equal(tf.cast(ours, tf.int64), tf.cast(theirs, tf.int64), message)
         for ours, theirs in zip(ids.nested_row_splits, weights.nested_row_splits, strict=True)
+        # Ids and weights often share their splits.
         if ours is not theirs
     ]
     return with_dependencies(weights.flat_values, *same)

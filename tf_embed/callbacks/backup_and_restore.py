@@ -71,6 +71,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         if not isinstance(save_freq, str) or save_freq != "epoch":
             save_freq = validation.positive_int(save_freq, "save_freq")
         delete_checkpoint = validation.flag(delete_checkpoint, "delete_checkpoint")
+        # Keras writes into this folder, and `_commit` renames it once it is whole.
         aside = os.path.join(self._folder, f"unfinished-{secrets.token_hex(4)}")
         super().__init__(aside, save_freq=save_freq, delete_checkpoint=delete_checkpoint)
 
@@ -125,6 +126,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             file.write(f"{name}\n")
         durable.sync(f"{path}.new")
         durable.sync(self._folder)  # the renamed folder must be durable before a file names it
+        # From here on the new backup counts.
         tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
         durable.sync(self._folder)
         durable.sync_parent(self._folder)

@@ -80,6 +80,7 @@ class Publish(keras.callbacks.Callback):
         self._publisher = Publisher(
             self._sources(), self.path, keep=self._keep, whole_every=self._whole_every
         )
+        # Due after the first batch.
         self._next = time.monotonic()
         self._changed = False
 
@@ -102,6 +103,7 @@ class Publish(keras.callbacks.Callback):
     def _publish(self) -> None:
         assert self._publisher is not None
         tables = tables_in(self._sources())
+        # Without tracking, rows are as they are when they are written, so training must wait.
         self._publisher.publish(wait=not all(table.options.tracks_changes for table in tables))
         self._next = time.monotonic() + self._seconds
         self._changed = False

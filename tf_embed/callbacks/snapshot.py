@@ -111,6 +111,7 @@ class Snapshot(keras.callbacks.Callback):
         except tf.errors.FailedPreconditionError as error:
             if since is None:
                 raise
+            # The table does not know the changes since then, so all rows are written.
             logging.info("Snapshot %r has all rows: %s", name, error.message)
             snapshots.save(name, wait=not in_background)
         self._last = name

@@ -86,6 +86,7 @@ class TableMetrics(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Writes if it is time, and puts the hit rate into the logs."""
+        # By `batch`: with `steps_per_execution`, Keras calls this once for several batches.
         self._seen = self._before_epoch + batch + 1
         if self._seen - self._training.step >= self._every:
             self._write(self._training, "train", self._seen)
@@ -172,6 +173,7 @@ class _Interval:
         hits, misses, self.rates = 0, 0, []
         for table, numbers in zip(tables, stats, strict=True):
             now = numbers["cache_hits"], numbers["cache_misses"]
+            # A table that was made within the interval counts from 0.
             before = self._before.get(id(table), (0, 0))
             self._before[id(table)] = now
             self.rates.append(_rate(now[0] - before[0], now[1] - before[1]))

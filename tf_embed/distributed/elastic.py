@@ -108,6 +108,7 @@ def launch_elastic(
                 goes_on = outcome is None or (failed and failures < max_restarts)
                 if outcome is not None:
                     failures += failed
+                    # `_lost` waits a while, so it is asked only if the launch goes on.
                     count = max(min_workers, count - (_lost(cluster.group) if goes_on else 0))
                 else:
                     count = workers
@@ -130,6 +131,7 @@ def _lost(group: Group) -> int:
     SIGABRT does not count, because a worker may abort itself after the loss of another one.
     """
     time.sleep(_LOSS_SECONDS)
+    # Collects the status of those that have ended by now.
     group.running()
     endings = [task.status or 0 for task in group.tasks]
     return max(1, sum(status < 0 and status != -signal.SIGABRT for status in endings))

@@ -43,6 +43,7 @@ class _Step:
     training: bool
 
 
+# Of a thread, because several models may train in one process.
 class _OfThread(threading.local):
     step: _Step | None = None
 
@@ -144,6 +145,7 @@ def look_up_together(
     kwargs = {} if training is None else {"training": flag(training, "training")}
     with joint_lookups.recorded() as lookups:
         for layer, *args in calls:
+            # Other layers are called once, because a second call could change their state.
             if _has_tables_on_workers(layer):
                 layer(*args, **kwargs)
     with joint_lookups.answered(look_up(lookups)):

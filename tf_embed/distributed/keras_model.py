@@ -214,6 +214,7 @@ class MultiWorker:
         by the rows of this worker over the mean rows per worker. The reported loss needs no such
         correction, because Keras weights it by rows.
         """
+        # The symbolic build calls this outside of replicas, where there is no all-reduce.
         if training and self._several_workers() and not tf.distribute.in_cross_replica_context():
             factor = self._gradient_factor(y_pred, sample_weight)
             if factor is not None:
@@ -236,6 +237,7 @@ class MultiWorker:
                     lambda value: strategy.experimental_local_results(value)[0], next(batches)
                 )
                 break
+        # Variables that a build makes belong to the strategy.
         with strategy.scope():
             self._symbolic_build(data_batch=data_batch)  # type: ignore[attr-defined]
 
@@ -326,6 +328,7 @@ class MultiWorker:
         rows = tf.cast(tf.shape(keras.tree.flatten(y_pred)[0])[0], tf.float32)
         context = tf.distribute.get_replica_context()
         all_rows = context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+        # At the end of the data, all workers may have an empty batch.
         return rows * context.num_replicas_in_sync / tf.maximum(all_rows, 1.0)
 
     def _function_of(self, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
@@ -362,6 +365,7 @@ class MultiWorker:
 
             def some() -> Any:
                 logs = one_step(element.get_value())
+                # The other branch must give tensors of the same kinds.
                 traced.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
                 return logs
 
@@ -393,6 +397,7 @@ class MultiWorker:
                     break
                 logs = step_logs
             if logs is None:
+                # Keras's epoch iterator takes this for the end of the data.
                 raise StopIteration
             return logs
 
@@ -409,6 +414,7 @@ class MultiWorker:
             if aggregation not in ("sum", "mean"):
                 continue
             local = [tf.convert_to_tensor(one.value) for one in variables]
+            # One all-reduce for all variables of a kind, not one for each.
             flat = tf.concat([tf.reshape(one, [-1]) for one in local], 0)
             flat = context.all_reduce(tf.distribute.ReduceOp[aggregation.upper()], flat)
             parts = tf.split(flat, [one.shape.num_elements() for one in local])
@@ -416,6 +422,7 @@ class MultiWorker:
                 (variable, tf.reshape(part, one.shape))
                 for variable, part, one in zip(variables, parts, local, strict=True)
             ]
+        # The sums are for the logs alone: variables keep the counts of this worker.
         with keras.StatelessScope(state_mapping=values):
             metrics = self.get_metrics_result()  # type: ignore[attr-defined]
 
@@ -436,6 +443,7 @@ def _explained_losses() -> Iterator[None]:
     try:
         yield
     except _LOST as error:
+        # Without first letters, which TensorFlow writes in either case.
         words = ("ollective", "oordination", "RecvBuf")
         lines = str(error.message).splitlines()
         said = [line for line in lines if any(word in line for word in words)]
@@ -481,6 +489,7 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
             endless = int(arguments[argument].cardinality()) == tf.data.INFINITE_CARDINALITY
             numbers[f"{argument}.repeat()"] = int(endless)
             finite += [] if endless else [argument]
+    # Compared before the first step, in which workers that differ would wait for each other.
     received = strategies.numbers_of_workers(strategy, list(numbers.values()))
     for key, of_workers in zip(numbers, zip(*received, strict=True), strict=True):
         if len(set(of_workers)) > 1:
@@ -492,6 +501,7 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
         data = arguments[argument]
         policy = data.options().experimental_distribute.auto_shard_policy
         if policy != tf.data.experimental.AutoShardPolicy.DATA:
+            # The number of batches of a filtered dataset is unknown.
             arguments[argument] = data.filter(lambda *_: True)
 
 

@@ -103,12 +103,14 @@ class Launch:
     def cluster(self, **tasks: int) -> Iterator[Cluster]:
         """Gives addresses to the tasks of each job. The end of the block ends all tasks."""
         with contextlib.ExitStack() as stack:
+            # Reserved until all tasks have ended, because a task may be started again.
             ports = iter(stack.enter_context(reserved_ports(sum(tasks.values()))))
             addresses = {
                 job: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
                 for job, count in tasks.items()
             }
             group = Group(self._grace_seconds)
+            # Runs after `ended_at_exit` below has ended the tasks, and reads their last output.
             stack.callback(group.close)
             stack.enter_context(group.ended_at_exit())
             yield Cluster(self, group, addresses)
@@ -157,4 +159,5 @@ def _thread_settings(environment: Mapping[str, str], processes: int) -> dict[str
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
     if processes == 1 or any(name in environment for name in names):
         return {}
+    # Processors that this process may use: in a container they are fewer than the machine has.
     return dict.fromkeys(names, str(max(1, len(os.sched_getaffinity(0)) // processes)))

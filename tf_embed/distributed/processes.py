@@ -108,6 +108,7 @@ class Task:
         self.job, self.index = job, index
         self.name = job if job == "chief" else f"{job} {index}"
         self.status: int | None = None
+        # Isolated and without `site`, so the stub starts fast and imports no file of the user's.
         stub = [sys.executable, "-I", "-S", "-c", _TASK, str(os.getpid()), *command]
         self._process = subprocess.Popen(
             stub,
@@ -179,6 +180,7 @@ class Group:
             [sys.executable, "-I", "-S", "-c", _GUARD],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            # In a session of its own, because Ctrl-C must not end the guard.
             start_new_session=True,
         )
 
@@ -196,6 +198,7 @@ class Group:
         self._tell_guard(str(task.group))
         for pipe, stream in task.outputs():
             arguments = (pipe, stream, f"[{task.name}] ", log)
+            # A daemon: a process that left its group may hold the pipe open for ever.
             reader = threading.Thread(target=self._copy, args=arguments, daemon=True)
             reader.start()
             self._readers.append(reader)
@@ -295,6 +298,7 @@ class Group:
             for line in pipe:
                 if not line.endswith(b"\n"):
                     line += b"\n"
+                # One lock for all tasks, so that their lines do not mix.
                 with self._lock:
                     with contextlib.suppress(OSError, ValueError):  # the reader is gone
                         stream.write(prefix + line.decode(errors="replace"))

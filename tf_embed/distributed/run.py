@@ -111,6 +111,7 @@ def _number_from(least: int, most: int) -> Callable[[str], int]:
     """A parser of a number of tasks or restarts."""
 
     def parse(text: str) -> int:
+        # `int` takes other digits and underscores too.
         if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"must be from {least} to {most}. Received: {text}")
         return int(text)
@@ -149,6 +150,7 @@ def _parser() -> _Parser:
         "--rejoin-after", type=_seconds, help="seconds after which workers that died come back"
     )
     elastic.add_argument("--rejoin-on", help="file or folder at whose next change they come back")
+    # All arguments behind the script are the script's own.
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a script and its arguments")
     return parser
 
@@ -216,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _check(parser, options)
+    # As exceptions, so that the `with` blocks of the launch end all tasks.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_ended)
     try:

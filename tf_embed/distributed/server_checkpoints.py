@@ -83,6 +83,7 @@ class ServerCheckpoints:
         folder = os.path.join(self._folder, _DENSE)
         tf.io.gfile.makedirs(folder)
         contents = io.BytesIO()
+        # Serialized as tensors, because NumPy's files have no bfloat16.
         values = [np.asarray(tf.io.serialize_tensor(one.value)) for one in self._dense()]
         arrays: dict[str, Any] = {
             f"value_{i}": np.frombuffer(one.item(), np.uint8) for i, one in enumerate(values)
@@ -90,6 +91,7 @@ class ServerCheckpoints:
         np.savez(contents, state=json.dumps(dataclasses.asdict(state)), **arrays)
         snapshot_ops.put_file(folder, f"{name}.npz", contents.getvalue())
         snapshots = self._snapshots()
+        # Without tables, the file of dense variables is the whole checkpoint.
         if snapshots is None:
             self._remove_dense(keep=self._names()[-self._keep :])
             return
@@ -120,6 +122,7 @@ class ServerCheckpoints:
         state, values = self._read(name)
         lost = [i for i, number in enumerate(generations(self._servers)) if number == 0]
         tables = _tables_of(self._model)
+        # Servers that have kept their rows are newer than the checkpoint.
         if tables and lost:
             self._load_rows(name, tables, lost)
         for variable, value in zip(self._dense(), values, strict=True):
@@ -237,6 +240,7 @@ def _arrays_in(contents: bytes) -> dict[str, np.ndarray]:
         _DamagedError: If an array is compressed, or its header claims more data than the file has.
     """
     arrays: dict[str, np.ndarray] = {}
+    # np.load would take memory for any shape that a damaged file has.
     with zipfile.ZipFile(io.BytesIO(contents)) as archive:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(contents):
@@ -295,6 +299,7 @@ def begin_generation(servers: Servers) -> int:
 def _generation_of(servers: Servers, number: int) -> tf.Tensor:
     """Returns the variable with the generation of a server. It lives as long as the server."""
     with tf.device(servers.devices[number]):
+        # A later chief finds the variable of an earlier one by this name.
         return tf.raw_ops.VarHandleOp(
             dtype=tf.int64, shape=[], shared_name=f"tf_embed/{servers.run_id}/generation"
         )

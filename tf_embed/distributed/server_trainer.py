@@ -61,6 +61,7 @@ class _Totals:
         self.rows += float(rows)
         arrays = [np.asarray(one) for one in metrics]
         if self.metrics is None:
+            # In double, because float32 would lose small additions to large sums.
             self.metrics = [one.astype(np.float64) for one in arrays]
         else:
             for total, one in zip(self.metrics, arrays, strict=True):
@@ -299,6 +300,8 @@ class ParameterServerTrainer:
             raise ValueError("`x` must have a batch. Received: a dataset without any")
         model = self.model
         features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        # In the scope, so that variables are made on the servers; and here, because a step on a
+        # worker must make none.
         with self._strategy.scope():
             predicted = model(features, training=False)
             model.compute_loss(features, target, predicted, weight, training=False)
@@ -356,6 +359,8 @@ class ParameterServerTrainer:
         """Returns the loss and the rows of a batch, and its contribution to metrics' states."""
         features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
         states = self._metric_variables()
+        # Workers that race on one state would lose updates. So each step starts at zero, and the
+        # chief adds its result up.
         zeros = [(one, tf.zeros(one.shape, one.dtype)) for one in states]
         with keras.StatelessScope(state_mapping=zeros) as scope:
             self.model.compute_metrics(features, target, predicted, weight)
@@ -388,12 +393,14 @@ class ParameterServerTrainer:
             called.on_train_batch_end(first + number, logs)
 
         for number, batch in enumerate(batches):
+            # Without a limit the chief would read the whole dataset ahead of the workers.
             while len(pending) >= self._most_pending:
                 finish_one()
             called.on_train_batch_begin(first + number)
             if own:
                 result = self._coordinator.schedule(self._own_step_function, args=(batch,))
             else:
+                # All steps below this one are over, so tables may forget their numbers.
                 oldest = state.steps - len(pending)
                 token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
                 result = self._coordinator.schedule(self._step_function, args=(batch, [token]))
@@ -401,6 +408,7 @@ class ParameterServerTrainer:
             state.steps += 1
             state.steps_of_epoch += 1
             if self._save_every is not None and state.steps % self._save_every == 0:
+                # A checkpoint is of a moment between steps, so all of them must end first.
                 while pending:
                     finish_one()
                 assert self._checkpoints is not None

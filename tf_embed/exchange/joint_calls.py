@@ -88,6 +88,7 @@ class AllWorkers:
         """See `JointCalls`."""
         try:
             value = function()
+        # Also for KeyboardInterrupt, because the other workers wait for this answer.
         except BaseException as error:
             self._exchange({"error": _described(error)})
             raise
@@ -98,6 +99,7 @@ class AllWorkers:
         return [answer["value"] for answer in answers]
 
     def _exchange(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        # Escaped characters would take six bytes each, and the text must fit 4 KiB.
         text = json.dumps(answer, ensure_ascii=False)
         texts = self._workers.gather_texts(text, self._sharding, self._channel)
         return [json.loads(one) for one in texts]

@@ -68,8 +68,10 @@ class Routed:
             Positions in the batch [n], and counts, int32 [workers].
         """
         places = tf.reshape(self.places, [-1])
+        # `keys` are worker by worker, so the position of a key tells its owner.
         owners = tf.searchsorted(tf.cumsum(self.counts), places, side="right")
         counts = tf.math.bincount(owners, minlength=self.counts.shape[0], dtype=tf.int32)
+        # Stable, so that the differences of a key stay in the order of the batch.
         return tf.argsort(owners, stable=True), tf.ensure_shape(counts, self.counts.shape)
 
 
@@ -82,6 +84,7 @@ def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str
         sharding: The sharding, which assigns keys to owners.
         name: The variable, for messages.
     """
+    # The op has a kernel for the CPU only.
     with tf.device("/CPU:0"):
         (routed,), (places,), counts = exchange_ops.route_keys(
             [keys], **_owners([keys], num_workers, [(sharding, name)])
@@ -156,6 +159,7 @@ def _owners(
     keys: Sequence[tf.Tensor], num_workers: int, shardings: Sequence[tuple[WorkerSharding, str]]
 ) -> dict[str, Any]:
     """The arguments of the routing ops that determine the owner of each key."""
+    # No owners leave the choice to the rule.
     by_rule = tf.zeros([0], tf.int32)
     owners, rules = [], []
     for some, (sharding, name) in zip(keys, shardings, strict=True):
@@ -170,6 +174,7 @@ def owners_of(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name:
     if isinstance(sharding.owner, str):
         routed = route(keys, num_workers, sharding, name)
         places = tf.reshape(routed.places, [-1])
+        # Distinct keys are worker by worker, so the position of a key tells its owner.
         return tf.searchsorted(tf.cumsum(routed.counts), places, side="right")
     flat = tf.reshape(keys, [-1])
     owners = validation.call_of(sharding.owner, "owner", name, flat, num_workers)
@@ -244,12 +249,14 @@ def to_owners(
     """
     workers = channel.workers
     num_tables = len(counts) if isinstance(counts, Sequence) else int(counts.shape[0])
+    # Messages are words in host memory.
     with tf.device(workers.device):
         sent = Sent(parts, _matrix(counts), workers.rank)
         words = exchange_ops.message_words(sent)
         gathered = channel.all_gather(
             tf.concat([tf.reshape(sent.counts, [-1]), words], 0), key=_COUNTS + num_tables
         )
+        # The plan goes by ranks.
         if workers.places is not None:
             by_place = tf.reshape(gathered, [workers.count, -1])
             gathered = tf.reshape(tf.gather(by_place, workers.places), [-1])

@@ -61,6 +61,7 @@ class Servers:
         Raises:
             RuntimeError: If a process has no library or another build. The message names it.
         """
+        # Eager, because the answers are compared here.
         with tf.init_scope():
             mine = exchange_ops.build_of_library().numpy().decode()
             for job, task in self._tasks:
@@ -80,6 +81,7 @@ class Servers:
                     )
 
 
+# Weak, so that an entry goes with its strategy.
 _servers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Servers] = weakref.WeakKeyDictionary()
 
 
@@ -103,6 +105,7 @@ def servers_of(strategy: tf.distribute.Strategy, run_id: str | None = None) -> S
     if found is None:
         found = Servers(_checked(run_id))
         found.check_builds()
+        # Kept only after the check, so that a failed check is made again.
         _servers[strategy] = found
     return found
 

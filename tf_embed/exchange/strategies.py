@@ -54,6 +54,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 @functools.cache
+# One function for each strategy, so that later calls trace nothing.
 def _gather(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
     """A function from numbers of this worker to those of all replicas."""
 
@@ -61,6 +62,7 @@ def _gather(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor
     def gather(numbers: tf.Tensor) -> tf.Tensor:
         def replica() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
+            # Each replica fills its own row, so that the sum over replicas is a gather.
             one_hot = tf.one_hot(
                 context.replica_id_in_sync_group, context.num_replicas_in_sync, dtype=tf.int64
             )

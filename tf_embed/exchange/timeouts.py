@@ -55,6 +55,7 @@ class RenewedTimeout:
 
     def renew(self, seconds: float, what: str = "a step") -> None:
         """Ends the collectives of this process unless it is renewed or ended in time."""
+        # Eager, because the watch is to start now and not in each run of a graph.
         with tf.init_scope():
             self._watch, _ = exchange_ops.start_watch(float(seconds), what)
 

@@ -44,6 +44,7 @@ class Channel:
         self.workers = workers
         self.number = number
         self._sharding = sharding
+        # It outlives the graph that may be being traced.
         with tf.init_scope(), tf.device(workers.device):
             # It has no value that matters. Named by the process alone, so no strategy mirrors it.
             self._order = tf.raw_ops.VarHandleOp(
@@ -140,6 +141,7 @@ class Workers:
         self.places: tf.Tensor | None = None
         self.ranks: tf.Tensor | None = None
         self._next_channel = 0
+        # TensorFlow orders the workers of a collective by itself. The first one finds that order.
         first = self._new_channel(sharding)
         with tf.init_scope():
             gathered = first.all_gather(tf.constant([self.rank]))
@@ -177,6 +179,7 @@ class Workers:
         padded = len(data).to_bytes(4, "little") + data.ljust(_SHORT - 4, b"\0")
         with tf.init_scope():
             words = tf.constant(np.frombuffer(padded, np.int32))
+            # Key 0 of the first channel is that of the ranks, which have another shape.
             gathered = channel.all_gather(words, key=1).numpy().tobytes()
         texts = [gathered[at : at + _SHORT] for at in range(0, len(gathered), _SHORT)]
         lengths = [int.from_bytes(one[:4], "little") for one in texts]
@@ -190,6 +193,7 @@ class Workers:
         return range(self.count) if self.places is None else self.places.numpy().tolist()
 
 
+# Weak, so that an entry goes with its strategy.
 _workers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Workers] = weakref.WeakKeyDictionary()
 
 

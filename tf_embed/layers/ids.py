@@ -37,6 +37,7 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
         >>> cast_ids(tf.constant([3, -1], tf.int8), tf.int64, "layer").numpy().tolist()
         [3, -1]
     """
+    # A keras.Input without a dtype is float32, so a traced model may bring its ids as floats.
     if ids.dtype.is_floating and key_dtype.is_integer and not tf.executing_eagerly():
         ids = _whole_numbers(ids, layer_name)
     check_kind(ids.dtype, key_dtype, layer_name)

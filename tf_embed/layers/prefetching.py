@@ -37,6 +37,7 @@ def with_prefetch(
             f"`dataset` must be a tf.data.Dataset. Received: dataset={validation.shown(dataset)} "
             f"of type {type(dataset).__name__}"
         )
+    # AUTOTUNE is -1.
     validation.positive_int(buffer_size, "buffer_size", least=tf.data.AUTOTUNE)
     if ids is not None:
         validation.function_of(ids, "ids")

@@ -76,6 +76,7 @@ class TableLayer(LayerWithTables):
     ) -> None:
         if name is not None:
             validation.name_of(name)
+        # Keras would cast floating inputs to the compute dtype, and so round ids.
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
@@ -103,6 +104,7 @@ class TableLayer(LayerWithTables):
         table_policy = policy_of(self.kv_creator, self.policy)
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
+        # Results are dropped: the calls refuse bad arguments here, before the table is made.
         storage_of(self.kv_creator, self.storage)
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
@@ -242,6 +244,7 @@ class TableLayer(LayerWithTables):
         A keras.Sequential without an Input takes the dtype of ids from a layer that is not built.
         """
         if self._variable is None:
+            # Keras builds a layer within this scope, from which its variables have their paths.
             with keras.name_scope(self.name):
                 self._make_table()
         return self.variable
@@ -287,11 +290,13 @@ class TableLayer(LayerWithTables):
 
     def _symbolic_mask(self, ids: keras.KerasTensor) -> keras.KerasTensor | None:
         """The mask of symbolic ids: of Keras ops, which a functional model can save."""
+        # Older versions of Keras have no symbolic ragged tensors.
         if getattr(ids, "ragged", False) or ids.sparse:
             return None
         if ids.dtype != self.key_dtype:
             ids = keras.ops.cast(ids, self.key_dtype)
         padding_id: Any = self.padding_id
+        # As a Python integer it would not fit int64.
         if isinstance(padding_id, int) and padding_id >= 2**63:
             padding_id = np.uint64(padding_id)
         return keras.ops.not_equal(ids, padding_id)
@@ -331,6 +336,7 @@ class TableLayer(LayerWithTables):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        # The old format asks a layer for its config alone, and so would lose the rows.
         keras_files.refuse_old_format(self.name)
         unknown = self.unknown_value
         return {
@@ -411,6 +417,7 @@ class TableLayer(LayerWithTables):
         """Rows of keys, keys.shape + [dim]; padding is never looked up."""
         if self.padding_id is None:
             return self._find(keys, training)
+        # Padding is left out before the lookup, so it has no gradient either.
         flat = tf.reshape(keys, [-1])
         places = tf.where(tf.logical_not(self._is_padding(flat)))
         rows = self._find(tf.gather_nd(flat, places), training)
@@ -450,6 +457,7 @@ class TableLayer(LayerWithTables):
 
     def _defaults(self, training: bool) -> tf.Tensor | None:
         """The row of ids that have none; None for their initial rows."""
+        # In training an absent id is about to get its row, so the step sees the initial one.
         if self.unknown_value is None or training:
             return None
         row = np.broadcast_to(self.unknown_value, [self.dim])
@@ -490,6 +498,7 @@ class TableLayer(LayerWithTables):
                 f"`unknown_value` must be a number or of shape ({self.dim},). Received: "
                 f"shape={row.shape}"
             )
+        # Checked only: the config keeps the numbers as they were given.
         validation.rounded(row, tf.as_dtype(self.value_dtype), "unknown_value", self.name)
         return row.astype(np.float64)
 

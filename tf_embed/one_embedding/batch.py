@@ -76,6 +76,7 @@ class KeySpace:
 
     def tables_of(self, keys: tf.Tensor) -> tf.Tensor:
         """The table of each packed key [n], int64 [n]."""
+        # Keys of negative ids lie below that of id 0 of their table.
         half = _STRIDE // 2 if self.key_type == "int32" else 0
         return tf.math.floordiv(keys + tf.constant(half, tf.int64), _STRIDE)
 

@@ -107,6 +107,7 @@ class Ftrl(RowRuleOptimizer):
             "initial_accumulator_value": self.initial_accumulator_value,
             "learning_rate_power": self.lr_power,
             "l1": self.lambda1,
+            # The rule doubles it, as Keras does.
             "l2": self.lambda2 / 2.0,
             "l2_shrinkage": 0.0,
             "beta": self.beta,
@@ -122,6 +123,7 @@ class Ftrl(RowRuleOptimizer):
         after = a + tf.square(q)
         power = after**-self.lr_power
         z += q - (power - a**-self.lr_power) / rows.rate * w
+        # z less its clipped value is 0 within lambda1, which makes the weight 0.
         clipped = tf.clip_by_value(z, -self.lambda1, self.lambda1)
         w = (clipped - z) / ((self.beta + power) / rows.rate + self.lambda2)
         return rows.after(w, accumulator=after, linear=z)

@@ -203,6 +203,7 @@ class MultiTableMultiColumnEmbedding(TableGroup):
         dims = [
             validation.positive_int(one, "embedding_dim", most=validation.MAX_DIM) for one in dims
         ]
+        # The whole row must fit too, and not only each column.
         validation.positive_int(sum(dims), "embedding_dim", most=validation.MAX_DIM)
         super().__init__(
             name,

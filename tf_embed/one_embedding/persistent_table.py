@@ -439,6 +439,7 @@ class PersistentTableWriter:
                 self._rows.append(
                     RowWriter(self._folder, file_name, kind.value_type, self._dim, meta)
                 )
+        # Also an interrupt, after which nothing would remove the files.
         except BaseException:
             self._give_up()
             raise
@@ -560,8 +561,10 @@ def _dtype_of_values(value_type: tf.DType, slot_dtype: tf.DType, slots: int) -> 
 
 def _last_of_each(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
     """Returns the distinct keys, and the index of the last occurrence of each."""
+    # Reversed, because np.unique gives the first position of each.
     found, places = np.unique(keys[::-1], return_index=True)
     if len(found) == len(keys):
         return keys, slice(None)
+    # In the order in which they were written.
     places = np.sort(len(keys) - 1 - places)
     return keys[places], places

@@ -36,6 +36,7 @@ class RowTable(TableLayer):
             "int64",
             value_dtype,
             initializer,
+            # `TableLayer` formats the name.
             table_name=table_name.replace("{", "{{").replace("}", "}}"),
             padding_id=None,
             partitioner=None,
@@ -95,6 +96,7 @@ class RowLookup:
             tables = None if batch.tables is None else tf.gather_nd(batch.tables, places)
             rows = self._find_in(member, tf.gather_nd(batch.keys, places), tables, training)
             found.append(tf.scatter_nd(places, rows, [tf.size(batch.keys, tf.int64), self._dim]))
+        # Each member has zeros at the keys of the others.
         return tf.add_n(found)
 
     def prefetch(self, batch: Batch) -> list[tf.Operation]:
@@ -134,6 +136,8 @@ class RowLookup:
         if self._drawer_of_shared is not None:
             assert tables is not None  # as there are several
             defaults = self._rows_of_first(keys, tables)
+            # The step does not know the first table of an id, so rows are inserted before it. A
+            # lookup that is only recorded comes a second time.
             if training and not joint_lookups.is_recording():
                 table.find_or_insert(keys, defaults, training=True)
         return table.rows(keys, defaults, gradient_token(member), training=training)

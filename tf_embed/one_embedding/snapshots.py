@@ -127,8 +127,10 @@ class LayerSnapshots:
                 f"after the snapshot would stay. Received: {rows} rows"
             )
         snapshots = self.snapshots
+        # A writer's snapshot for any layer is in a folder of its own.
         if path != snapshots.path:
             snapshots = self._snapshots_in(path, self._keys)
+        # With another number of folders, each folder reads all files and picks its rows by key.
         num_folders = self._folders_of(name, info)
         if num_folders == self._num_folders:
             snapshots.load(name, progress=progress)

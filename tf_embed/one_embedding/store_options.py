@@ -253,6 +253,7 @@ class StoreOptions:
         """
         on_gpu = "GPU" in device.upper()
         if self.kind == "cached_ssd":
+            # `Storage` takes no cache of 0 bytes.
             host_bytes = max(1, (self.device_bytes + self.host_bytes) // num_tables)
             return Storage(host_bytes=host_bytes, path=path)
         if self.kind == "cached_host_mem" and on_gpu:
@@ -357,6 +358,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     options["storage_dim"] = storage_dim
     options["physical_block_size"] = block_size_of(options["physical_block_size"])
     if "cache_budget_mb" in options:
+        # A store on disk may have its whole budget in host memory.
         least = 0 if "host_cache_budget_mb" in options else 1
         options["cache_budget_mb"] = validation.positive_int(
             options["cache_budget_mb"], "cache_budget_mb", least=least, most=_MAX_MIB

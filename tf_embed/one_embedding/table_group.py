@@ -182,10 +182,13 @@ class TableGroup(LayerWithTables):
         check_one_process(f"The layer of many tables {self.name!r}")
         with tf.init_scope():
             for number, drawer in enumerate(self._drawers):
+                # By an attribute each, so that checkpoints find them.
                 setattr(self, f"_generators_{number}", drawer.make())
         for part in self._parts:
             part.build()
             table = part.variable.table
+            # A part with an optimizer of its own has bound its rule by now, before the check was
+            # set.
             if table.rule is not None:
                 self._row_size.check(table.rule)
             table.check_rule = self._row_size.check
@@ -200,6 +203,7 @@ class TableGroup(LayerWithTables):
     def _made(self) -> RowLookup:
         """The lookup; makes the tables if there are none. The layer is built by its first call."""
         if self._lookup is None:
+            # Keras builds a layer within this scope, from which its variables have their paths.
             with keras.name_scope(self.name):
                 self._make_tables()
         assert self._lookup is not None
@@ -515,6 +519,7 @@ class TableGroup(LayerWithTables):
             **super().get_config(),
             "embedding_dim": arguments.embedding_dim,
             "key_type": self.key_type,
+            # Copies, because the caller may change the config.
             "tables": copy.deepcopy(arguments.tables),
             "store_options": copy.deepcopy(arguments.store_options),
             "default_initializer": copy.deepcopy(arguments.default_initializer),

@@ -215,10 +215,12 @@ def join_bags(
 def _join_bags_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     """The gradients of the values and of the weights."""
     values, sources, splits, indices, offsets, pieces = op.inputs[:6]
+    # Input 6 is the size.
     weights = list(op.inputs[7:])
     combiner = op.get_attr("combiner")
     gradient = tf.convert_to_tensor(gradient)
     most = op.get_attr("max_gradient")
+    # As FBGEMM, which clips the gradient of the output, before sums by key.
     if most > 0.0:
         gradient = tf.clip_by_value(gradient, -most, most)
     of_values, of_weights = _raw.tf_embed_join_bags_gradient(

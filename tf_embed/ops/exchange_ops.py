@@ -188,6 +188,7 @@ def unpack_messages(
         sent: The message of this worker, if it takes its own share from there; None: its own
             message is among the others.
     """
+    # This worker's own parts are among the messages that came.
     if sent is None or sent.rank < 0:
         sent = Sent([], counts)
     return _raw.tf_embed_unpack_messages(
@@ -273,6 +274,7 @@ def _routed_rows_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     gradients: list[Any] = [None] * len(op.inputs)
     if not op.get_attr("num_tokens"):
         return gradients
+    # Counted from the end, because `noted` may be absent.
     token = op.inputs[-1]
     routed, rows, places = op.inputs[-4:-1]
     dim = rows.shape[1]

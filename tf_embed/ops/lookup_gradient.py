@@ -41,6 +41,7 @@ def token_of(
 
     if tf.executing_eagerly():
         return value()
+    # The token must be made outside of all loops and conditions.
     graph = tf.compat.v1.get_default_graph()
     while type(graph).__name__ in _CONTROL_FLOW:
         graph = graph.outer_graph
@@ -74,6 +75,7 @@ def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any)
     """For the token, the gradients of the rows at their keys; for all else, none."""
     del exists_gradient
     gradients: list[Any] = [None] * len(op.inputs)
+    # Without a token no gradient is wanted, as in `Variable.lookup`.
     if not op.get_attr("num_tokens"):
         return gradients
     dim = op.get_attr("dim")
@@ -139,6 +141,7 @@ def _is_of_this_graph(token: tf.Tensor) -> bool:
     True in eager execution, for a token made in the graph of the lookup, and if the tape is in the
     same loop as the lookup.
     """
+    # Eager tensors have no graph.
     if not hasattr(token, "graph"):
         return True
     return token.op.type == "TfEmbedToken" or token.graph is tf.compat.v1.get_default_graph()
@@ -158,4 +161,5 @@ def _refuse_dense(
     )
 
 
+# Before TensorFlow's own conversion of slices, which has the priority 100.
 tf.register_tensor_conversion_function(RowSlices, _refuse_dense, priority=50)

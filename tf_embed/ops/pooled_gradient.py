@@ -41,6 +41,7 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         gradients[4] = gradient_of_token(token, distinct, sums, dim)
     last = len(op.inputs) - 1
     if pooling.weights is not None and not _is_skipped(op, last):
+        # With the token, so that the gradient of this gradient reaches the table.
         rows, _ = table_ops.find(handle, keys, owners, defaults, token, dim=dim)
         rows = tf.cast(tf.reshape(rows, [-1, dim]), gradient.dtype)
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
@@ -80,6 +81,7 @@ def _pooling_of(op: tf.Operation, first_list: int) -> Pooling:
     return Pooling(
         bags=tuple(op.inputs[first_list : first_list + num_bags]),
         weights=op.inputs[first_list + num_bags] if op.get_attr("num_weights") else None,
+        # Bytes or a str, depending on how the op was recorded.
         combiner=combiner.decode() if isinstance(combiner, bytes) else combiner,
         padding=padding[0] if padding else None,
     )
@@ -154,6 +156,7 @@ class Pooling:
     def is_padding(self, keys: tf.Tensor) -> tf.Tensor:
         """The mask [n] of keys that count for nothing. REQUIRES: there is padding."""
         padding = self.padding
+        # The padding comes from a user, unsigned, or from an attribute of an op, signed.
         if keys.dtype == tf.uint64:
             assert isinstance(padding, int)
             keys, padding = tf.bitcast(keys, tf.int64), stock_ops.as_int64(padding)
@@ -196,6 +199,7 @@ class Pooling:
         if not self.bags:
             shape = tf.shape(keys, tf.int64)
             places = tf.range(tf.size(keys, tf.int64))
+            # The divisor is not 0 if the last axis is empty.
             return shape[:-1], places // tf.maximum(shape[-1], 1)
         if len(self.bags) == 1:
             (splits,) = self.bags

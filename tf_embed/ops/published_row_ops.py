@@ -32,6 +32,7 @@ def open_published_rows(handle: tf.Tensor, folder: str, file_name: str, save: in
         file_name: The stem of the files' names.
         save: The number of the save.
     """
+    # Numbers of saves are unsigned, and ops take int64 of the same bits.
     signed = save - 2**64 if save >= 2**63 else save
     return PublishedRows(
         *_raw.tf_embed_open_published_rows(

@@ -12,6 +12,7 @@ from tf_embed import _library
 
 _raw = _library.load()
 
+# Owners of keys that are no shard: the table's own rule decides, or the row is not loaded.
 TABLES_CHOICE = -2
 LEFT_OUT = -3
 

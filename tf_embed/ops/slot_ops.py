@@ -102,6 +102,7 @@ def assign_slots(
         slots=slots,
         scores=list(scores),
         dim=dim,
+        # The keys of such a step are distinct, because their gradients were summed.
         distinct=True,
         initial_value=initial_value,
         **_any_rule(rule),

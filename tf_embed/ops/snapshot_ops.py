@@ -91,6 +91,7 @@ def save_part(
     """Writes all rows of a table, as they are now, as a part of a save."""
     with tf.device("/CPU:0"):
         arguments = part.arguments()
+    # Outside of the block, because the op runs on the device of its table.
     _raw.tf_embed_save_rows_part(
         table=handle,
         folder=folder,
@@ -112,6 +113,7 @@ def join_rows(folder: str, file_name: str, processes: int) -> int:
 
 def note_snapshot(handle: tf.Tensor, save: int) -> None:
     """Says that a table has just the rows of a save, by its number."""
+    # Numbers of saves are unsigned, and ops take int64 of the same bits.
     signed = save - 2**64 if save >= 2**63 else save
     with tf.device("/CPU:0"):
         _raw.tf_embed_note_snapshot(table=handle, save=tf.constant(signed, tf.int64))

@@ -37,6 +37,7 @@ def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
     """
     splits = tf.cast(splits, tf.int64)
     ends = splits[1:-1, tf.newaxis]  # the start of the next bag
+    # Empty bags put several steps at one position, which scatter_nd adds up.
     steps = tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), splits[-1:] + 1)
     numbers = tf.cumsum(steps)[:-1]
     numbers.set_shape([None])  # which TensorFlow can't tell from a computed size
@@ -109,6 +110,7 @@ def find_pooled_tables(
     for number, (find, dim) in enumerate(zip(rows_of, dims, strict=True)):
         mine = tf.boolean_mask(pieces, tf.equal(pieces[:, 0], number))
         bags, piece = places_of(mine[:, 1], mine[:, 2])
+        # The place of each bag's first number in the output.
         first = tf.gather(mine[:, 3], piece) + tf.gather(mine[:, 4], piece) * (
             bags - tf.gather(mine[:, 1], piece)
         )
@@ -123,6 +125,7 @@ def find_pooled_tables(
             divisor = tf.cast(counts, tf.float32)[:, tf.newaxis]
             pooled = tf.math.divide_no_nan(pooled, divisor)
         values.append(tf.reshape(pooled, [-1]))
+        # A place for each number, because the tables have different dims.
         places.append(tf.reshape(first[:, tf.newaxis] + tf.range(dim, dtype=tf.int64), [-1, 1]))
     return tf.scatter_nd(tf.concat(places, 0), tf.concat(values, 0), [size])
 
@@ -157,6 +160,7 @@ def check_bounds(
     with tf.control_dependencies([check for check in checks if check is not None]):
         good_offsets = tf.identity(good_offsets)
     is_good = tf.ones_like(indices, tf.bool)
+    # If all tables are dynamic, every id is good.
     if any(limit >= 0 for limit in rows):
         feature_of_bag = bag_of_each(tf.concat([[0], tf.cumsum(num_bags)], 0))
         limits = tf.gather(tf.constant(list(rows), tf.int64), feature_of_bag)
@@ -177,6 +181,7 @@ def check_bounds(
     if mends:
         events += tf.math.count_nonzero(is_fault)
     kept = tf.where(is_good)[:, 0]
+    # How many indices are kept before each one, which gives the new offsets.
     before = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(tf.cast(is_good, tf.int64))], 0)
     return CheckedBounds(
         checked_indices=tf.gather(indices, kept),
@@ -190,11 +195,13 @@ def check_bounds(
 def _mended(offsets: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """The nearest offsets that go from 0 to `count` and never fall."""
     inner = tf.clip_by_value(offsets[1:-1], 0, count)
+    # Offsets are nearly always in order, and the passes are saved.
     inner = tf.cond(
         tf.reduce_all(inner[1:] >= inner[:-1]), lambda: inner, lambda: _running_maximum(inner)
     )
     last = tf.size(offsets) - 1
     ends = tf.concat([[tf.constant(0, tf.int64)], inner, count[tf.newaxis]], 0)
+    # Without bags there is one offset, which is the last one.
     return tf.cond(last > 0, lambda: ends, lambda: count[tf.newaxis])
 
 

@@ -36,6 +36,7 @@ class StandIn(Protocol):
         """A row for each bag."""
 
 
+# Of a thread, because others go on looking up in the tables themselves.
 class _OfThread(threading.local):
     stand_in_of: Callable[[Any], StandIn] | None = None
 

@@ -176,6 +176,7 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     combiner = op.get_attr("combiner")
     gradient = tf.convert_to_tensor(gradient)
     most = op.get_attr("max_gradient")
+    # As FBGEMM, which clips the gradient of the output, before sums by key.
     if most > 0.0:
         gradient = tf.clip_by_value(gradient, -most, most)
     combiner = op.get_attr("combiner")
@@ -189,6 +190,8 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     }
     of_tokens: list[Any] = []
     if tokens and op.get_attr("packs"):
+        # The fused step sums by key itself. Tables have different dims, so the gradients are one
+        # column.
         packed = _raw.tf_embed_pack_batch(tables=op.inputs[:count], **batch, size=size)
         column = tf.reshape(gradient, [-1, 1])
         of_tokens = [gradient_of_token(tokens[0], packed, column, 1, packed=True)]

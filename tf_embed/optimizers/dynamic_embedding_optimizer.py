@@ -125,6 +125,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         keras_optimizer = optimizer_of(keras_optimizer)
         check_optimizer(_rule_optimizer(keras_optimizer))
         name = "dynamic_embedding_optimizer" if name is None else validation.name_of(name)
+        # Keras wants a number here. The property below is the inner optimizer's.
         super().__init__(learning_rate=0.0, name=name)
         self._inner_optimizer = keras_optimizer
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
@@ -167,12 +168,15 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         dense = split.dense
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             with tf.init_scope():
+                # A LossScaleOptimizer can't look into the gradients of tables. The gradient of this
+                # variable tells it if they are finite.
                 guard = keras.Variable(0.0, dtype="float32", name="loss_scale_guard")
             split = dataclasses.replace(split, guard=guard)
             self._guard = guard  # an attribute, so that checkpoints find it
             dense = [*dense, guard]
         self.inner_optimizer.build(dense)
         with tf.init_scope():
+            # An optimizer that was restored has made steps, and slots in the tables may be its own.
             is_new = int(tf.convert_to_tensor(step_variable(rule_optimizer))) == 0
         for trainer in trainers:
             trainer.bind()
@@ -227,6 +231,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 dense.append(variable)
                 continue
             trainer = self._trainer_of(variable)
+            # A step without a gradient may still count, as a step of an accumulation does.
             if gradient is None and (variable.own_trainer or not trainer.needs_every_step):
                 continue
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
@@ -243,10 +248,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         scale = self.inner_optimizer.loss_scale_factor or 1.0
         if self._rule_optimizer.global_clipnorm:
             tables, dense_grads = self._clip_together(tables, dense_grads, scale)
+        # Before the dense step, which counts `iterations` up: rows go by the number of this step.
         train_all(tables, scale)
         if any(gradient is not None for gradient in dense_grads):
             self._apply_dense(dense_grads, dense)
         else:
+            # A step of tables alone counts too: schedules and bias corrections go by the count.
             step_variable(self._rule_optimizer).assign_add(1)
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
@@ -296,6 +303,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 given, loss = loss, loss()
                 check_loss(loss, given)
                 variables = variables_in(var_list() if callable(var_list) else var_list, "var_list")
+                # On the tape too, because gradients are taken of the scaled loss.
                 loss = self.scale_loss(loss)
         elif tape is None:
             raise ValueError(
@@ -374,6 +382,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
         The gradient of an additional variable, the guard, represents those of the tables.
         """
+        # The scale of this step: the step of the inner optimizer below may change it.
         scale = tf.identity(self.inner_optimizer.dynamic_scale)
         tables_finite = row_gradients.all_finite(table.values for table in tables)
         dense_finite = row_gradients.all_finite(
@@ -383,6 +392,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         )
         if self._rule_optimizer.global_clipnorm:
             tables, dense_grads = self._clip_together(tables, dense_grads, scale)
+        # Keras skips the dense step if a gradient is not finite, so the tables skip theirs.
         run_if(
             tf.logical_and(tables_finite, dense_finite), functools.partial(train_all, tables, scale)
         )

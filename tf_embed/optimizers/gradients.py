@@ -65,6 +65,7 @@ def norm_factor(squares: tf.Tensor, largest: float) -> tf.Tensor:
     """
     norm = tf.sqrt(squares)
     factor = largest / tf.maximum(norm, tf.cast(largest, norm.dtype))
+    # The difference is NaN if the norm is not finite, as in Keras.
     return factor + (norm - norm)
 
 

@@ -67,6 +67,7 @@ class RowsVariable(keras.Variable):
         with tf.init_scope():
             self.row_shape = row_shape
             self._rows = tf.Variable(
+                # One row, from which `_initial_value` reads the start of slots.
                 initializer((1, *row_shape), dtype=dtype),
                 shape=tf.TensorShape([None, *row_shape]),
                 dtype=dtype,
@@ -124,6 +125,7 @@ class _RowsMixin(keras.optimizers.Optimizer):
             keras.backend.standardize_dtype(dtype or keras.backend.floatx()),
             name or "slot",
         )
+        # Past `setattr`, by which TensorFlow would track the list and wrap it.
         self.__dict__.setdefault("_row_slots", []).append(slot)
         return slot
 
@@ -174,6 +176,7 @@ class RowOptimizer:
         self._optimizer = optimizer
         self._dtype = dtype
         with tf.init_scope():
+            # Its variables must outlive a graph that is being traced.
             copied = _copy(optimizer)
             rows = RowsVariable(
                 (dim,),
@@ -185,6 +188,7 @@ class RowOptimizer:
                 copied.exclude_from_weight_decay(var_list=[rows])
             try:
                 copied.build([rows])
+            # The user's optimizer may raise anything.
             except Exception as error:
                 raise ValueError(
                     f"Dynamic tables can't be trained by {_name(type(optimizer))}: it can't be "
@@ -200,12 +204,14 @@ class RowOptimizer:
             follows = isinstance(copied.learning_rate, keras.Variable)
             self._copy = _Copy(copied, rows, slots, follows)
             initial_values = tuple(self._initial_value(slot) for slot in slots)
+            # These follow the user's optimizer in each step, and are no state of the table.
             known = {id(rows), id(copied.iterations), id(copied.learning_rate)}
             self._state = [
                 variable
                 for variable in copied.variables
                 if not isinstance(variable, RowsVariable) and id(variable) not in known
             ]
+        # A trial changes the slots, so it has a copy of its own.
         if type(optimizer) not in _TRIED and not is_trial:
             RowOptimizer(optimizer, dim, dtype, weight_decay, is_trial=True)._try()
         widths = tuple(slot.width for slot in slots)
@@ -244,6 +250,7 @@ class RowOptimizer:
         Args:
             other: That of another table; None: the optimizer.
         """
+        # Keras's optimizers keep such numbers as attributes, of one name in both.
         mine = vars(self._copy.optimizer)
         theirs = vars(self._optimizer if other is None else other._copy.optimizer)
         state = {id(one) for one in self._state if not one.ndim}
@@ -271,6 +278,8 @@ class RowOptimizer:
             begin += slot.width
         if parts.follows_learning_rate:
             parts.optimizer.learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
+        # The copy's `apply` counts up its own number; the user's optimizer counts once for all
+        # tables.
         parts.optimizer.iterations.assign(self._optimizer.iterations)
         parts.optimizer.apply([gradients], [parts.rows])
         left = [
@@ -287,9 +296,11 @@ class RowOptimizer:
         """
         columns = (self._copy.rows.width, sum(slot.width for slot in self._copy.slots))
         try:
+            # A trial runs now, also while a step is being traced.
             with tf.init_scope():
                 rows, slots = (tf.TensorSpec([None, width], self._dtype) for width in columns)
                 tf.function(self.step).get_concrete_function(rows, slots, rows)
+                # The copy was built on one row, and must step on any number.
                 for count in (2, 3):
                     rows, slots = (tf.ones([count, width], self._dtype) for width in columns)
                     tf.ensure_shape(self.step(rows, slots, rows)[0], rows.shape)
@@ -334,6 +345,7 @@ def _copy(optimizer: Any) -> Any:
     if not learning_rate_is_number(config):
         # A schedule or a callable stays a callable: some optimizers ask which of the two it is.
         config["learning_rate"] = lambda: optimizer.learning_rate
+    # The trainer does all of these itself, before and after the step of the copy.
     config.update(
         clipnorm=None,
         clipvalue=None,
@@ -362,8 +374,10 @@ def _probe(shape: Any) -> np.ndarray:
 
 def _fingerprint(kind: type, names: list[str], widths: tuple[int, ...]) -> int:
     """A number that tells this optimizer's slots from those of others; the same in any process."""
+    # The top package alone, because classes move between the modules of a package.
     text = repr((kind.__module__.split(".")[0], kind.__qualname__, names, widths))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    # 63 bits, which fit int64.
     return int.from_bytes(digest, "little") >> 1
 
 

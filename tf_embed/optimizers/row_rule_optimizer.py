@@ -228,6 +228,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         if self.built:
             return
         for variable in variables:
+            # An anchor has no rows; the trainer of its table checks the dim.
             if len(variable.shape) > 1 and not getattr(variable, "overwrite_with_gradient", False):
                 self.check_dim(math.prod(variable.shape[1:]), variable.name)
         super().build(variables)
@@ -269,6 +270,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         )
         after = self._step_touched(everything, _rows_of(gradient, dtype), touched)
         if max_counter is not None:
+            # This step is number iterations + 1, and the count is for the next one.
             due = tf.equal((self.iterations + 2) % self.max_counter_every, 0)
             largest = 1 + tf.reduce_max(after.slots["row_counter"])
             self.assign(max_counter, tf.where(due, largest, everything.max_counter))

@@ -84,6 +84,7 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
         super().build(variables)
         initializer = keras.initializers.Constant(self.initial_accumulator_value)
         self._accumulators = [
+            # The rows of a table have their accumulators in the table.
             None
             if getattr(variable, "overwrite_with_gradient", False)
             else self.add_variable(

@@ -141,6 +141,7 @@ register(keras.optimizers.RMSprop, _rmsprop)
 register(keras.optimizers.Adagrad, _adagrad)
 register(RowwiseAdagrad, _rowwise_adagrad)
 register(keras.optimizers.Adam, _adam)
+# Keras's AdamW is its Adam with a weight decay, which every rule has.
 register(keras.optimizers.AdamW, _adam)
 register(keras.optimizers.Ftrl, _ftrl)
 
@@ -164,6 +165,7 @@ def optimizer_of(identifier: Any) -> Any:
 
 def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
     """The variable that counts an optimizer's steps, those that only accumulate too."""
+    # By name: `iterations` is another number while gradients are accumulated.
     return next(one for one in optimizer.variables if one.name == "iteration")
 
 

@@ -98,6 +98,7 @@ class SmartDecayAdam(RowRuleOptimizer):
         name: str = "smart_decay_adam",
         **kwargs: Any,
     ) -> None:
+        # The config of the base class has it, so `from_config` passes it.
         decay = kwargs.pop("weight_decay", None)
         super().__init__(learning_rate, name, None, **kwargs)
         self.refuse("weight_decay", decay or 0.0, 0.0)
@@ -116,10 +117,12 @@ class SmartDecayAdam(RowRuleOptimizer):
         step = tf.cast(self.iterations, tf.int64) + 1
         last = tf.cast(slots["last_step_high"], tf.int64) * _BASE
         last += tf.cast(slots["last_step_low"], tf.int64)
+        # A row that has made no step has missed none.
         missed = tf.where(last > 0, tf.maximum(step - last - 1, 0), 0)
         w, m, v = rows.weights, slots["momentum"], slots["velocity"]
         w = self._replay(w, m, v, last, missed, rows.rate)
         keeps = (self._keep(self.beta_1, dtype), self._keep(self.beta_2, dtype))
+        # In double: a power of a number near 1 loses digits.
         m *= tf.cast(keeps[0] ** tf.cast(missed, tf.float64), dtype)
         v *= tf.cast(keeps[1] ** tf.cast(missed, tf.float64), dtype)
         m += (rows.gradients - m) * (1.0 - self.beta_1)
@@ -147,6 +150,7 @@ class SmartDecayAdam(RowRuleOptimizer):
         """The weights after the missed steps; the formulas are those of the rule in a table."""
         dtype = w.dtype
         m_decay = tf.cast(self._keep(self.beta_1, dtype), dtype)
+        # sqrt(v) decays by the root of the factor of v, so a move takes no square root.
         root_decay = tf.cast(np.sqrt(self._keep(self.beta_2, dtype)), dtype)
         moves_shrink = self.beta_1 * self.beta_1 <= self.beta_2
         most = tf.minimum(tf.reduce_max(missed), _MOST_REPLAYED)
@@ -161,6 +165,7 @@ class SmartDecayAdam(RowRuleOptimizer):
             farthest = moved
             if not moves_shrink:
                 farthest = w - tf.math.divide(rate * m, (1.0 - self.beta_1) * self.epsilon)
+            # Comparisons with NaN are false, so the replay of a NaN ends.
             changes = tf.logical_or(farthest < w, farthest > w)
             changes = tf.logical_and(changes, number <= missed)
             return (
@@ -181,6 +186,8 @@ class SmartDecayAdam(RowRuleOptimizer):
     @staticmethod
     def _keep(beta: float, dtype: tf.DType) -> Any:
         """Returns the factor by which a step without a gradient scales a moment, in double."""
+        # Keras multiplies by 1 - beta, rounded to the dtype, so the factor that is left is its
+        # complement.
         return np.float64(1.0) - np.float64(dtype.as_numpy_dtype(1.0 - beta))
 
 

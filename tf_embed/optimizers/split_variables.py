@@ -33,6 +33,7 @@ class SplitVariables:
 def split_variables(variables: Iterable[Any]) -> SplitVariables:
     """Splits the variables of a model. Of the anchors of one table the first one counts."""
     variables = list(variables)
+    # Reversed twice: the first anchor of each table stays, and the order too.
     anchors = {id(one.table): one for one in reversed(variables) if isinstance(one, Anchor)}
     return SplitVariables(
         variables=variables,

@@ -19,6 +19,7 @@ def items_in(value: Any, argument: str) -> list[Any]:
     Raises:
         TypeError: If it is not such an iterable. A str, mapping, set or tensor is refused too.
     """
+    # A tensor is iterable as well, but is one gradient.
     is_one = isinstance(value, (str, bytes, Mapping, Set)) or hasattr(value, "dtype")
     if is_one or isinstance(value, type) or not isinstance(value, Iterable):
         raise TypeError(

@@ -54,6 +54,7 @@ class TableGradient:
             self.trainer.train_sums(keys, values, trained)
         else:
             self.trainer.train(keys, values, scale, trained)
+        # The wrapper counts its step once, for all tables without an optimizer of their own.
         if self.is_own:
             self.trainer.advance(trained)
 

@@ -337,6 +337,7 @@ class TableTrainer(tf.Module):
         steps = self._parts.optimizer.gradient_accumulation_steps
         accumulator = self.accumulator
         if steps and accumulator is not None:
+            # No step of another thread may come between the export and the clear.
             with self.table.turn():
                 self._accumulate(accumulator, keys, gradients, scale, steps)
         elif self._parts.rows is None and not row_gradients.clips(self._parts.optimizer):
@@ -376,6 +377,7 @@ class TableTrainer(tf.Module):
         no_keys = tf.zeros([0], table.options.key_dtype)
         table.find_slots(no_keys, rule)  # slots are this rule's, even if no step was made yet
         before = table.export()
+        # Averages are the last group of slots.
         averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
         values = tf.where(tf.math.is_nan(averages), before.values, averages)
         table.import_(*before._replace(values=values))
@@ -413,6 +415,7 @@ class TableTrainer(tf.Module):
         if not self._parts.optimizer.use_ema:
             return rows.rule
         return ExternalRule(
+            # Another rule than without averages, because a row has one more group of slots.
             id=rows.rule.id ^ 1,
             widths=(*rows.rule.widths, self._parts.table.options.dim),
             initial_values=(*rows.rule.initial_values, float("nan")),
@@ -477,7 +480,9 @@ class TableTrainer(tf.Module):
             return
 
         def look() -> None:
+            # The counter is the last slot of a row.
             slot = len(optimizer.slots) - 1
+            # After the op, so that the counters have this step.
             with tf.control_dependencies([] if applied is None else [applied]):
                 largest = largest_slot(table.resource_handle, rule=rule, slot=slot)
             self.state[0].assign(tf.cast(1.0 + largest, self.state[0].dtype))
@@ -496,6 +501,7 @@ class TableTrainer(tf.Module):
         count = tf.shape(weights)[0]
         none = tf.equal(count, 0)
         stand_in = [[0, tf.cast(none, tf.int32)], [0, 0]]
+        # A copy of each, because the step changes the variable.
         columns = [
             (variable, tf.identity(variable.value)) for variable in self.state if variable.ndim
         ]
@@ -570,6 +576,7 @@ def _start_at_weights(slots: tf.Tensor, weights: tf.Tensor, rule: ExternalRule) 
     groups, begin = [], 0
     for width, initial_value in zip(rule.widths, rule.initial_values, strict=True):
         group = slots[:, begin : begin + width]
+        # NaN, which alone differs from itself, stands for the weights of the row.
         if initial_value != initial_value:
             group = tf.where(tf.math.is_nan(group), weights, group)
         groups.append(group)

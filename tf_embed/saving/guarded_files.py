@@ -41,6 +41,7 @@ def read(path: str, most_bytes: int) -> bytes:
         raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: it is no regular file.")
     contents = bytearray()
     with tf.io.gfile.GFile(path, "rb") as file:
+        # In chunks, so that a file that never ends stops at the bound.
         while chunk := file.read(_CHUNK_BYTES):
             contents += chunk
             if len(contents) > most_bytes:

@@ -60,6 +60,7 @@ def write(store: Any, arrays: dict[str, Any]) -> None:
     """
     checksum = 0
     for name in sorted(arrays):
+        # Taken out, so that each array is freed once it is written.
         array = _array_of(arrays.pop(name))
         checksum = _checksum(checksum, name, array)
         store[name] = array

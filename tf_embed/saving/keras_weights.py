@@ -78,6 +78,7 @@ class RowsArray(np.ndarray):
         return self._rows
 
     def __array_finalize__(self, template: Any) -> None:
+        # NumPy calls this for each new array. Views and results do not have the template's rows.
         self._rows = ()
 
     def copy(self, order: Any = "C") -> RowsArray:
@@ -156,6 +157,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
                 f"{table.options.name!r} can't take the rows of {rows.name!r}: it has "
                 f"{table.options.kind}, and they have {kind}."
             )
+    # A second loop, so that no table changes unless all kinds fit.
     for table, rows in zip(tables, all_rows, strict=True):
         slots, meta = _slots_and_meta(table, rows)
         table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
@@ -174,6 +176,7 @@ def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
 def _places(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the positions of the wanted keys in `keys`, and whether each is present."""
     order = np.argsort(keys)
+    # Below, positions are clipped to the last key, and an empty table has none.
     if not keys.size:
         return order, np.zeros(wanted.shape, bool)
     at = np.minimum(np.searchsorted(keys, wanted, sorter=order), keys.size - 1)

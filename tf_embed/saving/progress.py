@@ -145,6 +145,7 @@ def watched(calls: RowCalls | None, tables: Sequence[Table]) -> Iterator[None]:
         return
     over = threading.Event()
     with contextlib.ExitStack() as at_end, contextlib.ExitStack() as turns:
+        # In one order, so that two saves of some tables never wait for each other in a circle.
         for table in sorted(tables, key=lambda one: one.number):
             turns.enter_context(table.save_turn)  # or rows of another save would be counted
         before = _rows_saved(tables)

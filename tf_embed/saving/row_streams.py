@@ -56,6 +56,7 @@ class RowReader:
     def blocks(self) -> Iterator[Rows]:
         """Reads keys [n], weights [n, dim] and slots [n, slots] of one block after the other."""
         for block in range(self._num_blocks):
+            # The caller may have closed the files between two blocks.
             if self._rows is None:
                 return
             read = row_stream_ops.read_rows(

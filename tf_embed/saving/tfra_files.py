@@ -52,6 +52,7 @@ def find(folder: str, name: str, key_bytes: int, row_bytes: int) -> list[TfraFil
             shard, shards, rank, processes = map(int, match.groups()[:4])
             save = present.setdefault((shards, processes), {})
             save.setdefault((shard, rank), set()).add(match.group(5))
+    # Saves by several numbers of shards may share a folder, and nothing says which is newer.
     if len(present) != 1:
         saves = " and ".join(
             f"{shards} shards of {ranks} processes" for shards, ranks in sorted(present)

@@ -39,6 +39,7 @@ def descriptions(variables: Sequence[Any]) -> tuple[Weight, ...]:
 
 def values_of(variables: Sequence[Any]) -> list[np.ndarray]:
     """Returns copies of the current values."""
+    # Training changes the variables while a thread writes the values.
     return [np.array(keras.ops.convert_to_numpy(one.value)) for one in variables]
 
 

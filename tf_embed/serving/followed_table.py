@@ -71,6 +71,7 @@ class FollowedTable:
 
     def _load(self, opened: PublishedRows, block: tf.Tensor) -> None:
         options, handle = self.table.options, self.table.resource_handle
+        # Without owners the table chooses the shards itself.
         owners = tf.zeros([0], tf.int32)
         if options.num_shards > 1 and options.partition_fn is not sharding.default_partition_fn:
             keys = row_file_ops.saved_keys(handle, opened.rows, block, key_dtype=options.key_dtype)

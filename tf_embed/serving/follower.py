@@ -273,6 +273,7 @@ class Follower(WithBlock):
         for version in present:
             if version in self._known or version in failed or version < self._oldest_useful():
                 continue
+            # A folder without a manifest is still being written, or was left by a crash.
             if not publication.exists(self.path, version):
                 continue
             try:
@@ -299,6 +300,8 @@ class Follower(WithBlock):
         dense = dense_weights.weights_of(self._sources)
         for one in route:
             self._check_model(one, dense)
+        # All files are opened and checked before the lock, so that a damaged one changes nothing
+        # and readers wait for the writes alone.
         opened = [
             [
                 table.open(self._folder(one), files)

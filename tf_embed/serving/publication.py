@@ -138,6 +138,7 @@ def read(path: str, version: int) -> Publication:
                 for one in weights.pop("weights")
             ]
             weights = checked_json.record(WeightsFile, {**weights, "weights": tuple(found)})
+            # `reading` makes it the error that names the file.
             if weights.bytes != sum(map(_bytes_of, found)):
                 raise ValueError
         tables = tuple(manifest.table_files(file, table) for table in body.pop("tables"))
@@ -200,6 +201,7 @@ def route(
             routes.append((changes.version if changes else whole.version, (whole,)))
         elif changes:
             routes.append((changes.version, (whole, changes)))
+    # The newest publication of all rows, and the furthest changes from there.
     newer = [one for one in routes if run is None or one[0] > version]
     return max(newer, key=lambda one: (one[1][0].version, one[0]), default=(0, ()))[1]
 

@@ -126,6 +126,7 @@ class Publisher(WithBlock):
         if last is not None and len(last[1].tables) != len(tables):
             last = None  # the model has got more
         writer, since = self._begin(version, tables, tracked, None if whole else last)
+        # Copied now: `_begin` has just fixed the moment of the rows.
         dense = dense_weights.weights_of(self._sources)
         weights, values = dense_weights.descriptions(dense), dense_weights.values_of(dense)
 
@@ -133,6 +134,7 @@ class Publisher(WithBlock):
             info = writer.write()
             folder = self._folder(version)
             self._commit(version, since, info, tables, dense_weights.write(folder, weights, values))
+            # No later publication has changes since that moment, so tables need not keep them.
             if last is not None:
                 moments.drop(tables, last[1])
             self._last = (version, info)
@@ -144,6 +146,7 @@ class Publisher(WithBlock):
         if wait:
             write()
             return version
+        # No daemon: Python waits for it at exit, and the publication is whole.
         self._thread = threading.Thread(
             target=self._run_writer, args=[write], name=f"publication {version}"
         )
@@ -199,6 +202,7 @@ class Publisher(WithBlock):
             try:
                 return self._begin_since(version, tables, base), since
             except tf.errors.FailedPreconditionError as error:
+                # The table does not know the changes since then, so all rows are written.
                 logging.info("Publication %d has all rows: %s", version, error.message)
         return self._begin_since(version, tables, None, tracked=tracked), None
 
@@ -269,6 +273,7 @@ class Publisher(WithBlock):
     def _run_writer(self, write: Callable[[], None]) -> None:
         try:
             write()
+        # The next `wait` raises it.
         except BaseException as error:
             self._error = error
 

@@ -19,6 +19,7 @@ class ReadingLock:
         self._readers = 0
         self._waiting = 0  # updates
         self._updates = False
+        # How often this thread is within `reading`.
         self._mine = threading.local()
 
     @contextlib.contextmanager
@@ -26,6 +27,7 @@ class ReadingLock:
         """Keeps updates out of a block."""
         depth = getattr(self._mine, "depth", 0)
         with self._changed:
+            # A thread that reads already must not wait for an update, which waits for this thread.
             self._changed.wait_for(lambda: depth or not (self._updates or self._waiting))
             self._readers += 1
         self._mine.depth = depth + 1
@@ -51,6 +53,7 @@ class ReadingLock:
             )
         with self._changed:
             self._waiting += 1
+            # `_waiting` keeps new readers out meanwhile.
             self._changed.wait_for(lambda: not (self._updates or self._readers))
             self._waiting -= 1
             self._updates = True

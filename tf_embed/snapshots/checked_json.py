@@ -68,6 +68,7 @@ def _is_of(value: Any, hint: Any) -> bool:
     if typing.get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_is_of(one, arguments[0]) for one in value)
     if hint is float:
+        # Not `isinstance`, to which a bool is an int.
         return type(value) in (int, float) and math.isfinite(value)
     if hint is int:
         return type(value) is int
@@ -79,6 +80,7 @@ def _body_of(text: bytes) -> dict[str, Any]:
     checksum = body.pop("checksum")
     if body["format"] != _FORMAT or checksum != _checksum(body):
         raise ValueError
+    # The checksum is of the parsed body. This finds damage between its values.
     if _text_of({**body, "checksum": checksum}).encode() != text:
         raise ValueError
     del body["format"]

@@ -170,6 +170,7 @@ class Snapshots:
             begun = calls.run(begin)
             (writer,) = writers
             writer.agree(begun)
+        # Also an interrupt, because the moment keeps rows in memory.
         except BaseException:
             for one in writers:
                 one.give_up()
@@ -368,6 +369,7 @@ class Snapshots:
     def _dropping(self, calls: JointCalls, names: Sequence[str]) -> Iterator[None]:
         """Makes tables forget the moments of the snapshots that the block removes."""
         found: list[SnapshotInfo] = []
+        # Read now, because the block removes them.
         calls.run(lambda: found.extend(files.readable(self.path, names)))
         yield
         tables = tables_in(self._sources)

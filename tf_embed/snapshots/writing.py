@@ -85,6 +85,7 @@ class Writer:
             that this worker proposes.
         """
         if tracked:
+            # 0 means all rows.
             bases = [0] * len(self._tables)
             if self._base is not None:
                 bases = [_signed(table.save) for table in self._base.tables]
@@ -126,6 +127,7 @@ class Writer:
         except BaseException as error:
             _drop_frames(error)
             raise
+        # A moment keeps the old rows in memory until it is released.
         finally:
             self._begun = {}
         if self._calls.rank == 0:
@@ -145,6 +147,7 @@ class Writer:
     def _write_all(self) -> SnapshotInfo:
         calls = self._calls
         try:
+            # All processes have written their rows before one of them writes the manifest.
             calls.run(self._write_rows)
             calls.run(self._commit)
         except BaseException:
@@ -195,6 +198,7 @@ class Writer:
             table.resource_handle,
             place,
             buffer_bytes=DEFAULT_BUFFER_BYTES,
+            # Files that a link shares have slots in their rows.
             links=self._with_slots,
             with_slots=self._with_slots,
         )
@@ -202,7 +206,9 @@ class Writer:
     def _part(self, rank: int, place: int) -> snapshot_ops.Part | None:
         if self._count == 1:
             return None
+        # All processes compute the same number from the one that they agreed on.
         digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
+        # 0 means no save.
         save = int.from_bytes(digest, "little", signed=True) or 1
         return snapshot_ops.Part(save, rank, self._count)
 

@@ -173,6 +173,7 @@ class DistributedEmbedding(SokLayer):
             tf.debugging.assert_equal(shape[0] % self.slot_num, tf.constant(0, tf.int64), message),
             tf.debugging.assert_less_equal(shape[1], tf.constant(self.max_nnz, tf.int64), message),
         ]
+        # Each reader of the inputs reads the shape, so the checks hang on it.
         return tf.SparseTensor(
             inputs.indices, inputs.values, validation.with_dependencies(shape, *checks)
         )

@@ -83,6 +83,7 @@ def _rows_since(table: Table, since: int) -> tuple[np.ndarray, np.ndarray]:
     """The rows that were used at that time, in milliseconds since 1970, or later."""
     exported = table.export(with_slots=False)
     kept = int(exported.policy[2])  # bits of STATISTICS; a column for each
+    # Columns are in the order of their bits.
     column = (kept & (STATISTICS[_TIME] - 1)).bit_count()
     times = exported.statistics[:, column].numpy()
     chosen = np.flatnonzero(times >= since)

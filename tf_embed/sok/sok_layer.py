@@ -36,6 +36,7 @@ class SokLayer(TableLayer):
         name: str | None,
         **kwargs: Any,
     ) -> None:
+        # Before the base class, so that messages name SOK's arguments.
         self._check_sizes(max_vocabulary_size_per_gpu, embedding_vec_size, slot_num)
         key_dtype = tf.int64 if key_dtype is None else key_dtype
         if embedding_initializer is None:
@@ -56,6 +57,7 @@ class SokLayer(TableLayer):
             unknown_value=None,
             policy=None,
             storage=None,
+            # SOK has the row of a key on worker `key % workers`.
             distribution=WorkerSharding(owner="remainder"),
             name=name,
             **kwargs,
@@ -76,6 +78,7 @@ class SokLayer(TableLayer):
         validation.positive_int(slot_num, "slot_num")
 
     def _make_table(self) -> None:
+        # Now, because the bound is that of the workers of the table's strategy.
         self._num_workers = strategies.worker_count(tf.distribute.get_strategy())
         if self.use_hashtable:
             max_rows = self.max_vocabulary_size_per_gpu * self._num_workers
@@ -95,6 +98,7 @@ class SokLayer(TableLayer):
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
         config = super().get_config()
         return {
+            # SOK's layers have no other arguments of the base class.
             **{key: config[key] for key in ("name", "trainable", "dtype", "key_dtype")},
             "max_vocabulary_size_per_gpu": self.max_vocabulary_size_per_gpu,
             "embedding_vec_size": self.embedding_vec_size,

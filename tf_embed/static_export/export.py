@@ -161,6 +161,7 @@ class _Tracing:
         concrete = function.get_concrete_function()
         _check_ops(concrete.graph.as_graph_def(), served.name)
         self._traced.append(concrete)
+        # tf.saved_model.save finds functions by attributes.
         setattr(self.stock, served.name, function)
         return function
 

@@ -83,6 +83,7 @@ def random_rows(
     lanes = np.arange(1, dim + 1, dtype=np.uint64) * np.uint64(_GOLDEN)  # modulo 2^64
     bits = _mixed(state[:, tf.newaxis] + tf.constant(lanes))
     high = tf.bitcast(tf.bitwise.right_shift(bits, _word(12)), tf.int64)
+    # The half keeps the number above 0 and below 1.
     unit = (tf.cast(high, tf.float64) + 0.5) * 2.0**-52
     if initializer.kind == "uniform":
         drawn = first + (second - first) * unit
@@ -91,6 +92,7 @@ def random_rows(
             below, between = 0.022750131948179207, 0.9544997361036416
             unit = tf.maximum(below + between * unit, 0.0)
         drawn = first + second * _normal_quantile(unit)
+    # Rounded twice, as the table does.
     if value_dtype in (tf.float16, tf.bfloat16):
         drawn = tf.cast(drawn, tf.float32)
     return tf.cast(drawn, value_dtype)
@@ -119,10 +121,12 @@ def _keys_of_strings(strings: tf.Tensor) -> tf.Tensor:
     """The 64-bit keys of strings [n], int64: blocks of 8 bytes, chained by `_mixed`."""
     lengths = tf.strings.length(strings)
     num_blocks = (lengths + 7) // 8
+    # `decode_raw` takes no length of 0.
     most = tf.maximum(tf.reduce_max(tf.concat([num_blocks, [0]], 0)), 1)
     blocks = tf.reshape(
         tf.io.decode_raw(strings, tf.int64, little_endian=True, fixed_length=most * 8), [-1, most]
     )
+    # The length comes first, because zeros fill the last block of a string.
     state = _mixed((tf.cast(lengths, tf.uint64) + _word(1)) * _word(_GOLDEN))
 
     def chain(number: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

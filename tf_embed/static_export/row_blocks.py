@@ -57,6 +57,7 @@ def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
         and options.value_dtype in row_streams.VALUE_DTYPES
     )
     if has_files:
+        # Next to the export, whose disk must have room for the rows anyway.
         local = folder if os.path.isdir(folder) else None
         with tempfile.TemporaryDirectory(dir=local) as saved:
             yield _of_files(table, saved)
@@ -66,6 +67,7 @@ def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
 
 def _of_copy(table: Table) -> RowBlocks:
     exported = table.export(with_slots=False, with_policy=False)
+    # Blocks are written from host memory.
     with tf.device("/CPU:0"):
         keys, rows = tf.identity(exported.keys), tf.identity(exported.values)
     num_rows = int(tf.size(keys))

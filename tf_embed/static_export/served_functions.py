@@ -137,6 +137,7 @@ def _functions_of(module: tf.Module) -> Iterator[ServedFunction]:
     """Each tf.function of a module that has an input signature."""
     names = {name for kind in type(module).__mro__ for name in vars(kind)} | vars(module).keys()
     for name in sorted(names):
+        # Static, because a property would run the user's code.
         value = inspect.getattr_static(module, name)
         if not isinstance(value, tf.types.experimental.PolymorphicFunction):
             continue

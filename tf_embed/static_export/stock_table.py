@@ -39,6 +39,7 @@ class StockTable(tf.Module):
         self._initializer = options.initializer
         self._draws = draws
         self._format = format_of(options.value_dtype, options.dim, options.name, quantize)
+        # Made while the first function with the table is traced, for all functions.
         with tf.init_scope(), tf.device("/CPU:0"):
             self.keys = _empty(stored_dtype(options.key_dtype), [None])
             self.rows = _empty(self._format.dtype, [None, self._format.width])
@@ -49,6 +50,7 @@ class StockTable(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """See `substitutes.StandIn`."""
         numbers = self.index.numbers_of(stored_keys(keys))
+        # Row 0 has zeros, for absent keys.
         rows = self._format.restored(tf.gather(self.rows, numbers))
         exists = numbers > 0
         if defaults is not None:
@@ -117,6 +119,7 @@ class StockTable(tf.Module):
             if options.value_dtype in (tf.float16, tf.bfloat16):
                 row = tf.cast(row, tf.float32)  # rounded twice, as the table does
             return tf.where(is_there, rows, tf.cast(row, options.value_dtype))
+        # To draw rows takes long, and most batches have no absent key.
         return tf.cond(
             tf.reduce_all(exists), lambda: rows, lambda: self._with_drawn(keys, rows, exists)
         )

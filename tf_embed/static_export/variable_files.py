@@ -64,6 +64,7 @@ class VariableFiles:
         num_rows, width = filling.blocks.num_rows, zeros.shape[1]
         keys = _Tensor(keys_name, [num_rows], filling.table.keys.dtype)
         rows = _Tensor(rows_name, [num_rows + 1, width], filling.table.rows.dtype)
+        # Row 0, for absent keys.
         self._append({rows: zeros})
         for of_keys, of_rows in filling.table.stored_blocks(filling.blocks):
             self._append({keys: of_keys, rows: of_rows})
@@ -75,11 +76,13 @@ class VariableFiles:
 
     def finish(self) -> None:
         """Replaces the old files with the merged new ones."""
+        # The merged files have the same names.
         for old in list(self._files_of(self._prefix)):
             tf.io.gfile.remove(old)
         tf.raw_ops.MergeV2Checkpoints(
             checkpoint_prefixes=self._parts,
             destination_prefix=self._prefix,
+            # The parts are in the folder of the merged files.
             delete_old_dirs=False,
         )
 
@@ -94,6 +97,7 @@ class VariableFiles:
     def _write(self, names: list[str], slices: list[str], tensors: list[tf.Tensor]) -> None:
         part = f"{self._prefix}_part_{len(self._parts)}"
         self._parts.append(part)
+        # SaveV2 runs on the CPU only.
         with tf.device("/CPU:0"):
             tf.raw_ops.SaveV2(
                 prefix=part, tensor_names=names, shape_and_slices=slices, tensors=tensors

@@ -61,6 +61,7 @@ def chosen(
     """
 
     def kept(pairs: tf.Tensor) -> tf.Tensor:
+        # Saved as int64: keys of uint64 by their bits, narrower keys by their value.
         numbers = pairs[:, 0]
         wide = key_dtype == tf.uint64
         keys = tf.bitcast(numbers, tf.uint64) if wide else tf.cast(numbers, key_dtype)
@@ -73,7 +74,9 @@ def chosen(
 def _split(policy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The vector before the counts, both generations [n, 2], and whether there are counts."""
     kinds = (tf.int64, tf.int64, tf.int64, tf.bool)
+    # In NumPy, because the lengths of both lists stand among the numbers.
     head, young, old, is_counter = tf.numpy_function(_split_array, [policy], kinds)
+    # tf.numpy_function forgets all shapes.
     return (
         tf.ensure_shape(head, [None]),
         tf.ensure_shape(young, [None, 2]),
@@ -89,6 +92,7 @@ def _split_array(policy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
         rest = policy[fixed + 2 :]
         young, rest = _pairs(rest)
         old, rest = _pairs(rest)
+        # Any other vector stays whole, and the table that imports it checks it.
         if young is not None and old is not None and len(rest) == 0:
             return policy[: fixed + 2], young, old, np.bool_(True)
     return policy, none, none, np.bool_(False)

@@ -197,6 +197,7 @@ class HkvHashTableConfig(KerasConfig):
         return TablePolicy(
             max_rows=self.max_capacity,
             eviction=eviction,
+            # TFRA's config may have these two with any strategy; `TablePolicy` refuses them then.
             steps_per_epoch=self.step_per_epoch or None if by_epochs else None,
             score_fn=self.gen_scores_fn if eviction == "score" else None,
         )
@@ -208,6 +209,7 @@ class HkvHashTableConfig(KerasConfig):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
+        # JSON has no enums.
         return {**super().get_config(), "evict_strategy": int(self.evict_strategy)}
 
 
@@ -401,6 +403,7 @@ def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
     if storage is None:
         return None if kv_creator is None else kv_creator.storage
     check_storage(storage)
+    # Not in `Storage`: a table-batched layer takes this size from FBGEMM's arguments.
     if storage.path is not None and storage.host_bytes is None and storage.gpu_bytes is None:
         raise ValueError(
             "`host_bytes` of `storage` must be given with a `path`: the bytes of rows in the "

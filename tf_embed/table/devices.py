@@ -30,6 +30,7 @@ def device_names(
         TypeError: If `devices` is neither a name nor a sequence of names.
         ValueError: If `devices` is empty, or a device is missing or does not support such tables.
     """
+    # A GPU has no strings, so such a table is on the CPU whether or not there is a GPU.
     why_not = "A table of strings" if tf.string in (key_dtype, value_dtype) else None
     if devices is None:
         return (CPU,) if why_not or not _has_gpu() else (GPU,)

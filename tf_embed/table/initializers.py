@@ -123,6 +123,7 @@ def row_initializer(
     if isinstance(initializer, KeyedInitializer):
         return RowInitializer(table_id=table_id, by_key=initializer.rows)
     initializer = _object_of(initializer, name)
+    # By the exact class, because a subclass may draw other numbers.
     kind = type(initializer)
     if kind is keras.initializers.Zeros:
         initializer = 0
@@ -184,6 +185,7 @@ def _object_of(initializer: Any, name: str | None) -> Any:
     owner = "`initializer`" if name is None else f"`initializer` of {name!r}"
     if isinstance(initializer, type):
         base = keras.initializers.Initializer
+        # An abstract class makes an object too, but that draws nothing.
         if not issubclass(initializer, base) or initializer.__call__ is base.__call__:
             raise TypeError(
                 f"{owner} must be an object and not a class. Received: initializer="
@@ -193,6 +195,7 @@ def _object_of(initializer: Any, name: str | None) -> Any:
         return initializer
     try:
         return keras.initializers.get(initializer)
+    # Keras raises errors of many kinds for a bad config.
     except Exception as error:
         raise ValueError(
             f"{owner} must be one that Keras can make, by name, config or class. Received: "
@@ -204,8 +207,10 @@ def _seed_of(initializer: Any) -> int:
     """The seed that a Keras initializer drew from Keras's global one, or was given."""
     seed = initializer.seed
     if isinstance(seed, keras.random.SeedGenerator):
+        # `next` changes a variable: the seed is drawn once and now, not in each run of a graph.
         with tf.init_scope():
             high, low = (int(half) for half in np.asarray(seed.next()))
+        # The op takes the seed as int64, so the sign bit stays clear.
         seed = ((high & 0x7FFFFFFF) << 32) | (low & 0xFFFFFFFF)
     seed = int(seed)
     if not -(2**63) <= seed < 2**63:
@@ -228,6 +233,7 @@ def _distribution(
             result = float(value)
         except (TypeError, ValueError, OverflowError):
             result = math.nan  # refused below
+        # Written so that NaN is refused as well.
         if not abs(result) <= value_dtype.max or (least is not None and result < least):
             bound = "" if least is None else f" and at least {least:g}"
             raise ValueError(
@@ -258,6 +264,7 @@ def _distribution(
 def _fans(initializer: Any, dim: int) -> tuple[float, float]:
     """Fan-in and fan-out of the shape (1, dim), or of the axes that the initializer names."""
     shape: tuple[int, ...] = (1, dim)
+    # Only newer versions of Keras have these attributes.
     input_axes = getattr(initializer, "input_axes", None)
     output_axes = getattr(initializer, "output_axes", None)
     if input_axes is None or output_axes is None:
@@ -304,12 +311,14 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
     """One number, or `dim` of them, that the value dtype and float64 both hold."""
     try:
         if isinstance(initializer, (tf.Tensor, tf.Variable)):
+            # The numbers are settings of the table, so they are read now also if a graph is traced.
             with tf.init_scope():
                 initializer = initializer.numpy()
         array = np.asarray(initializer)
         numbers = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError):
         array = None  # refused below
+    # Kind "O" has Python integers beyond 64 bits, which floating dtypes may hold.
     kinds = "biufO" if value_dtype == tf.bool else "iufO"
     if array is None or (array.dtype.kind not in kinds and array.dtype.name != "bfloat16"):
         raise TypeError(
@@ -323,6 +332,7 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
         )
     if not value_dtype.is_floating:
         least, most = (0, 1) if value_dtype == tf.bool else (value_dtype.min, value_dtype.max)
+        # The op takes numbers as float64, which rounds integers above 2^53.
         for exact, number in zip(array.flat, numbers.flat, strict=True):
             whole = number.is_integer() and int(exact) == int(number)
             if not whole or not least <= int(exact) <= most:
@@ -371,9 +381,11 @@ def rows_of_new_keys(
         TypeError, ValueError: If a user's function returns a wrong dtype or shape.
     """
     absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
+    # Equal new keys share one drawn row.
     new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
     count = tf.size(new_keys)
     if tf.executing_eagerly():
+        # Most batches have no new key, and eager execution then skips the user's function.
         count = int(count)
         if not count:
             return None

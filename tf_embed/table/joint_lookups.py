@@ -69,6 +69,7 @@ class PooledAnswer:
     pooled: tf.Tensor
 
 
+# Of a thread: other threads look up meanwhile, neither recorded nor answered.
 class _OfThread(threading.local):
     recorded: list[Lookup] | None = None
     answers: dict[int, collections.deque[Answer | PooledAnswer]] | None = None
@@ -100,6 +101,7 @@ def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
         collections.deque
     )
     for answer in answers:
+        # One queue for each table: its own lookups come in order, those of other tables in between.
         queues[id(answer.lookup.table)].append(answer)
     _of_thread.answers = queues
     try:

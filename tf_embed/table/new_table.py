@@ -31,6 +31,7 @@ def new_table(
     Raises:
         ValueError: If a sharded table does not support an option.
     """
+    # All workers share such a table, whatever the strategy is.
     if options.redis is not None:
         _check_redis(options, sharding, restrict_policy)
         return Table(options)

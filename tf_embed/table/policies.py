@@ -290,6 +290,7 @@ class TablePolicy(KerasConfig):
         """
         if self.score_fn is None:
             return []
+        # The user's function gets a vector, whatever the shape of the keys.
         keys_in_line = tf.reshape(keys, [-1])
         given = validation.call_of(self.score_fn, "score_fn", name, keys_in_line)
         scores = validation.tensor_of(given, tf.int64, "score_fn(keys)", name)

@@ -153,6 +153,7 @@ def _seconds(value: Any, name: str) -> float:
 
 
 def _one_of(*values: Any) -> Callable[[Any, dict[str, Any]], bool]:
+    # The type counts too, because in Python true equals 1.
     return lambda value, fields: any(type(value) is type(one) and value == one for one in values)
 
 

@@ -101,6 +101,7 @@ class RedisServer(Config):
         }
         for name, (least, most) in leasts_and_mosts.items():
             number = validation.positive_int(getattr(self, name), name, least=least, most=most)
+            # NumPy's integers become Python's, which JSON knows.
             object.__setattr__(self, name, int(number))
         for name in ("connect_timeout_seconds", "timeout_seconds"):
             seconds = validation.positive_number(getattr(self, name), name, most=_MAX_SECONDS)
@@ -172,6 +173,7 @@ class RedisServer(Config):
             "slices": self.slices,
             "keys_per_command": self.keys_per_command,
         }
+        # One setting a line: `isprintable` has refused line breaks in all of these texts.
         return "".join(f"{key}={value}\n" for key, value in lines.items())
 
     def _secret(self) -> str:

@@ -31,6 +31,7 @@ class RoutedTable(Table):
         raise AssertionError("Each class of such tables says where rows are.")
 
     def __copy__(self) -> Table:
+        # TensorFlow copies each resource when it writes a SavedModel, before it asks for rows.
         if callers.saves_a_model():
             raise ValueError(
                 f"The table of {self.options.name!r} is {self._where}, and a SavedModel is of one "
@@ -122,6 +123,7 @@ class RoutedTable(Table):
         mine = owns(saved.keys)
 
         def rows(all_rows: tf.Tensor) -> tf.Tensor:
+            # An export without slots or statistics has arrays without rows, which pass unchanged.
             has_rows = tf.equal(tf.shape(all_rows)[0], tf.shape(mine)[0])
             return tf.cond(has_rows, lambda: tf.boolean_mask(all_rows, mine), lambda: all_rows)
 
@@ -157,6 +159,7 @@ def share_of_options(options: TableOptions, number: int, count: int, process: st
                 f"`max_rows` of {options.name!r} must be at least {count}, a row for each "
                 f"{process}. Received: max_rows={policy.max_rows}"
             )
+        # The first processes take the remainder, so the shares add up to the bound.
         policy = dataclasses.replace(policy, max_rows=least + (number < more))
     storage = options.storage
     if storage is not None and storage.path is not None:

@@ -118,6 +118,7 @@ class ServerTable(RoutedTable):
 
         rows, exists = self._joined(find, routed.counts, [routed.keys])
         rows = tf.ensure_shape(tf.cast(rows, options.value_dtype), [None, options.dim])
+        # The op has a kernel for the CPU only.
         with tf.device("/CPU:0"):
             rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
         exists = routed.of_batch(exists)
@@ -149,6 +150,7 @@ class ServerTable(RoutedTable):
         rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
 
         def assign(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
+            # Routing has made the keys distinct.
             return part.insert_or_assign(some, rows, distinct=True)
 
         return self._done(assign, routed.counts, [routed.keys, rows])
@@ -183,6 +185,7 @@ class ServerTable(RoutedTable):
         sums = tf.cast(sums, self._wire_type_of(wide))
         # Each tensor is a call between processes, so all numbers of the step are one.
         token = step_tokens.token_of_step()
+        # Floats travel by their bits, among integers.
         numbers = [tf.bitcast(tf.cast(hyper, tf.float64), tf.int64), tf.reshape(step, [1]), *token]
         sizes = [hyper.shape[0], 1, *(2 for _ in token)]
         if trained is not None:
@@ -191,6 +194,7 @@ class ServerTable(RoutedTable):
         packed = tf.concat(numbers, 0)
 
         def apply(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
+            # Split on the server's device, so only the packed tensor crosses the wire.
             there = tf.split(packed, sizes)
             with step_tokens.with_tokens(there[2 : 2 + len(token)]):
                 return part.apply(
@@ -276,6 +280,7 @@ class ServerTable(RoutedTable):
             policy=policy,
         )
 
+    # `export` has the rows of all servers already.
     export_all = export
 
     def import_(
@@ -314,6 +319,7 @@ class ServerTable(RoutedTable):
         if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
             everything = tf.constant(MAX_ROWS, tf.int64)
             removed = self._of_all(lambda part: part.restrict(everything, order))
+        # Sizes are taken after expired rows have left.
         with tf.control_dependencies(removed):
             sizes = tf.stack(self._of_all(lambda part: part.size()))
         for number, part in enumerate(self._parts):

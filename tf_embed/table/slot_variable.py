@@ -66,6 +66,7 @@ class SlotVariable:
             keys = validation.tensor_of(keys, self.key_dtype, "keys", self.name)
             slots, exists = self.table.read_slots(keys, self.rule, self.initial_value)
             slots = slots[..., self.begin : self.begin + self.dim]
+            # NaN marks a slot that starts at the weights of the row and has had no step yet.
             if math.isnan(self.initial_value):
                 rows = tf.cast(self.table.find(keys)[0], slots.dtype)
                 slots = tf.where(tf.math.is_nan(slots), rows, slots)

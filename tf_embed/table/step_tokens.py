@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 
+# Of a thread, because several steps may be traced at once.
 class _OfThread(threading.local):
     tokens: Sequence[tf.Tensor] = ()
 

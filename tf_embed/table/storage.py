@@ -176,6 +176,7 @@ class Storage(Config):
         bounds: dict[str, Any] = {
             "gpu_total_bytes": self.gpu_total_bytes,
             "gpu_bytes": self.gpu_bytes,
+            # Without a bound on the GPU's memory, rows never go on to host memory.
             "host_bytes": self.host_bytes if has_host else 0,
             "disk_bytes": self.disk_bytes,
         }

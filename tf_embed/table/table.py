@@ -108,6 +108,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
         """A separate table with the same rows, slots and seed."""
         shared_rows.check_copy(self.options)
+        # In `memo` before the rest is copied, because `on_update` may lead back to this table.
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
         copied.on_update = copy.deepcopy(self.on_update, memo)
@@ -296,6 +297,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             trained: Whether to apply the step, a bool scalar. Default: True.
         """
         if self.options.initializer.is_of_python:
+            # The fused op can't call Python, so new rows are drawn and inserted before it.
             Table.find_or_insert(self, keys, training=True)  # keys are here already
         done = table_ops.apply(
             self.resource_handle,
@@ -530,6 +532,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        # A SavedModel serves, so it has neither slots nor statistics. TensorFlow asks for its
+        # tensors as it asks for those of a checkpoint.
         with_all = not callers.saves_a_model()
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
@@ -589,6 +593,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             return empty
         _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
         if padding is not None:
+            # Padding is never looked up, so no row is drawn for it.
             exists = tf.logical_or(exists, tf.equal(keys, tf.constant(padding, keys.dtype)))
         kind = {"dim": options.dim, "value_dtype": options.value_dtype, "name": options.name}
         rows = rows_of_new_keys(options.initializer, keys, exists, **kind)

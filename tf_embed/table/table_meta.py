@@ -31,6 +31,7 @@ class TableMeta:
     def initial_slots(self, dtype: tf.DType) -> np.ndarray:
         """The slots of a new row, [slots of a row]."""
         widths, values = self.numbers[_GROUPS::2], self.numbers[_GROUPS + 1 :: 2].copy()
+        # The initial values are float64, saved by their bits among int64 numbers.
         return np.repeat(values.view(np.float64), widths & _WIDTH).astype(dtype.as_numpy_dtype)
 
     def with_seed_of(self, other: Any) -> tf.Tensor:

@@ -29,6 +29,7 @@ def turn_of(handle: tf.Tensor) -> Iterator[None]:
     first = len(graph.get_operations())
     with tf.control_dependencies([turn]):
         yield
+    # Every op that reads or writes the table is stateful. Others may run after the turn.
     block = graph.get_operations()[first:]
     with tf.control_dependencies([one for one in block if one.op_def.is_stateful]):
         slot_ops.end_turn(handle, turn)

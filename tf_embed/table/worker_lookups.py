@@ -50,7 +50,11 @@ def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
         keys: The keys of the present lookup.
     """
     with tf.device("/CPU:0"):
+        # tf.equal would raise if the shapes differ. This op gives False, and the message below is
+        # raised.
         same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
+        # Answers of a joint lookup go by order alone, so other ids would get rows that are not
+        # theirs.
         check = tf.debugging.Assert(
             tf.reduce_all(same),
             [
@@ -177,6 +181,7 @@ class _Pools:
         for i, pool in enumerate(self._pools):
             asked, keys, lengths = got[_NUM_COUNTS * i : _NUM_COUNTS * (i + 1)]
             of_keys = None if pool.pooling.weights is None else next(weights)
+            # Kept for `answers`, which links them to the sums that come back.
             self._sums.append(pool.sums_at_owner(keys, lengths, of_keys))
             parts.append(_row_part(pool.lookup, pool.row_type, asked))
             parts.append(pool.sum_part(self._sums[-1]))
@@ -189,6 +194,7 @@ class _Pools:
         """
         if not self._pools:
             return []
+        # Rows and sums come back in turn, pool by pool.
         sums = self._sums_of_batch(back[1::2], exchange)
         with tf.device("/CPU:0"):
             return [
@@ -285,6 +291,8 @@ class _Pool:
         with tf.device("/CPU:0"):
             ends = tf.cumsum(tf.cast(lengths, tf.int64))
             splits = tf.concat([tf.zeros([1], tf.int64), ends], 0)
+        # The base class: the keys have arrived at their owner, and `WorkerTable` would send them
+        # again.
         return Table.find_pooled(
             self.lookup.table,
             keys,
@@ -322,6 +330,7 @@ def _sum_type(lookup: Lookup, number: int) -> PartType:
 
 def _row_part(lookup: Lookup, row_type: PartType, keys: tf.Tensor) -> Part:
     """The rows of keys that this worker owns."""
+    # The base class looks up here, and does not send the keys again.
     rows, _ = Table.find(lookup.table, keys, training=lookup.training)
     return Part(row_type.table, rows, row_type.wire_type)
 
@@ -388,6 +397,7 @@ class _Exchange:
         """Whether any of these counts is positive on any worker, bool; the same on all workers."""
         workers = self._channel.workers.count
         with tf.device(self._channel.workers.device):
+            # Each worker gathers its counts and, in the last row, the words of its messages.
             counts = tf.reshape(self._gathered, [workers, self._num_counts + 1, workers])
             return tf.reduce_any(tf.gather(counts, list(numbers), axis=1) > 0)
 
@@ -407,6 +417,7 @@ class _Exchange:
             parts: The parts to send.
         """
 
+        # `condition` is of gathered counts, so all workers take the same branch.
         def some() -> list[tf.Tensor]:
             return send(self._channel, plan, parts, self._counts)
 
@@ -414,6 +425,7 @@ class _Exchange:
             return [tf.zeros([0, part.tensor.shape[1]], part.tensor.dtype) for part in parts]
 
         values = tf.cond(condition, some, none)
+        # A condition forgets the static width.
         return [
             tf.ensure_shape(value, [None, part.tensor.shape[1]])
             for value, part in zip(values, parts, strict=True)
@@ -440,6 +452,7 @@ def _linked(
 
     @tf.custom_gradient
     def linked(*sent: tf.Tensor) -> Any:
+        # The outputs were computed before. This function only gives the tape a path to the inputs.
         del sent
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:

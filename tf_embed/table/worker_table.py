@@ -53,8 +53,11 @@ class WorkerTable(RoutedTable):
     def __init__(self, options: TableOptions, workers: Workers, sharding: WorkerSharding) -> None:
         self._workers = workers
         self._sharding = sharding
+        # A channel runs its exchanges in order. Prefetches have their own, so that a thread beside
+        # the steps can call them.
         channels = workers.new_channels(4, sharding)
         self._reads, self._writes, self._saves, self._ahead = channels
+        # A collective call before there is a table: if workers differ, it raises on all of them.
         seed = _agree(options, workers, sharding, self._reads.number)
         initializer = dataclasses.replace(options.initializer, seed=seed)
         share = share_of_options(options, workers.rank, workers.count, "worker")
@@ -79,6 +82,8 @@ class WorkerTable(RoutedTable):
     def barrier(self) -> None:
         """Waits, in eager execution, until all workers are here."""
         if tf.executing_eagerly():
+            # TensorFlow keeps the shape of a collective's key forever, so each shape that this
+            # channel sends has a key of its own: 2 to 7, and from 8 on those of `gather`.
             self._saves.all_gather(tf.zeros([1], tf.int32), key=5)
 
     def route(self, keys: tf.Tensor) -> Routed:
@@ -126,6 +131,7 @@ class WorkerTable(RoutedTable):
     ) -> tf.Tensor:
         """See `Table`."""
         if joint_lookups.is_recording():
+            # With `defaults` a lookup must know which keys exist, so it exchanges its keys itself.
             if defaults is None:
                 joint_lookups.record(Lookup(self, keys, training))
             shape = tf.concat([tf.shape(keys), [self.options.dim]], 0)
@@ -207,6 +213,7 @@ class WorkerTable(RoutedTable):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Table`."""
         routed = self.route(keys)
+        # A message has rows of a known width, which a lookup of no keys tells while tracing.
         with tf.init_scope():
             none = tf.zeros([0], self.options.key_dtype)
             width = int(super().read_slots(none, rule, initial_value)[0].shape[-1])
@@ -229,6 +236,7 @@ class WorkerTable(RoutedTable):
 
     def size(self, shard: int = -1) -> tf.Tensor:
         """See `Table`."""
+        # A shard is of this worker alone, and needs no collective.
         if shard >= 0:
             return super().size(shard)
         sizes = self._saves.all_gather(tf.reshape(super().size(), [1]), key=2)
@@ -267,6 +275,7 @@ class WorkerTable(RoutedTable):
         rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
         sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(rows, [None, self.options.dim]))]
         got = routing.to_owners(self._writes, [routed.counts], sent)
+        # Not `distinct`: several workers may send the same key, and the last of them wins.
         return super().insert_or_assign(got.parts[0], got.parts[1])
 
     def accum(
@@ -299,6 +308,7 @@ class WorkerTable(RoutedTable):
         self, num_reserved: tf.Tensor, order: str, trigger: tf.Tensor | None = None
     ) -> tf.Tensor:
         """See `Table`. Each worker keeps its share, in proportion to the rows that it has."""
+        # Any size is above -1, so without a trigger the condition below always holds.
         limit = tf.constant(-1, tf.int64) if trigger is None else trigger
         mine = tf.stack([super().size(), num_reserved, limit])
         everyones = self._saves.all_gather(mine, key=6)
@@ -315,9 +325,11 @@ class WorkerTable(RoutedTable):
         policy, removed = self.options.policy, tf.constant(0, tf.int64)
         if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
             removed = super().restrict(tf.constant(MAX_ROWS, tf.int64), order)
+            # Counted after the expired rows have left.
             with tf.control_dependencies([removed]):
                 size = super().size()
             sizes = self._saves.all_gather(tf.reshape(size, [1]), key=2)
+            # The gather has the workers in another order than their ranks.
             if self._workers.places is not None:
                 sizes = tf.gather(sizes, self._workers.places)
         removed += super().restrict(share_of(self._workers.rank, num_reserved, sizes), order)
@@ -354,6 +366,8 @@ class WorkerTable(RoutedTable):
         with tf.device(self._workers.device):
             for part in parts:
                 width = 1 if part.shape.rank == 1 else int(part.shape[1] or 0)
+                # Rows without numbers make no message, but their count is still the sum over all
+                # workers.
                 if part.shape.rank == 2 and width == 0:
                     rows = tf.reduce_sum(channel.all_gather(tf.shape(part)[:1], key=3))
                     gathered.append(tf.zeros([rows, 0], part.dtype))
@@ -441,6 +455,7 @@ def _name_of(rule: Any) -> str | None:
 def _shortened(text: str) -> str:
     """A text of at most 3 KiB, with a hash of the whole text if that is longer."""
     data = text.encode()
+    # `gather_texts` has room for 4 KiB.
     if len(data) <= 3072:
         return text
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -49,6 +49,7 @@ class SGD(RowRuleOptimizer):
     rule = "sgd"
 
     def __init__(self, learning_rate: Any = 0.01, name: str = "exact_sgd", **kwargs: Any) -> None:
+        # The config of the base class has it, so `from_config` passes it.
         decay = kwargs.pop("weight_decay", None)
         super().__init__(learning_rate, name, None, **kwargs)
         self.refuse("weight_decay", decay or 0.0, 0.0)
@@ -101,6 +102,7 @@ class Adagrad(RowRuleOptimizer):
         name: str = "exact_adagrad",
         **kwargs: Any,
     ) -> None:
+        # The config of the base class has it, so `from_config` passes it.
         decay = kwargs.pop("weight_decay", None)
         super().__init__(learning_rate, name, None, **kwargs)
         self.refuse("weight_decay", decay or 0.0, 0.0)
@@ -372,6 +374,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         """See RowRuleOptimizer."""
         common = self.common_hyper(decay)
         if self.counting is None and self.global_weight_decay is None:
+            # The rule is that of `optimizers.RowwiseAdagrad` too, whose sum may start elsewhere.
             return {"initial_accumulator_value": 0.0, **common}
         if self.global_weight_decay is not None:
             return {
@@ -379,6 +382,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
                 "start_step": float(self.global_weight_decay.start_iter),
                 "lower_bound": self.number("lower_bound"),
             }
+        # One rule has both modes, so it also takes the numbers of the one that is not set.
         counter = self.counter_based_regularization or CounterBasedRegularizationDefinition()
         clip = self.cowclip_regularization or CowClipDefinition()
         return {
@@ -408,6 +412,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         if self.counting is None:
             return super().factors(rows, decay, rate, total, q)
         before = rows.slots["prev_iter"]
+        # A new row has made no step, and its gap is 1.
         gap = tf.where(tf.equal(before, 0.0), 1.0, rows.step - before)
         half_life = float(self.counting.counter_halflife)
         n = rows.slots["row_counter"]
@@ -484,11 +489,13 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         elif definition.counter_weight_decay_mode == CounterWeightDecayMode.DECOUPLE:
             keep = 1.0 - frequency * decay * rows.rate
         elif definition.counter_weight_decay_mode == CounterWeightDecayMode.ADAGRADW:
+            # FBGEMM's half-lives of -1 and -2 select other formulas.
             if half_life == -1:
                 adjusted = rate * tf.sqrt(n)
             elif half_life == -2:
                 adjusted = tf.minimum(rows.rate * n, bound) / (tf.sqrt(total) + self.eps)
             keep = 1.0 - decay * rows.rate
+            # Steps before `adjustment_iter` decay nothing.
             missed = tf.minimum(gap, rows.step - float(definition.adjustment_iter)) - 1.0
             lazy = tf.pow(keep, tf.maximum(missed, 0.0))
             adjusted, keep = adjusted * lazy, keep * lazy

@@ -76,6 +76,7 @@ class _RowAdam(RowRuleOptimizer):
         slots = {"exp_avg": m, "exp_avg_sq": v}
         k = rows.step
         if self._counts:
+            # By the row's own count, a row that comes late has the bias of first steps too.
             k = slots["row_counter"] = rows.slots["row_counter"] + 1
         direction = (m / _bias(self.beta1, k)) / (tf.sqrt(v / _bias(self.beta2, k)) + self.eps)
         if rows.decays and self.decay:

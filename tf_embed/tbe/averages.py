@@ -98,6 +98,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
         mode = self.ensemble_mode
         return {
             **self.common_hyper(decay),
+            # NaN starts the average at the weights of the row.
             "initial_average": float("nan") if self.starts_at_weights else 0.0,
             "average_every": float(int(mode.step_ema)),
             "swap_every": float(int(mode.step_swap)),
@@ -109,6 +110,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
     def pass_over(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""
         mode = self.ensemble_mode
+        # FBGEMM averages before the lookup of a step. Here that is the end of the step before.
         following = rows.step + 1
         w, z = rows.weights, rows.slots["sparse_ema"]
         averages, swaps = _divides(mode.step_ema, following), _divides(mode.step_swap, following)

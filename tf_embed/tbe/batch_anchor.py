@@ -30,9 +30,11 @@ class BatchAnchor(Anchor):
     """
 
     def __init__(self, tables: Sequence[Table], owner: str, name: str = "embeddings") -> None:
+        # Without tracking, because all tables are tracked below, and not only the first.
         super().__init__(tables[0], checkpoint=False, name=name, dim=1)
         self._owner = owner
         self._tables = tuple(tables)
+        # From here on, for the trainer, which `own_trainer` tracks.
         self._checkpoint = True
         for i, table in enumerate(self._tables):
             self._track_trackable(table, f"table_{i}")
@@ -67,6 +69,7 @@ class BatchAnchor(Anchor):
             ValueError: The gradient is dense.
         """
         batches, _ = super().slices_of(gradient)
+        # The keys are a batch here, and their number is not that of the values.
         count = tf.where(self._is_trained, tf.shape(gradient.values)[0], 0)
         return batches, gradient.values[:count]
 

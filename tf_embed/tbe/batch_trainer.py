@@ -119,6 +119,7 @@ class BatchTrainer(tf.Module):
             name = type(self.optimizer).__name__
             refuse_if_mirrored(f"{name}, which counts the steps of all rows")
 
+    # The op of many tables has no such input.
     can_be_told = False
 
     def advance(self, trained: None = None) -> None:
@@ -157,6 +158,7 @@ class BatchTrainer(tf.Module):
         )
         if self.state:
             with tf.control_dependencies([] if applied is None else [applied]):
+                # After the op, so that the counters have this step.
                 every = optimizer.max_counter_every
                 run_if(tf.equal((step + 1) % every, 0), self._look_at_counters)
 
@@ -178,7 +180,9 @@ class BatchTrainer(tf.Module):
             A factor for each key, float32 [n].
         """
         optimizer: Any = self.optimizer
+        # The base class reads here, and does not send the keys to their owners.
         slots, _ = Table.read_slots(self._parts.tables[number], keys, optimizer.rule, 0.0)
+        # The second slot is `prev_iter`, behind the sum.
         last = tf.cast(slots[:, 1], tf.float64)
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.float64) + 1
         missed = tf.where(last > 0, tf.maximum(step - last - 1, 0.0), 0.0)

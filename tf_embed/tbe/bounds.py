@@ -58,6 +58,7 @@ class BoundsCheck:
         weights = batch.weights
         if weights is not None:
             kept = checked.kept
+            # Most batches have no fault, and their weights stay as they are.
             weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
         counts = self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE)
         if counts and not substitutes.are_used():  # a served model keeps no count
@@ -71,6 +72,7 @@ class BoundsCheck:
         if count == 1 or (context is not None and context.strategy is strategy):
             self._num_faults.assign_add(faults)
             return
+        # Each replica would add the faults, so only the first one of this process does.
         replicas_here = count // strategies.worker_count(strategy)
 
         def add() -> None:  # TensorFlow adds to a sum in replicas alone

@@ -114,6 +114,7 @@ class CacheSizes:
         end = 0
         for name, width, _ in fused_slots(self.optimizer, dim):
             size = self.state_dtypes.get(name, tf.float32).size
+            # A slot begins at a multiple of its own size.
             end = -(-end // size) * size + width * size
         is_narrow = any(dtype != tf.float32 for dtype in self.state_dtypes.values())
         return -(-end // _WORD) * _WORD if is_narrow else end

@@ -267,6 +267,7 @@ def _is_shape(value: Any) -> bool:
 
 def each_alone(batch: Batch) -> Batch:
     """The same indices, each in a bag of its own."""
+    # The last bag of a feature ends at this offset.
     ends = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
     counts = ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)
     alone = tf.range(tf.size(batch.indices, tf.int64) + 1)
@@ -294,6 +295,7 @@ def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
     lengths = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
     lengths -= tf.concat([[tf.constant(0, tf.int64)], lengths[:-1]], 0)
     has_gradients = tf.repeat(tf.not_equal(mask, tf.zeros_like(mask)), lengths)
+    # The values are the same, and only the gradients of some features stop.
     weights = tf.where(has_gradients, batch.weights, tf.stop_gradient(batch.weights))
     return dataclasses.replace(batch, weights=weights)
 
@@ -366,6 +368,7 @@ def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
         if feature.shape.rank != 2:
             raise ValueError(_wrong_feature(owner, feature.shape))
         parts = table_ops.checked_sparse(feature, f"`ids` of {owner!r}")
+        # In the order of the bags, which offsets need.
         feature = tf.sparse.reorder(tf.SparseTensor(*parts))
         lengths = tf.math.unsorted_segment_sum(
             tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]

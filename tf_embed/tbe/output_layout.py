@@ -99,10 +99,12 @@ def _pieces_side_by_side(
     """
     width, column, fixed, times = sum(dims), 0, [], []
     for i, (table, dim) in enumerate(zip(feature_tables, dims, strict=True)):
+        # A piece: its table, first bag, number of bags, first place, and the distance of its rows.
         fixed.append([table, 0, 0, column, width])
         times.append([0, i, 1, 0, 0])
         column += dim
     count = num_bags[0]
+    # Only the number of bags is unknown while tracing, so all pieces take one product.
     pieces = tf.constant(fixed, tf.int64) + count * tf.constant(times, tf.int64)
     return pieces, count * width
 
@@ -140,6 +142,7 @@ def _pieces_by_rank(
     flat = tf.reshape(counts, [-1])
     first = tf.cumsum(flat, exclusive=True)
     widths = tf.constant(dims, tf.int64)[:, tf.newaxis]
+    # The output goes rank by rank, while bags come feature by feature.
     by_rank = tf.reshape(tf.transpose(counts * widths), [-1])
     begin = tf.reshape(tf.cumsum(by_rank, exclusive=True), tf.stack([shape[1], shape[0]]))
     begin = tf.transpose(begin)

@@ -50,6 +50,7 @@ class RowResets:
         if seed is not None:
             seed = validation.positive_int(seed, "seed", least=-(2**63))
         initializer = keras.initializers.RandomUniform(least, most, seed)
+        # All tables are checked before the first of them is written.
         for table, count in self._members:
             if count is None:
                 _check_uniform(table, least, most)
@@ -102,6 +103,7 @@ class RowResets:
             if count is not None:
                 _check_below(of_table, count, f"pruned_indices of {table.name!r}")
             pruned.append((table, count, of_table))
+        # All tables were checked before the first of them is written.
         for table, count, of_table in pruned:
             keys = tf.constant(of_table, tf.int64)
             if count is None:
@@ -114,6 +116,7 @@ class RowResets:
 
 def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer) -> None:
     """Writes the rows that a table of an initializer would begin with."""
+    # A table without rows draws the initial row of any key.
     scratch = Table(
         TableOptions(
             name=table.name,

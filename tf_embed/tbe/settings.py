@@ -140,6 +140,7 @@ def plain(value: Any) -> Any:
     return serialized(value)
 
 
+# Cached, so that only the first call with a text logs it.
 @functools.cache
 def _say_once(text: str) -> None:
     # Of arguments without effect here: rows have the same values.

@@ -323,6 +323,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
+        # First, while the locals are the arguments alone.
         given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
         if name is not None:
             validation.name_of(name)

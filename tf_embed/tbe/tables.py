@@ -93,6 +93,7 @@ class TableSpec:
                 f"`initializer` of {name!r} must be None, for its rows are SparseType.INT8. "
                 f"Received: initializer={validation.shown(initializer)}"
             )
+        # Only looked at: the op of many tables can't call Python for new rows.
         drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
         if drawn.is_of_python:
             raise ValueError(

@@ -38,6 +38,7 @@ class Tiers:
             return
         bags = tf.concat([[0], tf.cumsum(batch.num_bags)], 0)
         count = tf.size(batch.indices, tf.int64)
+        # Offsets are not checked here, so they are kept within the indices.
         places = tf.clip_by_value(tf.gather(batch.offsets, bags), 0, count)
         for number, table in enumerate(self._tables):
             if has_disk[number]:

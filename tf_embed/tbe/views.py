@@ -125,6 +125,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, index: Any, value: Any) -> None:
         numbers = self._numbers(value)
         block, rows, within = self._block(index)
+        # A read gives an array that takes no writes.
         block = block.copy()
         block[within] = numbers
         # Also without rows: other workers may have some, and wait.
@@ -173,6 +174,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
         first, rest = index, ()
         if isinstance(index, tuple):
             first, rest = (index[0], index[1:]) if index else (..., ())
+        # A mask of several axes needs all rows.
         if first is Ellipsis or first is None or (isinstance(first, np.ndarray) and first.ndim > 1):
             rows, within = np.arange(self._count), index
         elif isinstance(first, slice):
@@ -183,6 +185,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
             if chosen.dtype == bool:
                 rows, within = np.arange(self._count), index
             else:
+                # Each row is read and written once, also if the index repeats it.
                 rows, places = np.unique(self._row_numbers(chosen), return_inverse=True)
                 places = places.reshape(chosen.shape)
                 within = (int(places) if chosen.ndim == 0 else places, *rest)

@@ -168,9 +168,11 @@ def new_lookup(
         )
     owned = PooledLookup(
         members,
+        # The bags come from each worker, table by table.
         [*range(len(members))] * sharded[0].workers.count,
         dims,
         combiner="sum",
+        # The worker with the batch clips, before it sends gradients to the owners.
         max_gradient=0.0,
         anchor=anchor,
         trainer=trainer,

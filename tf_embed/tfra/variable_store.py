@@ -84,6 +84,7 @@ def get_variable(
         if variable is not None:
             _check_same(variable, key_dtype, value_dtype, dim, initializer)
             return variable
+        # Within the lock, so that two threads never make two variables of one name.
         variable = Variable(
             key_dtype=key_dtype,
             value_dtype=value_dtype,
@@ -155,6 +156,7 @@ def _check_same(
         initializer, dim=dim, value_dtype=variable.value_dtype, name=variable.name
     )
     present = variable.initializer
+    # Each copy of such an initializer has drawn another seed.
     if _has_own_seed(initializer):
         present, asked = (dataclasses.replace(one, seed=0) for one in (present, asked))
     if present != asked and not _are_alike(present.draw, asked.draw):

@@ -94,11 +94,15 @@ class Anchor(keras.Variable):
             shape=(0, dim or options.dim),
             dtype=_dtype_of_anchor(options.value_dtype) if dim is None else "float32",
             trainable=True,
+            # Within a layer of mixed precision Keras would cast the value, and the lookup op takes
+            # it in the dtype of rows.
             autocast=False,
             name=name,
         )
         self._table = table
         self._frozen = False
+        # A layer may be built while a tf.function is traced, and the variable must outlive that
+        # graph. A Python bool would be a constant of a traced step.
         with tf.init_scope():
             self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
         self._own_trainer: Trainer | None = None
@@ -195,6 +199,7 @@ class Anchor(keras.Variable):
             ValueError: If `get_state_tree` is the caller. Its result has the optimizer's variables
                 too, and Orbax, which saves it, would drop even the rows.
         """
+        # `get_weights` calls this method too, so the name of the caller tells the two apart.
         if callers.calls_function("get_state_tree"):
             raise ValueError(
                 f"`get_state_tree` does not carry what an optimizer keeps for {self.table_name!r}, "
@@ -210,6 +215,7 @@ class Anchor(keras.Variable):
             ValueError: If a Keras layer other than DynamicEmbedding writes it to a file, which
                 would drop the rows.
         """
+        # Keras makes an array of each weight of a layer that has no saving of its own.
         if callers.calls_function("save_own_variables"):
             raise ValueError(
                 f"The rows of {self.table_name!r} are not saved in Keras files with a layer that "
@@ -232,11 +238,14 @@ class Anchor(keras.Variable):
             ValueError: If the gradient is a tensor, so its keys are lost; the table has no
                 optimizer of its own; or the value has no rows, or rows of another kind of table.
         """
+        # A Keras optimizer assigns the gradient; see `overwrite_with_gradient`.
         if isinstance(value, tf.IndexedSlices):
             self._train(value)
             return value
+        # Only a gradient that became dense comes as a tensor. This call raises its error.
         if isinstance(value, tf.Tensor):
             self.slices_of(value)
+        # The rows of another anchor are in its `numpy`; its value has none.
         self._put_rows(value.numpy() if isinstance(value, Anchor) else value)
         return value
 
@@ -269,15 +278,18 @@ class Anchor(keras.Variable):
             )
         self._check_dtypes(gradient)
         keys = table_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
+        # A step over several workers pays for each small op, so this one stands for the ops below.
         if isinstance(self._table, WorkerTable) and gradient.values.shape.rank == 2:
             with tf.device("/CPU:0"):
                 return exchange_ops.unless_frozen(keys, gradient.values, self.is_trained)
+        # Sliced in the graph: a step that is traced now must obey `frozen` when it runs.
         count = tf.where(self._is_trained, tf.size(keys), 0)
         return keys[:count], gradient.values[:count]
 
     def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
         """Refuses slices of a user's own making, which a cast would make others of."""
         keys, values = (
+            # Slices of a user's own may have lists.
             tf.as_dtype(part.dtype) if hasattr(part, "dtype") else None
             for part in (gradient.indices, gradient.values)
         )
@@ -312,6 +324,7 @@ class Anchor(keras.Variable):
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             trainer.check_strategy()
 
+        # Within `joint_steps` a step is held back, so that one exchange serves all tables.
         if _of_thread.steps is None:
             _run_steps([(self, keys, gradients)])
         else:
@@ -357,6 +370,7 @@ class Anchor(keras.Variable):
                 self._check_outer_optimizer(optimizer)
 
     def _check_outer_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
+        # A frozen table needs no optimizer. `_train` asks again in each step, as it may thaw.
         if self.own_trainer is None:
             if self.frozen:
                 return
@@ -391,8 +405,10 @@ class TwinAnchor(Anchor):
         super().__init__(table, checkpoint, name=name.replace("/", "_"))
         self._anchor = anchor
         if anchor is None:
+            # The table is not trainable, so gradients of this anchor are dropped.
             self._is_trained.assign(False)
         else:
+            # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
 
     @property
@@ -421,6 +437,7 @@ class TwinAnchor(Anchor):
             self._anchor.frozen = frozen
 
 
+# Of a thread, because steps of other threads must not be held back.
 class _OfThread(threading.local):
     steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]] | None = None
 
@@ -440,6 +457,7 @@ def joint_steps() -> Iterator[None]:
         steps = _of_thread.steps
     finally:
         _of_thread.steps = before
+    # Not reached if the block raises: a step that failed trains none of its tables.
     if steps:
         _run_steps(steps)
 
@@ -452,6 +470,8 @@ def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
         for anchor, keys, gradients in zip(anchors, all_keys, all_gradients, strict=True):
             step = functools.partial(_train_and_advance, anchor, keys, gradients)
             trainer = anchor.own_trainer
+            # A condition of TensorFlow has a switch for each tensor that goes in. An input of the
+            # op is cheaper.
             if trainer is not None and trainer.can_be_told:
                 step(anchor.is_trained)
             else:
@@ -484,6 +504,7 @@ def _dtype_of_anchor(value_dtype: tf.DType) -> str:
 def run_if(condition: Any, action: Callable[[], None]) -> None:
     """Runs something now, or in the graph, if a bool scalar is true."""
 
+    # Both branches of a tf.cond must give the same outputs, and `action` gives none.
     def run() -> tf.Tensor:
         action()
         return tf.constant(True)
@@ -512,6 +533,7 @@ def once_for_all_replicas(
     # MultiWorkerMirroredStrategy assigns variables in a merge call, also if there is one worker.
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    # Outside of replicas this runs once already.
     if context is None or (context.num_replicas_in_sync == 1 and not on_workers):
         train(*gradients_to_owners(tables, keys, gradients))
         return
@@ -522,4 +544,5 @@ def once_for_all_replicas(
         )
         train(*gradients_to_owners(tables, *of_worker))
 
+    # The replicas wait here, and `merged` runs once for all of them.
     context.merge_call(merged, args=(keys, gradients))

@@ -20,6 +20,7 @@ def check_eager() -> None:
     Raises:
         RuntimeError: If the outermost context is not eager.
     """
+    # From a tf.function this lifts to eager execution; in a plain tf.Graph it stays in the graph.
     with tf.init_scope():
         if not tf.executing_eagerly():
             raise RuntimeError(

@@ -139,6 +139,7 @@ def embedding_lookup_unique(
     _, anchor = table_and_anchor(params)
     with validation.name_scope(name, "embedding_lookup_unique"):
         distinct, inverse = unique_rows(params, ids, training=training)
+        # Clipped before the gather, so that each distinct row is scaled once.
         rows = tf.gather(clipped(distinct, max_norm), inverse)
     return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
 
@@ -227,6 +228,7 @@ def norm_of(max_norm: Any) -> Any:
         return None
     if not tf.is_tensor(max_norm):
         return validation.positive_number(max_norm, "max_norm", most=MAX_NORM)
+    # tf.is_tensor is also true of sparse and ragged tensors.
     dense = isinstance(max_norm, (tf.Tensor, tf.Variable))
     if not dense or not (max_norm.dtype.is_floating or max_norm.dtype.is_integer):
         raise TypeError(

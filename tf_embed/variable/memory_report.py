@@ -142,6 +142,7 @@ def _bytes_on_disk(weights: int, slots: int) -> int:
     """Bytes that a row takes in files: it is in a block of whole pages, beside others."""
     row = _KEY + weights + slots
     block = _padded(row, _PAGE)
+    # As files do it: a block grows until rows fill three quarters of it.
     while (rows := (block - _BLOCK_FRAME) // row) * row < block // 4 * 3:
         block += _PAGE
     return block // rows
@@ -161,6 +162,7 @@ def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
     options = table.options
     weights = options.dim * (options.value_dtype.size or _WORD)
     statistics = options.words_of_row * _WORD
+    # The table counts the bytes of whole rows. Slots are the rest, if there are rows to measure.
     rows = stats["cache_rows"] if options.has_tiers else stats["rows"]
     slots = 0
     if rows:
@@ -209,6 +211,7 @@ def _tiers(
     if not options.is_on_gpu:
         name = "host" if options.redis is None else "redis"
         return (tier(name, None, stats["rows"], payload),)
+    # Without a storage all rows are in the GPU's memory, without a bound.
     bounds = {"gpu_bytes": None, "host_bytes": 0} if storage is None else storage.attributes()
     unbounded = {name: None if bound == -1 else bound for name, bound in bounds.items()}
     # Freed places count among the pinned bytes, so this is an upper limit.

@@ -67,6 +67,8 @@ class RowFiles:
         with validation.name_scope(name, "save_to_file_system"):
             with watched(calls, self._table.parts):
                 for number, part in enumerate(self._table.parts):
+                    # Only a table on servers has several parts. Each of them writes as a process of
+                    # its own.
                     part_place = dataclasses.replace(place, rank=place.rank + number)
                     with part.save_turn:
                         saved.append(
@@ -96,11 +98,13 @@ class RowFiles:
         """See `Variable.load_from_file_system`."""
         processes, rank = self._processes(proc_size, proc_rank)
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
+        # Checked only: blocks are read as the save wrote them.
         validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         whole = validation.flag(load_entire_dir, "load_entire_dir")
         calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
         has = None
         if isinstance(self._table, WorkerTable):
+            # Any number of workers may have saved. Each reads all parts and keeps the rows it owns.
             whole, has = True, self._table.is_mine
         with validation.name_scope(name, "load_from_file_system"):
             if isinstance(self._table, ServerTable):
@@ -242,12 +246,14 @@ class RowFiles:
         chooses = _is_chosen_here(table) or some_stay_out
 
         def owners_of(keys: tf.Tensor) -> tf.Tensor:
+            # With `whole` no row is left out by the number of its process.
             by_key = tf.constant(False) if whole else saved.by_key
             owners = _owners(table, keys, by_key, place)
             return owners if has is None else tf.where(has(keys), owners, LEFT_OUT)
 
         def load_block(block: Any) -> tf.Operation | None:
             keys = owners = None
+            # Keys come to Python only if they are needed there; otherwise one op loads the block.
             if chooses or table.on_update is not None:
                 keys = row_file_ops.saved_keys(
                     table.resource_handle, saved.rows, block, key_dtype=key_dtype
@@ -258,9 +264,11 @@ class RowFiles:
                 table.resource_handle,
                 saved.rows,
                 block,
+                # Without owners the table chooses the shards itself.
                 tf.zeros([0], tf.int32) if owners is None else owners,
             )
             if table.on_update is not None:
+                # The policy may read the rows, so they must be there before.
                 with tf.control_dependencies([] if done is None else [done]):
                     if owners is not None:
                         keys = tf.boolean_mask(keys, tf.not_equal(owners, LEFT_OUT))
@@ -269,6 +277,8 @@ class RowFiles:
 
         forgotten = None
         policy = table.options.policy
+        # The save has the admission counts of keys of all processes. The table forgets those of
+        # keys that other processes own.
         if some_stay_out and policy is not None and policy.admission is not None:
             others = tf.equal(owners_of(saved.waiting), LEFT_OUT)
             others_keys = tf.boolean_mask(saved.waiting, others)
@@ -288,6 +298,7 @@ class RowFiles:
 
         def body(block: tf.Tensor) -> tf.Tensor:
             done = load_block(block)
+            # The next block waits for this one, so that one block at a time is in memory.
             with tf.control_dependencies([] if done is None else [done]):
                 return block + 1
 
@@ -314,11 +325,13 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
     if place.processes == 1:
         return shards
     ranks = sharding.owners(keys, place.processes, options.partition_fn, options.name)
+    # `owners` is None for the default partitioner, which takes no strings.
     if ranks is None and options.key_dtype == tf.string:
         ranks = tf.strings.to_hash_bucket_fast(keys, place.processes)
     elif ranks is None:
         ranks = sharding.default_partition_fn(keys, place.processes)
     is_mine = tf.equal(tf.cast(ranks, tf.int32), place.rank)
+    # If as many processes saved, the file of this rank has its rows, whatever their keys.
     return tf.where(tf.logical_or(is_mine, tf.logical_not(by_key)), shards, LEFT_OUT)
 
 

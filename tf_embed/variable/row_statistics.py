@@ -54,9 +54,12 @@ class RowStatistics:
 
     def set_clock(self, step: Any, time_ms: Any, epoch: Any) -> tf.Operation | None:
         """See `Variable.set_clock`."""
+        # The numbers of tensors are known when the op runs; here only their shapes are checked.
         for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
             if tf.is_tensor(value):
                 validation.scalar_of(value, argument)
+        # Numbers of the op: -1 keeps the step, -2 the time, and an epoch of -1 follows the steps. A
+        # time of -1 is the system's.
         if step is None:
             step = -1
         elif not tf.is_tensor(step):
@@ -85,10 +88,12 @@ class RowStatistics:
 
 def stats_of(table: Table) -> dict[str, Any]:
     """See `Variable.stats`."""
+    # The servers of a table have counts each; every other table has one part.
     vector = tf.add_n([policy_ops.stats(part.resource_handle) for part in table.parts])
     eager = tf.executing_eagerly()
     numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
     counts = dict(zip(_COUNTS, numbers, strict=True))
+    # Raw counts of the index. Only the ratios below are public.
     of_index = ("index_places", "probed_keys", "probed_buckets")
     places, probed, read = (counts.pop(one) for one in of_index)
     found = counts["cache_hits"] + counts["cache_misses"]

@@ -73,6 +73,7 @@ def embedding_lookup_sparse(
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
         validation.one_of(combiner, validation.COMBINERS, "combiner")
         pooled = _pool(table, anchor, bagged, combiner, max_norm, training)
+        # The pooled lookup of a sparse matrix does not know the static number of bags.
         pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
     return (pooled, anchor) if validation.flag(return_trainable, "return_trainable") else pooled
 
@@ -219,6 +220,7 @@ def _bagged(
             f"`{names[0]}` must be ragged along the last axis. Received: {names[0]}.shape="
             f"{ids.shape}"
         )
+    # Before anything reads the sizes, because TensorFlow aborts the process at a negative one.
     if isinstance(ids, tf.SparseTensor):
         ids = tf.SparseTensor(*table_ops.checked_sparse(ids, f"`{names[0]}`"))
     flat_weights = validation.flat_weights(ids, weights, *(f"`{name}`" for name in names))
@@ -280,6 +282,7 @@ def _pool(
     """A row for each bag, [num_bags, dim]."""
     token = token_of(table, anchor)
     if max_norm is None:
+        # A sparse matrix with a column for each id, so that the ids of a bag need not be adjacent.
         indices = tf.stack([bagged.bags, tf.range(tf.size(bagged.bags, tf.int64))], axis=1)
         shape = tf.stack([bagged.num_bags, tf.size(bagged.bags, tf.int64)])
         return table.find_pooled(
@@ -290,6 +293,7 @@ def _pool(
             token=token,
             training=training,
         )
+    # Each row is clipped before the sum, which the pooled lookup of the table can't do.
     rows = table.rows(bagged.keys, token=token, training=training)
     rows = clipped(tf.cast(rows, table_ops.compute_dtype(table.options.value_dtype)), max_norm)
     weights = bagged.weights
@@ -300,6 +304,7 @@ def _pool(
 
     sums = summed(rows * weights)
     if combiner == "mean":
+        # A bag that is empty, or whose weights add up to 0, gives zeros.
         return tf.math.divide_no_nan(sums, summed(weights))
     if combiner == "sqrtn":
         return tf.math.divide_no_nan(sums, tf.sqrt(summed(tf.square(weights))))

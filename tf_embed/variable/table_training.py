@@ -57,9 +57,11 @@ class TableTraining:
         own = None if self._anchor is None else self._anchor.own_trainer
         if own is not None:
             return own.slots if own.optimizer is optimizer else []
+        # `DynamicEmbeddingOptimizer`, known by its method: its module may import this one.
         of_table = getattr(optimizer, "slot_variables", None)
         if of_table is not None:
             return of_table(self._table)
+        # A trainer is of the optimizer within it.
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             optimizer = optimizer.inner_optimizer
         trainers = (one for one in self._table.trainers if one.optimizer is optimizer)

@@ -201,6 +201,7 @@ class Variable(tf.Module):
         self.restrict_policy = None
         if restrict_policy is not None:
             self.restrict_policy = restrict_policy(self)
+            # Otherwise each step would compute distinct keys for a method that does nothing.
             if notes_updates(restrict_policy):
                 self._table.on_update = self.restrict_policy.apply_update
 

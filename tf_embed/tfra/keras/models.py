@@ -146,6 +146,7 @@ def _save_folder(
 ) -> None:
     """Saves a SavedModel, with a Keras file in it or without."""
     keras_path = os.path.join(path, _KERAS_MODEL)
+    # A file of an earlier save would be of another model.
     if tf.io.gfile.exists(keras_path):
         tf.io.gfile.remove(keras_path)
     tf.saved_model.save(model, path, signatures=signatures, options=options)

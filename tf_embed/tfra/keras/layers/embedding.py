@@ -114,6 +114,7 @@ class Embedding(TableLayer):
         distribution: WorkerSharding | dict[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
+        # As in TFRA, the output has the dtype of rows, unless Keras has a mixed policy.
         if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):
             value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
             kwargs["dtype"] = value_dtype.name
@@ -240,6 +241,8 @@ class Embedding(TableLayer):
         fused = self._fused_combiner()
         if fused is not None:
             count = tf.size(keys, tf.int64)
+            # A sparse matrix with a column for each id, so that the ids of a bag need not be
+            # adjacent.
             places = tf.stack([bags, tf.range(count)], 1)
             shape = tf.stack([num_bags, count])
             return self._pooled(keys, (places, shape), None, fused, training)

@@ -92,6 +92,7 @@ class FieldWiseEmbedding(Embedding):
         """
         keys = self._keys(ids)
         flat, examples, num_examples = listed(by_example(keys, self.name))
+        # A bag for each field of each example.
         bags = examples * self.nslots + self._fields(flat)
         rows = self._reduced(
             flat, bags, num_examples * self.nslots, validation.is_training(training)

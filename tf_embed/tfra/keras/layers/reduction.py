@@ -102,12 +102,14 @@ def reduce_bags(
     if isinstance(combiner, str):
         reduced = _BY_NAME[combiner](rows, bags, num_bags)
     else:
+        # Row ids of a ragged tensor must not fall.
         order = tf.argsort(bags, stable=True)
         lists = tf.RaggedTensor.from_value_rowids(
             tf.gather(rows, order), tf.gather(bags, order), num_bags, validate=False
         )
         reduced = one_row_each(combiner, lists, rows.shape[-1], owner)
     counts = tf.math.unsorted_segment_sum(tf.ones_like(bags), bags, num_bags)
+    # For an empty bag, TensorFlow gives the lowest number as a maximum, and 1 as a product.
     return tf.where((counts > 0)[:, tf.newaxis], reduced, tf.zeros_like(reduced))
 
 
