@@ -558,10 +558,14 @@ def _in_own_thread(make: Callable[[], Any]) -> Any:
 def _accumulator(options: TableOptions) -> Table:
     """A table of gradients: 0 for a key that has none. It loses none, whatever the rows' policy."""
     dtype = options.slot_dtype
+    # Gradients of rows in Redis stay in this process. On the server they would have the keys of the
+    # rows, and other processes would share them.
+    storage = options.storage if options.redis is None else None
     return Table(
         dataclasses.replace(
             options,
             name=f"{options.name}/gradient_accumulator",
+            storage=storage,
             value_dtype=dtype,
             init_size=0,
             initializer=RowInitializer(),

@@ -54,8 +54,11 @@ class ReadingLock:
         with self._changed:
             self._waiting += 1
             # `_waiting` keeps new readers out meanwhile.
-            self._changed.wait_for(lambda: not (self._updates or self._readers))
-            self._waiting -= 1
+            try:
+                self._changed.wait_for(lambda: not (self._updates or self._readers))
+            finally:  # also if Ctrl-C ends the wait: then readers must not wait any longer
+                self._waiting -= 1
+                self._changed.notify_all()
             self._updates = True
         try:
             yield

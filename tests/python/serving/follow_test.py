@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
+import unittest.mock
 from collections.abc import Callable
 
 import keras
@@ -250,6 +251,19 @@ class ReadingLockTest(FollowTestCase):
         reads.join()
         self.assertTrue(inside.is_set())
         self.assertEqual(order, ["first reader", "update", "reader"])
+
+    def test_an_update_that_is_interrupted_lets_readers_in(self):
+        lock = ReadingLock()
+        with (
+            unittest.mock.patch.object(lock._changed, "wait_for", side_effect=KeyboardInterrupt),
+            self.assertRaises(KeyboardInterrupt),
+            lock.updating(),
+        ):
+            self.fail("An update has begun.")
+        reader = threading.Thread(target=lambda: lock.reading().__enter__(), daemon=True)
+        reader.start()
+        reader.join(30)
+        self.assertFalse(reader.is_alive())
 
     def test_an_update_within_reading_is_refused(self):
         self.trained.upsert([1], np.ones([1, DIM]))

@@ -98,6 +98,28 @@ class SameAsInMemoryTest(tf.test.TestCase, parameterized.TestCase):
                 optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
         self.assert_same(variables)
 
+    @parameterized.product(name=("sgd", "adam"), table=(None, "accumulated"))
+    def test_steps_of_accumulated_gradients_are_the_same(self, name, table):
+        variables = [
+            tf_embed.Variable(dim=1, initializer=0.0, storage=storage, name=f"waits_{name}")
+            for storage in (_server.storage(table=table and f"{table}_{name}"), None)
+        ]
+        for v in variables:
+            v.upsert(range(4), np.ones([4, 1]))
+            optimizer = tf_embed.DynamicEmbeddingOptimizer(
+                keras.optimizers.get(
+                    {"class_name": name, "config": {"gradient_accumulation_steps": 2}}
+                )
+            )
+            for keys in ([1], [1, 2], [3, 7], [7], [1]):  # key 0 has no gradient
+                with tf.GradientTape() as tape:
+                    rows = tf_embed.embedding_lookup(v, tf.constant(keys, tf.int64))
+                    loss = tf.reduce_sum(rows)
+                trained = v.trainable_variables
+                optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+                self.assertEqual(v.lookup([0]).numpy(), [[1.0]])
+        self.assert_same(variables)
+
     def test_a_layer_trains_as_in_memory(self):
         models = []
         for storage in (_server.storage(), None):
