@@ -191,6 +191,7 @@ class Campaign:
             elif begin < self.arguments.count:
                 raise RuntimeError(f"{name}: it ended after {begin} damages")
         self.failures += failures
+        print(f"{name}: {begin} damages, {failures} findings", flush=True)
 
 
 def main() -> int:

@@ -35,6 +35,8 @@ CALLS_OF_CHILD = 500
 # The address space that a child may add to that of its start, so that the machine keeps some.
 # TensorFlow's Python may hang once it is used up.
 CHILD_BYTES = 8 << 30
+# The figures so far are printed after as many, for a campaign that is stopped.
+CALLS_BETWEEN_FIGURES = 5000
 # Time limits of a child: to start or make tables before its first call, and to end.
 STARTING_SECONDS = 600
 ENDING_SECONDS = 300
@@ -221,7 +223,10 @@ def run(arguments: argparse.Namespace) -> Figures:
                 figures = Figures()
                 after, wrong = run_child(arguments, begin, last, figures)
                 with lock:
+                    before = whole.calls // CALLS_BETWEEN_FIGURES
                     whole.add(figures)
+                    if whole.calls // CALLS_BETWEEN_FIGURES > before:
+                        print(whole, flush=True)
                     if wrong:
                         print(wrong)
                         print(f"    --replay={arguments.seed}:{begin}-{after - 1}", flush=True)

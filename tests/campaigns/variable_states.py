@@ -23,6 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
 EXAMPLES = 20  # of a turn
 STEPS = 50  # of an example, at most
+TURNS_BETWEEN_FIGURES = 100
 
 
 def main() -> None:
@@ -54,6 +55,8 @@ def main() -> None:
             print(f"{machine.__name__}: {type(error).__name__}: {error}")
             print(*getattr(error, "__notes__", ()), sep="\n")
         turns += 1
+        if turns % TURNS_BETWEEN_FIGURES == 0:
+            print(f"{turns} turns, {sum(one.steps for one in machines)} steps", flush=True)
     steps = sum(machine.steps for machine in machines)
     print(
         f"variable states: {turns} turns, {steps} steps, {failures} failures, seed {arguments.seed}"
