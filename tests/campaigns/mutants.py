@@ -4,11 +4,12 @@
     python tests/campaigns/mutants.py [--mutants=30] [--seed=1] [--rooms=cc/core,tf_embed/table]
     python tests/campaigns/mutants.py --list         prints the mutants, and runs none
 
-A mutant has one comparison, operator or constant changed. It is made in a copy of the tree and
-built there with the shared cache. The tests nearest to its file run: those of its folder and, if
-they pass, those of the rooms above it. A mutant that does not compile is replaced by another one.
-The last line has the figures. The exit status is 1 if fewer than `--share` were caught, or if the
-tests fail on the unchanged code.
+A mutant has one comparison, operator or constant changed, in a copy of the tree. Those of C++ are
+all compiled into one build, which takes a switch (mutant_switches.py). The C++ tests that evaluate
+the place run, then quick tests of Python. For a mutant of Python the tests of its module run, and
+if they pass, those around it. A mutant that does not compile is replaced by another one. The last
+line has the figures. The exit status is 1 if fewer than `--share` were caught, or if the tests fail
+on the unchanged code.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
+
+import mutant_switches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CORE = "cc/core"
@@ -32,36 +34,40 @@ ROOMS = (CORE, "tf_embed/optimizers", "tf_embed/table")
 # A mutant may make a loop endless.
 TEST_SECONDS = 900
 
-# The replacements of each operator in C++. Comparisons and operators have spaces around them,
-# brackets of templates do not.
+# The replacement of each operator in C++. Comparisons and operators have spaces around them,
+# brackets of templates do not. mutant_switch.h makes them.
 OPERATORS = {
-    " < ": (" <= ",),
-    " <= ": (" < ",),
-    " > ": (" >= ",),
-    " >= ": (" > ",),
-    " == ": (" != ",),
-    " != ": (" == ",),
-    " && ": (" || ",),
-    " || ": (" && ",),
-    " + ": (" - ",),
-    " - ": (" + ",),
-    " += ": (" -= ",),
-    " | ": (" & ",),
-    " & ": (" | ",),
-    "true": ("false",),
-    "false": ("true",),
+    " < ": " <= ",
+    " <= ": " < ",
+    " > ": " >= ",
+    " >= ": " > ",
+    " == ": " != ",
+    " != ": " == ",
+    " && ": " && not ",
+    " || ": " || not ",
+    " + ": " - ",
+    " - ": " + ",
+    " += ": " -= ",
+    " | ": " & ",
+    " & ": " | ",
+    "true": "false",
+    "false": "true",
 }
 CC_TOKEN = re.compile(
     "|".join(
         [
             *(re.escape(one) for one in sorted(OPERATORS, key=len, reverse=True) if " " in one),
             r"\b(?:true|false)\b",
-            r"(?<![\w.])\d+(?![\w.'])",
+            r"(?<![\w.])(?<!e-)\d+(?![\w.'])",
         ]
     )
 )
-# Lines that are no code, or whose change does not affect its meaning.
-CC_SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|using|namespace|\*)|_Pragma|prefetch")
+# Lines that are no code, whose change does not affect its meaning, or that are evaluated by the
+# compiler, so that a switch has no effect.
+CC_SKIPPED = re.compile(
+    r"^\s*(//|#|static_assert|template|using|namespace|case|enum|\*)|_Pragma|prefetch|alignas"
+    r"|\bconstexpr\b|\) (const )?(override )?= 0;"
+)
 PYTHON_OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
     ast.LtE: "<",
@@ -119,10 +125,8 @@ def mutants_of_cc(path: str, source: str) -> Iterator[Mutant]:
         code = re.sub(r'"(?:\\.|[^"\\])*"', lambda found: "~" * len(found[0]), code)
         if not CC_SKIPPED.search(line):
             for found in CC_TOKEN.finditer(code):
-                token = found[0]
-                texts = OPERATORS.get(token, ()) or (str(int(token) + 1),)
-                for text in texts:
-                    yield Mutant(path, offset + found.start(), offset + found.end(), text)
+                text = OPERATORS.get(found[0]) or str(int(found[0]) + 1)
+                yield Mutant(path, offset + found.start(), offset + found.end(), text)
         offset += len(line)
 
 
@@ -204,71 +208,117 @@ class Tree:
         for name in ("_tf_embed.so", "_tf_embed.json", "libtf_embed_redis.so"):
             if (ROOT / "tf_embed" / name).exists():
                 shutil.copy2(ROOT / "tf_embed" / name, folder / "tf_embed" / name)
-        self.run(["./configure.sh", "--cpu"], check=True)
 
-    def run(self, command: Sequence[str], check: bool = False) -> int:
-        """Runs a command there; 1 if it takes too long."""
-        log = self.folder.parent / "log"
-        with log.open("w") as output:
-            try:
-                done = subprocess.run(
-                    command,
-                    cwd=self.folder,
-                    env=self.environment,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=TEST_SECONDS,
-                )
-            except subprocess.TimeoutExpired:
-                return 1
-        if check and done.returncode != 0:
-            sys.exit(f"{' '.join(command)} fails:\n{log.read_text()[-4000:]}")
+    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command there; the status is 1 if it takes too long."""
+        try:
+            return subprocess.run(
+                command,
+                cwd=self.folder,
+                env={**self.environment, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=None if command[0] == "bazel" else TEST_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1, "")
+
+    def bazel(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs Bazel."""
+        if not (self.folder / ".bazelrc.generated").exists():
+            self.run("./configure.sh", "--cpu").check_returncode()
+        return self.run(os.environ.get("BAZEL", "bazel"), *arguments)
+
+    def pytest(self, paths: Sequence[str], marks: str = "not slow", **variables: str) -> int:
+        """Runs tests of Python until one fails."""
+        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", marks]
+        done = self.run(self.python, "-m", "pytest", *options, *paths, **variables)
         return done.returncode
 
-    def bazel(self, verb: str, targets: Sequence[str]) -> int:
-        """Builds or tests targets."""
-        options = [f"--jobs={self.jobs}", "--test_timeout=300", "--notest_keep_going"]
-        options = options if verb == "test" else options[:1]
-        return self.run([os.environ.get("BAZEL", "bazel"), verb, *options, *targets])
-
-    def pytest(self, paths: Sequence[str]) -> int:
-        """Runs tests of Python until one fails."""
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow"]
-        return self.run([self.python, "-m", "pytest", *options, *paths])
-
     def rings(self, path: str) -> list[list[str]]:
-        """The tests nearest to a file, and those around them."""
-        folder, stem = str(pathlib.PurePath(path).parent), pathlib.PurePath(path).stem
-        if path.endswith(".py"):
-            room = folder.split("/")[1]
-            own = f"tests/python/{room}"
-            near = [f"{own}/{stem}_test.py"]
-            rings = [near, [own], ["tests/python/variable"]]
-            rings = [[one for one in ring if (self.folder / one).exists()] for ring in rings]
-            return [ring for ring in rings if ring]
-        own = f"tests/{folder}"
-        near = [f"//{own}:{stem}_test"] if (self.folder / own / f"{stem}_test.cc").exists() else []
-        around = [f"//{own}/..."] if (self.folder / own).is_dir() else []
-        above = ["//tests/cc/core/table:table_contract_test", "//tests/cc/core/table:all"]
-        return [ring for ring in (near, around, above) if ring]
+        """The tests nearest to a module, and those around them."""
+        room, stem = path.split("/")[1], pathlib.PurePath(path).stem
+        own = f"tests/python/{room}"
+        rings = [[f"{own}/{stem}_test.py"], [own], ["tests/python/variable"]]
+        rings = [[one for one in ring if (self.folder / one).exists()] for ring in rings]
+        return [ring for ring in rings if ring][: self.num_rings]
 
-    def try_mutant(self, mutant: Mutant | None, path: str) -> str:
-        """Tries one, or the code as it is: "caught", "survived" or "invalid"."""
+    def try_mutant(self, mutant: Mutant | None, path: str) -> tuple[str, str]:
+        """Tries one of Python, or the module as it is.
+
+        Returns:
+            "caught" or "survived", and the tests that caught it.
+        """
         file = self.folder / path
         source = file.read_text()
-        is_python = path.endswith(".py")
         try:
             if mutant is not None:
                 file.write_text(mutant.made(source))
-            for ring in self.rings(path)[: self.num_rings]:
-                if not is_python and self.bazel("build", ring) != 0:
-                    return "invalid"
-                failed = self.pytest(ring) if is_python else self.bazel("test", ring)
-                if failed:
-                    return "caught"
-            return "survived"
+            for ring in self.rings(path):
+                if self.pytest(ring):
+                    return "caught", " ".join(ring)
+            return "survived", ""
         finally:
             file.write_text(source)
+
+
+class Campaign:
+    """The outcomes of mutants, up to a number of trials."""
+
+    def __init__(self, arguments: argparse.Namespace, sources: dict[str, str]) -> None:
+        self.arguments, self.sources = arguments, sources
+        self.counts = {"caught": 0, "survived": 0, "invalid": 0}
+        self.tree = Tree(pathlib.Path(arguments.tree), arguments.jobs, arguments.rings)
+
+    @property
+    def tried(self) -> int:
+        """The number of mutants that compiled."""
+        return self.counts["caught"] + self.counts["survived"]
+
+    def report(self, mutant: Mutant, outcome: str, test: str) -> None:
+        """Counts and prints an outcome."""
+        self.counts[outcome] += 1
+        print(f"{outcome:8} {mutant.shown(self.sources[mutant.path])}    [{test}]", flush=True)
+
+    def run_python(self, drawn: Sequence[Mutant]) -> None:
+        """Tries mutants of Python."""
+        sound: set[str] = set()
+        for mutant in drawn:
+            folder = str(pathlib.PurePath(mutant.path).parent)
+            if folder not in sound and self.tree.try_mutant(None, mutant.path)[0] != "survived":
+                sys.exit(f"The tests nearest to {mutant.path} fail on the code as it is.")
+            sound.add(folder)
+            self.report(mutant, *self.tree.try_mutant(mutant, mutant.path))
+
+    def run_cc(self, drawn: Sequence[Mutant], wanted: int) -> None:
+        """Tries `wanted` mutants of C++; those beyond replace the ones that do not compile."""
+        if not drawn:
+            return
+        tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel)
+        by_number = dict(enumerate(drawn, 1))
+        places = {number: (one.path, one.begin, one.end) for number, one in by_number.items()}
+        tests.build(places, self.sources)
+        slow = tests.measure(self.arguments.test_seconds)
+        print(f"{len(tests.tests)} C++ tests; these take too long: {' '.join(slow)}", flush=True)
+        if self.tree.pytest(["tests/python"], "smoke and not slow"):
+            sys.exit("The quick tests of Python fail on the code as it is.")
+        folders = {
+            number: str(pathlib.PurePath(one.path).parent) for number, one in by_number.items()
+        }
+        until = self.tried + wanted
+
+        def report(number: int, outcome: str, test: str) -> bool:
+            if outcome == "survived":
+                chosen = {"TF_EMBED_MUTANT": str(number)}
+                if self.tree.pytest(["tests/python"], "smoke and not slow", **chosen):
+                    outcome, test = "caught", "tests/python"
+            self.report(by_number[number], outcome, test)
+            return self.tried < until
+
+        tests.try_all(folders, self.arguments.jobs, report)
 
 
 def main() -> None:
@@ -277,10 +327,10 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--rooms", default=",".join(ROOMS), help="folders or files")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none later")
     parser.add_argument("--share", type=float, default=0.9)
     parser.add_argument("--rings", type=int, default=3, help="1: the nearest tests alone")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--test-seconds", type=float, default=30.0, help="the longest C++ test")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="C++ tests at a time")
     parser.add_argument("--tree", default=str(ROOT / "build" / "mutants" / "tree"))
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
@@ -290,24 +340,18 @@ def main() -> None:
     drawn = [one for mutants in every.values() for one in mutants]
     draw.shuffle(drawn)
     print(f"{len(drawn)} mutants of {len(sources)} files", flush=True)
+    chosen = drawn[: arguments.mutants]
     if arguments.list:
-        print(*(one.shown(sources[one.path]) for one in drawn[: arguments.mutants]), sep="\n")
+        print(*(one.shown(sources[one.path]) for one in chosen), sep="\n")
         return
-    tree = Tree(pathlib.Path(arguments.tree), arguments.jobs, arguments.rings)
-    until = time.monotonic() + arguments.seconds
-    counts = {"caught": 0, "survived": 0, "invalid": 0}
-    sound: set[str] = set()
-    for mutant in drawn:
-        if counts["caught"] + counts["survived"] == arguments.mutants or time.monotonic() > until:
-            break
-        folder = str(pathlib.PurePath(mutant.path).parent)
-        if folder not in sound and tree.try_mutant(None, mutant.path) != "survived":
-            sys.exit(f"The tests nearest to {mutant.path} fail on the code as it is.")
-        sound.add(folder)
-        outcome = tree.try_mutant(mutant, mutant.path)
-        counts[outcome] += 1
-        print(f"{outcome:8} {mutant.shown(sources[mutant.path])}", flush=True)
-    tried = counts["caught"] + counts["survived"]
+    # Beyond them as many of C++ as may not compile.
+    spare = drawn[arguments.mutants :][: 20 + arguments.mutants // 4]
+    of_cc = [one for one in chosen if not one.path.endswith(".py")]
+    more = [one for one in spare if not one.path.endswith(".py")]
+    campaign = Campaign(arguments, sources)
+    campaign.run_cc(of_cc and of_cc + more, len(of_cc))
+    campaign.run_python([one for one in chosen if one.path.endswith(".py")])
+    counts, tried = campaign.counts, campaign.tried
     share = counts["caught"] / tried if tried else 0.0
     print(
         f"mutants: {tried} tried, {counts['caught']} caught ({share:.0%}), {counts['survived']} "

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
 
 from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "campaigns"))
+import mutant_switches
 import mutants
 
 CC = """// a < b
@@ -20,6 +23,38 @@ int Least(const std::vector<int>& v) {  // 1 < 2
   constexpr size_t kMost = 0x10;
   if (v.size() < 2 && v[0] == 3) return f("1 < 2", true);
   return a + 1;
+}
+"""
+# It prints each value that a mutant changes.
+PROGRAM = """#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+int Side(int* count, int value) {
+  ++*count;
+  return value;
+}
+int main() {
+  const std::vector<int> v(4);
+  unsigned u = 3;
+  double d = 0.5;
+  int count = 0;
+  const int one = Side(&count, 1);
+  const int value = one;
+  std::printf("%d %d ", one < value, v.size() <= v.size());
+  if (std::getenv("ONLY")) return 0;
+  std::printf("%d %d ", one > value, value >= one);
+  std::printf("%d %d ", one == value, v.begin() != v.end());
+  std::printf("%d %d ", Side(&count, one) && one, Side(&count, one - one) || one);
+  std::printf("%u %g ", u + 2, d - 2);
+  u += Side(&count, 1) * 3 + 2;
+  d += 2 * d;
+  std::printf("%u %g %d %d ", u, d, u | 6, count & 2);
+  bool good = true;
+  bool bad = false;
+  std::string text = "a";
+  std::printf("%d %d %d %d ", good, bad, count, static_cast<int>(text.size()) + 1);
 }
 """
 PYTHON = """def f(a, b=3):
@@ -33,7 +68,7 @@ PYTHON = """def f(a, b=3):
 class MutantsTest(parameterized.TestCase):
     def test_mutants_of_cc(self):
         found = [one.shown(CC).split("    ")[0] for one in mutants.mutants_of("x.cc", CC)]
-        wanted = ["6 < -> <=", "6 2 -> 3", "6 && -> ||", "6 0 -> 1", "6 == -> !=", "6 3 -> 4"]
+        wanted = ["6 < -> <=", "6 2 -> 3", "6 && -> && not", "6 0 -> 1", "6 == -> !=", "6 3 -> 4"]
         wanted += ["6 true -> false", "7 + -> -", "7 1 -> 2"]
         self.assertEqual(found, [f"x.cc:{one}" for one in wanted])
 
@@ -54,17 +89,80 @@ class MutantsTest(parameterized.TestCase):
 
     def test_outcomes(self):
         tree = object.__new__(PlantedTree)
-        tree.num_rings = 1
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         tree.folder = pathlib.Path(folder.name)
         (tree.folder / "x.py").write_text("limit = 1\n")
         (mutant,) = mutants.mutants_of("x.py", "limit = 1\n")
-        self.assertEqual(tree.try_mutant(None, "x.py"), "survived")
-        self.assertEqual(tree.try_mutant(mutant, "x.py"), "caught")
+        self.assertEqual(tree.try_mutant(None, "x.py"), ("survived", ""))
+        self.assertEqual(tree.try_mutant(mutant, "x.py"), ("caught", "x.py"))
         tree.tests = "assert limit > 0"  # they are none for this mutant
-        self.assertEqual(tree.try_mutant(mutant, "x.py"), "survived")
+        self.assertEqual(tree.try_mutant(mutant, "x.py"), ("survived", ""))
         self.assertEqual((tree.folder / "x.py").read_text(), "limit = 1\n")
+
+
+class SwitchesTest(absltest.TestCase):
+    """The switches of mutant_switch.h, in programs."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        header = cls.folder / mutant_switches.SWITCH
+        header.parent.mkdir(parents=True)
+        campaigns = pathlib.Path(mutants.__file__).parent
+        shutil.copy2(campaigns / "mutant_switch.h", header)
+        cls.mutants = mutants.mutants_of("program.cc", PROGRAM)
+        places = {i: (one.begin, one.end) for i, one in enumerate(cls.mutants, 1)}
+        text = mutant_switches.with_switches(PROGRAM, places)
+        (cls.folder / "program.cc").write_text(text)
+        cls._compile(["program.cc", "-o", "program"])
+
+    @classmethod
+    def _compile(cls, arguments):
+        command = ["g++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{cls.folder}"]
+        subprocess.run([*command, *arguments], cwd=cls.folder, check=True)
+
+    def _printed(self, **variables):
+        done = subprocess.run(
+            [self.folder / "program"], env=variables, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def test_a_program_without_a_mutant_is_as_it_was(self):
+        (self.folder / "plain.cc").write_text(PROGRAM)
+        self._compile(["plain.cc", "-o", "plain"])
+        plain = subprocess.run(
+            [self.folder / "plain"], capture_output=True, text=True, check=True
+        ).stdout
+        self.assertEqual(self._printed(), plain)
+        self.assertLen(plain.split(), 18)
+
+    def test_each_mutant_is_the_change_of_the_text(self):
+        seen = set()
+        for number, mutant in enumerate(self.mutants, 1):
+            text = mutant.made(PROGRAM).replace(" not ", " !")
+            (self.folder / "made.cc").write_text(text)
+            self._compile(["made.cc", "-o", "made", "-Wno-error"])
+            made = subprocess.run([self.folder / "made"], capture_output=True, text=True).stdout
+            with self.subTest(mutant.shown(PROGRAM)):
+                self.assertEqual(self._printed(TF_EMBED_MUTANT=str(number)), made)
+            if made != self._printed():
+                seen.add(mutant.text.strip())
+        operators = {text.strip() for text in mutants.OPERATORS.values()}
+        self.assertEqual(operators - seen, set())
+
+    def test_reached(self):
+        marks = self.folder / "marks"
+        marks.write_bytes(bytes(len(self.mutants) + 1))
+        self._printed(TF_EMBED_MUTANTS_REACHED=str(marks))
+        most = sum(marks.read_bytes())
+        self.assertGreater(most, len(self.mutants) - 4)  # those that && and the like pass over
+        marks.write_bytes(bytes(len(self.mutants) + 1))
+        self._printed(TF_EMBED_MUTANTS_REACHED=str(marks), ONLY="1")
+        self.assertLess(sum(marks.read_bytes()), most)
 
 
 class PlantedTree(mutants.Tree):
@@ -75,7 +173,7 @@ class PlantedTree(mutants.Tree):
     def rings(self, path: str) -> list[list[str]]:
         return [[path]]
 
-    def pytest(self, paths) -> int:
+    def pytest(self, paths, marks="", **variables) -> int:
         try:
             exec((self.folder / paths[0]).read_text() + self.tests, {})
         except AssertionError:

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of C++ that are compiled into one set of tests, which the environment chooses among.
+
+A build for each mutant takes minutes. Here all of them are in one build (mutant_switch.h), and a
+process has the one that `TF_EMBED_MUTANT` names. Each test runs once without any, and tells which
+places it evaluates; a mutant is tried with those tests alone that evaluate its place. This is the
+method of mutant schemata (Untch, Offutt and Harrold, 1993).
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+SWITCH = "cc/core/base/mutant_switch.h"
+NAMESPACE = "::tf_embed_mutants::"
+# The letters that mutant_switch.h gives operators of more than one character.
+CODES = {"<=": "l", ">=": "g", "==": "=", "!=": "!"}
+MENTION = re.compile(
+    r"^(?:\./)?(cc/\S+?):(\d+):\d+:\s+(?:error|fatal error|\s*required)", re.MULTILINE
+)
+TESTS = "tests(//tests/cc/...) except //tests/cc/models/... except //tests/cc/gpu/..."
+# They look at the symbols of objects, so switches change their outcome.
+OTHER_TESTS = re.compile("shared_symbols|benchmark")
+
+
+def switched(token: str, number: int) -> str:
+    """The replacement of a token of C++, with its mutant behind a switch.
+
+    Args:
+        token: An operator with spaces around it, a number, or `true` or `false`.
+        number: Number of the mutant.
+    """
+    operator = token.strip()
+    if operator in ("&&", "||"):
+        return f" {operator} {NAMESPACE}Not<{number}>{{}} ^ "
+    if operator == "+=":
+        return f" += {NAMESPACE}Negative<{number}>{{}} = "
+    if token != operator:
+        code = CODES.get(operator, operator)
+        return f" {operator} {NAMESPACE}Infix<'{code}', {number}>{{}} {operator} "
+    return f"{NAMESPACE}Next<{number}>({token})"
+
+
+def with_switches(source: str, places: Mapping[int, tuple[int, int]]) -> str:
+    """A C++ file with mutants behind switches. Its lines keep their numbers.
+
+    Args:
+        source: The file.
+        places: By number of the mutant, the begin and the end of the replaced text.
+    """
+    for number, (begin, end) in sorted(places.items(), key=lambda one: one[1], reverse=True):
+        source = source[:begin] + switched(source[begin:end], number) + source[end:]
+    return f'#include "{SWITCH}"\n#line 1\n{source}'
+
+
+@dataclasses.dataclass
+class Test:
+    """A program of tests.
+
+    Attributes:
+        program: The file.
+        label: Its name in Bazel.
+        arguments: Its arguments.
+        seconds: The time that it took without a mutant.
+        reached: The numbers of mutants whose places it evaluates.
+    """
+
+    program: pathlib.Path
+    label: str
+    arguments: tuple[str, ...] = ()
+    seconds: float = 0.0
+    reached: frozenset[int] = frozenset()
+
+
+class SwitchedTests:
+    """The C++ tests of a copy of the tree, with mutants behind switches.
+
+    Attributes:
+        invalid: Numbers of mutants that do not compile.
+        tests: The tests, the quick ones first.
+    """
+
+    def __init__(self, tree: pathlib.Path, bazel: Callable[..., subprocess.CompletedProcess]):
+        self.tree, self.bazel = tree, bazel
+        self.invalid: set[int] = set()
+        self.tests: list[Test] = []
+        self._most = 0
+
+    def build(self, places: Mapping[int, tuple[str, int, int]], sources: Mapping[str, str]) -> None:
+        """Builds the tests and the library.
+
+        Args:
+            places: By number of the mutant, from 1 on: its file, and the begin and the end of the
+                replaced text.
+            sources: The files.
+
+        Raises:
+            SystemExit: If the build fails, and not at a mutant.
+        """
+        self._most = max(places)
+        shutil.copy2(pathlib.Path(__file__).with_name("mutant_switch.h"), self.tree / SWITCH)
+        targets = self._query()
+        while True:
+            by_file: dict[str, dict[int, tuple[int, int]]] = collections.defaultdict(dict)
+            for number, (path, begin, end) in places.items():
+                if number not in self.invalid:
+                    by_file[path][number] = (begin, end)
+            for path in {path for path, _, _ in places.values()}:
+                changed = with_switches(sources[path], by_file[path])
+                if (self.tree / path).read_text() != changed:
+                    (self.tree / path).write_text(changed)
+            done = self.bazel("build", "--keep_going", "//:_tf_embed.so", *targets)
+            if done.returncode == 0:
+                break
+            wrong = {(path, int(line)) for path, line in MENTION.findall(done.stdout)}
+            dropped = {
+                number
+                for path, numbers in by_file.items()
+                for number, (begin, _) in numbers.items()
+                if (path, sources[path].count("\n", 0, begin) + 1) in wrong
+            }
+            if not dropped:
+                sys.exit(f"The tests with mutants do not build:\n{done.stdout[-6000:]}")
+            self.invalid |= dropped
+        folder = self.bazel("info", "bazel-bin").stdout.strip().splitlines()[-1]
+        for target in targets:
+            program = pathlib.Path(folder, *target.strip("/").split(":"))
+            self.tests.append(Test(program, target, self._arguments(target)))
+        shutil.copy2(pathlib.Path(folder, "_tf_embed.so"), self.tree / "tf_embed")
+
+    def _query(self) -> list[str]:
+        listed = self.bazel("query", TESTS, "--output=label").stdout.split()
+        return [one for one in listed if one.startswith("//") and not OTHER_TESTS.search(one)]
+
+    def _arguments(self, target: str) -> tuple[str, ...]:
+        corpus = target.strip("/").replace(":", "/corpus/").removesuffix("_replay_test")
+        found = "/fuzz:" in target and (self.tree / corpus).is_dir()
+        return (corpus,) if found else ()
+
+    def measure(self, most_seconds: float) -> list[str]:
+        """Runs each test without a mutant, and keeps the quick ones.
+
+        Args:
+            most_seconds: The longest time of a test that is kept.
+
+        Returns:
+            The names of those that took longer.
+
+        Raises:
+            SystemExit: If a test fails.
+        """
+        slow = []
+        for test in self.tests:
+            with tempfile.NamedTemporaryFile() as reached:
+                reached.truncate(self._most + 1)
+                begin = time.monotonic()
+                variables = {"TF_EMBED_MUTANTS_REACHED": reached.name}
+                status = self.run(test, 4 * most_seconds, variables)
+                test.seconds = time.monotonic() - begin
+                if status is None or test.seconds > most_seconds:
+                    slow.append(test.label)
+                    test.seconds = float("inf")
+                elif status != 0:
+                    sys.exit(f"{test.label} fails on the code as it is.")
+                marks = pathlib.Path(reached.name).read_bytes()
+                test.reached = frozenset(i for i, mark in enumerate(marks) if mark)
+        self.tests = [test for test in self.tests if test.seconds <= most_seconds]
+        self.tests.sort(key=lambda test: test.seconds)
+        return slow
+
+    def run(self, test: Test, seconds: float, variables: Mapping[str, str]) -> int | None:
+        """The exit status of a test, or None if it takes too long."""
+        runfiles = test.program.with_name(test.program.name + ".runfiles")
+        (workspace,) = [one for one in runfiles.iterdir() if (one / "tests").is_dir()]
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "TEST_TMPDIR": folder, "TEST_SRCDIR": str(runfiles)}
+            process = subprocess.Popen(
+                [test.program, *test.arguments],
+                cwd=workspace,
+                env={**environment, "GTEST_FAIL_FAST": "1", **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            try:
+                return process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                # Its children too.
+                subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
+                process.wait()
+
+    def try_mutant(self, number: int, folder: str) -> tuple[str, str]:
+        """Tries a mutant.
+
+        Args:
+            number: Its number.
+            folder: The folder of its file, whose tests come first.
+
+        Returns:
+            "caught", "survived" or "invalid", and the test that caught it.
+        """
+        if number in self.invalid:
+            return "invalid", ""
+        near = f"//tests/{folder}:"
+        tests = [test for test in self.tests if number in test.reached]
+        tests.sort(key=lambda test: (not test.label.startswith(near), test.seconds))
+        for test in tests:
+            status = self.run(test, 20 + 5 * test.seconds, {"TF_EMBED_MUTANT": str(number)})
+            if status != 0:
+                return "caught", test.label
+        return "survived", "" if tests else "no test evaluates it"
+
+    def try_all(
+        self, folders: Mapping[int, str], jobs: int, report: Callable[[int, str, str], bool]
+    ) -> None:
+        """Tries mutants, some at a time, until `report` returns False.
+
+        Args:
+            folders: By number, the folder of the mutant's file, in the order of trials.
+            jobs: The number of tests at a time.
+            report: Called with each number, outcome and test, in order.
+        """
+        numbers: Sequence[int] = list(folders)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            trials = [pool.submit(self.try_mutant, number, folders[number]) for number in numbers]
+            for number, trial in zip(numbers, trials, strict=True):
+                if not report(number, *trial.result()):
+                    for other in trials:
+                        other.cancel()
+                    return
