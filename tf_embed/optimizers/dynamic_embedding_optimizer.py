@@ -32,6 +32,7 @@ from tf_embed.optimizers.table_gradient import (
     train_all,
 )
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
+from tf_embed.optimizers.untrained_tables import UntrainedTables
 from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
@@ -132,6 +133,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self.synchronous = validation.flag(synchronous, "synchronous")
         self._tables = _Tables()
         self._split: SplitVariables | None = None
+        self._untrained = UntrainedTables(name)
 
     # In a tf.function that it is the first step of, AutoGraph would take both ways at each `if`.
     @tf.autograph.experimental.do_not_convert
@@ -222,6 +224,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             self.build(trainable_variables)
         if all(gradient is None for gradient in grads):
             raise ValueError("`grads` must have a gradient for some variable. Received: only None")
+        self._untrained.warn(trainable_variables)
         dense: list[Any] = []
         dense_grads: list[Any] = []
         tables: list[TableGradient] = []

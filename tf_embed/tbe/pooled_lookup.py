@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_embed.ops import substitutes
-from tf_embed.ops.lookup_gradient import token_of
 from tf_embed.table.pooled_tables import find_pooled_tables
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.inputs import Batch, times_factors
 from tf_embed.tbe.tables import Member
 from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.anchor_tokens import token_of
 
 
 class PooledLookup:
@@ -95,9 +95,9 @@ class PooledLookup:
         if substitutes.are_used():
             return []
         if self._anchor is not None:
-            return [token_of(self._anchor.value, tf.int64)]
+            return [token_of(self._anchor, tf.int64)]
         return [
-            token_of(table.anchor.value, tf.int64, count)
+            token_of(table.anchor, tf.int64, count)
             for table, count in zip(self._tables, self._rows, strict=True)
             if table.anchor is not None
         ]

@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.ops import (
-    lookup_gradient,
     pooled_gradient,  # noqa: F401  registers gradients
     substitutes,
     table_ops,
 )
 from tf_embed.table.table import Table
+from tf_embed.variable import anchor_tokens
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
 
@@ -268,7 +268,7 @@ def token_of(table: Table, anchor: Anchor | None) -> tf.Tensor | None:
     if anchor is None or not anchor.is_on_tapes or substitutes.are_used():
         return None
     options = table.options
-    return lookup_gradient.token_of(anchor.value, options.key_dtype, dtype=options.value_dtype)
+    return anchor_tokens.token_of(anchor, options.key_dtype, dtype=options.value_dtype)
 
 
 def gradient_token(variable: Variable) -> tf.Tensor | None:
