@@ -77,7 +77,8 @@ struct Left {
   const L& value;
 };
 
-// The code is one letter: '<' for <, 'l' for <=, and so on.
+// The code is one letter: '<' for <, 'l' for <=, and so on. Operands without the other operator, as
+// strings that are joined, do not compile.
 #define TF_EMBED_MUTANT_INFIX(op, code, other)                                                     \
   template <typename L, int kNumber>                                                               \
   TF_EMBED_MUTANT_INLINE Left<L, code, kNumber> operator op(const L& left, Infix<code, kNumber>) { \
@@ -85,7 +86,7 @@ struct Left {
   }                                                                                                \
   template <typename L, typename R, int kNumber>                                                   \
   TF_EMBED_MUTANT_INLINE auto operator op(const Left<L, code, kNumber>& left, const R& right)      \
-      ->decltype(left.value op right) {                                                            \
+      ->decltype(left.value other right, left.value op right) {                                    \
     using Result = decltype(left.value op right);                                                  \
     if (On<kNumber>()) return static_cast<Result>(left.value other right);                         \
     return left.value op right;                                                                    \
