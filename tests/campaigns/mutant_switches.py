@@ -160,23 +160,22 @@ class SwitchedTests:
         Raises:
             SystemExit: If a test fails.
         """
-        slow = []
+        quick, slow = [], []
         for test in self.tests:
             with tempfile.NamedTemporaryFile() as reached:
                 reached.truncate(self._most + 1)
                 begin = time.monotonic()
-                variables = {"TF_EMBED_MUTANTS_REACHED": reached.name}
-                status = self.run(test, 4 * most_seconds, variables)
+                status = self.run(test, most_seconds, {"TF_EMBED_MUTANTS_REACHED": reached.name})
                 test.seconds = time.monotonic() - begin
-                if status is None or test.seconds > most_seconds:
-                    slow.append(test.label)
-                    test.seconds = float("inf")
-                elif status != 0:
-                    sys.exit(f"{test.label} fails on the code as it is.")
                 marks = pathlib.Path(reached.name).read_bytes()
-                test.reached = frozenset(i for i, mark in enumerate(marks) if mark)
-        self.tests = [test for test in self.tests if test.seconds <= most_seconds]
-        self.tests.sort(key=lambda test: test.seconds)
+            if status is None:
+                slow.append(test.label)
+                continue
+            if status != 0:
+                sys.exit(f"{test.label} fails on the code as it is.")
+            test.reached = frozenset(i for i, mark in enumerate(marks) if mark)
+            quick.append(test)
+        self.tests = sorted(quick, key=lambda test: test.seconds)
         return slow
 
     def run(self, test: Test, seconds: float, variables: Mapping[str, str]) -> int | None:

@@ -6,7 +6,7 @@
 
 A mutant has one comparison, operator or constant changed, in a copy of the tree. Those of C++ are
 all compiled into one build, which takes a switch (mutant_switches.py). The C++ tests that evaluate
-the place run, then quick tests of Python. For a mutant of Python the tests of its module run, and
+the place run, if they take no longer than `--test-seconds`, then the quick tests of Python. For a mutant of Python the tests of its module run, and
 if they pass, those around it. A mutant that does not compile is replaced by another one. The last
 line has the figures. The exit status is 1 if fewer than `--share` were caught, or if the tests fail
 on the unchanged code.
@@ -29,8 +29,7 @@ from collections.abc import Iterator, Sequence
 import mutant_switches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CORE = "cc/core"
-ROOMS = (CORE, "tf_embed/optimizers", "tf_embed/table")
+ROOMS = ("cc/core", "tf_embed/optimizers", "tf_embed/table")
 # A mutant may make a loop endless.
 TEST_SECONDS = 900
 
@@ -184,10 +183,9 @@ def tracked(rooms: Sequence[str]) -> list[str]:
 class Tree:
     """A copy of the tree, in which mutants are made and tried."""
 
-    def __init__(self, folder: pathlib.Path, jobs: int, num_rings: int) -> None:
+    def __init__(self, folder: pathlib.Path, num_rings: int) -> None:
         self.folder = folder
         self.num_rings = num_rings
-        self.jobs = jobs
         self.python = sys.executable
         self.environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHON": self.python}
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,8 +207,10 @@ class Tree:
             if (ROOT / "tf_embed" / name).exists():
                 shutil.copy2(ROOT / "tf_embed" / name, folder / "tf_embed" / name)
 
-    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command there; the status is 1 if it takes too long."""
+    def run(
+        self, *command: str, seconds: float | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command there; the status is 1 if it takes longer than `seconds`."""
         try:
             return subprocess.run(
                 command,
@@ -221,7 +221,7 @@ class Tree:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                timeout=None if command[0] == "bazel" else TEST_SECONDS,
+                timeout=seconds,
             )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 1, "")
@@ -235,8 +235,8 @@ class Tree:
     def pytest(self, paths: Sequence[str], marks: str = "not slow", **variables: str) -> int:
         """Runs tests of Python until one fails."""
         options = ["-q", "-x", "-p", "no:cacheprovider", "-m", marks]
-        done = self.run(self.python, "-m", "pytest", *options, *paths, **variables)
-        return done.returncode
+        command = [self.python, "-m", "pytest", *options, *paths]
+        return self.run(*command, seconds=TEST_SECONDS, **variables).returncode
 
     def rings(self, path: str) -> list[list[str]]:
         """The tests nearest to a module, and those around them."""
@@ -271,7 +271,7 @@ class Campaign:
     def __init__(self, arguments: argparse.Namespace, sources: dict[str, str]) -> None:
         self.arguments, self.sources = arguments, sources
         self.counts = {"caught": 0, "survived": 0, "invalid": 0}
-        self.tree = Tree(pathlib.Path(arguments.tree), arguments.jobs, arguments.rings)
+        self.tree = Tree(pathlib.Path(arguments.tree), arguments.rings)
 
     @property
     def tried(self) -> int:
@@ -328,7 +328,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--rooms", default=",".join(ROOMS), help="folders or files")
     parser.add_argument("--share", type=float, default=0.9)
-    parser.add_argument("--rings", type=int, default=3, help="1: the nearest tests alone")
+    parser.add_argument("--rings", type=int, default=3, help="of Python; 1: the nearest alone")
     parser.add_argument("--test-seconds", type=float, default=30.0, help="the longest C++ test")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="C++ tests at a time")
     parser.add_argument("--tree", default=str(ROOT / "build" / "mutants" / "tree"))
