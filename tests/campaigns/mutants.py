@@ -6,10 +6,10 @@
 
 A mutant has one comparison, operator or constant changed, in a copy of the tree. Those of C++ are
 all compiled into one build, which takes a switch (mutant_switches.py). The C++ tests that evaluate
-the place run, if they take no longer than `--test-seconds`, then the quick tests of Python. For a mutant of Python the tests of its module run, and
-if they pass, those around it. A mutant that does not compile is replaced by another one. The last
-line has the figures. The exit status is 1 if fewer than `--share` were caught, or if the tests fail
-on the unchanged code.
+the place run, if they take no longer than `--test-seconds`, and then the quick tests of Python. For
+a mutant of Python the tests of its module run, and if they pass, those around it. A mutant that
+does not compile is replaced by another one. The last line has the figures. The exit status is 1 if
+fewer than `--share` were caught, or if the tests fail on the unchanged code.
 """
 
 from __future__ import annotations
