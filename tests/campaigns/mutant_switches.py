@@ -2,9 +2,10 @@
 """Mutants of C++ that are compiled into one set of tests, which the environment chooses among.
 
 A build for each mutant takes minutes. Here all of them are in one build (mutant_switch.h), and a
-process has the one that `TF_EMBED_MUTANT` names. Each test runs once without any, and tells which
-places it evaluates; a mutant is tried with those tests alone that evaluate its place. This is the
-method of mutant schemata (Untch, Offutt and Harrold, 1993).
+process has the one that `TF_EMBED_MUTANT` names. Each case of a test runs once without any, and
+tells which places it evaluates; a mutant is tried with those cases alone that evaluate its place,
+the nearest and the quickest first. This is the method of mutant schemata (Untch, Offutt and
+Harrold, 1993).
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
+T = TypeVar("T")
 SWITCH = "cc/core/base/mutant_switch.h"
 NAMESPACE = "::tf_embed_mutants::"
 # The letters that mutant_switch.h gives operators of more than one character.
@@ -66,12 +69,12 @@ def with_switches(source: str, places: Mapping[int, tuple[int, int]]) -> str:
 
 @dataclasses.dataclass
 class Test:
-    """A program of tests.
+    """A case of a program of tests, or a program that has none.
 
     Attributes:
         program: The file.
         label: Its name in Bazel.
-        arguments: Its arguments.
+        arguments: Its arguments, among them the name of the case.
         seconds: The time that it took without a mutant.
         reached: The numbers of mutants whose places it evaluates.
     """
@@ -82,17 +85,55 @@ class Test:
     seconds: float = 0.0
     reached: frozenset[int] = frozenset()
 
+    @property
+    def name(self) -> str:
+        """Its name in a report."""
+        return " ".join([self.label, *self.arguments])
+
+
+def cases_of(listed: str) -> list[str]:
+    """The names of cases in the output of `--gtest_list_tests`."""
+    cases, suite = [], ""
+    for line in listed.splitlines():
+        name = line.partition("#")[0].rstrip()
+        if name.startswith("  "):
+            cases.append(suite + name.strip())
+        elif name.endswith("."):
+            suite = name
+    return cases
+
+
+def fitting(tests: Iterable[T], seconds: Callable[[T], float], budget: float) -> list[T]:
+    """The first tests that take no longer than the budget together; the first one in any case."""
+    chosen, total = [], 0.0
+    for test in tests:
+        total += seconds(test)
+        if chosen and total > budget:
+            break
+        chosen.append(test)
+    return chosen
+
 
 class SwitchedTests:
     """The C++ tests of a copy of the tree, with mutants behind switches.
 
     Attributes:
         invalid: Numbers of mutants that do not compile.
-        tests: The tests, the quick ones first.
+        tests: The cases, the quick ones first.
     """
 
-    def __init__(self, tree: pathlib.Path, bazel: Callable[..., subprocess.CompletedProcess]):
-        self.tree, self.bazel = tree, bazel
+    def __init__(
+        self, tree: pathlib.Path, bazel: Callable[..., subprocess.CompletedProcess], budget: float
+    ) -> None:
+        """Of a tree.
+
+        Args:
+            tree: Its folder.
+            bazel: Runs Bazel there.
+            budget: The seconds that the cases of a mutant may take together; a case that takes
+                longer alone is left out.
+        """
+        self.tree, self.bazel, self.budget = tree, bazel, budget
         self.invalid: set[int] = set()
         self.tests: list[Test] = []
         self._most = 0
@@ -136,47 +177,52 @@ class SwitchedTests:
         folder = self.bazel("info", "bazel-bin").stdout.strip().splitlines()[-1]
         for target in targets:
             program = pathlib.Path(folder, *target.strip("/").split(":"))
-            self.tests.append(Test(program, target, self._arguments(target)))
+            self.tests += [Test(program, target, one) for one in self._cases(program, target)]
         shutil.copy2(pathlib.Path(folder, "_tf_embed.so"), self.tree / "tf_embed")
 
     def _query(self) -> list[str]:
         listed = self.bazel("query", TESTS, "--output=label").stdout.split()
         return [one for one in listed if one.startswith("//") and not OTHER_TESTS.search(one)]
 
-    def _arguments(self, target: str) -> tuple[str, ...]:
-        corpus = target.strip("/").replace(":", "/corpus/").removesuffix("_replay_test")
-        found = "/fuzz:" in target and (self.tree / corpus).is_dir()
-        return (corpus,) if found else ()
+    def _cases(self, program: pathlib.Path, target: str) -> list[tuple[str, ...]]:
+        if "/fuzz:" in target:
+            corpus = target.strip("/").replace(":", "/corpus/").removesuffix("_replay_test")
+            return [(corpus,) if (self.tree / corpus).is_dir() else ()]
+        command = [program, "--gtest_list_tests"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [(f"--gtest_filter={case}",) for case in cases_of(listed)]
 
-    def measure(self, most_seconds: float) -> list[str]:
-        """Runs each test without a mutant, and keeps the quick ones.
+    def measure(self, jobs: int) -> list[str]:
+        """Runs each case without a mutant, and keeps those that the budget has room for.
 
         Args:
-            most_seconds: The longest time of a test that is kept.
+            jobs: The number of cases at a time.
 
         Returns:
             The names of those that took longer.
 
         Raises:
-            SystemExit: If a test fails.
+            SystemExit: If a case fails.
         """
-        quick, slow = [], []
-        for test in self.tests:
-            with tempfile.NamedTemporaryFile() as reached:
-                reached.truncate(self._most + 1)
-                begin = time.monotonic()
-                status = self.run(test, most_seconds, {"TF_EMBED_MUTANTS_REACHED": reached.name})
-                test.seconds = time.monotonic() - begin
-                marks = pathlib.Path(reached.name).read_bytes()
-            if status is None:
-                slow.append(test.label)
-                continue
-            if status != 0:
-                sys.exit(f"{test.label} fails on the code as it is.")
-            test.reached = frozenset(i for i, mark in enumerate(marks) if mark)
-            quick.append(test)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            statuses = list(pool.map(self._measured, self.tests))
+        for test, status in zip(self.tests, statuses, strict=True):
+            if status not in (0, None):
+                sys.exit(f"{test.name} fails on the code as it is.")
+        pairs = list(zip(self.tests, statuses, strict=True))
+        quick = [test for test, status in pairs if status is not None]
         self.tests = sorted(quick, key=lambda test: test.seconds)
-        return slow
+        return [test.name for test, status in pairs if status is None]
+
+    def _measured(self, test: Test) -> int | None:
+        with tempfile.NamedTemporaryFile() as reached:
+            reached.truncate(self._most + 1)
+            begin = time.monotonic()
+            status = self.run(test, self.budget, {"TF_EMBED_MUTANTS_REACHED": reached.name})
+            test.seconds = time.monotonic() - begin
+            marks = pathlib.Path(reached.name).read_bytes()
+        test.reached = frozenset(i for i, mark in enumerate(marks) if mark)
+        return status
 
     def run(self, test: Test, seconds: float, variables: Mapping[str, str]) -> int | None:
         """The exit status of a test, or None if it takes too long."""
@@ -210,34 +256,15 @@ class SwitchedTests:
             folder: The folder of its file, whose tests come first.
 
         Returns:
-            "caught", "survived" or "invalid", and the test that caught it.
+            "caught", "survived" or "invalid", and the case that caught it.
         """
         if number in self.invalid:
             return "invalid", ""
         near = f"//tests/{folder}:"
         tests = [test for test in self.tests if number in test.reached]
         tests.sort(key=lambda test: (not test.label.startswith(near), test.seconds))
-        for test in tests:
+        for test in fitting(tests, lambda test: test.seconds, self.budget):
             status = self.run(test, 20 + 5 * test.seconds, {"TF_EMBED_MUTANT": str(number)})
             if status != 0:
-                return "caught", test.label
-        return "survived", "" if tests else "no test evaluates it"
-
-    def try_all(
-        self, folders: Mapping[int, str], jobs: int, report: Callable[[int, str, str], bool]
-    ) -> None:
-        """Tries mutants, some at a time, until `report` returns False.
-
-        Args:
-            folders: By number, the folder of the mutant's file, in the order of trials.
-            jobs: The number of tests at a time.
-            report: Called with each number, outcome and test, in order.
-        """
-        numbers: Sequence[int] = list(folders)
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            trials = [pool.submit(self.try_mutant, number, folders[number]) for number in numbers]
-            for number, trial in zip(numbers, trials, strict=True):
-                if not report(number, *trial.result()):
-                    for other in trials:
-                        other.cancel()
-                    return
+                return "caught", test.name
+        return "survived", "" if tests else "no C++ test evaluates it"

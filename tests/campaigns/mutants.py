@@ -6,17 +6,20 @@
 
 A mutant has one comparison, operator or constant changed, in a copy of the tree. Those of C++ are
 all compiled into one build, which takes a switch (mutant_switches.py). The C++ tests that evaluate
-the place run, if they take no longer than `--test-seconds`, and then the quick tests of Python. For
-a mutant of Python the tests of its module run, and if they pass, those around it. A mutant that
-does not compile is replaced by another one. The last line has the figures. The exit status is 1 if
-fewer than `--share` were caught, or if the tests fail on the unchanged code.
+the place run, and then the quick tests of Python that do, each for `--budget` seconds at most. So
+the number of caught mutants is a lower bound. For a mutant of Python the tests of its module run,
+and if they pass, those around it. A mutant that does not compile is replaced by another one. The
+last line has the figures. The exit status is 1 if fewer than `--share` were caught, or if the tests
+fail on the unchanged code.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import concurrent.futures
 import dataclasses
+import json
 import os
 import pathlib
 import random
@@ -30,6 +33,8 @@ import mutant_switches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ("cc/core", "tf_embed/optimizers", "tf_embed/table")
+# The marks of the tests of Python that mutants of C++ are tried with.
+QUICK = "smoke and not slow"
 # A mutant may make a loop endless.
 TEST_SECONDS = 900
 
@@ -232,11 +237,19 @@ class Tree:
             self.run("./configure.sh", "--cpu").check_returncode()
         return self.run(os.environ.get("BAZEL", "bazel"), *arguments)
 
-    def pytest(self, paths: Sequence[str], marks: str = "not slow", **variables: str) -> int:
-        """Runs tests of Python until one fails."""
+    def pytest(
+        self,
+        paths: Sequence[str],
+        marks: str = "not slow",
+        plugins: Sequence[str] = (),
+        seconds: float = TEST_SECONDS,
+        **variables: str,
+    ) -> int:
+        """Runs tests of Python until one fails, or until they have taken too long."""
         options = ["-q", "-x", "-p", "no:cacheprovider", "-m", marks]
+        options += [part for plugin in plugins for part in ("-p", plugin)]
         command = [self.python, "-m", "pytest", *options, *paths]
-        return self.run(*command, seconds=TEST_SECONDS, **variables).returncode
+        return self.run(*command, seconds=seconds, **variables).returncode
 
     def rings(self, path: str) -> list[list[str]]:
         """The tests nearest to a module, and those around them."""
@@ -297,28 +310,76 @@ class Campaign:
         """Tries `wanted` mutants of C++; those beyond replace the ones that do not compile."""
         if not drawn:
             return
-        tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel)
+        jobs, budget = self.arguments.jobs, self.arguments.budget
+        tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel, budget)
         by_number = dict(enumerate(drawn, 1))
         places = {number: (one.path, one.begin, one.end) for number, one in by_number.items()}
         tests.build(places, self.sources)
-        slow = tests.measure(self.arguments.test_seconds)
-        print(f"{len(tests.tests)} C++ tests; these take too long: {' '.join(slow)}", flush=True)
-        if self.tree.pytest(["tests/python"], "smoke and not slow"):
-            sys.exit("The quick tests of Python fail on the code as it is.")
+        slow = tests.measure(jobs)
+        print(f"{len(tests.tests)} C++ cases; these take too long: {' '.join(slow)}", flush=True)
+        python_tests = PythonTests(self.tree, len(drawn), budget)
         folders = {
             number: str(pathlib.PurePath(one.path).parent) for number, one in by_number.items()
         }
         until = self.tried + wanted
 
-        def report(number: int, outcome: str, test: str) -> bool:
-            if outcome == "survived":
-                chosen = {"TF_EMBED_MUTANT": str(number)}
-                if self.tree.pytest(["tests/python"], "smoke and not slow", **chosen):
-                    outcome, test = "caught", "tests/python"
-            self.report(by_number[number], outcome, test)
-            return self.tried < until
+        def try_mutant(number: int) -> tuple[str, str]:
+            outcome, test = tests.try_mutant(number, folders[number])
+            if outcome == "survived" and python_tests.catch(number):
+                return "caught", "tests/python"
+            return outcome, test
 
-        tests.try_all(folders, self.arguments.jobs, report)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            trials = [pool.submit(try_mutant, number) for number in by_number]
+            for number, trial in zip(by_number, trials, strict=True):
+                self.report(by_number[number], *trial.result())
+                if self.tried >= until:
+                    pool.shutdown(cancel_futures=True)
+                    return
+
+
+class PythonTests:
+    """The quick tests of Python, for mutants of C++.
+
+    Attributes:
+        found: By the name of a test, the numbers of the mutants whose places it evaluates, and its
+            seconds without a mutant.
+    """
+
+    def __init__(self, tree: Tree, most: int, budget: float) -> None:
+        """Runs all of them.
+
+        Args:
+            tree: The tree.
+            most: The largest number of a mutant.
+            budget: The seconds that the tests of a mutant may take together.
+
+        Raises:
+            SystemExit: If one fails.
+        """
+        self._tree, self._budget = tree, budget
+        marks, tests = tree.folder / "mutant_marks.bin", tree.folder / "mutant_tests.json"
+        marks.write_bytes(bytes(most + 1))
+        variables = {"TF_EMBED_MUTANTS_REACHED": str(marks), "TF_EMBED_MUTANTS_TESTS": str(tests)}
+        path = f"{tree.folder}{os.pathsep}{pathlib.Path(__file__).parent}"
+        if tree.pytest(["tests/python"], QUICK, ["mutant_marks"], PYTHONPATH=path, **variables):
+            sys.exit("The quick tests of Python fail on the code as it is.")
+        self.found = json.loads(tests.read_text())
+
+    def chosen(self, number: int) -> list[str]:
+        """The names of the tests that a mutant is tried with."""
+        names = [name for name, one in self.found.items() if number in one["reached"]]
+        names.sort(key=lambda name: self.found[name]["seconds"])
+        return mutant_switches.fitting(
+            names, lambda name: self.found[name]["seconds"], self._budget
+        )
+
+    def catch(self, number: int) -> bool:
+        """Whether a test fails with a mutant."""
+        names, seconds = self.chosen(number), 60 + 5 * self._budget
+        return bool(
+            names and self._tree.pytest(names, seconds=seconds, TF_EMBED_MUTANT=str(number))
+        )
 
 
 def main() -> None:
@@ -329,8 +390,8 @@ def main() -> None:
     parser.add_argument("--rooms", default=",".join(ROOMS), help="folders or files")
     parser.add_argument("--share", type=float, default=0.9)
     parser.add_argument("--rings", type=int, default=3, help="of Python; 1: the nearest alone")
-    parser.add_argument("--test-seconds", type=float, default=30.0, help="the longest C++ test")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="C++ tests at a time")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of a mutant of C++")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="C++ mutants at a time")
     parser.add_argument("--tree", default=str(ROOT / "build" / "mutants" / "tree"))
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
@@ -163,6 +165,72 @@ class SwitchesTest(absltest.TestCase):
         marks.write_bytes(bytes(len(self.mutants) + 1))
         self._printed(TF_EMBED_MUTANTS_REACHED=str(marks), ONLY="1")
         self.assertLess(sum(marks.read_bytes()), most)
+
+
+LISTED = """Running main() from gtest_main.cc
+Plain.
+  One
+  Two
+Sizes/Typed/0.  # TypeParam = int
+  Three
+Sizes/Values.
+  Four/0  # GetParam() = 3
+"""
+TESTS_OF_MARKS = """import os
+
+def mark(*numbers):
+    if "TF_EMBED_MUTANTS_REACHED" not in os.environ:
+        return
+    with open(os.environ["TF_EMBED_MUTANTS_REACHED"], "r+b") as file:
+        for number in numbers:
+            file.seek(number)
+            file.write(b"1")
+
+def test_one():
+    mark(1, 3)
+
+def test_two():
+    mark(2)
+
+def test_none():
+    pass
+"""
+
+
+class ChoiceTest(absltest.TestCase):
+    """The tests that a mutant is tried with."""
+
+    def test_cases(self):
+        cases = ["Plain.One", "Plain.Two", "Sizes/Typed/0.Three", "Sizes/Values.Four/0"]
+        self.assertEqual(mutant_switches.cases_of(LISTED), cases)
+
+    def test_as_many_as_the_budget_has_room_for(self):
+        self.assertEqual(mutant_switches.fitting([1, 2, 3], float, 3.5), [1, 2])
+        self.assertEqual(mutant_switches.fitting([1, 2, 3], float, 6), [1, 2, 3])
+        self.assertEqual(mutant_switches.fitting([4, 1], float, 3), [4])
+        self.assertEqual(mutant_switches.fitting([], float, 3), [])
+
+    def test_python_tests_that_evaluate_a_place(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        folder = pathlib.Path(temporary.name)
+        (folder / "tests" / "python").mkdir(parents=True)
+        (folder / "tests" / "python" / "marks_test.py").write_text(TESTS_OF_MARKS)
+        tree = object.__new__(mutants.Tree)
+        tree.folder, tree.python, tree.environment = folder, sys.executable, dict(os.environ)
+        with mock.patch.object(mutants, "QUICK", "not slow"):
+            tests = mutants.PythonTests(tree, 3, 60.0)
+        one, two = (f"tests/python/marks_test.py::test_{name}" for name in ("one", "two"))
+        self.assertEqual(tests.chosen(1), [one])
+        self.assertEqual(tests.chosen(2), [two])
+        self.assertEqual(tests.chosen(3), [one])
+        self.assertEqual(tests.chosen(0), [])
+        self.assertFalse(tests.catch(1))  # it passes, without a library
+        (folder / "tests" / "python" / "marks_test.py").write_text(
+            TESTS_OF_MARKS.replace("mark(2)", "assert os.environ.get('TF_EMBED_MUTANT') != '2'")
+        )
+        self.assertTrue(tests.catch(2))
+        self.assertFalse(tests.catch(0))
 
 
 class PlantedTree(mutants.Tree):
