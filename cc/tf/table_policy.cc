@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <new>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -87,8 +89,14 @@ std::string PolicySettings::DebugString() const {
                       statistics.bits(), ", log_evicted ", log_evicted);
 }
 
-bool PolicySettings::operator==(const PolicySettings& other) const {
-  return DebugString() == other.DebugString();
+bool operator==(const PolicySettings& a, const PolicySettings& b) {
+  const auto members = [](const PolicySettings& one) {
+    return std::make_tuple(std::cref(one.admission), one.max_rows, one.eviction, one.evicts,
+                           one.steps_per_epoch, one.ttl_milliseconds, one.admission_threshold,
+                           one.admission_error_rate, one.admission_max_keys, one.statistics.bits(),
+                           one.log_evicted);
+  };
+  return members(a) == members(b);
 }
 
 absl::Status PolicySettings::NewAdmission(Allocator* allocator,

@@ -44,7 +44,7 @@ struct PolicySettings {
 
   absl::Status Read(const Settings& settings, int64_t num_shards);
   std::string DebugString() const;
-  bool operator==(const PolicySettings& other) const;
+  friend bool operator==(const PolicySettings& a, const PolicySettings& b);
 
   // Makes the admission filter; null if rows need no admission.
   absl::Status NewAdmission(Allocator* allocator, std::shared_ptr<Admission>* made) const;

@@ -125,6 +125,14 @@ DataType CoreType(tf::DataType type) {
   }
 }
 
+tf::DataType TensorFlowType(DataType type) {
+  for (const tf::DataType one : {tf::DT_HALF, tf::DT_BFLOAT16, tf::DT_DOUBLE, tf::DT_INT8,
+                                 tf::DT_INT32, tf::DT_INT64, tf::DT_BOOL}) {
+    if (CoreType(one) == type) return one;
+  }
+  return tf::DT_FLOAT;
+}
+
 absl::Status ReadNumbers(const std::string& text, const char* attribute,
                          std::vector<double>* numbers) {
   const char* const end = text.data() + text.size();

@@ -33,6 +33,9 @@ namespace tf_embed {
 // The core type for a TensorFlow type that a table can hold.
 DataType CoreType(tensorflow::DataType type);
 
+// The TensorFlow type of a core type.
+tensorflow::DataType TensorFlowType(DataType type);
+
 // Converts a core status to a TensorFlow status.
 absl::Status ToTensorFlow(const Status& status);
 

@@ -387,8 +387,9 @@ class ImportOp : public TableOp {
         numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), meta)));
     if (meta->value_type != table.shard(0)->options().value_type || meta->dim != table.dim()) {
       return InvalidArgumentError("What was saved does not fit table '", table.name(), "', ",
-                                  table.signature().DebugString(), ". It has dim ", meta->dim,
-                                  " and another value type or dim.");
+                                  table.signature().DebugString(), ". It has ",
+                                  tf::DataTypeString(TensorFlowType(meta->value_type)),
+                                  " values and dim ", meta->dim, ".");
     }
     const tf::TensorShape expected(
         {static_cast<int64_t>(keys.size()), static_cast<int64_t>(meta->rule.slots_per_row())});

@@ -173,7 +173,6 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     indices, offsets, pieces, size = op.inputs[count : count + 4]
     weights = op.inputs[count + 4 : count + 4 + num_weights]
     tokens = op.inputs[count + 4 + num_weights :]
-    combiner = op.get_attr("combiner")
     gradient = tf.convert_to_tensor(gradient)
     most = op.get_attr("max_gradient")
     # As FBGEMM, which clips the gradient of the output, before sums by key.

@@ -481,6 +481,15 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
         with self.refused("dim 2, in 1 shard and can't be opened as"):
             RawTable(3, shared_name="same")
 
+    def test_tables_whose_settings_differ_in_one_bit_are_not_the_same(self):
+        policy = {"admission": "bloom", "admission_error_rate": 0.3}
+        table = RawTable(2, shared_name="bits", policy=policy)
+        RawTable(2, shared_name="bits", policy=policy)
+        rate = float(np.nextafter(np.float32(0.3), np.float32(1.0)))
+        with self.refused("can't be opened as"):
+            RawTable(2, shared_name="bits", policy=policy | {"admission_error_rate": rate})
+        self.assertEqual(table.size(), 0)
+
     def test_initializer_values_must_be_as_many_as_the_kind_wants(self):
         with self.refused("`initializer_values` must be 2 numbers for initializer 'uniform'"):
             RawTable(2, initializer="uniform")

@@ -167,7 +167,7 @@ class WholeTableOpsTest(RefusedTestCase):
             self.import_with(slots=tf.zeros([2, 1]))
         with self.refused(r"The saved statistics of table 'raw' must be \[2,0\]. Received: \[2,1"):
             self.import_with(statistics=tf.zeros([2, 1], tf.int64))
-        with self.refused("What was saved does not fit table 'raw', .*dim 2.* It has dim 3"):
+        with self.refused("does not fit table 'raw', .*dim 2.* It has float values and dim 3"):
             self.import_with(meta=int64([2, 0, 0, 0, 0, 0, 3, 0, 0]))
 
     def test_exported_rows_have_the_dtypes_of_the_table(self):

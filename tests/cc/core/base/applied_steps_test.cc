@@ -39,6 +39,13 @@ TEST(AppliedSteps, ForgetsStepsThatAreOver) {
   EXPECT_EQ(0u, steps.size());
 }
 
+TEST(AppliedSteps, TheFirstStepThatIsNotOverIsApplied) {
+  AppliedSteps steps;
+  EXPECT_TRUE(steps.Begin(5, 5));
+  EXPECT_FALSE(steps.Begin(6, 7));
+  EXPECT_TRUE(steps.Begin(7, 0));  // 7 was said to be the end before
+}
+
 TEST(AppliedSteps, TakesEachStepOnceOfManyThreads) {
   AppliedSteps steps;
   std::atomic<int64_t> firsts{0};

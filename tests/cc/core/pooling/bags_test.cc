@@ -81,6 +81,18 @@ TEST(Bags, SparseKeysBelongToTheirLinesInAnyOrder) {
   ExpectNumbers(&others);
 }
 
+TEST(Bags, AShapeWithAZeroHasTheBagsOfItsFirstAxes) {
+  const int64_t no_keys[] = {3, 2, 0};
+  Bags bags(HostAllocator());
+  ASSERT_TRUE(bags.OfIndices(nullptr, 0, no_keys, 3).ok());
+  EXPECT_EQ(Positions(6), PositionsOf(bags));
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{0, 2, 5}, {3, 0, 5}}) {
+    Bags none(HostAllocator());
+    ASSERT_TRUE(none.OfIndices(nullptr, 0, shape.data(), 3).ok());
+    EXPECT_EQ(0u, none.size());
+  }
+}
+
 TEST(Bags, SparseKeysOutsideOfTheirShapeAreRefused) {
   const int64_t shape[] = {2, 3};
   for (const std::vector<int64_t>& index : std::vector<std::vector<int64_t>>{
