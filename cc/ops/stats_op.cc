@@ -38,5 +38,22 @@ numbers: One number for each of these, in this order:
 )doc",
                       MeaningsOfStats()));
 
+REGISTER_OP("TfEmbedOrigin")
+    .Input("table: resource")
+    .Output("numbers: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      c->set_output(0, c->Vector(2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Returns the numbers from which a table draws random initial rows. A load replaces them by those of
+the table that was saved.
+
+numbers: The attributes `seed` and `table_id` of TfEmbedTable, or those that were loaded.
+)doc");
+
 }  // namespace
 }  // namespace tf_embed

@@ -114,11 +114,23 @@ absl::Status PendingSave::Commit() {
     }
     TF_RETURN_IF_ERROR(found);
   }
+  const absl::Status put = PutManifest();
+  committed_ = put.ok() || MayBeInPlace();
+  if (!put.ok()) {
+    folder_->Remove(Aside());
+    return put;
+  }
   // The save exists from here on. The removal of older files can fail without harm.
-  TF_RETURN_IF_ERROR(PutManifest());
-  committed_ = true;
   RemoveOlder();
   return absl::OkStatus();
+}
+
+bool PendingSave::MayBeInPlace() const {
+  RowManifest found;
+  const absl::Status read =
+      ReadManifest(*folder_, names_, manifest_.rank, manifest_.processes, &found);
+  if (absl::IsNotFound(read)) return false;
+  return !read.ok() || found.save == manifest_.save;
 }
 
 std::string PendingSave::Aside() const {

@@ -56,6 +56,9 @@ class PendingSave {
   // The names of all row files.
   std::vector<std::string> FileNames() const;
   absl::Status PutManifest();
+  // Whether the manifest may be on disk although PutManifest has failed: perhaps only the flush of
+  // its name did. Its files must then stay, since it has replaced the old manifest.
+  bool MayBeInPlace() const;
   uint64_t LastTimeOf(const SavedRanks::value_type& ranks) const;
   void RemoveOlder() const;
   template <typename Wanted>

@@ -339,16 +339,16 @@ class FoldRowsOp : public tf::OpKernel {
     kind.dim = first.meta.dim;
     PendingSave save(std::move(to), kind);
     TF_RETURN_IF_ERROR(save.Begin());
-    const std::vector<const SavedRows::File*> heads = HeadsIn(*saved);
-    for (size_t number = 0; number < heads.size(); ++number) {
-      RowFileHeader header = heads[number]->reader.header();
+    const std::vector<Folded> files = FilesOf(*saved);
+    for (size_t number = 0; number < files.size(); ++number) {
+      RowFileHeader header = files[number].head->reader.header();
       header.save = save.number();
       header.shard = static_cast<uint32_t>(number);
-      header.num_shards = static_cast<uint32_t>(heads.size());
+      header.num_shards = static_cast<uint32_t>(files.size());
       // The new file has every row itself, in the dense form.
       header.has_changes = header.has_links = header.padded = false;
-      if (!header.policy.empty()) header.policy = PolicyOf(*heads[number], *saved).Encode();
-      TF_RETURN_IF_ERROR(WriteAlike(header, saved.get(), &save));
+      if (!header.policy.empty()) header.policy = PolicyOf(files[number], *saved).Encode();
+      TF_RETURN_IF_ERROR(WriteAlike(header, files[number].has_rows ? saved.get() : nullptr, &save));
     }
     output->scalar<int64_t>()() = static_cast<int64_t>(save.number());
     return save.Commit();
@@ -359,22 +359,44 @@ class FoldRowsOp : public tf::OpKernel {
            SameRule(one.meta.rule, other.meta.rule);
   }
 
-  // The first file of each kind of rows. Saves in a chain may differ in statistics and slots. A
-  // load initializes whatever is missing from a row, so each kind keeps a separate file.
-  static std::vector<const SavedRows::File*> HeadsIn(const SavedRows& saved) {
-    std::vector<const SavedRows::File*> heads;
+  // A file of the new save.
+  struct Folded {
+    const SavedRows::File* head;    // its kind of rows
+    const SavedRows::File* counts;  // whose counts of admission it has; may be null
+    bool has_rows = true;
+  };
+
+  // The files of the new save. Saves in a chain may differ in statistics and slots. A load
+  // initializes whatever is missing from a row, so each kind keeps a separate file. Each process
+  // that saved has counts of admission, which a load adds up. Those of the newest save have the
+  // older ones in them.
+  static std::vector<Folded> FilesOf(const SavedRows& saved) {
+    std::vector<Folded> files;
+    const auto head_of = [&](const SavedRows::File& file) {
+      return std::find_if(files.begin(), files.end(), [&](const Folded& one) {
+        return AreAlike(one.head->reader.header(), file.reader.header());
+      });
+    };
     for (const auto& file : saved.files()) {
-      const auto is_like = [&](const SavedRows::File* head) {
-        return AreAlike(head->reader.header(), file->reader.header());
-      };
-      if (std::none_of(heads.begin(), heads.end(), is_like)) heads.push_back(file.get());
+      if (head_of(*file) == files.end()) files.push_back({file.get(), nullptr});
     }
-    return heads;
+    for (const auto& file : saved.files()) {
+      if (!file->newer.empty() || file->policy.admission.empty()) continue;
+      const auto head = head_of(*file);
+      if (head->counts == nullptr && !head->head->reader.header().policy.empty()) {
+        head->counts = file.get();
+      } else {
+        files.push_back({file.get(), file.get(), /*has_rows=*/false});
+      }
+    }
+    return files;
   }
 
   // The policy of a file, with the clock that loading all files would set.
-  static SavedPolicy PolicyOf(const SavedRows::File& head, const SavedRows& saved) {
-    SavedPolicy policy = head.policy;
+  static SavedPolicy PolicyOf(const Folded& one, const SavedRows& saved) {
+    SavedPolicy policy = one.head->policy;
+    policy.admission.clear();
+    if (one.counts != nullptr) policy.admission = one.counts->policy.admission;
     for (const auto& file : saved.files()) {
       policy.step = std::max(policy.step, file->policy.step);
       policy.epoch = std::max(policy.epoch, file->policy.epoch);
@@ -382,12 +404,14 @@ class FoldRowsOp : public tf::OpKernel {
     return policy;
   }
 
+  // Writes the rows of `saved` that are of the header's kind; null: none.
   absl::Status WriteAlike(const RowFileHeader& header, SavedRows* saved, PendingSave* save) const {
     FileSink* sink;
     TF_RETURN_IF_ERROR(save->NewFile(header.num_shards, &sink));
     RowFileWriter writer(sink, HostAllocator(), static_cast<size_t>(buffer_bytes_));
     TF_RETURN_IF_ERROR(ToTensorFlow(writer.Begin(header)));
-    for (size_t number = 0; number < saved->num_blocks(); ++number) {
+    const size_t num_blocks = saved == nullptr ? 0 : saved->num_blocks();
+    for (size_t number = 0; number < num_blocks; ++number) {
       if (!AreAlike(saved->FileOf(number).reader.header(), header)) continue;
       std::shared_ptr<const RowBlock> block;
       TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));

@@ -38,5 +38,23 @@ class StatsOp : public TableOp {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedStats").Device(tf::DEVICE_CPU), StatsOp);
 const OnGpu<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
 
+class OriginOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    const RowInitializer initializer = table->shard(0)->initializer();
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {2}, &output));
+    output->flat<int64_t>()(0) = static_cast<int64_t>(initializer.seed);
+    output->flat<int64_t>()(1) = static_cast<int64_t>(initializer.table_id);
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedOrigin").Device(tf::DEVICE_CPU), OriginOp);
+const OnGpu<OriginOp> origin("TfEmbedOrigin", {"table", "numbers"});
+
 }  // namespace
 }  // namespace tf_embed

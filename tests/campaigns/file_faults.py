@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes each file-changing call of a save fail, and loads the files that are left.
 
-    python tests/campaigns/file_faults.py [--count=0] [--seed=1] [--only=NAME]
+    python tests/campaigns/file_faults.py [--count=0] [--seed=1] [--only=NAME] [--kind=sync]
 
 The savers are `savers.SAVERS`, except backups: Keras writes these by HDF5, which may end the
 process (signal 11) if it can't write. A save is repeated. Its first call of a kind fails, then its
@@ -104,7 +104,7 @@ def disturb(name: str, folder: pathlib.Path, arguments: argparse.Namespace, repo
     folder.mkdir()
     file_calls.watch(folder)
     faults = Faults(SAVERS[name](folder), arguments.plant or "")
-    for kind in KINDS:
+    for kind in arguments.kind or KINDS:
         before = file_calls.count(kind)
         faults.save_and_load(faults.number + 1)
         calls = file_calls.count(kind) - before
@@ -131,6 +131,7 @@ def main() -> int:
     parser = figures.options(__doc__, PLANTS, stall=120.0)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--only", choices=NAMES, action="append")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="of calls; all by default")
     arguments = parser.parse_args()
     begin, failures, tried = time.monotonic(), 0, 0
     counts: collections.Counter[str] = collections.Counter()

@@ -334,7 +334,7 @@ class RowCalls:
     def right_clear(self, draw: random.Random) -> Arguments:
         return {"table": self._some(draw).handle}
 
-    right_shrink = right_stats = right_rows_saved = right_clear
+    right_shrink = right_origin = right_stats = right_rows_saved = right_clear
 
     def right_size(self, draw: random.Random) -> Arguments:
         table = self._some(draw)

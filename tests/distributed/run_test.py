@@ -149,6 +149,21 @@ class RunTest(LauncherTestCase):
             lines.remove(last)
             self.assertEqual(lines, [b"one\n", b"\xff two\n"])
 
+    def test_a_log_that_can_not_be_written_ends_no_training(self):
+        folder = self.folder / "logs"
+        folder.mkdir()
+        (folder / "worker-0.log").symlink_to("/dev/full")
+        outcome, _, said = self.launch(
+            """
+            for i in range(100):
+                print("line", i, flush=True)
+            """,
+            log_dir=folder,
+        )
+        self.assertEqual(outcome.code, 0)
+        self.assertEqual(said.count("worker-0.log' ends here, as it can't be written: "), 1)
+        self.assertLen((folder / "worker-1.log").read_text().splitlines(), 100)
+
     @parameterized.parameters(
         ("sys.exit(7)", 7, "worker 1 exited with code 7"),
         ("raise ValueError", 1, "worker 1 exited with code 1"),

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pathlib
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -62,6 +64,17 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
         self.checkpoints(compiled(1), folder).save(STATE)
         with self.assertRaisesRegex(ValueError, message):
             self.checkpoints(compiled(*widths), folder).restore()
+
+    def test_a_file_of_a_chief_that_was_killed_is_passed_over(self):
+        folder, model = self.folder(), compiled(1)
+        checkpoints = self.checkpoints(model, folder)
+        checkpoints.save(TrainingState(steps=10))
+        unfinished = pathlib.Path(folder, "dense", "step_000000000020.npz.aside")
+        unfinished.write_bytes(b"PK")
+        self.assertEqual(checkpoints.restore(), TrainingState(steps=10))
+        checkpoints.save(TrainingState(steps=15))
+        self.assertEqual(os.listdir(f"{folder}/dense"), ["step_000000000015.npz"])
+        self.assertEqual(checkpoints.restore(), TrainingState(steps=15))
 
     @parameterized.parameters(
         (dict, zipfile.ZIP_DEFLATED, "' is compressed, or has a wrong length"),

@@ -18,6 +18,13 @@ def test_a_few_calls_that_fail_lose_nothing():
     assert '"failures": 0' in done.stdout and "the old rows are" in done.stdout
 
 
+def test_a_flush_that_fails_loses_nothing():
+    # Also the one after the new manifest has replaced the old one.
+    done = file_faults("--only=files", "--kind=sync", f"--seed={SEED}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the new rows are there" in done.stdout and "the old rows are" in done.stdout
+
+
 @pytest.mark.slow
 def test_no_call_that_fails_loses_anything():
     done = file_faults("--seed=2")

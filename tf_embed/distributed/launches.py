@@ -134,7 +134,8 @@ class Launch:
 
     def __exit__(self, *error: object) -> None:
         for log in self._logs.values():
-            log.close()
+            with contextlib.suppress(OSError):  # a full disk; the reader of the output has said so
+                log.close()
 
 
 class Cluster:

@@ -303,10 +303,21 @@ class Group:
                     with contextlib.suppress(OSError, ValueError):  # the reader is gone
                         stream.write(prefix + line.decode(errors="replace"))
                         stream.flush()
-                    if log is not None:
-                        with contextlib.suppress(ValueError):  # closed
-                            log.write(line)
-                            log.flush()
+                    if log is not None and not _written(line, log):
+                        log = None
+
+
+def _written(line: bytes, log: IO[bytes]) -> bool:
+    """Writes a line to a log; False if that is not possible any more."""
+    try:
+        log.write(line)
+        log.flush()
+    except ValueError:  # closed
+        return False
+    except OSError as error:
+        say(f"The log {log.name!r} ends here, as it can't be written: {error}")
+        return False
+    return True
 
 
 def say(sentence: str) -> None:

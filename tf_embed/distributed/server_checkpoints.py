@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 import zipfile
 from collections.abc import Sequence
 from typing import Any
@@ -33,6 +34,7 @@ from tf_embed.variable.anchor import Anchor
 
 _DENSE = "dense"  # the folder of the files of dense variables
 _PREFIX = "step_"
+_FILE = re.compile(rf"{_PREFIX}\d{{12,}}\.npz")
 _MOST_FRAME_BYTES = 2**16  # per array in the file, without the array's own data
 
 
@@ -184,7 +186,8 @@ class ServerCheckpoints:
         if not tf.io.gfile.isdir(folder):
             return []
         files = sorted(tf.io.gfile.listdir(folder))
-        return [one.removesuffix(".npz") for one in files if one.startswith(_PREFIX)]
+        # No others: a chief that was killed may have left a file that it had not finished.
+        return [one.removesuffix(".npz") for one in files if _FILE.fullmatch(one)]
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, _DENSE, f"{name}.npz")
@@ -221,6 +224,8 @@ class ServerCheckpoints:
         for name in self._names():
             if name not in keep:
                 tf.io.gfile.remove(self._path(name))
+        for unfinished in tf.io.gfile.glob(self._path(f"{_PREFIX}*") + ".aside"):
+            tf.io.gfile.remove(unfinished)
 
 
 class _DamagedError(Exception):

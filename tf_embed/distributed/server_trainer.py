@@ -281,8 +281,8 @@ class ParameterServerTrainer:
         _check_dataset(x, "x")
         if steps is not None:
             validation.positive_int(steps, "steps")
-        self._prepare(x)
         with _server_errors():
+            self._prepare(x)
             self._begin()
             return self._evaluate(x, steps)
 

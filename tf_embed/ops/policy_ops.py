@@ -30,8 +30,13 @@ def drain_evicted(
 
 
 def stats(handle: tf.Tensor) -> tf.Tensor:
-    """Returns counts of a table's events; an int64 vector, see cc/ops/policy_ops.cc."""
+    """Returns counts of a table's events; an int64 vector, see cc/ops/stats_op.cc."""
     return _raw.tf_embed_stats(table=handle)
+
+
+def origin(handle: tf.Tensor) -> tf.Tensor:
+    """The seed and the table id, int64 [2], from which a table draws random initial rows."""
+    return _raw.tf_embed_origin(table=handle)
 
 
 def row_statistics(

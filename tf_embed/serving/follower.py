@@ -136,6 +136,8 @@ class Follower(WithBlock):
             raise RuntimeError(
                 "`Follower.update` runs in eager execution. Received: a call in a graph"
             )
+        # Before `_updating`: the thread of `follow` may hold it and wait for this reader.
+        self._lock.check_not_reading("update")
         with self._updating:
             before = self._served
             try:
@@ -211,8 +213,11 @@ class Follower(WithBlock):
         """Ends the thread of `follow`, after the update that it may be at. Rows stay.
 
         Raises:
+            RuntimeError: If this is called within `reading` while the thread runs.
             Exception: If the thread ended with it before.
         """
+        if self._thread is not None:
+            self._lock.check_not_reading("stop")
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

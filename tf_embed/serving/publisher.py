@@ -126,9 +126,13 @@ class Publisher(WithBlock):
         if last is not None and len(last[1].tables) != len(tables):
             last = None  # the model has got more
         writer, since = self._begin(version, tables, tracked, None if whole else last)
-        # Copied now: `_begin` has just fixed the moment of the rows.
-        dense = dense_weights.weights_of(self._sources)
-        weights, values = dense_weights.descriptions(dense), dense_weights.values_of(dense)
+        try:
+            # Copied now: `_begin` has just fixed the moment of the rows.
+            dense = dense_weights.weights_of(self._sources)
+            weights, values = dense_weights.descriptions(dense), dense_weights.values_of(dense)
+        except BaseException:  # whoever keeps the error must not keep the moment
+            writer.give_up()
+            raise
 
         def write() -> None:
             info = writer.write()
@@ -218,7 +222,11 @@ class Publisher(WithBlock):
         writer = Writer(
             self._folder(version), name, base, tables, None, OneProcess(), with_slots=False
         )
-        writer.agree([writer.begin(tracked)])
+        try:
+            writer.agree([writer.begin(tracked)])
+        except BaseException:
+            writer.give_up()
+            raise
         return writer
 
     def _commit(

@@ -39,6 +39,21 @@ class ReadingLock:
                 self._readers -= 1
                 self._changed.notify_all()
 
+    def check_not_reading(self, method: str) -> None:
+        """Refuses a call that waits for an update, which waits for this thread.
+
+        Args:
+            method: The name of the method that is called.
+
+        Raises:
+            RuntimeError: If this thread reads.
+        """
+        if getattr(self._mine, "depth", 0):
+            raise RuntimeError(
+                f"`{method}` must not be called within `reading`, which keeps updates out. "
+                "Received: a call of the same thread"
+            )
+
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
         """Keeps readers and other updates out of a block.
@@ -46,11 +61,7 @@ class ReadingLock:
         Raises:
             RuntimeError: If this thread reads.
         """
-        if getattr(self._mine, "depth", 0):
-            raise RuntimeError(
-                "`update` must not be called within `reading`, which keeps updates out. Received: "
-                "a call of the same thread"
-            )
+        self.check_not_reading("update")
         with self._changed:
             self._waiting += 1
             # `_waiting` keeps new readers out meanwhile.

@@ -14,6 +14,8 @@ import tensorflow as tf
 from tf_embed import validation
 
 SERVE = "serve"  # as `model.export` of Keras calls it
+# The other attributes of the exported module, besides those of any tf.Module.
+_TAKEN = ("tables", "weights", "resources")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,13 @@ def served_functions(model: Any, input_signature: Any) -> list[ServedFunction]:
         call = _plain(model.__call__)
         return [ServedFunction(SERVE, call, signature, autograph=True)]
     found = list(_functions_of(model))
+    for one in found:
+        if hasattr(tf.Module, one.name) or one.name in _TAKEN:
+            raise ValueError(
+                "`model` must not give a tf.function the name of an attribute of a tf.Module, nor "
+                f"'tables', 'weights' or 'resources'. Received: {one.name!r} in "
+                f"{validation.shown(model)}"
+            )
     if not found:
         raise ValueError(
             "`input_signature` must be given, or `model` must have a tf.function with an "

@@ -13,6 +13,7 @@ from tf_embed import validation
 from tf_embed.configs import as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.initializers import RowInitializer, row_initializer
+from tf_embed.table.origin import current_initializer
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
@@ -55,9 +56,8 @@ class RowResets:
             if count is None:
                 _check_uniform(table, least, most)
         for table, count in self._members:
-            options = table.table.options
             if count is None:
-                drawn = options.initializer
+                drawn = current_initializer(table.table)
                 keys = table.table.export(with_slots=False, with_policy=False).keys
             else:
                 drawn = row_initializer(

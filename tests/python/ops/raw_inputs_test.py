@@ -184,6 +184,7 @@ class ScalarsTest(RefusedTestCase):
             ),
             "clear": (RAW.tf_embed_clear, {"table": table.handle}, ("table",)),
             "rows_saved": (RAW.tf_embed_rows_saved, {"table": table.handle}, ("table",)),
+            "origin": (RAW.tf_embed_origin, {"table": table.handle}, ("table",)),
             "stats": (RAW.tf_embed_stats, {"table": table.handle}, ("table",)),
             "take_turn": (RAW.tf_embed_take_turn, {"table": table.handle}, ("table",)),
             "end_turn": (RAW.tf_embed_end_turn, turn, ("table", "turn")),

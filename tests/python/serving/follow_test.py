@@ -278,6 +278,32 @@ class ReadingLockTest(FollowTestCase):
             follower.update()
         self.assertTrue(follower.update())
 
+    @parameterized.parameters("update", "stop")
+    def test_a_reader_does_not_wait_for_the_thread_that_waits_for_it(self, method):
+        publisher = Publisher(self.trained, self.path)
+        self.trained.upsert([1], np.ones([1, DIM]))
+        publisher.publish()
+        follower = Follower(self.served, self.path).follow(every_seconds=0.01)
+        self.addCleanup(follower.stop)
+        raised = []
+
+        def read() -> None:
+            with follower.reading():
+                self.trained.upsert([2], np.ones([1, DIM]))
+                publisher.publish()
+                wait_until(lambda: follower._lock._waiting == 1)
+                try:
+                    getattr(follower, method)()
+                except RuntimeError as error:
+                    raised.append(str(error))
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        reader.join(_SECONDS)
+        self.assertFalse(reader.is_alive())
+        self.assertRegex(raised[0], f"`{method}` must not be called within `reading`")
+        follower.wait_for(2)
+
 
 class RefusedTest(FollowTestCase):
     def test_another_model_is_refused_by_name(self):

@@ -19,7 +19,7 @@ from published_tables import DIM, TRACKED, Change, answers, fit, model_of, rows_
 from reference import SEED
 
 import tf_embed
-from tf_embed.serving import Follower, Publisher, publication
+from tf_embed.serving import Follower, Publisher, dense_weights, publication
 
 
 def by_second_digit(keys: tf.Tensor, shards: int) -> tf.Tensor:
@@ -366,6 +366,22 @@ class DamageTest(ServingTestCase):
         publisher = Publisher(self.variable(policy=TRACKED), self.path, keep=1)
         self.assertEqual(publisher.publish(), 3)
         self.assertEqual(os.listdir(self.path), ["publication-0000000003"])
+
+    @parameterized.parameters("weights_of", "values_of")
+    def test_an_error_that_is_kept_does_not_keep_the_moment(self, function):
+        trained, served, publisher, follower = self.published()
+        errors = []
+        with mock.patch.object(dense_weights, function, side_effect=MemoryError):
+            try:
+                publisher.publish()
+            except MemoryError as error:
+                errors.append(error)
+        trained.upsert([8], np.ones([1, DIM]))
+        publisher.publish()
+        tf_embed.Snapshots(self.path + "/snapshots", trained).save("s")
+        follower.update()
+        self.assert_equal(trained, served)
+        self.assertLen(errors, 1)
 
     @parameterized.parameters("publish", "wait")
     def test_an_error_of_the_thread_is_raised_once(self, method):

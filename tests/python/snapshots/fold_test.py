@@ -17,7 +17,7 @@ from absl.testing import absltest, parameterized
 import tf_embed
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving.row_streams import RowReader
-from tf_embed.snapshots import Snapshots, manifest
+from tf_embed.snapshots import Snapshots, files, manifest
 
 DIM, KEYS, STEPS = 3, 200, 3
 POLICIES = {
@@ -38,6 +38,14 @@ def train_once(
         loss = tf.reduce_sum((tf_embed.embedding_lookup(variable, keys) - target) ** 2)
     variables = variable.trainable_variables
     optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+def count(variable: tf_embed.Variable, keys: list[int]) -> None:
+    """A step of SGD, which admission counts."""
+    hyper = tf.constant([1.0, 0.0], tf.float64)
+    gradients = tf.ones([len(keys), 1])
+    step = tf.constant(1, tf.int64)
+    variable.table.apply(tf.constant(keys, tf.int64), gradients, rule="sgd", hyper=hyper, step=step)
 
 
 class Trained:
@@ -118,8 +126,8 @@ class FoldTest(parameterized.TestCase):
         """The rows and slots of a snapshot, without a table."""
         folder = os.path.join(self.path, name)
         found = {}
-        for files in manifest.read(folder).tables:
-            for block in RowReader(folder, files.file_name).blocks():
+        for saved in manifest.read(folder).tables:
+            for block in RowReader(folder, saved.file_name).blocks():
                 keys, rows, slots = (part.tolist() for part in block)
                 found.update(zip(keys, zip(rows, slots, strict=True), strict=True))
         return found
@@ -165,6 +173,63 @@ class FoldTest(parameterized.TestCase):
         table.write(5)
         snapshots.save("s2", since="s1")
         self.check_fold("s2")
+
+    def counting(self, eviction: str = "lru") -> tf_embed.Variable:
+        """A table whose keys wait for their fourth step."""
+        policy = tf_embed.TablePolicy(
+            eviction=eviction, admission=self.admission(4), track_changes=True
+        )
+        return tf_embed.Variable(dim=1, name="items", initializer="zeros", policy=policy)
+
+    def steps_until_admitted(self, name: str, keys: list[int], eviction: str) -> list[int]:
+        """Loads a snapshot; the number of further steps after which each key has a row."""
+        table = self.counting(eviction)
+        Snapshots(self.path, table).load(name)
+        missing = np.zeros(len(keys), int)
+        for _ in range(4):
+            count(table, keys)
+            missing += np.logical_not(table.lookup(keys, return_exists=True)[1].numpy())
+        return (missing + 1).tolist()
+
+    @parameterized.parameters(tf_embed.CounterAdmission, tf_embed.BloomAdmission)
+    def test_counts_of_all_processes_are_kept(self, admission):
+        self.admission = admission
+        folder, number = os.path.join(self.path, "s"), files.new_number()
+        name = files.name_of(0, number)
+        for rank, key in enumerate((10, 11, 12)):
+            table = self.counting()
+            for _ in range(rank + 1):
+                count(table, [key])
+            table.upsert([key + 100], [[1.0]])
+            begun = snapshot_ops.begin_snapshot([table.table.resource_handle], [0])
+            snapshot_ops.write_snapshot(begun, 0, folder, name, "", snapshot_ops.Part(5, rank, 3))
+        snapshot_ops.join_rows(folder, name, 3)
+        saved = manifest.files_of(folder, name, "items")
+        files.commit(folder, manifest.SnapshotInfo("s", None, 1.0, (saved,)))
+        wanted = [3, 2, 1]
+        self.assertEqual(self.steps_until_admitted("s", [10, 11, 12], "lru"), wanted)
+        Snapshots(self.path, []).fold("s", "all")
+        self.assertEqual(self.steps_until_admitted("all", [10, 11, 12], "lru"), wanted)
+        Snapshots(self.path, []).fold("all", "again")
+        self.assertEqual(self.steps_until_admitted("again", [10, 11, 12], "lru"), wanted)
+        self.assertEqual(manifest.read(os.path.join(self.path, "again")).rows, 3)
+
+    @parameterized.parameters(tf_embed.CounterAdmission, tf_embed.BloomAdmission)
+    def test_counts_of_a_chain_are_those_of_its_last_save(self, admission):
+        self.admission = admission
+        first, second = self.counting("lru"), self.counting("lfu")
+        first.upsert([1], [[1.0]])
+        count(first, [20])
+        Snapshots(self.path, first).save("s0")
+        count(second, [99])
+        snapshots = Snapshots(self.path, second)
+        snapshots.load("s0")
+        count(second, [20])
+        second.upsert([2], [[1.0]])
+        snapshots.save("s1", since="s0")
+        self.assertEqual(self.steps_until_admitted("s1", [20], "lfu"), [2])
+        Snapshots(self.path, []).fold("s1", "all")
+        self.assertEqual(self.steps_until_admitted("all", [20], "lfu"), [2])
 
     @parameterized.parameters(
         {"dim": DIM + 1},

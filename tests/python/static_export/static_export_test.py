@@ -23,6 +23,7 @@ from stock_process import StockProcess
 
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
+from tf_embed.serving import Follower, Publisher
 from tf_embed.static_export import row_blocks
 
 CASES = static_models.cases()
@@ -137,6 +138,39 @@ class ServingTest(StockTest):
         self.assertAllEqual(exists, [[True, False]])
         self.assertAllEqual(kept, v.lookup([5])[0])
         self.assertAllEqual(absent, np.zeros(static_models.DIM))
+
+    @parameterized.parameters("keras", "weights", "checkpoint", "snapshot", "files", "follower")
+    def test_absent_ids_have_the_rows_of_the_table_that_was_loaded(self, way: str):
+        def model() -> tuple[keras.Model, tf_embed.Variable]:
+            layer = DynamicEmbedding(2, initializer="uniform", policy=tracked, name="emb")
+            return keras.Sequential([keras.Input([1], dtype="int64"), layer]), layer.variable
+
+        tracked = tf_embed.TablePolicy(track_changes=True)
+        (trained, table), (loaded, other) = model(), model()
+        table.upsert([7], [[1.5, 2.5]])
+        folder = self.folder()
+        if way == "keras":
+            trained.save(f"{folder}/m.keras")
+            loaded = keras.models.load_model(f"{folder}/m.keras")
+        elif way == "weights":
+            trained.save_weights(f"{folder}/m.weights.h5")
+            loaded.load_weights(f"{folder}/m.weights.h5")
+        elif way == "checkpoint":
+            tf.train.Checkpoint(m=trained).write(f"{folder}/c")
+            tf.train.Checkpoint(m=loaded).read(f"{folder}/c").assert_consumed()
+        elif way == "snapshot":
+            tf_embed.Snapshots(folder, trained).save("s")
+            tf_embed.Snapshots(folder, loaded).load("s")
+        elif way == "files":
+            table.save_to_file_system(folder)
+            other.load_from_file_system(folder)
+        else:
+            Publisher(trained, folder).publish()
+            Follower(loaded, folder).update()
+        ids = tf.constant([[7], [8]], tf.int64)
+        wanted = trained(ids).numpy()
+        np.testing.assert_array_equal(loaded(ids).numpy(), wanted)
+        self.assert_same(self.served(Case(loaded, (ids,))), [wanted])
 
     def test_later_training_leaves_the_export_as_it_is(self):
         v = static_models.filled()
@@ -253,6 +287,15 @@ class RefusedTest(StockTest):
         self.refused("model", "`model` must be a Keras model", TypeError)
         spec = [tf.TensorSpec([None], tf.int64)]
         self.refused(tf.Module(), "`model` must have a `__call__`", TypeError, input_signature=spec)
+
+    @parameterized.parameters("weights", "tables", "resources", "variables", "name")
+    def test_names_that_the_exported_module_needs_itself(self, name: str):
+        signature = [tf.TensorSpec([None], tf.int64)]
+        model = tf.Module()
+        model.v = static_models.filled()
+        function = tf.function(lambda self, ids: self.v.lookup(ids), input_signature=signature)
+        model.__class__ = type("Model", (tf.Module,), {name: function})
+        self.refused(model, f"'tables', 'weights' or 'resources'. Received: {name!r} in ")
 
     def test_other_arguments(self):
         model = CASES["rows"]().model
