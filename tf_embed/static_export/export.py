@@ -72,8 +72,9 @@ def export_static(
     Raises:
         TypeError: If an argument has a wrong type.
         ValueError: If an argument is out of range, `path` exists, the model is not built, a table
-            is sharded over processes, or the model runs an op that only this library or this
-            process has. Nothing is written then.
+            is sharded over processes, a tf.function has the name of an attribute of tf.Module, or
+            the model runs an op that only this library or this process has. Nothing is written
+            then.
 
     Example:
         >>> import tempfile

@@ -29,6 +29,8 @@ POLICIES = {
     "epoch_lfu": tf_embed.TablePolicy(eviction="epoch_lfu", steps_per_epoch=2, track_changes=True),
 }
 
+ADMISSIONS = (tf_embed.CounterAdmission(4), tf_embed.BloomAdmission(4, error_rate=0.001))
+
 
 def train_once(
     variable: tf_embed.Variable, optimizer: keras.optimizers.Optimizer, keys: Any, target: Any
@@ -177,7 +179,7 @@ class FoldTest(parameterized.TestCase):
     def counting(self, eviction: str = "lru") -> tf_embed.Variable:
         """A table whose keys wait for their fourth step."""
         policy = tf_embed.TablePolicy(
-            eviction=eviction, admission=self.admission(4), track_changes=True
+            eviction=eviction, admission=self.admission, track_changes=True
         )
         return tf_embed.Variable(dim=1, name="items", initializer="zeros", policy=policy)
 
@@ -191,7 +193,7 @@ class FoldTest(parameterized.TestCase):
             missing += np.logical_not(table.lookup(keys, return_exists=True)[1].numpy())
         return (missing + 1).tolist()
 
-    @parameterized.parameters(tf_embed.CounterAdmission, tf_embed.BloomAdmission)
+    @parameterized.parameters(*ADMISSIONS)
     def test_counts_of_all_processes_are_kept(self, admission):
         self.admission = admission
         folder, number = os.path.join(self.path, "s"), files.new_number()
@@ -214,7 +216,7 @@ class FoldTest(parameterized.TestCase):
         self.assertEqual(self.steps_until_admitted("again", [10, 11, 12], "lru"), wanted)
         self.assertEqual(manifest.read(os.path.join(self.path, "again")).rows, 3)
 
-    @parameterized.parameters(tf_embed.CounterAdmission, tf_embed.BloomAdmission)
+    @parameterized.parameters(*ADMISSIONS)
     def test_counts_of_a_chain_are_those_of_its_last_save(self, admission):
         self.admission = admission
         first, second = self.counting("lru"), self.counting("lfu")
