@@ -53,6 +53,7 @@ Failure Connection::Open(const Settings& settings, const Address& address,
                                                 std::to_string(settings.connect_timeout_ms) + " ms"
                                           : context->errstr);
   }
+  LimitElements(context->reader);
   if (redisSetTimeout(context, TimeOf(settings.timeout_ms)) != REDIS_OK ||
       redisEnableKeepAlive(context) != REDIS_OK) {
     return Unreachable(address, context->errstr);

@@ -49,6 +49,10 @@ struct FreeReply {
 };
 using Reply = std::unique_ptr<redisReply, FreeReply>;
 
+// Makes a reader refuse an array of more elements than any reply to us has. hiredis allocates as
+// many as the server says, before any of them has come.
+void LimitElements(redisReader* reader);
+
 inline std::string TextOf(const redisReply& reply) { return std::string(reply.str, reply.len); }
 
 class Connection {

@@ -30,6 +30,7 @@ bool ReadSlots(std::string_view bytes) {
     void operator()(redisReader* reader) const { redisReaderFree(reader); }
   };
   const std::unique_ptr<redisReader, Free> reader(redisReaderCreate());
+  redis::LimitElements(reader.get());
   if (redisReaderFeed(reader.get(), bytes.data(), bytes.size()) != REDIS_OK) return false;
   redis::SlotMap slots(kFrom);
   bool taken = false;
