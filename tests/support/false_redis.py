@@ -7,6 +7,11 @@ import socket
 import threading
 from collections.abc import Callable
 
+
+class Raw(bytes):
+    """An answer that is sent as it is."""
+
+
 Answer = int | bytes | None | list["Answer"] | Exception
 
 
@@ -14,6 +19,8 @@ def encoded(answer: Answer) -> bytes:
     """An answer in the protocol. An exception is an error, by its words."""
     if isinstance(answer, Exception):
         return f"-{answer}\r\n".encode()
+    if isinstance(answer, Raw):
+        return answer
     if answer is None:
         return b"$-1\r\n"
     if isinstance(answer, int):

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 from absl.testing import parameterized
-from false_redis import FalseRedis
+from false_redis import FalseRedis, Raw
 
 import tf_embed
 from tf_embed.ops import table_ops
@@ -91,6 +91,14 @@ class RedisMessagesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(
             tf.errors.DataLossError,
             r"Table 'items' is in Redis. The server at .* gave an unexpected reply to HMGET",
+        ):
+            self.find(table)
+
+    def test_a_header_of_too_many_elements_takes_no_memory(self):
+        table = self.table()
+        self.server.rows = lambda _: Raw(b"*1279233332\r\n")  # 10 GB of pointers
+        with self.assertRaisesRegex(
+            tf.errors.AbortedError, "The Redis server at .* was lost: Out of memory"
         ):
             self.find(table)
 
