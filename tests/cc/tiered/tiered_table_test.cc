@@ -323,6 +323,28 @@ TEST_P(TieredTableTest, TheLargestSlotOfRowsThatCantBeReadIsAnError) {
   EXPECT_EQ(before, after);
 }
 
+TEST_P(TieredTableTest, APassThatCantReadTheStoreChangesNoRow) {
+  // The second half of a row follows the first.
+  Rule rule = Rule::Of<EmaRowwiseAdagradRule>(kDim, {1e-7, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5}, 0.05);
+  const std::vector<int64_t> keys = KeysUpTo(100);
+  const std::vector<float> gradients(keys.size() * kDim, 1.0f);
+  rule.step = 1;
+  ASSERT_TRUE(table->Apply(context, Batch(keys), gradients.data(), DataType::kFloat, rule).ok());
+  context.training = true;
+  Get({ColdKey(*store, keys)});  // in both tiers, and unchanged
+  context.training = false;
+  const std::vector<float> before = Get(keys);
+  store->FailScans(true);
+  EXPECT_EQ(StatusCode::kUnavailable, table->FinishStep(context, rule).code());
+  store->FailScans(false);
+  EXPECT_EQ(before, Get(keys));
+  for (int64_t key = 1000; key < 1200; ++key) Put({key}, 1.0f);  // all others go down
+  EXPECT_EQ(before, Get(keys));
+  ASSERT_TRUE(table->FinishStep(context, rule).ok());
+  const std::vector<float> after = Get(keys);
+  for (size_t i = kDim - 1; i < after.size(); i += kDim) EXPECT_NE(before[i], after[i]) << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(Caches, TieredTableTest, testing::ValuesIn(kCaches), NameOfCache);
 
 // Threads.
