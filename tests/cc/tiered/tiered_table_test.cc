@@ -82,6 +82,51 @@ TEST_P(TieredTableTest, EvaluationMovesNoRow) {
   EXPECT_EQ(200u - before.cache_rows, after.cache_misses - before.cache_misses);
 }
 
+TEST_P(TieredTableTest, AKeyOfATrainingFindIsAHitOrAMissOnce) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  const TableStats before = table->Stats();
+  context.training = true;
+  Get(KeysUpTo(300));  // more cold rows than may come up together
+  const TableStats after = table->Stats();
+  EXPECT_EQ(200u, after.hits - before.hits);
+  EXPECT_EQ(100u, after.misses - before.misses);
+}
+
+TEST_P(TieredTableTest, KeysThatAreHeldBackAreMisses) {
+  TableOptions options = Options();
+  options.policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
+  table = NewTieredTable(options, 8, &store, GetParam().new_cache, GetParam().new_lower);
+  ASSERT_NE(nullptr, table);
+  std::vector<float> weights(50 * kDim);
+  const auto find_or_insert = [&](bool training) {
+    context.training = training;
+    const Status status =
+        table->FindOrInsert(context, Batch(KeysUpTo(50)), DefaultRows(), weights.data(), nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+  };
+  find_or_insert(true);
+  EXPECT_EQ(0u, table->size());
+  EXPECT_EQ(50u, table->Stats().misses);
+  find_or_insert(false);
+  EXPECT_EQ(50u, table->size());
+  EXPECT_EQ(100u, table->Stats().misses);
+  find_or_insert(false);
+  EXPECT_EQ(50u, table->Stats().hits);
+  EXPECT_EQ(100u, table->Stats().misses);
+}
+
+TEST_P(TieredTableTest, ARowThatGoesDownCountsOnce) {
+  const size_t rows = 1000;
+  table = NewTieredTable(Options(), 100, nullptr, GetParam().new_cache, GetParam().new_lower);
+  ASSERT_NE(nullptr, table);
+  for (int64_t key = 0; key < static_cast<int64_t>(rows); key += 20) {
+    Put(Batch(KeysFrom(key, 20)), 1.0f);
+  }
+  const TableStats stats = table->Stats();
+  EXPECT_EQ(rows, stats.demoted + stats.cache_rows);
+  EXPECT_EQ(0u, stats.demoted_unwritten);
+}
+
 TEST_P(TieredTableTest, EvictionsAreNeitherHitsNorMisses) {
   struct Log : EvictionSink {
     Status Evict(const WholeRows& rows, const RuleSlots&) override {
