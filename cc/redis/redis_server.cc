@@ -86,6 +86,7 @@ RedisServer::~RedisServer() {
 
 Status RedisServer::Failed(TfEmbedRedisCode code, const char* error) const {
   const std::string message = "Table '" + table_ + "' is in Redis. " + error;
+  if (code == TF_EMBED_REDIS_NO_MEMORY) return Status::ResourceExhausted([&] { return message; });
   return code == TF_EMBED_REDIS_LOST ? Status::Aborted(message)
                                      : Status::FailedPrecondition(message);
 }

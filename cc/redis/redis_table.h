@@ -76,6 +76,9 @@ class RedisTable final : public Table, public TableMaintenance {
   Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
                      double* largest) const override;
   Status Shrink(const ExecContext&) override { return Status(); }
+  // The first batch tells the rule to `rule`, and the last, which has no rows, fails if another
+  // process has changed the rule since. So a caller that asks for it in between has that of all
+  // rows.
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
   // A HostTable, which TakeContent writes to the server.
   std::unique_ptr<Table> NewEmpty(size_t init_size,
@@ -87,6 +90,12 @@ class RedisTable final : public Table, public TableMaintenance {
   // The metadata read last, and its bytes on the server.
   struct KnownMeta : RedisMeta {
     std::string bytes;
+  };
+
+  // The state of an export.
+  struct Export {
+    std::shared_ptr<const KnownMeta> meta;  // of all its rows
+    RedisRows::Scan scan;
   };
 
   // Rows of distinct keys as read. The weights and slots of absent keys are unspecified.
@@ -116,6 +125,9 @@ class RedisTable final : public Table, public TableMaintenance {
   Status MakeMeta(const RedisMeta& meta) const;
   // Sets the table's rule, given the locks held.
   Status ChangeRule(const RuleSlots& rule) const;
+
+  // Fails if the rule on the server is not that of `meta`.
+  Status CheckGeneration(const KnownMeta& meta) const;
 
   RowLayout LayoutOf(const RuleSlots& rule) const {
     return RowLayout(options_.value_type, options_.dim, rule);

@@ -197,12 +197,21 @@ Status RedisTable::Clear(const ExecContext& context) {
   });
 }
 
+Status RedisTable::CheckGeneration(const KnownMeta& meta) const {
+  std::string bytes;
+  RedisMeta now;
+  TF_EMBED_RETURN_IF_ERROR(rows_->GetMeta(&bytes));
+  if (bytes == meta.bytes || bytes.empty()) return Status();
+  TF_EMBED_RETURN_IF_ERROR(Learn(bytes));
+  TF_EMBED_RETURN_IF_ERROR(RedisMeta::Decode(bytes, &now));
+  if (now.generation == meta.generation) return Status();
+  return Status::FailedPrecondition("The optimizer of table '" + options_.name + "' in Redis at " +
+                                    rows_->address() +
+                                    " was changed while all of its rows were read. Try again.");
+}
+
 Status RedisTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
   return WithMemory(options_.name, [&]() -> Status {
-    struct Export {
-      std::shared_ptr<const KnownMeta> meta;
-      RedisRows::Scan scan;
-    };
     if (cursor->kept == nullptr) {
       auto begun = std::make_shared<Export>();
       std::string bytes;
@@ -231,11 +240,12 @@ Status RedisTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows*
     TF_EMBED_RETURN_IF_ERROR(
         rows->Resize(keys.size(), layout.weight_bytes, layout.wide_slot_bytes, 0));
     rows->size = keys.size();
+    ++cursor->next;
+    cursor->done = keys.empty();
+    if (cursor->done) return CheckGeneration(*state.meta);
     std::copy(keys.begin(), keys.end(), rows->keys.data());
     std::copy(weights.begin(), weights.end(), rows->weights.data());
     std::copy(slots.begin(), slots.end(), rows->slots.data());
-    ++cursor->next;
-    cursor->done = state.scan.done;
     return Status();
   });
 }
@@ -243,11 +253,12 @@ Status RedisTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows*
 Status RedisTable::LargestSlot(const ExecContext&, const RuleSlots& rule, size_t slot,
                                double* largest) const {
   *largest = 0.0;
-  if (!SameRule(Known()->rule, rule) || slot >= rule.slots_per_row()) return Status();
+  if (slot >= rule.slots_per_row()) return Status();
   constexpr size_t kRows = 4096;
   WholeRows rows(options_.allocator);
   for (ExportCursor cursor; !cursor.done;) {
     TF_EMBED_RETURN_IF_ERROR(ExportBatch(kRows, &cursor, &rows));
+    if (!SameRule(static_cast<const Export*>(cursor.kept.get())->meta->rule, rule)) return Status();
     DispatchSlots(options_.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
       const T* const slots = reinterpret_cast<const T*>(rows.slots.data());
@@ -274,8 +285,10 @@ Status RedisTable::TakeContent(const ExecContext& context, Table* other) {
     SetInitializer(other->initializer());
     TF_EMBED_RETURN_IF_ERROR(rows_->Clear());
     TF_EMBED_RETURN_IF_ERROR(ChangeRule(other->rule()));
-    const uint32_t generation = Known()->generation;
+    const std::shared_ptr<const KnownMeta> meta = Known();
     const RowLayout layout = LayoutOf(other->rule());
+    // Another process may have changed the rule since.
+    if (!SameRule(meta->rule, other->rule())) return RuleWasChanged(options_.name);
     const size_t value_bytes =
         sizeof(RedisRowHeader) + layout.weight_bytes + layout.wide_slot_bytes;
     constexpr size_t kRows = size_t{1} << 16;
@@ -286,7 +299,7 @@ Status RedisTable::TakeContent(const ExecContext& context, Table* other) {
       std::vector<RedisRows::Change> changes(rows.size);
       for (size_t i = 0; i < rows.size; ++i) {
         char* const value = values.data() + i * value_bytes;
-        WriteValue({rows_->NewStamp(), generation, 0},
+        WriteValue({rows_->NewStamp(), meta->generation, 0},
                    rows.weights.data() + i * layout.weight_bytes, layout.weight_bytes,
                    rows.slots.data() + i * layout.wide_slot_bytes, layout.wide_slot_bytes, value);
         changes[i] = {rows.keys[i], 0, {value, value_bytes}};

@@ -29,16 +29,25 @@ struct Wanted {
   }
 };
 
+// Begins the export of a table. If the table is shared, reads the first rows, which tell the rule
+// of all rows to HeaderOf: another process may have changed it.
+absl::Status Begin(TableResource* table, ExportCursor* cursor, WholeRows* rows) {
+  if (!table->is_shared()) return absl::OkStatus();
+  return ToTensorFlow(table->shard(0)->maintenance()->ExportBatch(1, cursor, rows));
+}
+
 // Blocks writers until it returns. They then run while the disk flushes.
 absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* save) {
   StringKeyScope string_scope(table, KeyUse::kRead);
   PausedTables paused(table->allocator());
   TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+  WholeRows rows(table->allocator());
+  ExportCursor begun;
+  TF_RETURN_IF_ERROR(Begin(table, &begun, &rows));
   RowFileHeader header;
   TF_RETURN_IF_ERROR(HeaderOf(table, &header));
   header.has_links = wanted.links && wanted.with_slots && CanLink(*table, *save);
   if (!wanted.with_slots) LeaveSlotsOut(&header);
-  WholeRows rows(table->allocator());
   for (size_t number = 0; number < table->num_shards(); ++number) {
     Table* const shard = table->shard(number);
     ShardFile file(table, save, static_cast<size_t>(wanted.buffer_bytes));
@@ -48,8 +57,11 @@ absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* 
       const ExecContext context = ExecContext::Serial().Holding(Held::kPaused);
       TF_RETURN_IF_ERROR(file.AppendLinks(context, shard, &linked));
     }
+    ExportCursor cursor = std::exchange(begun, ExportCursor());
     // Rows in linked files are skipped here.
-    for (ExportCursor cursor{0, false, &linked}; !cursor.done;) {
+    cursor.linked = &linked;
+    if (table->is_shared()) TF_RETURN_IF_ERROR(file.Append(&rows));
+    while (!cursor.done) {
       TF_RETURN_IF_ERROR(
           ToTensorFlow(shard->maintenance()->ExportBatch(file.rows_of_block(), &cursor, &rows)));
       TF_RETURN_IF_ERROR(file.Append(&rows));

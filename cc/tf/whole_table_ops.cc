@@ -179,7 +179,7 @@ class ExportOp : public TableOp {
       parts->emplace_back(table->allocator());
       TF_RETURN_IF_ERROR(
           ToTensorFlow(maintenance->ExportBatch(kExportRows, &cursor, &parts->back())));
-      // Reading the first part determined the rule.
+      // Reading the first part determined the rule. Reading the last fails if it has changed.
       if (parts->size() == 1) TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, meta));
     }
     return absl::OkStatus();

@@ -303,6 +303,7 @@ Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch,
     }
     TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch, wanted));
   }
+  counters_.found_again.fetch_add(part.size, std::memory_order_relaxed);
   ExecContext reading = context;
   reading.training = false;
   return Find(reading, part, defaults, weights, exists, slots);
@@ -521,13 +522,16 @@ Status TieredTable::TakeRule(const ExecContext& context, const RuleSlots& rule) 
 
 Status TieredTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                                  const DefaultRows& defaults, void* weights, bool* exists) {
+  const bool plans = options_.policy.plans_writes();
   Write write;
   const auto verb = [&](const ExecContext& inner, const KeyBatch& part) {
+    // The find below has counted the keys.
+    if (plans) counters_.found_again.fetch_add(part.size, std::memory_order_relaxed);
     return cache_->FindOrInsert(inner, part, defaults, weights, exists);
   };
   write.verb = std::cref(verb);
-  write.finds = true;
-  if (!options_.policy.plans_writes()) return Run(context, batch, write);
+  write.finds = !plans;
+  if (!plans) return Run(context, batch, write);
   // Keys without a row take their defaults from here.
   Buffer<bool> own(options_.allocator);
   Keys absent(options_.allocator);
@@ -539,7 +543,6 @@ Status TieredTable::FindOrInsert(const ExecContext& context, const KeyBatch& bat
   TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists, &absent));
   if (absent.size == 0) return Status();
   write.admits = context.training ? Admits::kPeeked : Admits::kAll;
-  counters_.found_again.fetch_add(absent.size, std::memory_order_relaxed);
   return Run(context, absent.Batch(batch), write);
 }
 

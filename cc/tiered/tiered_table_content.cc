@@ -75,8 +75,9 @@ Status TieredTable::FinishStep(const ExecContext& context, const Rule& rule) {
   if (!TablePass(rule).IsDue()) return Status();
   const ReplaceLocks alone(locks_, context);
   const ExecContext inner = context.Holding(Held::kWriting);
-  TF_EMBED_RETURN_IF_ERROR(cache_->FinishStep(inner, rule));
-  // Shared rows changed in the cache. Cold rows go through a temporary table in batches.
+  // The scan comes first, because it may fail, and no row has changed then. The store loses its
+  // copies of shared rows before they change in the cache. Otherwise they would come back after a
+  // failure in between. Cold rows go through a temporary table in batches.
   Keys cold(options_.allocator);
   WholeRows rows(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(cold.Resize(store_->size()));
@@ -86,6 +87,7 @@ Status TieredTable::FinishStep(const ExecContext& context, const Rule& rule) {
     cold.size += rows.size;
   }
   TF_EMBED_RETURN_IF_ERROR(EraseShared());
+  TF_EMBED_RETURN_IF_ERROR(cache_->FinishStep(inner, rule));
   for (size_t begin = 0; begin < cold.size; begin += kPassRows) {
     const size_t count = std::min(kPassRows, cold.size - begin);
     TF_EMBED_RETURN_IF_ERROR(

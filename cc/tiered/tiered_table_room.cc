@@ -123,8 +123,9 @@ Status TieredTable::PutRows(const ExecContext& inner, WholeRows* rows,
     TF_EMBED_RETURN_IF_ERROR(
         cache_->eviction()->FindStatistics(inner, batch, rows->statistics.data(), exists.data()));
   }
+  TF_EMBED_RETURN_IF_ERROR(store_->Put(inner, *rows, after));
   counters_.written.fetch_add(rows->size, std::memory_order_relaxed);
-  return store_->Put(inner, *rows, after);
+  return Status();
 }
 
 Status TieredTable::WriteVictims(const ExecContext& inner, const Keys& stay, size_t most,
@@ -165,6 +166,8 @@ Status TieredTable::WriteVictims(const ExecContext& inner, const Keys& stay, siz
     const size_t before = victims->size;
     TF_EMBED_RETURN_IF_ERROR(ForEachVictim(inner, stay, std::min(kWrittenTogether, most - before),
                                            kWrittenTogether, std::cref(write)));
+    // A new pass over the cache comes to the same rows again.
+    victims->MakeDistinct();
     if (victims->size == before) break;
   }
   return Status();

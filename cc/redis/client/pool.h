@@ -20,51 +20,58 @@ class Pool {
 
   const Address& address() const { return address_; }
 
-  // A connection in exclusive use. The destructor returns it to the pool, unless it is broken.
+  // A connection in exclusive use. The destructor returns it to the pool if it is clean, and drops
+  // it otherwise. So no exception leaves replies to the next caller.
   class Lease {
    public:
     Lease(Pool* pool, std::unique_ptr<Connection> connection)
         : pool_(pool), connection_(std::move(connection)) {}
     Lease(Lease&& other) noexcept
-        : pool_(std::exchange(other.pool_, nullptr)), connection_(std::move(other.connection_)) {}
+        : pool_(std::exchange(other.pool_, nullptr)),
+          connection_(std::move(other.connection_)),
+          is_clean_(other.is_clean_) {}
     ~Lease() {
+      if (!is_clean_) connection_.reset();
       if (pool_ != nullptr) pool_->GiveBack(std::move(connection_));
     }
     Connection* operator->() const { return connection_.get(); }
-    // Drops the connection: replies are outstanding, or it is lost.
-    void Break() { connection_.reset(); }
+    // Says that the connection works and no reply is outstanding.
+    void Clean() { is_clean_ = true; }
 
    private:
+    friend class Pool;
+
     Pool* pool_;
     std::unique_ptr<Connection> connection_;
+    bool is_clean_ = false;
   };
 
   // Takes an idle connection or makes one. Waits if the limit is reached.
   Failure Take(std::vector<Lease>* leases) {
     std::unique_ptr<Connection> connection;
+    leases->reserve(leases->size() + 1);
     {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [this] { return !idle_.empty() || taken_ < settings_.max_connections; });
-      ++taken_;
+      // Makes room for all connections now, because GiveBack must not fail.
+      idle_.reserve(idle_.size() + static_cast<size_t>(taken_) + 1);
       while (!idle_.empty() && connection == nullptr) {
         connection = std::move(idle_.back());
         idle_.pop_back();
         // For example after a server restart.
         if (connection->IsClosed()) connection.reset();
       }
+      ++taken_;
     }
-    Failure failure;
-    if (connection == nullptr) failure = Connection::Open(settings_, address_, &connection);
-    if (failure.ok()) {
-      leases->emplace_back(this, std::move(connection));
-    } else {
-      GiveBack(nullptr);
-    }
+    Lease& lease = leases->emplace_back(this, std::move(connection));
+    if (lease.connection_ != nullptr) return {};
+    Failure failure = Connection::Open(settings_, address_, &lease.connection_);
+    if (!failure.ok()) leases->pop_back();
     return failure;
   }
 
  private:
-  void GiveBack(std::unique_ptr<Connection> connection) {
+  void GiveBack(std::unique_ptr<Connection> connection) noexcept {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       --taken_;

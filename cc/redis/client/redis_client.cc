@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -137,7 +138,9 @@ struct TfEmbedRedisClient {
   Failure Open() {
     if (settings_.is_cluster) return LearnSlots();
     std::vector<Pool::Lease> leases;
-    return PoolOf(0)->Take(&leases);
+    Failure failure = PoolOf(0)->Take(&leases);
+    if (failure.ok()) leases[0].Clean();
+    return failure;
   }
 
   Failure Run(const TfEmbedRedisCommand* commands, size_t count, void* receiver,
@@ -231,7 +234,7 @@ struct TfEmbedRedisClient {
       Failure failure = pool->Take(&leases);
       if (failure.ok()) {
         failure = leases[0]->Ask({"CLUSTER", "SLOTS"}, &reply);
-        if (!failure.ok()) leases[0].Break();
+        if (failure.ok()) leases[0].Clean();
       }
       if (failure.ok()) {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -273,12 +276,14 @@ struct TfEmbedRedisClient {
         all_sent = all_sent && channel.sent == channel.commands.size();
       }
     }
-    if (failure.ok()) return failure;
+    if (failure.ok()) {
+      for (Pool::Lease& lease : leases) lease.Clean();
+      return failure;
+    }
     for (auto& [server, channel] : channels) {
       round->again.insert(round->again.end(), channel.commands.begin() + channel.received,
                           channel.commands.end());
     }
-    for (Pool::Lease& lease : leases) lease.Break();
     return failure;
   }
 
@@ -359,6 +364,8 @@ TfEmbedRedisCode Guarded(char* error, const Action& act) {
   try {
     const Failure failure = act();
     return failure.ok() ? TF_EMBED_REDIS_OK : tell(failure.code, failure.message.c_str());
+  } catch (const std::bad_alloc&) {
+    return tell(TF_EMBED_REDIS_NO_MEMORY, "There is no memory for its commands and their replies.");
   } catch (const std::exception& thrown) {
     return tell(TF_EMBED_REDIS_REFUSED, thrown.what());
   }

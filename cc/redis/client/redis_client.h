@@ -63,8 +63,9 @@ typedef struct TfEmbedRedisReply {
 
 typedef enum {
   TF_EMBED_REDIS_OK = 0,
-  TF_EMBED_REDIS_LOST = 1,    // the server is unreachable or silent
-  TF_EMBED_REDIS_REFUSED = 2  // the server rejects the client
+  TF_EMBED_REDIS_LOST = 1,      // the server is unreachable or silent
+  TF_EMBED_REDIS_REFUSED = 2,   // the server rejects the client
+  TF_EMBED_REDIS_NO_MEMORY = 3  // of this process
 } TfEmbedRedisCode;
 
 // Receives the reply of command `index`. The reply is valid during the call.

@@ -131,6 +131,40 @@ TEST(RedisTable, AnotherRuleOfAnotherProcessReplacesSlotsForGood) {
   EXPECT_EQ(std::vector<float>{1}, RowOf(*other, 7));
 }
 
+TEST(RedisTable, TheLargestSlotIsOfTheRuleThatTheRowsHaveNow) {
+  const RedisOptions redis = Server().Options();
+  const auto one = OpenTable(Options(1), redis), other = OpenTable(Options(1), redis);
+  const RuleSlots momentum = FusedSlots(RuleKind::kMomentum, 1, 0.5), sgd = RuleSlots();
+  const float row[] = {1}, slots[] = {9};
+  ASSERT_TRUE(other->SetRule(momentum).ok());
+  ASSERT_TRUE(other->InsertOrAssign(kSerial, Batch{7}, row, {&momentum, slots}).ok());
+  EXPECT_EQ(9.0, LargestSlot(*one, kSerial, momentum, 0)) << "which it has not heard of";
+  ASSERT_TRUE(other->SetRule(sgd).ok());
+  EXPECT_EQ(0.0, LargestSlot(*one, kSerial, momentum, 0)) << "there are no slots any more";
+}
+
+TEST(RedisTable, AnExportBesideANewRuleIsAnError) {
+  const RedisOptions redis = Server().Options();
+  const auto one = OpenTable(Options(1), redis), other = OpenTable(Options(1), redis);
+  ASSERT_TRUE(Put(one.get(), 7, 1).ok());
+  const RuleSlots adagrad = FusedSlots(RuleKind::kAdagrad, 1, 0.25);
+  WholeRows rows(HostAllocator());
+  ExportCursor cursor;
+  ASSERT_TRUE(one->ExportBatch(100, &cursor, &rows).ok());
+  EXPECT_EQ(1u, rows.size);
+  ASSERT_TRUE(other->SetRule(adagrad).ok());
+  Status status;
+  while (status.ok() && !cursor.done) status = one->ExportBatch(100, &cursor, &rows);
+  ExpectSays(status, StatusCode::kFailedPrecondition,
+             "was changed while all of its rows were read. Try again.");
+  size_t count = 0;
+  for (cursor = ExportCursor(); !cursor.done; count += rows.size) {
+    ASSERT_TRUE(one->ExportBatch(100, &cursor, &rows).ok());
+    EXPECT_TRUE(SameRule(adagrad, one->rule()));
+  }
+  EXPECT_EQ(1u, count);
+}
+
 TEST(RedisTable, AWriteThatIsSentTwiceIsNotLost) {
   std::unique_ptr<RedisRows> rows;
   ASSERT_TRUE(RedisRows::Open("items", Server().Options(), &rows).ok());

@@ -82,6 +82,51 @@ TEST_P(TieredTableTest, EvaluationMovesNoRow) {
   EXPECT_EQ(200u - before.cache_rows, after.cache_misses - before.cache_misses);
 }
 
+TEST_P(TieredTableTest, AKeyOfATrainingFindIsAHitOrAMissOnce) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  const TableStats before = table->Stats();
+  context.training = true;
+  Get(KeysUpTo(300));  // more cold rows than may come up together
+  const TableStats after = table->Stats();
+  EXPECT_EQ(200u, after.hits - before.hits);
+  EXPECT_EQ(100u, after.misses - before.misses);
+}
+
+TEST_P(TieredTableTest, KeysThatAreHeldBackAreMisses) {
+  TableOptions options = Options();
+  options.policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
+  table = NewTieredTable(options, 8, &store, GetParam().new_cache, GetParam().new_lower);
+  ASSERT_NE(nullptr, table);
+  std::vector<float> weights(50 * kDim);
+  const auto find_or_insert = [&](bool training) {
+    context.training = training;
+    const Status status =
+        table->FindOrInsert(context, Batch(KeysUpTo(50)), DefaultRows(), weights.data(), nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+  };
+  find_or_insert(true);
+  EXPECT_EQ(0u, table->size());
+  EXPECT_EQ(50u, table->Stats().misses);
+  find_or_insert(false);
+  EXPECT_EQ(50u, table->size());
+  EXPECT_EQ(100u, table->Stats().misses);
+  find_or_insert(false);
+  EXPECT_EQ(50u, table->Stats().hits);
+  EXPECT_EQ(100u, table->Stats().misses);
+}
+
+TEST_P(TieredTableTest, ARowThatGoesDownCountsOnce) {
+  const size_t rows = 1000;
+  table = NewTieredTable(Options(), 100, nullptr, GetParam().new_cache, GetParam().new_lower);
+  ASSERT_NE(nullptr, table);
+  for (int64_t key = 0; key < static_cast<int64_t>(rows); key += 20) {
+    Put(Batch(KeysFrom(key, 20)), 1.0f);
+  }
+  const TableStats stats = table->Stats();
+  EXPECT_EQ(rows, stats.demoted + stats.cache_rows);
+  EXPECT_EQ(0u, stats.demoted_unwritten);
+}
+
 TEST_P(TieredTableTest, EvictionsAreNeitherHitsNorMisses) {
   struct Log : EvictionSink {
     Status Evict(const WholeRows& rows, const RuleSlots&) override {
@@ -321,6 +366,28 @@ TEST_P(TieredTableTest, TheLargestSlotOfRowsThatCantBeReadIsAnError) {
   store->FailScans(false);
   ASSERT_TRUE(table->LargestSlot(context, rule.slots, 0, &after).ok());
   EXPECT_EQ(before, after);
+}
+
+TEST_P(TieredTableTest, APassThatCantReadTheStoreChangesNoRow) {
+  // The second half of a row follows the first.
+  Rule rule = Rule::Of<EmaRowwiseAdagradRule>(kDim, {1e-7, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5}, 0.05);
+  const std::vector<int64_t> keys = KeysUpTo(100);
+  const std::vector<float> gradients(keys.size() * kDim, 1.0f);
+  rule.step = 1;
+  ASSERT_TRUE(table->Apply(context, Batch(keys), gradients.data(), DataType::kFloat, rule).ok());
+  context.training = true;
+  Get({ColdKey(*store, keys)});  // in both tiers, and unchanged
+  context.training = false;
+  const std::vector<float> before = Get(keys);
+  store->FailScans(true);
+  EXPECT_EQ(StatusCode::kUnavailable, table->FinishStep(context, rule).code());
+  store->FailScans(false);
+  EXPECT_EQ(before, Get(keys));
+  for (int64_t key = 1000; key < 1200; ++key) Put({key}, 1.0f);  // all others go down
+  EXPECT_EQ(before, Get(keys));
+  ASSERT_TRUE(table->FinishStep(context, rule).ok());
+  const std::vector<float> after = Get(keys);
+  for (size_t i = kDim - 1; i < after.size(); i += kDim) EXPECT_NE(before[i], after[i]) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Caches, TieredTableTest, testing::ValuesIn(kCaches), NameOfCache);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pathlib
 import re
 import tempfile
 import time
@@ -240,7 +241,7 @@ class ExpiryTest(tf.test.TestCase):
         self.assertEqual([int(v.size()) for v in variables], [0, 300])
 
 
-class SavedTest(tf.test.TestCase):
+class SavedTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_checkpoint_goes_into_memory_and_back(self):
         v = tf_embed.Variable(dim=2, storage=_server.storage(restore="always"))
         in_memory = tf_embed.Variable(dim=2)
@@ -266,6 +267,30 @@ class SavedTest(tf.test.TestCase):
         v.clear()
         tf.train.Checkpoint(v=v).restore(path)
         self.assertAllEqual(v.lookup([1]), [[1.0]])
+
+    @parameterized.parameters((None, "adam"), ("adam", "sgd"), ("adam", "adagrad"))
+    def test_a_save_has_the_slots_of_the_optimizer_that_another_process_set(self, first, second):
+        def variable(optimizer):
+            v = tf_embed.Variable(dim=4, storage=_server.storage(table=f"{first}_{second}"))
+            if optimizer is not None:
+                train(v, optimizer)
+            return v
+
+        def train(v, name):
+            optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.get(name))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf_embed.embedding_lookup(v, tf.range(50, dtype=tf.int64)))
+            trained = v.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+
+        def saved_bytes(v):
+            folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+            v.save_to_file_system(folder)
+            return sum(os.path.getsize(path) for path in pathlib.Path(folder).rglob("*.rows*"))
+
+        saver = variable(first)
+        other = variable(second)
+        self.assertEqual(saved_bytes(saver), saved_bytes(other))
 
     def test_a_keras_file_has_the_rows_and_no_password(self):
         server = RedisProcess("--requirepass", "sesame")

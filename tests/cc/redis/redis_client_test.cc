@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Redis client when memory is short: each operator new of a call fails once.
+#include "cc/redis/client/redis_client.h"
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/redis/redis_process.h"
+
+namespace {
+
+// Calls of operator new in this thread before the one that fails.
+thread_local int64_t news_to_pass = INT64_MAX;
+
+}  // namespace
+
+// Not inlined, or g++ takes malloc and operator delete for a mismatch.
+__attribute__((noinline)) void* operator new(size_t bytes) {
+  if (news_to_pass <= 0) {
+    news_to_pass = INT64_MAX;
+    throw std::bad_alloc();
+  }
+  --news_to_pass;
+  if (void* const memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace tf_embed {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class RedisClient : public testing::Test {
+ protected:
+  void SetUp() override {
+    const RedisOptions options = server_.Options();
+    // Not apart from this program, so that it takes the operator new above.
+    void* const library = dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(nullptr, library) << dlerror();
+    api_ = reinterpret_cast<decltype(&TfEmbedRedisGetApi)>(dlsym(library, "TfEmbedRedisGetApi"))();
+    const TfEmbedRedisServer server{options.host.c_str(), options.port, "", "", 0, 10000, 10000, 0,
+                                    /*max_connections=*/1};
+    char error[TF_EMBED_REDIS_MAX_ERROR];
+    ASSERT_EQ(TF_EMBED_REDIS_OK, api_->open(&server, &client_, error)) << error;
+  }
+  void TearDown() override {
+    if (client_ != nullptr) api_->close(client_);
+  }
+
+  // Runs commands. `last` receives the text of the last reply to come, or of its first element.
+  TfEmbedRedisCode Run(const std::vector<Words>& commands, int64_t news, std::string* last) {
+    std::vector<std::vector<TfEmbedRedisBytes>> parts(commands.size());
+    std::vector<TfEmbedRedisCommand> list;
+    for (size_t i = 0; i < commands.size(); ++i) {
+      for (const std::string& word : commands[i]) parts[i].push_back({word.data(), word.size()});
+      list.push_back({parts[i].data(), parts[i].size(), 0});
+    }
+    char text[64] = "";
+    const auto take = [](void* to, size_t, const TfEmbedRedisReply* reply) {
+      const TfEmbedRedisBytes& bytes =
+          reply->num_elements > 0 ? reply->elements[0].bytes : reply->bytes;
+      std::memcpy(to, bytes.data, bytes.size);
+      static_cast<char*>(to)[bytes.size] = '\0';
+    };
+    char error[TF_EMBED_REDIS_MAX_ERROR];
+    news_to_pass = news;
+    const TfEmbedRedisCode code = api_->run(client_, list.data(), list.size(), text, take, error);
+    failed_ = news != INT64_MAX && news_to_pass > news;
+    news_to_pass = INT64_MAX;
+    *last = text;
+    return code;
+  }
+
+  RedisProcess server_;
+  const TfEmbedRedisApi* api_ = nullptr;
+  TfEmbedRedisClient* client_ = nullptr;
+  bool failed_ = false;  // an operator new of the last call
+};
+
+TEST_F(RedisClient, AfterACallWithoutMemoryTheNextOneGetsItsOwnReplies) {
+  std::string last;
+  ASSERT_EQ(TF_EMBED_REDIS_OK,
+            Run({{"HSET", "h", "a", "row-a", "b", "row-b", "c", "row-c"}}, INT64_MAX, &last));
+  int64_t news = 0;
+  for (;; ++news) {
+    SCOPED_TRACE(news);
+    const TfEmbedRedisCode code =
+        Run({{"HMGET", "h", "a"}, {"HMGET", "h", "a", "b"}, {"HMGET", "h", "b"}}, news, &last);
+    if (!failed_) break;
+    EXPECT_EQ(TF_EMBED_REDIS_NO_MEMORY, code);
+    ASSERT_EQ(TF_EMBED_REDIS_OK, Run({{"HMGET", "h", "c"}}, INT64_MAX, &last));
+    EXPECT_EQ("row-c", last);
+  }
+  EXPECT_EQ("row-b", last);
+  EXPECT_GT(news, 5);
+}
+
+}  // namespace
+}  // namespace tf_embed
