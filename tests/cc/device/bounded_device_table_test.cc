@@ -138,7 +138,8 @@ TEST_F(DeviceTableRules, AChangeOfRowsSaysWhatBoundsIt) {
           .ok());
   const Status status = StepOfAdam(table.get(), 1);
   EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
-  for (const char* part : {"'items'", "max_bytes=3000000", "10000 rows", "optimizer"}) {
+  for (const char* part : {"'items' can't change its optimizer within its bounds of bytes",
+                           "max_bytes=3000000", "10000 rows"}) {
     EXPECT_NE(std::string::npos, status.message().find(part)) << status.message();
   }
   EXPECT_EQ(kRows, table->size());
