@@ -101,6 +101,7 @@ class CopyingTable final : public Table,
     table_->maintenance()->SetInitializer(initializer);
   }
   size_t size() const override { return table_->size(); }
+  Status Count(size_t* count) const override { return table_->Count(count); }
   RuleSlots rule() const override { return table_->rule(); }
   TableMaintenance* maintenance() override {
     return table_->maintenance() != nullptr ? this : nullptr;

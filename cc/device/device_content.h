@@ -40,6 +40,8 @@ class DeviceArray {
     if (size == 0) return Status();
     data_ = static_cast<T*>(device_.Allocate(context_, size * sizeof(T)));
     if (data_ == nullptr) {
+      // A failure of another kind is no lack of memory.
+      TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
       return Status::ResourceExhausted([size] {
         return "No device memory for " + std::to_string(size * sizeof(T)) +
                " bytes of scratch space.";
@@ -72,7 +74,11 @@ class DeviceArray {
 
 template <class Device>
 class DeviceContent {
+  using Slabs = DeviceSlabs<Device>;
+
  public:
+  using Added = typename Slabs::Added;
+
   // Allocations beyond the bytes that the options allow are not tried.
   DeviceContent(const Device& device, const DeviceOptions& options, const RowLayout& layout,
                 RowInitializer initializer)
@@ -133,11 +139,14 @@ class DeviceContent {
     row_bound.RequestUpdate(device_, context, counts_);
   }
 
-  // The number of rows, read from the device.
-  uint64_t Rows(const ExecContext& context) const {
+  // Reads the number of rows from the device. A failed read leaves `*rows` as it was, so that no
+  // table is taken for an empty one.
+  Status Rows(const ExecContext& context, uint64_t* rows) const {
     TableCounts counts;
     device_.CopyOut(context, counts_, sizeof(counts), &counts);
-    return counts.rows();
+    TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+    *rows = counts.rows();
+    return Status();
   }
 
   // The number of rows that have memory, and places in an index that is not too full.
@@ -172,10 +181,10 @@ class DeviceContent {
       auto* const freed = static_cast<uint32_t*>(Take(context, numbers));
       if (freed == nullptr) return false;
       const typename Slabs::Beside beside{index_bytes() + number_bytes_ + numbers, 0};
-      const typename Slabs::Added added = slabs_.Add(context, layout_.stride, beside, freed);
-      if (added != Slabs::Added::kYes) FreeAll(context, freed, numbers);
-      if (added == Slabs::Added::kNoMemory) return false;
-      if (added == Slabs::Added::kOutOfBounds) break;
+      const Added added = slabs_.Add(context, layout_.stride, beside, freed);
+      if (added != Added::kYes) FreeAll(context, freed, numbers);
+      if (added == Added::kNoMemory) return false;
+      if (added == Added::kOutOfBounds) break;
       number_bytes_ += numbers;
     }
     // Remembered, so that writes to a full table neither wait for the device nor try again.
@@ -183,12 +192,18 @@ class DeviceContent {
     return true;
   }
 
-  // Gives rows the slots of another rule, `slots` on the host; false, and nothing is changed,
-  // without memory.
-  bool ChangeLayout(const ExecContext& context, const RowLayout& layout, const void* slots) {
+  // Gives rows the slots of another rule, `slots` on the host. Changes nothing unless it returns
+  // kYes.
+  Added ChangeLayout(const ExecContext& context, const RowLayout& layout, const void* slots) {
     const DeviceRowLayout changed(layout);
     char* const initial = static_cast<char*>(Take(context, changed.slot_bytes));
-    if (initial == nullptr && changed.slot_bytes > 0) return false;
+    if (initial == nullptr && changed.slot_bytes > 0) return Added::kNoMemory;
+    // Without rows there is nothing to copy, and the bounds need not hold two layouts.
+    uint64_t rows = row_bound.most();
+    if (rows == 0) {
+      ChangeEmptyLayout(context, changed, slots, initial);
+      return Added::kYes;
+    }
     // For a while there are both: `max_row_bytes`, which says where rows are, goes for each alone.
     Slabs slabs(device_, options_);
     const typename Slabs::Beside beside{index_bytes() + number_bytes_ + slabs_.device_bytes(),
@@ -196,11 +211,16 @@ class DeviceContent {
     while (slabs.count() < slabs_.count()) {
       // The lists of free rows go over to the new slabs: row numbers stay.
       uint32_t* const freed = slabs_.view().freed[slabs.count()];
-      if (slabs.Add(context, changed.stride, beside, freed) != Slabs::Added::kYes) {
-        slabs.Free(context, changed.stride);
-        FreeAll(context, initial, changed.slot_bytes);
-        return false;
+      const Added added = slabs.Add(context, changed.stride, beside, freed);
+      if (added == Added::kYes) continue;
+      slabs.Free(context, changed.stride);
+      // Rows may have left of which the host knows nothing yet. Asked here alone, since it waits.
+      if (Rows(context, &rows).ok() && rows == 0) {
+        ChangeEmptyLayout(context, changed, slots, initial);
+        return Added::kYes;
       }
+      FreeAll(context, initial, changed.slot_bytes);
+      return added;
     }
     device_.CopyIn(context, slots, changed.slot_bytes, initial);
     const TableView from = View(StatisticSet());
@@ -210,11 +230,9 @@ class DeviceContent {
     device_.Launch(context, index_.num_places(), kRowCost, ChangeLayoutKernel{from, to});
     slabs_.Swap(&slabs);
     slabs.Free(context, layout_.stride);
-    FreeAll(context, initial_slots_, layout_.slot_bytes);
-    initial_slots_ = initial;
-    layout_ = changed;
+    SetLayout(context, changed, initial);
     full_ = false;
-    return true;
+    return Added::kYes;
   }
 
   // Of a rule of the same slots.
@@ -241,8 +259,6 @@ class DeviceContent {
   RowCountBound<Device> row_bound;
 
  private:
-  using Slabs = DeviceSlabs<Device>;
-
   // An index is full to three quarters at most.
   static constexpr uint64_t kFull = 3;
   static constexpr uint64_t kFullOf = 4;
@@ -262,6 +278,21 @@ class DeviceContent {
   }
   void FreeAll(const ExecContext& context, void* memory, size_t bytes) const {
     if (memory != nullptr) device_.Free(context, memory, bytes);
+  }
+  void SetLayout(const ExecContext& context, const DeviceRowLayout& layout, char* initial_slots) {
+    FreeAll(context, initial_slots_, layout_.slot_bytes);
+    initial_slots_ = initial_slots;
+    layout_ = layout;
+  }
+  // Of a content without rows. Its new rows get the same room, if memory and bounds allow it.
+  void ChangeEmptyLayout(const ExecContext& context, const DeviceRowLayout& layout,
+                         const void* slots, char* initial_slots) {
+    const uint64_t rows = room();
+    Clear(context);
+    SetLayout(context, layout, initial_slots);
+    SetInitialSlots(context, slots);
+    // If it fails, the table grows later, as after a Clear.
+    if (rows > 0) (void)MakeRoom(context, rows);
   }
   void FreeRows(const ExecContext& context) {
     for (uint32_t i = 0; i < slabs_.count(); ++i) {

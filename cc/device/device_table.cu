@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cc/device/copying_table.h"
+#include "cc/device/current_gpu.h"
 #include "cc/device/device_key_sums_inl.h"
 #include "cc/device/device_split_inl.h"
 #include "cc/device/device_table.h"
@@ -110,7 +111,8 @@ __global__ void WriteGroups(const int64_t* keys, const uint32_t* members, const 
 
 // The pool of the scratch memory of batches. A pool that holds more than its threshold, used or
 // not, frees its idle memory at each wait for a stream; in a pool with the rows of a large table,
-// the arrays of each batch would be mapped again. Null if the driver has no pools.
+// the arrays of each batch would be mapped again. Null if there is no memory for a pool: scratch
+// memory then comes from the pool of the tables.
 cudaMemPool_t ScratchPool(int device) {
   constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
   static std::mutex mutex;
@@ -123,34 +125,16 @@ cudaMemPool_t ScratchPool(int device) {
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = device;
   uint64_t kept = kKeptBytes;
+  const OnGpu current(device);
   if (cudaMemPoolCreate(&entry->second, &properties) == cudaSuccess) {
     // If it fails, the pool keeps no memory: slower, and otherwise the same.
     (void)cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &kept);
   } else {
     entry->second = nullptr;
-    (void)cudaGetLastError();  // without a pool: plain memory
+    (void)cudaGetLastError();  // null says it
   }
   return entry->second;
 }
-
-// Makes a GPU the thread's current one while it lives, and then the one that was it before. Calls
-// with a stream need it too: no stream is the default one of the current GPU.
-class OnGpu {
- public:
-  explicit OnGpu(int device) : device_(device) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = device;
-    if (before_ != device) cudaSetDevice(device);
-  }
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-  ~OnGpu() {
-    if (before_ != device_) cudaSetDevice(before_);
-  }
-
- private:
-  const int device_;
-  int before_ = 0;
-};
 
 // Clears the thread's last error, which other callers would take for theirs.
 Status StatusOf(cudaError_t error, int device) {
@@ -268,6 +252,7 @@ class CudaDevice {
     // Null if nothing was sent, or the copy is still in flight.
     const void* Arrived() {
       if (is_under_way_) {
+        const OnGpu current(device_);
         const cudaError_t query = cudaEventQuery(sent_);
         if (query == cudaErrorNotReady) (void)cudaGetLastError();  // not an error
         is_under_way_ = query != cudaSuccess;
@@ -344,7 +329,7 @@ class CudaDevice {
     const size_t at_scratch = part(sort_bytes);
     groups->stream_ = stream;
     groups->memory_ = static_cast<char*>(Allocate(context, bytes));
-    if (groups->memory_ == nullptr) return NoMemory(bytes);
+    if (groups->memory_ == nullptr) return NoMemory(context, bytes);
     char* const memory = groups->memory_;
     auto* const keys = reinterpret_cast<int64_t*>(memory + at_keys);
     auto* const places = reinterpret_cast<uint32_t*>(memory + at_places);
@@ -431,7 +416,7 @@ class CudaDevice {
     TF_EMBED_RETURN_IF_ERROR(
         ToStatus(cub::DeviceScan::ExclusiveSum(nullptr, bytes, numbers, numbers, count, stream)));
     void* const scratch = Allocate(context, bytes);
-    if (scratch == nullptr) return NoMemory(bytes);
+    if (scratch == nullptr) return NoMemory(context, bytes);
     const cudaError_t error =
         cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
     // Free is queued on the stream, behind the scan that uses the memory.
@@ -447,7 +432,7 @@ class CudaDevice {
     TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs(
         nullptr, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream)));
     void* const scratch = Allocate(context, bytes);
-    if (scratch == nullptr) return NoMemory(bytes);
+    if (scratch == nullptr) return NoMemory(context, bytes);
     const cudaError_t error = cub::DeviceRadixSort::SortPairs(
         scratch, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream);
     Free(context, scratch, bytes);
@@ -463,7 +448,8 @@ class CudaDevice {
 
  private:
   Status ToStatus(cudaError_t error) const { return StatusOf(error, device_); }
-  static Status NoMemory(size_t bytes) {
+  Status NoMemory(const ExecContext& context, size_t bytes) const {
+    TF_EMBED_RETURN_IF_ERROR(Check(context));  // a failure of another kind is no lack of memory
     return Status::ResourceExhausted([bytes] {
       return "No device memory for " + std::to_string(bytes) + " bytes of scratch space.";
     });
@@ -553,6 +539,19 @@ Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
     return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
                                std::to_string(device.device) + ": this machine has " +
                                std::to_string(count) + " that CUDA can use.");
+  }
+  int has_pools = 0;
+  const cudaError_t asked =
+      cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device.device);
+  TF_EMBED_RETURN_IF_ERROR(StatusOf(asked, device.device));
+  if (has_pools == 0) {
+    cudaDeviceProp properties = {};
+    (void)cudaGetDeviceProperties(&properties, device.device);
+    (void)cudaGetLastError();  // without its name the message is still right
+    return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
+                               std::to_string(device.device) + " (" + properties.name +
+                               "): its driver has no memory pools, as those of GPUs that virtual "
+                               "machines share may have none.");
   }
   return DeviceTableImpl<CudaDevice>::Create(options, device, CudaDevice(device.device), table);
 }

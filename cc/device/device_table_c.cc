@@ -287,7 +287,9 @@ int tf_embed_table_clear(TfEmbedTable* table) {
 
 int tf_embed_table_size(const TfEmbedTable* table, uint64_t* rows) {
   return Guarded([&] {
-    *rows = table->table->size();
+    size_t count = 0;
+    TF_EMBED_RETURN_IF_ERROR(table->table->Count(&count));
+    *rows = count;
     return te::Status();
   });
 }

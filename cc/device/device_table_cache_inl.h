@@ -172,7 +172,10 @@ size_t DeviceTableImpl<Device>::num_rows() const {
   if (known != kUnknown) return static_cast<size_t>(known);
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
-  const uint64_t rows = content_->Rows(context);
+  uint64_t rows = 0;
+  // A number that was not read is not remembered: the next call reads it again.
+  if (!content_->Rows(context, &rows).ok()) return last_rows_.load(std::memory_order_relaxed);
+  last_rows_.store(rows, std::memory_order_relaxed);
   // Still under the shared lock: a writer that forgets the number comes later, so a stale one is
   // never left behind.
   known_rows_.store(static_cast<int64_t>(rows), std::memory_order_relaxed);

@@ -4,10 +4,21 @@
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_
 
 #include <cstring>
+#include <string>
 
 #include "cc/device/device_table_inl.h"
 
 namespace tf_embed {
+
+template <class Device>
+DeviceTableImpl<Device>::~DeviceTableImpl() {
+  const ExecContext context = ExecContext::Serial();
+  order_.BeginWrite(context);
+  content_.reset();
+  if (scratch_ != nullptr) device_.Free(context, scratch_, sizeof(CacheScratch));
+  if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(TableTallies));
+  order_.EndWrite(context);
+}
 
 template <class Device>
 Status DeviceTableImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
@@ -82,7 +93,33 @@ template <class Device>
 size_t DeviceTableImpl<Device>::size() const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
-  return content_->Rows(context);
+  return RowsOrEarlier(context);
+}
+
+template <class Device>
+uint64_t DeviceTableImpl<Device>::RowsOrEarlier(const ExecContext& context) const {
+  uint64_t rows = last_rows_.load(std::memory_order_relaxed);
+  if (content_->Rows(context, &rows).ok()) last_rows_.store(rows, std::memory_order_relaxed);
+  return rows;
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::NoMemory(const ExecContext& context) const {
+  uint64_t rows = 0;
+  // Reports an earlier failure of another kind, which is no lack of memory.
+  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
+  return NoMemoryForRow(options_.name, rows);
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::Count(size_t* count) const {
+  const ExecContext context = ExecContext::Serial();
+  const Reading reading(this, context);
+  uint64_t rows = 0;
+  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
+  last_rows_.store(rows, std::memory_order_relaxed);
+  *count = rows;
+  return Status();
 }
 
 template <class Device>
@@ -108,7 +145,8 @@ Status DeviceTableImpl<Device>::NewContent(const ExecContext& context,
     TF_EMBED_RETURN_IF_ERROR(row.Resize(content_->layout().weight_bytes));
     device_.CopyOut(context, content_->initial_row(), content_->layout().weight_bytes, row.data());
     made = (*content)->Begin(context, row.data()) &&
-           (*content)->ChangeLayout(context, LayoutOf(content_->rule), slots.data());
+           (*content)->ChangeLayout(context, LayoutOf(content_->rule), slots.data()) ==
+               Content::Added::kYes;
     (*content)->rule = content_->rule;
   } catch (const std::bad_alloc&) {  // `made` is false
   }
@@ -135,8 +173,8 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
   // Otherwise wait for the device, to learn how many keys of the batch are new.
   uint32_t coming = 0;
   device_.CopyOut(context, wanted, sizeof(coming), &coming);
-  const uint64_t present = content_->Rows(context);
-  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  uint64_t present = 0;
+  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &present));  // else `coming` is garbage as well
   // A restored table may have more rows than its bound already.
   const uint64_t rows = std::max(present, std::min(present + coming, bound));
   if (rows > content_->room()) {
@@ -172,7 +210,8 @@ Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
     // Readers may continue: the source of the copy does not change.
     const Reading reading(this, context);
     TF_EMBED_RETURN_IF_ERROR(NewContent(context, &content));
-    const uint64_t rows = content_->Rows(context);
+    uint64_t rows = 0;
+    TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
     if (rows > 0) {
       content->row_bound.Set(rows);
       if (!content->MakeRoom(context, rows)) return NoMemory(context);
@@ -195,6 +234,26 @@ Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
 }
 
 template <class Device>
+Status DeviceTableImpl<Device>::NoRoomForLayouts(const ExecContext& context) const {
+  uint64_t rows = 0;
+  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
+  // The names of the C interface, and those of Python.
+  const auto bound = [](const char* name, uint64_t bytes, const char* in_python) {
+    if (bytes == UINT64_MAX) return std::string();
+    return std::string(" ") + name + "=" + std::to_string(bytes) + " (Storage." + in_python + ")";
+  };
+  return Status::ResourceExhausted([&] {
+    return "Table '" + options_.name + "' can't change its optimizer within its bounds of bytes:" +
+           bound("max_bytes", device_options_.max_bytes, "gpu_total_bytes") +
+           bound("max_row_bytes", device_options_.max_row_bytes, "gpu_bytes") +
+           bound("max_host_bytes", device_options_.max_host_bytes, "host_bytes") +
+           ". The slots of both optimizers need memory at once for its " + std::to_string(rows) +
+           " rows, which take " + std::to_string(content_->row_bytes()) +
+           " bytes so far. Raise the bound, or change the optimizer while the table has no rows.";
+  });
+}
+
+template <class Device>
 Status DeviceTableImpl<Device>::ChangeRule(const ExecContext& context, const RuleSlots& rule) {
   if (SameRuleAndInitialValues(content_->rule, rule)) return Status();
   if (rule.has_narrow_slots()) {
@@ -206,8 +265,15 @@ Status DeviceTableImpl<Device>::ChangeRule(const ExecContext& context, const Rul
   // Present rows keep their slots; only new rows begin with other values.
   if (SameRule(content_->rule, rule)) {
     content_->SetInitialSlots(context, slots.data());
-  } else if (!content_->ChangeLayout(context, LayoutOf(rule), slots.data())) {
-    return NoMemory(context);
+  } else {
+    switch (content_->ChangeLayout(context, LayoutOf(rule), slots.data())) {
+      case Content::Added::kYes:
+        break;
+      case Content::Added::kOutOfBounds:
+        return NoRoomForLayouts(context);
+      case Content::Added::kNoMemory:
+        return NoMemory(context);
+    }
   }
   content_->rule = rule;
   return device_.Check(context);
@@ -265,8 +331,11 @@ Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
   const Reading reading(this, context);
   const IndexView& index = content_->index();
   const DeviceRowLayout& layout = content_->layout();
-  const uint64_t present = content_->Rows(context);
   rows->size = 0;
+  uint64_t present = 0;
+  // A failure here must not look like the end: a save without rows would take the place of a good
+  // one.
+  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &present));
   if (present == 0 || cursor->next >= HashRange::kEnd) {
     cursor->done = true;
     return Status();
@@ -326,7 +395,7 @@ TableStats DeviceTableImpl<Device>::Stats() const {
   const IndexView& index = content_->index();
   const DeviceRowLayout& layout = content_->layout();
   TableStats stats;
-  stats.rows = content_->Rows(context);
+  stats.rows = RowsOrEarlier(context);
   stats.payload_bytes =
       stats.rows * (layout.weight_bytes + layout.slot_bytes + layout.statistics * sizeof(uint64_t));
   stats.index_bytes = content_->index_bytes();
@@ -337,7 +406,7 @@ TableStats DeviceTableImpl<Device>::Stats() const {
   if (counters.MakeZeros(2).ok()) {
     device_.Launch(context, std::min(index.num_places(), kSampledPlaces), kPlaceCost,
                    CountProbesKernel{index, counters.data()});
-    uint64_t counts[2];
+    uint64_t counts[2] = {};
     device_.CopyOut(context, counters.data(), sizeof(counts), counts);
     stats.probed_keys = counts[0];
     stats.probed_buckets = counts[1];

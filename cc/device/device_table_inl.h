@@ -75,6 +75,7 @@ class DeviceTableImpl final : public DeviceTable,
   RowInitializer initializer() const override;
   void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
+  Status Count(size_t* count) const override;
   RuleSlots rule() const override;
   TableMaintenance* maintenance() override { return this; }
   TableEviction* eviction() override { return this; }
@@ -275,9 +276,10 @@ class DeviceTableImpl final : public DeviceTable,
   void FillInitialRow(const RowInitializer& initializer) const;
   // Makes `slots` the slots of a new row, on the host.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
-  Status NoMemory(const ExecContext& context) const {
-    return NoMemoryForRow(options_.name, content_->Rows(context));
-  }
+  // The number of rows, or an earlier one if it can't be read. REQUIRES: a lock of a reader.
+  uint64_t RowsOrEarlier(const ExecContext& context) const;
+  Status NoMemory(const ExecContext& context) const;
+  Status NoRoomForLayouts(const ExecContext& context) const;
   // The most rows that a write may leave, if the table has no more already.
   uint64_t Bound(const ExecContext& context) const {
     return options_.policy.max_rows > 0 && !context.restoring ? options_.policy.max_rows
@@ -317,9 +319,10 @@ class DeviceTableImpl final : public DeviceTable,
   const TableLocks locks_{TableLocks::Writes::kAlone};
   mutable typename Device::Order order_{device_};
   std::unique_ptr<Content> content_;
-  int fruitless_waits_ = 0;           // for writers
-  TableTallies* tallies_ = nullptr;   // in device memory
-  mutable Buffer<char> initial_row_;  // on the host, under the lock
+  mutable std::atomic<uint64_t> last_rows_{0};  // the number that was read last
+  int fruitless_waits_ = 0;                     // for writers
+  TableTallies* tallies_ = nullptr;             // in device memory
+  mutable Buffer<char> initial_row_;            // on the host, under the lock
   // Of a cache.
   static constexpr int64_t kUnknown = -1;
   struct CacheScratch;
@@ -350,7 +353,10 @@ Status DeviceTableImpl<Device>::Create(const TableOptions& options,
     begun = made->Begin();
   } catch (const std::bad_alloc&) {  // `begun` is false
   }
-  if (!begun) return NoMemoryForRow(options.name, 0);
+  if (!begun) {
+    TF_EMBED_RETURN_IF_ERROR(device.Check(ExecContext::Serial()));
+    return NoMemoryForRow(options.name, 0);
+  }
   *table = std::move(made);
   return Status();
 }
@@ -384,16 +390,6 @@ bool DeviceTableImpl<Device>::Begin() {
                      (options_.init_size == 0 || content_->MakeRoom(context, options_.init_size));
   order_.EndWrite(context);
   return begun;
-}
-
-template <class Device>
-DeviceTableImpl<Device>::~DeviceTableImpl() {
-  const ExecContext context = ExecContext::Serial();
-  order_.BeginWrite(context);
-  content_.reset();
-  if (scratch_ != nullptr) device_.Free(context, scratch_, sizeof(CacheScratch));
-  if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(TableTallies));
-  order_.EndWrite(context);
 }
 
 template <class Device>

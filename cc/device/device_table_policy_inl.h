@@ -39,8 +39,8 @@ Status DeviceTableImpl<Device>::EvictExpired(const ExecContext& context, size_t*
   Status status = PlannerOf(context).EvictFound(sweep, counter.data());
   uint64_t gone = 0;
   device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
-  const uint64_t left = content_->Rows(context);
-  if (status.ok()) status = device_.Check(context);
+  uint64_t left = 0;
+  if (status.ok()) status = content_->Rows(context, &left);
   // The host has just waited for the exact number, so the next writes need not.
   if (status.ok()) content_->row_bound.Set(left);
   // Also after a failure: with a sink, rows of earlier parts have left.
@@ -53,7 +53,7 @@ template <class Device>
 Status DeviceTableImpl<Device>::EvictBelow(const ExecContext& context, EvictionOrder order,
                                            const Rank& limit, size_t num_left, size_t* removed) {
   uint64_t gone = 0;
-  size_t left;
+  uint64_t left = 0;
   Status status;
   {
     const Writing writing(this, context);
@@ -63,8 +63,7 @@ Status DeviceTableImpl<Device>::EvictBelow(const ExecContext& context, EvictionO
     kernel.end = content_->index().num_buckets();
     status = PlannerOf(context).EvictFound(kernel, counter.data());
     device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
-    left = content_->Rows(context);
-    if (status.ok()) status = device_.Check(context);
+    if (status.ok()) status = content_->Rows(context, &left);
     if (status.ok()) content_->row_bound.Set(left);
   }
   evicted_.fetch_add(gone, std::memory_order_relaxed);
@@ -80,7 +79,8 @@ Status DeviceTableImpl<Device>::CollectRanks(const ExecContext& context, Evictio
                                              size_t one_in, const Rank& low, const Rank& high,
                                              RankList* ranks, size_t* below) const {
   const Reading reading(this, context);
-  const uint64_t rows = content_->Rows(context);
+  uint64_t rows = 0;
+  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
   if (rows == 0) return Status();
   Array<Rank> found(device_, context);
   Array<uint64_t> counters(device_, context);

@@ -183,8 +183,8 @@ Status DeviceWritePlanner<Device>::ForgetAdmitted(const KeyBatch& batch, const N
   Buffer<int64_t>& keys = candidates_.keys;
   device_.CopyOut(context_, coming.marks, (batch.size + 1) * sizeof(uint32_t), marks.data());
   device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
-  const uint64_t rows = content_.Rows(context_);
-  TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
+  uint64_t rows = 0;
+  TF_EMBED_RETURN_IF_ERROR(content_.Rows(context_, &rows));  // and the copies above
   // The same test as in WriteKernel, on the same numbers: victims have left, and no row has come
   // yet.
   const uint64_t room = coming.most_rows - std::min(rows, coming.most_rows);

@@ -6,6 +6,7 @@
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/pooling/pooled_find.h"
+#include "cc/core/rows/quantized_row.h"
 
 namespace tf_embed {
 namespace {
@@ -173,6 +174,7 @@ class DeviceTiers final : public DeviceTable {
   const TableOptions& options() const override { return tiers_->options(); }
   RowInitializer initializer() const override { return tiers_->initializer(); }
   size_t size() const override { return tiers_->size(); }
+  Status Count(size_t* count) const override { return tiers_->Count(count); }
   RuleSlots rule() const override { return tiers_->rule(); }
   // Their arrays are on the host.
   TableMaintenance* maintenance() override { return tiers_->maintenance(); }
@@ -276,6 +278,7 @@ class DeviceTiers final : public DeviceTable {
 
   // REQUIRES: all shards are of this class.
   Status FindPooledOnHost(const ExecContext& context, const PooledFind& find) const {
+    TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(find));  // or the width below would wrap around
     const size_t num_keys = find.bags->num_keys();
     const size_t row_bytes = options().dim * SizeOf(options().value_type);
     const size_t compute_bytes = options().value_type == DataType::kDouble ? 8 : 4;
@@ -294,8 +297,10 @@ class DeviceTiers final : public DeviceTable {
                                                                                       : 1;
     TF_EMBED_RETURN_IF_ERROR(defaults.Read(
         memory_, context, static_cast<const char*>(find.defaults.rows), num_defaults * row_bytes));
+    // No more than this: the memory behind may be another tensor's, and change meanwhile.
+    const size_t width = options().dim - (find.quantized ? kQuantizedTail : 0);
     const size_t num_pooled =
-        find.bags->size() == 0 ? 0 : (find.bags->size() - 1) * find.stride + options().dim;
+        find.bags->size() == 0 ? 0 : (find.bags->size() - 1) * find.stride + width;
     TF_EMBED_RETURN_IF_ERROR(pooled.Read(memory_, context, static_cast<const char*>(find.pooled),
                                          num_pooled * compute_bytes));
     PooledFind on_host = find;

@@ -42,8 +42,8 @@ class GpuCachesTest(tf.test.TestCase, parameterized.TestCase):
 
     def layer(self, specs: Any, on_cpu: bool = False, **options: Any) -> Any:
         names = [f"table_{number}" for number in range(len(specs))]
-        given = {"table_names": names, "cache_sets": 12, **options}
-        given["initializer"] = keras.initializers.RandomUniform(seed=SEED)
+        initializer = keras.initializers.RandomUniform(seed=SEED)
+        given = {"table_names": names, "cache_sets": 12, "initializer": initializer, **options}
         if not on_cpu:
             return tbe.TableBatchedEmbeddingBags(list(specs), **given)
         given["storage"] = None
@@ -103,6 +103,34 @@ class GpuCachesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertGreater(stats["promoted"], 100)
             self.assertEqual(stats["host_rows"] > 0, tiers != "disk")
             self.assertEqual(stats["disk_rows"] > 0, "disk" in tiers)
+
+    @parameterized.product(
+        tiers=("arguments", "host", "disk", "host and disk"), pooling=("SUM", "MEAN")
+    )
+    def test_rows_of_bytes_are_those_of_the_cpu(self, tiers, pooling):
+        specs = [(ROWS, DIM, CACHED), (ROWS, 8, CACHED)]
+        options: dict[str, Any] = {
+            "weights_precision": tbe.SparseType.INT8,
+            "optimizer": tbe.OptimType.NONE,
+            "initializer": None,
+            "pooling_mode": pooling,
+        }
+        layers = (
+            self.layer(specs, storage=[self.storage(tiers) for _ in specs], **options),
+            self.layer(specs, on_cpu=True, **options),
+        )
+        rng = np.random.default_rng(SEED)
+        for number, (_, dim, _) in enumerate(specs):
+            rows = tbe.quantized_rows.quantize(rng.normal(size=[ROWS, dim]).astype("f"))
+            for layer in layers:
+                layer.tables[number].upsert(np.arange(ROWS), rows)
+        for _ in range(5):
+            offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 5, len(specs) * BAGS))])
+            indices = tf.constant(rng.integers(0, ROWS, offsets[-1]))
+            found = [layer(indices, tf.constant(offsets)) for layer in layers]
+            self.assertAllEqual(*found)
+        stats = layers[0].tables[0].stats()
+        self.assertGreater(stats["host_rows"] + stats["disk_rows"], 0)
 
     @parameterized.parameters(
         ({"cache_sets": 0}, [608, 192]),  # 20% are 600 rows, 18.75 sets

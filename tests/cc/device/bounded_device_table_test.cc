@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Properties of a bounded DeviceTable that the tests of policies do not ask of every table.
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "cc/device/device_table.h"
 #include "tests/cc/support/contract_tables.h"
@@ -72,6 +75,74 @@ TEST(BoundedDeviceTable, WhatIsRestoredComesWhateverTheBound) {
   EXPECT_EQ(0u, fresh->options().policy.max_rows) << "where rows are collected none may leave";
   EXPECT_EQ(subject.table->options().policy.statistics.bits(),
             fresh->options().policy.statistics.bits());
+}
+
+// One step of Adam of keys from 0 on.
+Status StepOfAdam(Table* table, size_t keys) {
+  const size_t dim = table->options().dim;
+  Rule rule = MakeRule(RuleKind::kAdam, dim);
+  const std::vector<float> gradients(keys * dim, 1.0f);
+  return table->Apply(ExecContext::Serial(), Batch(KeysFrom(0, static_cast<int64_t>(keys))),
+                      Gradients{gradients.data(), DataType::kFloat}, rule);
+}
+
+// 10,000 rows with the slots of Adam fit in the bound; with those rows and rows without slots
+// beside them, they do not.
+class DeviceTableRules : public testing::Test {
+ protected:
+  static constexpr size_t kRows = 10000;
+
+  std::unique_ptr<Table> NewTable(uint64_t init_size) {
+    TableOptions options;
+    options.name = "items";
+    options.dim = 16;
+    options.init_size = init_size;
+    DeviceOptions device;
+    device.max_bytes = 3000000;
+    std::unique_ptr<Table> table;
+    EXPECT_TRUE(NewEmulatedDeviceTable(options, device, &table).ok());
+    return table;
+  }
+};
+
+TEST_F(DeviceTableRules, RoomMadeBeforeTheFirstStepIsOfNoLayout) {
+  for (const uint64_t init_size : {0, 1, 10000}) {
+    const auto table = NewTable(init_size);
+    ASSERT_NE(nullptr, table);
+    for (const size_t keys : {size_t{1}, kRows}) {
+      const Status status = StepOfAdam(table.get(), keys);
+      ASSERT_TRUE(status.ok()) << init_size << ": " << status.message();
+      EXPECT_EQ(keys, table->size()) << init_size;
+    }
+    EXPECT_EQ(0u, table->Stats().refused) << init_size;
+  }
+}
+
+TEST_F(DeviceTableRules, RoomOfErasedRowsIsOfNoLayout) {
+  const auto table = NewTable(kRows);
+  const Batch keys(KeysFrom(0, kRows));
+  const std::vector<float> weights(kRows * 16, 1.0f);
+  const ExecContext context = ExecContext::Serial();
+  ASSERT_TRUE(table->InsertOrAssign(context, keys, weights.data(), {}).ok());
+  ASSERT_TRUE(table->Erase(context, keys).ok());
+  const Status status = StepOfAdam(table.get(), kRows);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(kRows, table->size());
+}
+
+TEST_F(DeviceTableRules, AChangeOfRowsSaysWhatBoundsIt) {
+  const auto table = NewTable(0);
+  const std::vector<float> weights(kRows * 16, 1.0f);
+  ASSERT_TRUE(
+      table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, kRows)), weights.data(), {})
+          .ok());
+  const Status status = StepOfAdam(table.get(), 1);
+  EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
+  for (const char* part : {"'items' can't change its optimizer within its bounds of bytes",
+                           "max_bytes=3000000", "10000 rows"}) {
+    EXPECT_NE(std::string::npos, status.message().find(part)) << status.message();
+  }
+  EXPECT_EQ(kRows, table->size());
 }
 
 }  // namespace

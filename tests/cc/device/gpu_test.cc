@@ -6,8 +6,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <thread>
 
 #include "cc/device/copying_table.h"
+#include "cc/device/current_gpu.h"
 #include "cc/device/device_table.h"
 #include "tests/cc/support/checked_table.h"
 #include "tests/cc/support/contract_tables.h"
@@ -214,6 +216,37 @@ TEST(GpuBytes, RowsOfBothMemoriesAreWhatTheyAreElsewhere) {
     both.Shrink();
     both.ExpectSame(70);
   }
+}
+
+TEST(Gpus, ThoseWithoutMemoryPoolsAreRefused) {
+  int has_pools = 0;
+  ASSERT_EQ(cudaSuccess, cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, 0));
+  if (has_pools != 0) GTEST_SKIP() << "this GPU has memory pools";
+  std::unique_ptr<Table> none;
+  const Status status = NewDeviceTable(TableOptions(), DeviceOptions(), &none);
+  EXPECT_EQ(StatusCode::kUnavailable, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("its driver has no memory pools"));
+}
+
+TEST(Gpus, ATableOnAnotherGpuLeavesAThreadWithoutAContextAsItWas) {
+  if (NumGpus() < 2) GTEST_SKIP() << "this machine has one GPU";
+  DeviceOptions device;
+  device.device = 1;
+  // A new thread has no context, and GPU 0 for its current one.
+  std::thread([&] {
+    TableOptions options;
+    options.dim = 4;
+    const auto copying = DeviceTables(device).create(options);
+    const std::vector<float> rows(2 * options.dim, 1.0f);
+    ASSERT_TRUE(copying->InsertOrAssign(ExecContext::Serial(), Batch{1, 2}, rows.data(), {}).ok());
+    EXPECT_EQ(2u, copying->size());
+    CUcontext context;
+    ASSERT_TRUE(DriverContexts::Get().Exchange(nullptr, &context));
+    EXPECT_EQ(nullptr, context);
+    int current = -1;
+    EXPECT_EQ(cudaSuccess, cudaGetDevice(&current));
+    EXPECT_EQ(0, current);
+  }).join();
 }
 
 }  // namespace

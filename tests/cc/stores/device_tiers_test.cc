@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables with rows below the GPU's memory, by calls whose arrays are there.
+#include "cc/stores/device_tiers.h"
+
+#include <memory>
+#include <vector>
+
+#include "cc/core/pooling/pooled_find.h"
+#include "gtest/gtest.h"
+#include "tests/cc/support/quantized_rows.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+// Memory in which the array behind `output` changes after each read of `output`, as another stream
+// may change it.
+class SharedMemory final : public DeviceMemory {
+ public:
+  void* Allocate(size_t bytes) override { return EmulatedDeviceMemory()->Allocate(bytes); }
+  void Free(void* memory, size_t bytes) override { EmulatedDeviceMemory()->Free(memory, bytes); }
+  Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    return EmulatedDeviceMemory()->CopyIn(context, host, bytes, device);
+  }
+  Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                 void* host) override {
+    TF_EMBED_RETURN_IF_ERROR(EmulatedDeviceMemory()->CopyOut(context, device, bytes, host));
+    if (device == output) std::fill_n(behind, num_behind, 7.0f);
+    return Status();
+  }
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    return EmulatedDeviceMemory()->CopyWithin(context, from, bytes, to);
+  }
+
+  const void* output = nullptr;
+  float* behind = nullptr;
+  size_t num_behind = 0;
+};
+
+// Three bags of a row each, of which the second has none.
+TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
+  constexpr size_t kBags = 3, kDim = 4, kBehind = 16;
+  for (const bool quantized : {false, true}) {
+    for (const size_t stride : {kDim, 2 * kDim}) {
+      TableOptions options;
+      options.name = "items";
+      options.dim = kDim + (quantized ? kQuantizedTail : 0);
+      options.value_type = quantized ? DataType::kInt8 : DataType::kFloat;
+      const std::unique_ptr<Table> tiers = HostTable::Create(options);
+      ASSERT_NE(nullptr, tiers);
+      const ExecContext context = ExecContext::Serial();
+      Random random(1);
+      const std::vector<int8_t> bytes = RandomQuantizedRows(2, kDim, &random);
+      const std::vector<float> floats = RandomValues<float>(2 * kDim, &random);
+      const void* const rows = quantized ? static_cast<const void*>(bytes.data()) : floats.data();
+      ASSERT_TRUE(tiers->InsertOrAssign(context, Batch{1, 3}, rows, {}).ok());
+
+      const size_t size = (kBags - 1) * stride + kDim;
+      const auto pooled_by = [&](const Table* table, SharedMemory* memory) {
+        std::vector<float> values(size + kBehind, 1.0f);
+        const std::vector<int64_t> keys{1, 3}, splits{0, 1, 1, 2};
+        Bags bags(HostAllocator());
+        EXPECT_TRUE(bags.OfSplits(splits.data(), splits.size(), keys.size()).ok());
+        PooledFind find;
+        find.keys = {keys.data(), nullptr, false, &table, 1};
+        find.bags = &bags;
+        find.pooled = values.data();
+        find.stride = stride;
+        find.quantized = quantized;
+        if (memory == nullptr) {
+          EXPECT_TRUE(FindPooled(context, &find, 1).ok());
+        } else {
+          *memory = SharedMemory();
+          memory->output = values.data();
+          memory->behind = values.data() + size;
+          memory->num_behind = kBehind;
+          EXPECT_TRUE(static_cast<const DeviceTable*>(table)->FindPooled(context, &find, 1).ok());
+        }
+        return values;
+      };
+      SharedMemory memory;
+      const std::unique_ptr<DeviceTable> device = NewDeviceTiers(tiers.get(), &memory);
+      std::vector<float> wanted = pooled_by(tiers.get(), nullptr);
+      std::fill_n(wanted.data() + size, kBehind, 7.0f);
+      EXPECT_EQ(wanted, pooled_by(device.get(), &memory))
+          << "quantized: " << quantized << ", stride " << stride;
+    }
+  }
+}
+
+TEST(DeviceTiers, PooledRowsOfAnotherTypeAreRefused) {
+  TableOptions options;
+  options.name = "items";
+  options.dim = 4;
+  const std::unique_ptr<Table> tiers = HostTable::Create(options);
+  const std::unique_ptr<DeviceTable> device = NewDeviceTiers(tiers.get(), EmulatedDeviceMemory());
+  const Table* const table = device.get();
+  const std::vector<int64_t> keys{1}, splits{0, 1};
+  Bags bags(HostAllocator());
+  ASSERT_TRUE(bags.OfSplits(splits.data(), splits.size(), keys.size()).ok());
+  std::vector<float> values(4);
+  PooledFind find;
+  find.keys = {keys.data(), nullptr, false, &table, 1};
+  find.bags = &bags;
+  find.pooled = values.data();
+  find.stride = 4;
+  find.quantized = true;
+  const Status status = device->FindPooled(ExecContext::Serial(), &find, 1);
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("'items'")) << status.message();
+}
+
+}  // namespace
+}  // namespace tf_embed
