@@ -243,7 +243,13 @@ def _distribution(
         return result
 
     if isinstance(initializer, keras.initializers.RandomUniform):
-        return "uniform", (number("minval"), number("maxval", least=number("minval")))
+        least, most = number("minval"), number("maxval", least=number("minval"))
+        if not math.isfinite(most - least):
+            raise ValueError(
+                f"`maxval` - `minval` of the `initializer` of {name!r} must be a finite number. "
+                f"Received: minval={least}, maxval={most}"
+            )
+        return "uniform", (least, most)
     if isinstance(initializer, keras.initializers.RandomNormal):
         return "normal", (number("mean"), number("stddev", least=0))
     if isinstance(initializer, keras.initializers.TruncatedNormal):

@@ -160,6 +160,12 @@ class BagPooler {
                            positions.data()};
       TF_EMBED_RETURN_IF_ERROR(
           keys_.shards[0]->Find(serial_, batch, defaults_, Pooled(bag), nullptr, {}));
+      // A sum begins with 0, so it is never -0. Bags in one part of a batch decide whether they are
+      // pooled so, and where parts begin depends on the threads.
+      for (size_t i = 0; i < batch.size; ++i) {
+        Compute* const row = Pooled(bag + i);
+        for (size_t j = 0; j < dim_; ++j) row[j] += Compute{0};
+      }
     }
     return Status();
   }

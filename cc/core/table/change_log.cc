@@ -138,6 +138,11 @@ void ChangeLog::AddMark(uint64_t save, uint32_t period) {
 }
 
 void ChangeLog::DropLeft() {
+  if (marks_.empty() && until_.load(std::memory_order_relaxed) == 0) {
+    left_.clear();
+    num_left_ = 0;
+    return;
+  }
   uint32_t oldest = period() - 1;
   // One of changes that is under way has yet to tell which keys left.
   if (const uint32_t since = since_.load(std::memory_order_relaxed); since != 0) oldest = since;
@@ -163,6 +168,7 @@ void ChangeLog::End(uint64_t save) {
   snapshot_.store(0, std::memory_order_relaxed);
   until_.store(0, std::memory_order_relaxed);
   since_.store(0, std::memory_order_relaxed);
+  DropLeft();
 }
 
 void ChangeLog::NoteLoaded(uint64_t save) {

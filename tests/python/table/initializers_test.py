@@ -242,6 +242,13 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
             "`maxval` of the `initializer` .* and at least 2. Received: maxval=1.0",
         ),
         (
+            "infinite_range",
+            keras.initializers.RandomUniform(-1.7e308, 1.7e308),
+            {"value_dtype": tf.float64},
+            ValueError,
+            r"`maxval` - `minval` of the `initializer` .* a finite number. Received: minval=-1.7",
+        ),
+        (
             "negative_deviation",
             keras.initializers.RandomNormal(0.0, -1.0),
             {},

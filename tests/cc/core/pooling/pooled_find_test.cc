@@ -297,6 +297,28 @@ TEST_P(FindPooledOf, BagsOfOneKeyAreTheirRows) {
   }
 }
 
+TEST_P(FindPooledOf, ASumIsNeverNegativeZero) {
+  constexpr size_t kDim = 5, kNumBags = 3000;
+  Shards shards(GetParam(), DataType::kFloat, kDim, 1);
+  shards.Assign<float>({1}, std::vector<float>(kDim, -0.0f));
+  const std::vector<int64_t> keys(kNumBags + 1, 1);
+  Bags alike(HostAllocator()), mixed(HostAllocator());
+  alike.OfLines(kNumBags, 1);
+  std::vector<int64_t> splits(kNumBags + 1);  // the last bag has two keys
+  for (size_t bag = 0; bag <= kNumBags; ++bag) splits[bag] = static_cast<int64_t>(bag);
+  ++splits.back();
+  ASSERT_TRUE(mixed.OfSplits(splits.data(), splits.size(), keys.size()).ok());
+  for (const Bags* bags : {&alike, &mixed}) {
+    std::vector<float> pooled(kNumBags * kDim, -7.0f);
+    PooledFind find = FindOf(shards.Keys(keys), *bags, {}, {}, pooled.data());
+    ASSERT_TRUE(FindPooled(Threads(3), &find, 1).ok());
+    for (const float number : pooled) {
+      ASSERT_EQ(0.0f, number);
+      ASSERT_FALSE(std::signbit(number));
+    }
+  }
+}
+
 TEST_P(FindPooledOf, GivesTheGradientOfWeights) {
   Random random(6);
   constexpr size_t kDim = 5;

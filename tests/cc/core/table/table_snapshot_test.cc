@@ -306,6 +306,24 @@ TEST_P(TableSnapshots, RememberKeysThatLeftAsLongAsOthersNeedThem) {
   }
 }
 
+TEST_P(TableSnapshots, ForgetKeysThatNoneCanAskForAnyMore) {
+  for (const bool failed : {false, true}) {
+    ChangeLog few("table", 4);
+    ASSERT_TRUE(few.Begin(0).ok());
+    if (!failed) few.End(1);
+    for (int64_t key = 0; key < 4; ++key) few.NoteLeft(key);
+    if (failed) {
+      few.End(0);
+    } else {
+      few.Drop(1);
+    }
+    ASSERT_TRUE(few.Begin(0).ok());
+    few.NoteLeft(9);
+    few.End(2);
+    EXPECT_TRUE(few.Begin(2).ok()) << failed;
+  }
+}
+
 TEST_P(TableSnapshots, WithoutMemoryFailAndTheTableGoesOn) {
   Subject subject(GetParam(), Tracked());
   ChangeLog few("table", 10);
