@@ -205,9 +205,9 @@ Status RedisTable::CheckGeneration(const KnownMeta& meta) const {
   TF_EMBED_RETURN_IF_ERROR(Learn(bytes));
   TF_EMBED_RETURN_IF_ERROR(RedisMeta::Decode(bytes, &now));
   if (now.generation == meta.generation) return Status();
-  return Status::FailedPrecondition("The optimizer of table '" + options_.name + "' in Redis at " +
+  return Status::FailedPrecondition("While all rows of table '" + options_.name + "' in Redis at " +
                                     rows_->address() +
-                                    " was changed while all of its rows were read. Try again.");
+                                    " were read, its optimizer was changed. Try again.");
 }
 
 Status RedisTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {

@@ -71,9 +71,8 @@ class RedisClient : public testing::Test {
       std::memcpy(to, bytes.data, bytes.size);
       static_cast<char*>(to)[bytes.size] = '\0';
     };
-    char error[TF_EMBED_REDIS_MAX_ERROR];
     news_to_pass = news;
-    const TfEmbedRedisCode code = api_->run(client_, list.data(), list.size(), text, take, error);
+    const TfEmbedRedisCode code = api_->run(client_, list.data(), list.size(), text, take, error_);
     failed_ = news != INT64_MAX && news_to_pass > news;
     news_to_pass = INT64_MAX;
     *last = text;
@@ -84,6 +83,7 @@ class RedisClient : public testing::Test {
   const TfEmbedRedisApi* api_ = nullptr;
   TfEmbedRedisClient* client_ = nullptr;
   bool failed_ = false;  // an operator new of the last call
+  char error_[TF_EMBED_REDIS_MAX_ERROR] = "";
 };
 
 TEST_F(RedisClient, AfterACallWithoutMemoryTheNextOneGetsItsOwnReplies) {
@@ -97,6 +97,7 @@ TEST_F(RedisClient, AfterACallWithoutMemoryTheNextOneGetsItsOwnReplies) {
         Run({{"HMGET", "h", "a"}, {"HMGET", "h", "a", "b"}, {"HMGET", "h", "b"}}, news, &last);
     if (!failed_) break;
     EXPECT_EQ(TF_EMBED_REDIS_NO_MEMORY, code);
+    EXPECT_STREQ("There is no memory for its commands and their replies.", error_);
     ASSERT_EQ(TF_EMBED_REDIS_OK, Run({{"HMGET", "h", "c"}}, INT64_MAX, &last));
     EXPECT_EQ("row-c", last);
   }

@@ -156,7 +156,7 @@ TEST(RedisTable, AnExportBesideANewRuleIsAnError) {
   Status status;
   while (status.ok() && !cursor.done) status = one->ExportBatch(100, &cursor, &rows);
   ExpectSays(status, StatusCode::kFailedPrecondition,
-             "was changed while all of its rows were read. Try again.");
+             "were read, its optimizer was changed. Try again.");
   size_t count = 0;
   for (cursor = ExportCursor(); !cursor.done; count += rows.size) {
     ASSERT_TRUE(one->ExportBatch(100, &cursor, &rows).ok());
