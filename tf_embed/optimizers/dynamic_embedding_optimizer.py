@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.optimizer_text import optimizer_text
-from tf_embed.optimizers.rules import optimizer_of, step_variable
+from tf_embed.optimizers.rules import optimizer_of, optimizer_of_config, step_variable
 from tf_embed.optimizers.split_variables import SplitVariables, split_variables
 from tf_embed.optimizers.step_arguments import (
     check_loss,
@@ -577,9 +577,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> DynamicEmbeddingOptimizer:
         """The optimizer of a config."""
-        inner = keras.optimizers.deserialize(
-            config["keras_optimizer"], custom_objects=custom_objects
-        )
+        inner = optimizer_of_config(config["keras_optimizer"], custom_objects)
         return cls(**{**config, "keras_optimizer": inner})
 
 
