@@ -23,12 +23,12 @@ def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
             optimizer.
     """
     # A layer may be made in the `build` of another one, which Keras calls symbolically.
-    if not tf.executing_eagerly():
-        return in_own_thread(lambda: _copy_of(identifier))
-    return _copy_of(identifier)
+    if tf.executing_eagerly():
+        return _copy_of(identifier)
+    return in_own_thread(lambda: _copy_of(identifier, is_symbolic=True))
 
 
-def _copy_of(identifier: Any) -> keras.optimizers.Optimizer:
+def _copy_of(identifier: Any, is_symbolic: bool = False) -> keras.optimizers.Optimizer:
     optimizer = optimizer_of(identifier)
     check_optimizer(optimizer)
     for option in ("use_ema", "loss_scale_factor"):
@@ -39,7 +39,17 @@ def _copy_of(identifier: Any) -> keras.optimizers.Optimizer:
                 "the model's optimizer, tf_embed.DynamicEmbeddingOptimizer(...). Received: "
                 f"{type(optimizer).__name__}({option}={value!r})"
             )
-    config = config_of(optimizer)
+    try:
+        config = config_of(optimizer)
+    except ValueError as error:
+        if not is_symbolic or optimizer is not identifier:
+            raise
+        raise ValueError(
+            "`optimizer` must have values. Keras calls `build` of layers symbolically, and the "
+            "variables of an optimizer that is made there have none: make it in `__init__`, or "
+            "give its name or config. Received: optimizer="
+            f"{type(optimizer).__name__}({optimizer.name!r})"
+        ) from error
     if not learning_rate_is_number(config):
         rate = config["learning_rate"]
         if rate.get("class_name") in ("function", "__lambda__"):

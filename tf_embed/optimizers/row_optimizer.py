@@ -335,7 +335,11 @@ def config_of(optimizer: Any) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the config goes into no file
-            return dict(optimizer.get_config())
+            config = dict(optimizer.get_config())
+        rate = config.get("learning_rate")
+        if isinstance(rate, dict) and rate.get("class_name") == "method":
+            raise TypeError("a bound method is in no config")  # Keras finds out when it loads it
+        return config
     # A config of the user's own may raise anything.
     except Exception as error:
         raise ValueError(
