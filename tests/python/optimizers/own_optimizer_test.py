@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
 IDS, LABELS = np.array([[7], [8]]), np.array([[1.0], [2.0]])
