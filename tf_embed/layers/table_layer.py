@@ -340,6 +340,8 @@ class TableLayer(LayerWithTables):
         # The old format asks a layer for its config alone, and so would lose the rows.
         keras_files.refuse_old_format(self.name)
         unknown = self.unknown_value
+        # The default has no name that Keras can load.
+        by_default = self.partitioner is default_partition_fn
         return {
             **super().get_config(),
             "dim": self.dim,
@@ -349,7 +351,7 @@ class TableLayer(LayerWithTables):
             "optimizer": serialized(self.optimizer),
             "padding_id": self.padding_id,
             "devices": self.devices,
-            "partitioner": serialized(self.partitioner),
+            "partitioner": None if by_default else serialized(self.partitioner),
             "restrict_policy": _registered_name(self.restrict_policy),
             "init_size": self.init_size,
             "kv_creator": serialized(self.kv_creator),
