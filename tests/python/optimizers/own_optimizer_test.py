@@ -98,14 +98,14 @@ class NoConfig(schedules.LearningRateSchedule):
 
 class LearningRateTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.named_parameters(
-        ("method", Rate().method),
-        ("object", Rate()),
-        ("partial", functools.partial(float, 0.1)),
-        ("schedule", NoConfig()),
+        ("method", Rate().method, "a bound method is in no config"),
+        ("object", Rate(), "Rate object"),
+        ("partial", functools.partial(float, 0.1), "functools.partial"),
+        ("schedule", NoConfig(), "get_config"),
     )
-    def test_one_that_keras_cannot_describe_is_refused(self, rate):
+    def test_one_that_keras_cannot_describe_is_refused(self, rate, cause):
         optimizer = keras.optimizers.Nadam(rate)
-        with self.assertRaisesRegex(ValueError, "`optimizer` must have a config"):
+        with self.assertRaisesRegex(ValueError, f"`optimizer` must have a config.*: .*{cause}"):
             DynamicEmbedding(1, optimizer=optimizer)
 
     def test_a_function_is_called_in_each_step(self):
