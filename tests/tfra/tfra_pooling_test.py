@@ -66,7 +66,7 @@ class SquashedTest(tf.test.TestCase, parameterized.TestCase):
         sparse_line = tf.SparseTensor([[3], [8]], [1, 2], [9])
         self.assertAllClose(layer(sparse_line), reduced(ROWS, [1, 2], reduction))
 
-    @parameterized.parameters("sum", "mean", "max", twice_the_sum)
+    @parameterized.parameters("sum", "mean", "max", twice_the_sum, tf.reduce_max, tf.reduce_prod)
     def test_empty_batches_and_bags_are_zeros(self, combiner):
         layer = filled(SquashedEmbedding, combiner=combiner)
         self.assertEqual(layer(tf.zeros([0, 4], tf.int64)).shape, (0, DIM))

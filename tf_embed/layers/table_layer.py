@@ -18,8 +18,9 @@ from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.ops import table_ops
 from tf_embed.ops.table_ops import Bags, compute_dtype
+from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
-from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
+from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
 from tf_embed.table.creators import policy_of, storage_of
 from tf_embed.table.devices import device_names
@@ -147,7 +148,7 @@ class TableLayer(LayerWithTables):
             self._variable = variable
             # As an attribute of the layer it is one of the layer's weights.
             self._anchor = anchor
-        anchor.frozen = not self.trainable
+        anchor.begin(frozen=not self.trainable)
         if self.optimizer is not None:
             trainer = TableTrainer(anchor, self.optimizer, is_own=True)
             trainer.check_strategy()
@@ -339,6 +340,8 @@ class TableLayer(LayerWithTables):
         # The old format asks a layer for its config alone, and so would lose the rows.
         keras_files.refuse_old_format(self.name)
         unknown = self.unknown_value
+        # The default has no name that Keras can load.
+        by_default = self.partitioner is default_partition_fn
         return {
             **super().get_config(),
             "dim": self.dim,
@@ -348,7 +351,7 @@ class TableLayer(LayerWithTables):
             "optimizer": serialized(self.optimizer),
             "padding_id": self.padding_id,
             "devices": self.devices,
-            "partitioner": serialized(self.partitioner),
+            "partitioner": None if by_default else serialized(self.partitioner),
             "restrict_policy": _registered_name(self.restrict_policy),
             "init_size": self.init_size,
             "kv_creator": serialized(self.kv_creator),

@@ -25,8 +25,8 @@ from tf_embed.one_embedding.row_tables import RowLookup, RowTable
 from tf_embed.one_embedding.snapshots import LayerSnapshots
 from tf_embed.one_embedding.store_options import StoreOptions
 from tf_embed.one_embedding.tables import initializers_of
+from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import fused_rule
-from tf_embed.optimizers.trainer import own_optimizer
 from tf_embed.saving import keras_files
 from tf_embed.saving.progress import Progress
 from tf_embed.snapshots import PendingSnapshot, Snapshots

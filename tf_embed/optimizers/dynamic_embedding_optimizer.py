@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.optimizer_text import optimizer_text
-from tf_embed.optimizers.rules import optimizer_of, step_variable
+from tf_embed.optimizers.rules import optimizer_of, optimizer_of_config, step_variable
 from tf_embed.optimizers.split_variables import SplitVariables, split_variables
 from tf_embed.optimizers.step_arguments import (
     check_loss,
@@ -38,7 +38,7 @@ from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor, run_if
 
-_joining = threading.Lock()  # held for the moment in which a table joins an optimizer
+_joining = threading.RLock()  # held while an optimizer is built and while a table joins one
 
 
 class _Tables(tf.Module):
@@ -147,8 +147,14 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             ValueError: A keras.optimizers.LossScaleOptimizer wraps this one, or the strategy is a
                 MirroredStrategy and the optimizer can't train tables under it.
         """
-        if self.built:
+        # Not `built`, which Keras sets before all is done that a step of another thread needs.
+        if self._split is not None:
             return
+        with _joining:
+            if self._split is None:
+                self._build(variables)
+
+    def _build(self, variables: list[Any]) -> None:
         for outer in callers.optimizers():
             if isinstance(outer, keras.optimizers.LossScaleOptimizer):
                 raise ValueError(
@@ -220,7 +226,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 "`grads` must have one gradient for each of `trainable_variables`. Received: "
                 f"{len(grads)} gradients, {len(trainable_variables)} variables"
             )
-        if not self.built:
+        if self._split is None:
             self.build(trainable_variables)
         if all(gradient is None for gradient in grads):
             raise ValueError("`grads` must have a gradient for some variable. Received: only None")
@@ -551,7 +557,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         arrays = keras_files.read(store, self.name)
         step_variable(self._rule_optimizer).assign(arrays["step"])
         model = callers.model_being_loaded(self)
-        if model is not None and not self.built:
+        if model is not None:
             self.build(model.trainable_variables)
         trainers = self.table_trainers
         # Tables may have joined in another order. Names that are alike tell nothing.
@@ -577,9 +583,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> DynamicEmbeddingOptimizer:
         """The optimizer of a config."""
-        inner = keras.optimizers.deserialize(
-            config["keras_optimizer"], custom_objects=custom_objects
-        )
+        inner = optimizer_of_config(config["keras_optimizer"], custom_objects)
         return cls(**{**config, "keras_optimizer": inner})
 
 

@@ -327,10 +327,28 @@ class RowOptimizer:
 
 
 def config_of(optimizer: Any) -> dict[str, Any]:
-    """An optimizer's config, without Keras's warning that a callable in it can't go into a file."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the config goes into no file
-        return dict(optimizer.get_config())
+    """An optimizer's config, without Keras's warning that a callable in it can't go into a file.
+
+    Raises:
+        ValueError: If it has none, as with a learning rate that Keras can't describe.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the config goes into no file
+            config = dict(optimizer.get_config())
+        rate = config.get("learning_rate")
+        if isinstance(rate, dict) and rate.get("class_name") == "method":
+            raise TypeError("a bound method is in no config")  # Keras finds out when it loads it
+        return config
+    # A config of the user's own may raise anything.
+    except Exception as error:
+        raise ValueError(
+            "`optimizer` must have a config, because tables are trained by copies of it. Keras "
+            "can't describe a learning rate that is a bound method, a functools.partial, another "
+            "object with `__call__`, or a schedule without `get_config`: give a number, a "
+            "function or a keras.optimizers.schedules.LearningRateSchedule with `get_config`. "
+            f"Received: optimizer={_name(type(optimizer))}: {error}"
+        ) from error
 
 
 def learning_rate_is_number(config: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ exactly as Keras would update a dense variable. Classes of RowRuleOptimizer regi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -155,12 +156,34 @@ def optimizer_of(identifier: Any) -> Any:
     if isinstance(identifier, str) and identifier.lower().replace("_", "") == "rowwiseadagrad":
         return RowwiseAdagrad()
     try:
+        if isinstance(identifier, dict):
+            identifier = optimizer_of_config(identifier)
         return keras.optimizers.get(identifier)
     except Exception as error:
         raise ValueError(
             "`optimizer` must be a Keras optimizer, or its name or config. Received: optimizer="
             f"{validation.shown(identifier)}: {error}"
         ) from error
+
+
+def optimizer_of_config(
+    config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+) -> Any:
+    """The optimizer of a config as `keras.optimizers.serialize` gives it.
+
+    Args:
+        config: The config, which stays as it is.
+        custom_objects: As in `keras.saving.deserialize_keras_object`.
+    """
+    config = copy.deepcopy(config)  # Keras puts objects into it
+    name = config.get("class_name")
+    # `keras.optimizers.deserialize` has a list of its own, in which Lamb is missing. It alone knows
+    # names in lower case.
+    if isinstance(name, str) and isinstance(getattr(keras.optimizers, name, None), type):
+        config.setdefault("module", "keras.optimizers")
+        config.setdefault("registered_name", None)
+        return keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
+    return keras.optimizers.deserialize(config, custom_objects=custom_objects)
 
 
 def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:

@@ -20,13 +20,12 @@ import tensorflow as tf
 
 from tf_embed.ops.slot_ops import ExternalRule, largest_slot
 from tf_embed.optimizers import gradients as row_gradients
-from tf_embed.optimizers.row_optimizer import RowOptimizer, config_of, learning_rate_is_number
+from tf_embed.optimizers.row_optimizer import RowOptimizer
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.optimizers.rules import (
     fused_rule,
     fused_slots,
     hyper_parameters,
-    optimizer_of,
     step_variable,
 )
 from tf_embed.saving import keras_files
@@ -84,31 +83,6 @@ def check_optimizer(optimizer: Any) -> None:
                     f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, "
                     f"{option}={value!r})"
                 )
-
-
-def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
-    """A copy of an optimizer, or the one of that name, for one table alone.
-
-    Raises:
-        TypeError: If it is not a Keras optimizer.
-        ValueError: If it can't train a table, or has options that need the model's optimizer.
-    """
-    optimizer = optimizer_of(identifier)
-    check_optimizer(optimizer)
-    for option in ("use_ema", "loss_scale_factor"):
-        value = getattr(optimizer, option)
-        if value:
-            raise ValueError(
-                f"A table's own optimizer must not have `{option}`, which takes the model's: wrap "
-                "the model's optimizer, tf_embed.DynamicEmbeddingOptimizer(...). Received: "
-                f"{type(optimizer).__name__}({option}={value!r})"
-            )
-    config = config_of(optimizer)
-    if not learning_rate_is_number(config):
-        rate = config["learning_rate"]
-        if rate.get("class_name") in ("function", "__lambda__"):
-            config["learning_rate"] = lambda: optimizer.learning_rate  # a callable stays one
-    return type(optimizer).from_config(config)
 
 
 def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
@@ -191,7 +165,7 @@ class TableTrainer(tf.Module):
         if isinstance(anchor.table, ServerTable):
             _check_on_servers(optimizer, options.name)
         if optimizer.use_ema or fused_rule(optimizer) is None:
-            rows = _in_own_thread(
+            rows = in_own_thread(
                 lambda: RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)
             )
         if isinstance(optimizer, RowRuleOptimizer):
@@ -533,7 +507,7 @@ def max_counter_of(optimizer: Any) -> list[Any]:
         return []
     with tf.init_scope():
         return [
-            _in_own_thread(
+            in_own_thread(
                 lambda: keras.Variable(1.0, dtype="float32", trainable=False, name="max_counter")
             )
         ]
@@ -545,7 +519,7 @@ def _stand_in(anchor: Anchor) -> tf.Variable:
         return tf.Variable(0.0, trainable=False, name=anchor.name)
 
 
-def _in_own_thread(make: Callable[[], Any]) -> Any:
+def in_own_thread(make: Callable[[], Any]) -> Any:
     """Returns the result of a function, called while no scope of Keras is open.
 
     A layer may be built while Keras goes through a model symbolically, and then no optimizer can be

@@ -32,6 +32,7 @@ from tf_embed.table import sharding, shared_rows, step_tokens
 from tf_embed.table.initializers import rows_of_new_keys
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
+from tf_embed.table.trainer_set import TrainerSet
 from tf_embed.table.turns import turn_of
 
 _numbers = itertools.count()
@@ -53,9 +54,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
             self._rule: str | ExternalRule | None = None
             self.number = next(_numbers)  # in order of creation
-            self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()  # trainers that bound a rule
-            # Called after each step with its distinct keys.
-            self.on_update: Callable[[tf.Tensor], Any] | None = None
+            self.trainers = TrainerSet()  # that bound a rule
+            self.on_update: Callable[[tf.Tensor], Any] | None = None  # told each step's keys
             # Waits for a thread that writes the rows to files, before all rows are replaced.
             self.wait_until_written: Callable[[], object] = lambda: None
             # Held while rows are written to files, one save after the other.

@@ -510,7 +510,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                 self._anchor = anchor
             self._anchors = [anchor]
         for anchor in self._anchors:
-            anchor.frozen = not self.trainable
+            anchor.begin(frozen=not self.trainable)
 
     def _make_parts(self) -> None:
         """Makes the objects that do the work on the tables. None of them knows the layer."""

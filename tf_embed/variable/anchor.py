@@ -166,8 +166,22 @@ class Anchor(keras.Variable):
 
     @frozen.setter
     def frozen(self, frozen: bool) -> None:
+        self.begin(frozen)
+        # A step that is being traced sets it anew each time it runs.
+        if not tf.executing_eagerly():
+            self._is_trained.assign(not self._frozen)
+
+    def begin(self, frozen: bool) -> None:
+        """Sets `frozen` as a layer does that makes the anchor: now, and in no traced step.
+
+        Args:
+            frozen: Whether gradients are ignored from now on.
+        """
         self._frozen = bool(frozen)
-        self._is_trained.assign(not self._frozen)
+        # Keras builds layers in a graph that it throws away, and an op there would never run. A
+        # step that builds the layer must not undo what is set after it was traced.
+        with tf.init_scope():
+            self._is_trained.assign(not self._frozen)
 
     @property
     def value(self) -> Any:
@@ -406,7 +420,7 @@ class TwinAnchor(Anchor):
         self._anchor = anchor
         if anchor is None:
             # The table is not trainable, so gradients of this anchor are dropped.
-            self._is_trained.assign(False)
+            super().begin(frozen=True)
         else:
             # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
@@ -435,6 +449,11 @@ class TwinAnchor(Anchor):
     def frozen(self, frozen: bool) -> None:
         if self._anchor is not None:
             self._anchor.frozen = frozen
+
+    def begin(self, frozen: bool) -> None:
+        """Sets `frozen` of the table's anchor; see `Anchor.begin`."""
+        if self._anchor is not None:
+            self._anchor.begin(frozen)
 
 
 # Of a thread, because steps of other threads must not be held back.

@@ -40,8 +40,7 @@ def settings_text(table: Table) -> list[str]:
     texts = [] if options.policy is None else [f"policy={options.policy!r}"]
     if options.storage is not None:
         texts.append(f"storage={options.storage!r}")
-    # A copy, because another thread may bind an optimizer while this one iterates.
-    names = {type(trainer.optimizer).__name__ for trainer in list(table.trainers)}
+    names = {type(trainer.optimizer).__name__ for trainer in table.trainers}
     if names:
         texts.append(f"optimizer={' and '.join(sorted(names))}")
     elif isinstance(table.rule, str):  # restored, and not trained since

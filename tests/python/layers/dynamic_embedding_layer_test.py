@@ -133,6 +133,15 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(copy(tf.constant([[5]])), [[1.0, 2.0, 3.0]])
             self.assertEqual(copy.variable.table.options, layer.variable.table.options)
 
+    def test_a_model_whose_layer_was_given_the_default_partitioner_can_be_loaded(self):
+        layer = DynamicEmbedding(2, partitioner=tf_embed.default_partition_fn)
+        self.assertIs(layer.partitioner, tf_embed.default_partition_fn)
+        model = keras.Sequential([keras.Input([1], dtype="int64"), layer])
+        path = f"{self.get_temp_dir()}/model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path).layers[0]
+        self.assertEqual(loaded.variable.table.options, layer.variable.table.options)
+
     @parameterized.parameters(
         ("uniform",),
         ("he_normal",),

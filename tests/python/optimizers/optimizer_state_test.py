@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import os
@@ -40,6 +41,14 @@ CASES = [
     for kind in OPTIMIZERS
     if way == "wrapper" or kind not in ("ema", "loss_scale")  # which take the model's
 ]
+# Those that hand variables to others can't train tables by themselves.
+NO_RULE = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+ALL_OF_KERAS = {
+    name: kind
+    for name, kind in vars(keras.optimizers).items()
+    if isinstance(kind, type) and issubclass(kind, keras.optimizers.Optimizer)
+    if name not in NO_RULE
+}
 IDS = np.random.default_rng(SEED).integers(0, 20, [56, 3])
 LABELS = np.random.default_rng(SEED + 1).normal(size=[56, 1])
 
@@ -169,6 +178,63 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
             model.fit(IDS, LABELS, batch_size=8, shuffle=False, verbose=0)
         self.assertAllEqual(models[0].embed(IDS), models[1].embed(IDS))
         self.assertGreater(int(models[1].embed.variable.size()), 0)
+
+
+class EveryOptimizerOfKerasTest(tf.test.TestCase, parameterized.TestCase):
+    def check(self, way: str, make: Callable[[], Any]) -> None:
+        """Saves and loads a trained model, and compares the optimizer and one more step."""
+        own = make() if way == "own" else None
+        layer = DynamicEmbedding(2, optimizer=own, name="mine")
+        model = keras.Sequential([keras.Input([3], dtype="int64"), layer, keras.layers.Flatten()])
+        outer = tf_embed.DynamicEmbeddingOptimizer(make()) if way == "wrapper" else "sgd"
+        model.compile(outer, "mse", auto_scale_loss=False)
+        labels = np.ones([8, 6])
+        model.train_on_batch(IDS[:8], labels)
+        path = os.path.join(self.get_temp_dir(), "model.keras")
+        model.save(path)
+        loaded = keras.models.load_model(path)
+
+        found, wanted = (
+            one.layers[0].optimizer if way == "own" else one.optimizer.inner_optimizer
+            for one in (loaded, model)
+        )
+        self.assertIs(type(found), type(wanted))
+        self.assertEqual(found.get_config(), wanted.get_config())
+        for one in (loaded, model):
+            one.train_on_batch(IDS[:8], labels)
+        self.assertAllEqual(loaded.layers[0](IDS[:8]), model.layers[0](IDS[:8]))
+
+        cloned = keras.models.clone_model(model)
+        if way == "own":
+            self.assertEqual(cloned.layers[0].optimizer.get_config(), wanted.get_config())
+
+    @parameterized.product(way=("wrapper", "own"), kind=tuple(ALL_OF_KERAS))
+    def test_a_model_that_is_saved_and_cloned_has_it(self, way, kind):
+        self.check(way, lambda: ALL_OF_KERAS[kind](0.05))
+
+    @parameterized.parameters("wrapper", "own")
+    def test_one_with_a_schedule(self, way):
+        schedule = keras.optimizers.schedules.CosineDecay(0.1, 5)
+        self.check(way, lambda: keras.optimizers.Lamb(schedule))
+
+    def test_one_in_a_loss_scale_optimizer(self):
+        lamb = keras.optimizers.Lamb
+        self.check("wrapper", lambda: keras.optimizers.LossScaleOptimizer(lamb(0.05)))
+
+    @parameterized.parameters(
+        ({"class_name": "Lamb", "config": {"learning_rate": 0.5}}, "Lamb"),
+        ({"class_name": "adam", "config": {"learning_rate": 0.5}}, "Adam"),
+        ({"class_name": "Adam", "config": {"learning_rate": 0.5}}, "Adam"),
+    )
+    def test_a_config_by_hand_stays_as_it_is(self, config, kind):
+        before = copy.deepcopy(config)
+        for made in (
+            DynamicEmbedding(1, optimizer=config).optimizer,
+            tf_embed.DynamicEmbeddingOptimizer(config).inner_optimizer,
+        ):
+            self.assertIsInstance(made, getattr(keras.optimizers, kind))
+            self.assertAllClose(made.learning_rate, 0.5)
+        self.assertEqual(config, before)
 
 
 if __name__ == "__main__":

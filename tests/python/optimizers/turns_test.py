@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from absl.testing import parameterized
 import tf_embed
 from tf_embed.ops import slot_ops
 
+LOSS_SCALE = keras.optimizers.LossScaleOptimizer
 DIM = 2
 KEYS = (3, 1, 4)
 PATIENCE = 60  # seconds, of which a turn that is never given back takes all
@@ -171,6 +173,34 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
         optimizers = [wrapped(keras.optimizers.SGD(1.0, momentum=1e-30)) for _ in range(threads)]
         in_threads([step_of(each, v, graph=True) for each in optimizers], count)
         self.assertAllEqual(v.lookup(KEYS), tf.fill([len(KEYS), DIM], -1.0 * threads * count))
+
+    @parameterized.parameters(
+        lambda: keras.optimizers.SGD(1.0, momentum=0.9),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=1.0),
+    )
+    def test_the_first_step_of_several_threads_builds_once(self, make):
+        for _ in range(20):
+            v, optimizer = table(), wrapped(make())
+
+            def step(key: int, v: Any = v, optimizer: Any = optimizer) -> None:
+                optimizer.apply([slices([key])], [v.anchor])
+
+            in_threads([functools.partial(step, key) for key in range(3)], 2)
+            self.assertLen(optimizer.table_trainers, 1)
+            rows = v.lookup(range(3))
+            self.assertAllEqual(rows, tf.broadcast_to(rows[:1], rows.shape))
+            wanted = -2.0 if isinstance(optimizer.inner_optimizer, LOSS_SCALE) else -2.9
+            self.assertAllClose(rows[0], tf.fill([DIM], wanted))
+
+    def test_an_optimizer_may_be_built_while_another_is_looked_for(self):
+        v, optimizers = table(), [wrapped("sgd", bp_v2=True) for _ in range(9)]
+        optimizers[0].build([v.anchor])
+        for _, other in zip(v.table.trainers, optimizers[1:], strict=False):
+            other.build([v.anchor])
+        # The set of a table that grows while it is iterated raises at the next member.
+        for _ in v.table.trainers:
+            optimizers[-1].build([v.anchor])
+        self.assertLen(v.table.trainers, 3)
 
     @parameterized.parameters(True, False)
     def test_tables_in_opposite_orders_do_not_wait_in_a_circle(self, graph):

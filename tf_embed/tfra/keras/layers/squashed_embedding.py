@@ -84,5 +84,7 @@ class SquashedEmbedding(Embedding):
             )(keys)
         if isinstance(keys, tf.Tensor) and callable(self.combiner) and self.padding_id is None:
             rows = self._clipped_rows(keys, training)
-            return one_row_each(self.combiner, rows, self.dim, self.name)
+            reduced = one_row_each(self.combiner, rows, self.dim, self.name)
+            # Of no ids, a maximum is the lowest number, and a product 1.
+            return tf.where(tf.shape(keys)[1] > 0, reduced, tf.zeros_like(reduced))
         return self._reduced(*listed(keys), training)
