@@ -42,10 +42,32 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     last = len(op.inputs) - 1
     if pooling.weights is not None and not _is_skipped(op, last):
         # With the token, so that the gradient of this gradient reaches the table.
-        rows, _ = table_ops.find(handle, keys, owners, defaults, token, dim=dim)
+        places = None
+        if pooling.padding is not None:  # no use of the row that padding may have
+            places = tf.where(tf.logical_not(pooling.is_padding(tf.reshape(keys, [-1]))))[:, 0]
+        some, owners, defaults = _at(places, keys, owners, defaults, dim)
+        # As in the lookup: an expired row is absent if the lookup was of training.
+        training = op.get_attr("training")
+        rows, _ = table_ops.find(handle, some, owners, defaults, token, dim=dim, training=training)
         rows = tf.cast(tf.reshape(rows, [-1, dim]), gradient.dtype)
+        if places is not None:
+            shape = [tf.size(keys, tf.int64), dim]
+            rows = tf.scatter_nd(places[:, tf.newaxis], rows, shape)
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
     return gradients
+
+
+def _at(
+    places: tf.Tensor | None, keys: tf.Tensor, owners: tf.Tensor, defaults: tf.Tensor, dim: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The arguments of `table_ops.find` for the keys at some places; None: for all keys."""
+    if places is None:
+        return keys, owners, defaults
+    if owners.shape[0] != 0:  # one for each key
+        owners = tf.gather(owners, places)
+    if (defaults.shape.rank or 2) > 1:  # a row for each key
+        defaults = tf.gather(tf.reshape(defaults, [-1, dim]), places)
+    return tf.gather(tf.reshape(keys, [-1]), places), owners, defaults
 
 
 @tf.RegisterGradient("TfEmbedSumByKey")
@@ -106,10 +128,13 @@ class Pooling:
             rows: [number of keys, dim].
             upstream: The gradient of the pooled rows.
         """
+        # A tensor of this graph. In a loop or a condition the weights are of the graph around it,
+        # and each op would get another stand-in for them, which the tape does not watch.
+        weights = tf.identity(self.weights)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(self.weights)
-            pooled = self.pool(keys, rows, self.weights)
-        return tape.gradient(pooled, self.weights, output_gradients=upstream)
+            tape.watch(weights)
+            pooled = self.pool(keys, rows, weights)
+        return tape.gradient(pooled, weights, output_gradients=upstream)
 
     def find_and_pool(
         self, keys: tf.Tensor, rows_of: Callable[[tf.Tensor], tf.Tensor], dim: int

@@ -90,7 +90,7 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
             else self.add_variable(
                 shape=(*variable.shape[:-1], 1) if len(variable.shape) else (),
                 initializer=initializer,
-                dtype=variable.dtype,
+                dtype="float64" if variable.dtype == "float64" else "float32",
                 name=f"{getattr(variable, 'path', variable.name).replace('/', '_')}_accumulator",
             )
             for variable in variables
@@ -98,18 +98,19 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of one dense variable."""
-        # Rows that sparse slices leave out have the gradient 0, which changes nothing.
-        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
-        learning_rate = tf.cast(learning_rate, variable.dtype)
+        # Rows that sparse slices leave out have the gradient 0, which changes nothing. In float16
+        # the default epsilon would be 0, and so the divisor of these rows.
+        wide = tf.float64 if variable.dtype == "float64" else tf.float32
+        gradient = tf.cast(tf.convert_to_tensor(gradient), wide)
+        learning_rate = tf.cast(learning_rate, wide)
         accumulator = self._accumulators[self._get_variable_index(variable)]
         square = tf.square(gradient)
         if gradient.shape.rank:
             square = tf.reduce_mean(square, axis=-1, keepdims=True)
         self.assign_add(accumulator, square)
-        self.assign_sub(
-            variable,
-            learning_rate * gradient / (tf.sqrt(accumulator) + self.epsilon),
-        )
+        divisor = tf.sqrt(tf.convert_to_tensor(accumulator)) + self.epsilon
+        change = tf.math.divide_no_nan(learning_rate * gradient, divisor)
+        self.assign_sub(variable, tf.cast(change, variable.dtype))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""

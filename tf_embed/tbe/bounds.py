@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -83,12 +82,6 @@ class BoundsCheck:
         strategy.run(add)
 
 
-@tf.custom_gradient
-def _taken(weights: tf.Tensor, kept: tf.Tensor) -> Any:
-    """Some of the weights. tf.gather's gradient would be slices, now and then, of a vector."""
-
-    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
-        places = kept[:, tf.newaxis]
-        return tf.scatter_nd(places, upstream, tf.shape(weights, tf.int64)), None
-
-    return tf.gather(weights, kept), gradient
+def _taken(weights: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+    """Some of the weights. Along the first axis the gradient of tf.gather would be slices."""
+    return tf.gather(weights[tf.newaxis], kept, axis=1)[0]

@@ -155,6 +155,9 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
             return getattr(ufunc, method)(*plain, out=out, **options)
         if len(out) > 1:
             return NotImplemented
+        if "where" in options:  # the other places keep their values
+            options["where"] = np.asarray(options["where"])
+            options["out"] = (out[0].numpy().copy(),)
         out[0].assign(getattr(ufunc, method)(*plain, **options))
         return out[0]
 
