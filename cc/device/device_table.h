@@ -89,7 +89,8 @@ class DeviceTable : public Table {
 // driver is older than the CUDA of the build.
 int NumGpus();
 
-// Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU.
+// Makes a table on a GPU. kUnavailable if this build has no GPU support, the machine has no GPU, or
+// the GPU's driver has no memory pools.
 // Admission counts on the host, and sinks are there, so that the writes of a table that has either
 // wait for the device; those of others do not.
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,

@@ -117,6 +117,15 @@ class IndexTest(tf.test.TestCase, parameterized.TestCase):
         views[0].assign_add(1.0)
         self.assertAllEqual(views[0], (ROWS + 1) ** 2 - ROWS + 1)
 
+    def test_a_masked_write_leaves_the_other_rows(self):
+        (view,) = layer_with().split_embedding_weights()
+        mask = np.array([[True], [False], [True], [False]])
+        np.multiply(view, 0.5, out=view, where=mask)
+        self.assertAllEqual(view, np.where(mask, ROWS * 0.5, ROWS))
+        sums = np.full([4], 7.0, np.float32)
+        np.add(view[:, 0], 1.0, out=sums, where=mask[:, 0])
+        self.assertAllEqual(sums[1::2], [7.0, 7.0])
+
     @parameterized.parameters(
         (np.zeros([3, 3]), ValueError, r"`value` of .*weights' must have shape \(4, 3\).*\(3, 3\)"),
         (0.0, ValueError, r"`value` of .* must have shape \(4, 3\).*shape=\(\)"),

@@ -506,6 +506,19 @@ class RowwiseAdagradTest(tf.test.TestCase, parameterized.TestCase):
             oracle.apply(keys, gradient, rule, t, 0.1)
         self.assertAllClose(dense.value, np.reshape(oracle.find(keys)[0], shape), **CLOSE)
 
+    @parameterized.parameters(
+        ("float16", {}), ("bfloat16", {}), ("float32", {"epsilon": 0.0}), ("float64", {})
+    )
+    def test_rows_without_a_gradient_stay(self, dtype, options):
+        dense = keras.Variable(np.ones([3, 2]), dtype=dtype)
+        optimizer = tf_embed.optimizers.RowwiseAdagrad(0.1, **options)
+        gradient = tf.constant([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]], tf.as_dtype(dtype))
+        optimizer.apply([gradient], [dense])
+        size = np.sqrt(2.5)
+        wanted = [[1.0, 1.0], [1.0 - 0.1 / size, 1.0 - 0.2 / size], [1.0, 1.0]]
+        self.assertAllClose(tf.cast(dense.value, tf.float64), wanted, atol=4e-3, rtol=0)
+        self.assertAllEqual(tf.cast(dense.value, tf.float64)[::2], np.ones([2, 2]))
+
     def test_it_is_serialized_and_checks_its_arguments(self):
         optimizer = tf_embed.optimizers.RowwiseAdagrad(0.5, 0.25, 0.125, weight_decay=0.5)
         again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
