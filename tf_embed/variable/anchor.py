@@ -451,7 +451,11 @@ class TwinAnchor(Anchor):
             self._anchor.frozen = frozen
 
     def begin(self, frozen: bool) -> None:
-        """Sets `frozen` of the table's anchor; see `Anchor.begin`."""
+        """Sets `frozen` of the table's anchor; see `Anchor.begin`.
+
+        Args:
+            frozen: Whether gradients are ignored from now on.
+        """
         if self._anchor is not None:
             self._anchor.begin(frozen)
 

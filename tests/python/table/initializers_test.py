@@ -239,8 +239,8 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
             keras.initializers.RandomUniform(2.0, 1.0),
             {},
             ValueError,
-            "`maxval` of the `initializer` of .* must be a number that float32 holds and at least 2. "
-            "Received: maxval=1.0",
+            "`maxval` of the `initializer` of .* must be a number that float32 holds and at "
+            "least 2. Received: maxval=1.0",
         ),
         (
             "infinite_range",
