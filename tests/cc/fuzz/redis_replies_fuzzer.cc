@@ -161,12 +161,13 @@ std::vector<std::string> Seeds() {
     std::vector<std::string> answers = {meta, meta + pair, pair, meta + pair, none};
     if (expires) {
       const std::string names = found + "*1\r\n" + Bulk("{p:0}" + field);
-      // Count, Export, Clear.
-      for (const std::string& answer : {names, meta, names, "*1\r\n" + row, names, one}) {
+      // Count; Export, which reads the meta again at its end; Clear.
+      for (const std::string& answer : {names, meta, names, "*1\r\n" + row, meta, names, one}) {
         answers.push_back(answer);
       }
     } else {
-      for (const std::string& answer : {one, meta, found + "*2\r\n" + Bulk(field) + row, one}) {
+      const std::string rows = found + "*2\r\n" + Bulk(field) + row;
+      for (const std::string& answer : {one, meta, rows, meta, one}) {
         answers.push_back(answer);
       }
     }
