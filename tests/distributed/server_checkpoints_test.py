@@ -7,6 +7,7 @@ import io
 import os
 import pathlib
 import tempfile
+import types
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +51,8 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     """The models have no tables, so they need no servers."""
 
     def checkpoints(self, model: keras.Model, folder: str) -> ServerCheckpoints:
-        return ServerCheckpoints(folder, model, None, 1)  # type: ignore[arg-type]
+        no_servers = types.SimpleNamespace(count=0)
+        return ServerCheckpoints(folder, model, no_servers, 1)  # type: ignore[arg-type]
 
     def folder(self) -> str:
         return tempfile.mkdtemp(dir=self.get_temp_dir())
