@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -21,16 +22,21 @@ std::string MeaningsOfStats() {
   return lines;
 }
 
+// The shape function of an op that takes a table and returns so many numbers.
+auto NumbersOfTable(size_t count) {
+  return [count](InferenceContext* c) -> absl::Status {
+    ShapeHandle unused;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+    c->set_output(0, c->Vector(static_cast<int64_t>(count)));
+    return absl::OkStatus();
+  };
+}
+
 REGISTER_OP("TfEmbedStats")
     .Input("table: resource")
     .Output("numbers: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      c->set_output(0, c->Vector(static_cast<int64_t>(std::size(kTableStats))));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(NumbersOfTable(std::size(kTableStats)))
     .Doc(absl::StrCat(R"doc(
 Returns the sizes of a table, and counts of events since it was made, summed over its shards.
 
@@ -42,12 +48,7 @@ REGISTER_OP("TfEmbedOrigin")
     .Input("table: resource")
     .Output("numbers: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      c->set_output(0, c->Vector(2));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(NumbersOfTable(2))
     .Doc(R"doc(
 Returns the numbers from which a table draws random initial rows. A load replaces them by those of
 the table that was saved.
