@@ -5,34 +5,13 @@
 #include <dlfcn.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/cc/redis/redis_process.h"
-
-namespace {
-
-// Calls of operator new in this thread before the one that fails.
-thread_local int64_t news_to_pass = INT64_MAX;
-
-}  // namespace
-
-// Not inlined, or g++ takes malloc and operator delete for a mismatch.
-__attribute__((noinline)) void* operator new(size_t bytes) {
-  if (news_to_pass <= 0) {
-    news_to_pass = INT64_MAX;
-    throw std::bad_alloc();
-  }
-  --news_to_pass;
-  if (void* const memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/cc/support/failing_new.h"
 
 namespace tf_embed {
 namespace {

@@ -11,28 +11,8 @@
 #include <new>
 
 #include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/failing_new.h"
 #include "tests/cc/support/test_tables.h"
-
-namespace {
-
-// As FailingAllocator::FailAfter, for operator new in this thread.
-thread_local int64_t news_to_pass = INT64_MAX;
-thread_local bool news_fail_for_good = false;
-
-}  // namespace
-
-// Not inlined, or g++ takes malloc and operator delete for a mismatch.
-__attribute__((noinline)) void* operator new(size_t bytes) {
-  if (news_to_pass <= 0) {
-    if (!news_fail_for_good) news_to_pass = INT64_MAX;
-    throw std::bad_alloc();
-  }
-  --news_to_pass;
-  if (void* const memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace tf_embed {
 namespace {
