@@ -12,6 +12,9 @@ namespace {
 
 // A sample is of one row in so many.
 constexpr size_t kSampleOneIn = 32;
+// The rank below kHighestRank: ranks compare the hash with its first byte last.
+constexpr Rank kSecondRank{UINT64_MAX, ~(uint64_t{1} << 56)};
+static_assert(kSecondRank < kHighestRank);
 // So many passes may find that all that were to leave have been used.
 constexpr int kMaxInVain = 100;
 
@@ -69,6 +72,9 @@ class Shards {
     }
     std::nth_element(ranks.begin(), ranks.begin() + (count - below), ranks.end());
     *limit = ranks[count - below];
+    // As a limit kHighestRank would mean all rows, also the one that has it. No other row is
+    // between the two.
+    if (*limit == kHighestRank) *limit = kSecondRank;
     return Status();
   }
 

@@ -51,6 +51,19 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
         for split_size in (1, 7, 10**9):
             self.assertEqual(scores_by_key(v, split_size), oracle.scores())
 
+    @parameterized.parameters(*SHARDS)
+    def test_restrict_keeps_the_row_of_the_highest_rank(self, shards):
+        # All bits of this key's hash are set.
+        last = 3558559446808474027
+        v = variable(TablePolicy(eviction="score"), shards)
+        keys = [last, *range(100)]
+        upsert(v, keys)
+        v.set_scores(keys, [2**63 - 1] * len(keys))
+        for kept in (2, 1):
+            v.restrict(kept)
+            self.assertLen(scores_by_key(v), kept)
+            self.assertIn(last, scores_by_key(v))
+
     def test_in_a_graph_and_of_an_empty_table(self):
         v = variable(TablePolicy(eviction="lfu"))
         export = tf.function(lambda: v.export_keys_and_scores(4))
