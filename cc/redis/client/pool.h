@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connections to one server. Thread-safe.
+// The connections to one server. Thread-safe. A process that was forked makes its own.
 #ifndef TF_EMBED_CC_REDIS_CLIENT_POOL_H_
 #define TF_EMBED_CC_REDIS_CLIENT_POOL_H_
+
+#include <unistd.h>
 
 #include <condition_variable>
 #include <memory>
@@ -52,6 +54,7 @@ class Pool {
     leases->reserve(leases->size() + 1);
     {
       std::unique_lock<std::mutex> lock(mutex_);
+      LeaveToParent();
       changed_.wait(lock, [this] { return !idle_.empty() || taken_ < settings_.max_connections; });
       // Makes room for all connections now, because GiveBack must not fail.
       idle_.reserve(idle_.size() + static_cast<size_t>(taken_) + 1);
@@ -71,6 +74,17 @@ class Pool {
   }
 
  private:
+  // Forgets the connections that came with a fork: all of them belong to the parent, which would
+  // get replies to this process, and this process its. To close them sends nothing. REQUIRES: the
+  // mutex held.
+  void LeaveToParent() {
+    const pid_t process = getpid();
+    if (process == process_) return;
+    process_ = process;
+    idle_.clear();
+    taken_ = 0;
+  }
+
   void GiveBack(std::unique_ptr<Connection> connection) noexcept {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -84,6 +98,7 @@ class Pool {
   const Address address_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  pid_t process_ = getpid();  // of the connections
   int taken_ = 0;
   std::vector<std::unique_ptr<Connection>> idle_;
 };

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Redis client when memory is short: each operator new of a call fails once.
+// The Redis client when memory is short (each operator new of a call fails once), and in a process
+// that was forked.
 #include "cc/redis/client/redis_client.h"
 
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -43,7 +47,7 @@ class RedisClient : public testing::Test {
       for (const std::string& word : commands[i]) parts[i].push_back({word.data(), word.size()});
       list.push_back({parts[i].data(), parts[i].size(), 0});
     }
-    char text[64] = "";
+    char text[4096] = "";
     const auto take = [](void* to, size_t, const TfEmbedRedisReply* reply) {
       const TfEmbedRedisBytes& bytes =
           reply->num_elements > 0 ? reply->elements[0].bytes : reply->bytes;
@@ -82,6 +86,26 @@ TEST_F(RedisClient, AfterACallWithoutMemoryTheNextOneGetsItsOwnReplies) {
   }
   EXPECT_EQ("row-b", last);
   EXPECT_GT(news, 5);
+}
+
+TEST_F(RedisClient, AForkedProcessMakesItsOwnConnections) {
+  const std::vector<Words> ask = {{"CLIENT", "LIST"}};
+  const auto count = [&] {
+    std::string clients;
+    EXPECT_EQ(TF_EMBED_REDIS_OK, Run(ask, INT64_MAX, &clients)) << error_;
+    return std::count(clients.begin(), clients.end(), '\n');
+  };
+  EXPECT_EQ(1, count());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(count() == 2 && count() == 2 ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  // The connection of the parent lives on.
+  std::string last;
+  EXPECT_EQ(TF_EMBED_REDIS_OK, Run({{"ECHO", "parent"}}, INT64_MAX, &last)) << error_;
+  EXPECT_EQ("parent", last);
 }
 
 }  // namespace
