@@ -137,6 +137,7 @@ class HostTable final : public Table,
     static constexpr double kCacheLoad = 0.5;
 
     StripedIndex index;
+    size_t index_bytes_once_dropped = 0;  // after the last DropOutgrown; under the content lock
     RowStore rows;
     RowStore::RowIdPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
     RowInitializer initializer;

@@ -254,9 +254,19 @@ TableStats HostTable::Stats() const {
 }
 
 void HostTable::DropOutgrown() const {
-  // If another verb is inside, it or a later writer does this.
   Alone lock(locks_.content, std::try_to_lock);
-  if (lock.owns_lock()) content_->index.DropRetired();
+  if (!lock.owns_lock()) {
+    // Another verb is inside. It or a later writer does this, unless there are verbs at all times:
+    // so there is a limit to what waits for them. The verbs of a cache are inside of its owner's.
+    if (options_.is_cache) return;
+    {
+      const Shared shared(locks_.content);
+      if (content_->index.bytes() <= 2 * content_->index_bytes_once_dropped) return;
+    }
+    lock.lock();
+  }
+  content_->index.DropRetired();
+  content_->index_bytes_once_dropped = content_->index.bytes();
 }
 
 }  // namespace tf_embed

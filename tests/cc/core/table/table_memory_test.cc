@@ -3,6 +3,8 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <shared_mutex>
+#include <thread>
 
 #include "tests/cc/support/failing_allocator.h"
 #include "tests/cc/support/test_tables.h"
@@ -108,6 +110,30 @@ TEST_P(TableMemory, ComingAndGoingKeysDoNotMakeATableGrow) {
   }
   EXPECT_LE(allocator.live_bytes(), full * 3 / 2);
   EXPECT_TRUE(Holds(*table, 450 * kBatch, 50 * kBatch));
+}
+
+TEST_P(TableMemory, ComingAndGoingKeysDoNotMakeATableGrowBesideReaders) {
+  FailingAllocator allocator;
+  const auto table = NewTable(&allocator);
+  Insert(table.get(), 0, 50 * kBatch);
+  const size_t full = allocator.live_bytes();
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers;  // one of them is inside at nearly all times
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back([&] {
+      while (!stop) {
+        const std::shared_lock<FairSharedMutex> inside(table->locks().content);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  for (size_t i = 50; i < 1000; ++i) {
+    Erase(table.get(), (i - 50) * kBatch, kBatch);
+    Insert(table.get(), i * kBatch, kBatch);
+  }
+  EXPECT_LE(allocator.live_bytes(), full * 2);
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
 }
 
 TEST_P(TableMemory, ClearGivesMemoryBackAlsoWhereThereIsNoMore) {
