@@ -394,6 +394,10 @@ bool RedisRows::KeyOfName(std::string_view name, int64_t* key) const {
 }
 
 Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const {
+  // Servers may have joined since.
+  if (scan->servers == 0) {
+    TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&scan->servers, &scan->version));
+  }
   const std::string pattern = "{" + Escaped(options_.prefix) + ":*";
   const std::string count = std::to_string(most);
   const std::string cursor = scan->cursor;
@@ -417,8 +421,15 @@ Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* n
     }
     return Status();
   }));
-  if (scan->cursor == "0") scan->done = ++scan->part >= server_->num_servers();
-  return Status();
+  if (scan->cursor != "0" || ++scan->part < scan->servers) return Status();
+  scan->done = true;
+  size_t servers;
+  uint64_t version;
+  TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&servers, &version));
+  if (version == scan->version) return Status();
+  return Status::Aborted("Table '" + table_ +
+                         "' is in Redis. Slots of the cluster moved to other servers while all "
+                         "rows were read, so some may be missing. Try again.");
 }
 
 Status RedisRows::ScanSome(

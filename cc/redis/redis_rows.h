@@ -80,9 +80,12 @@ class RedisRows {
   Status Clear() const;
   Status Count(size_t* count) const;
 
-  // The state of a scan. Rows present throughout the scan are visited once.
+  // The state of a scan. Rows present throughout the scan are visited once. A scan of servers fails
+  // if slots moved between them.
   struct Scan {
-    size_t part = 0;  // a slice, or a server
+    size_t part = 0;       // a slice, or a server
+    size_t servers = 0;    // 0 before it begins
+    uint64_t version = 0;  // of the servers' slots
     std::string cursor = "0";
     std::unordered_set<int64_t> seen;  // Redis returns some keys twice
     bool done = false;

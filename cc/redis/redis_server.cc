@@ -91,6 +91,12 @@ Status RedisServer::Failed(TfEmbedRedisCode code, const char* error) const {
                                      : Status::FailedPrecondition(message);
 }
 
+Status RedisServer::LearnServers(size_t* servers, uint64_t* version) const {
+  char error[TF_EMBED_REDIS_MAX_ERROR];
+  const TfEmbedRedisCode code = api_->learn_servers(client_, servers, version, error);
+  return code == TF_EMBED_REDIS_OK ? Status() : Failed(code, error);
+}
+
 Status RedisServer::Run(const RedisCommands& commands, const Receive& receive) const {
   if (commands.size() == 0) return Status();
   std::vector<TfEmbedRedisCommand> list;

@@ -57,8 +57,9 @@ class RedisServer {
   // Returns the first error of a reply or of `receive`, after all have run.
   Status Run(const RedisCommands& commands, const Receive& receive) const;
 
-  // Number of servers with rows. Commands with slot ~n go to server n.
-  size_t num_servers() const { return api_->num_servers(client_); }
+  // Asks for the number of servers with rows, and for a version: another one if some have moved
+  // between servers. Commands with slot ~n go to server n.
+  Status LearnServers(size_t* servers, uint64_t* version) const;
   int32_t SlotOf(const std::string& key) const { return api_->slot_of(key.data(), key.size()); }
   const std::string& address() const { return address_; }
 

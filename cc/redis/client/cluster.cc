@@ -39,7 +39,7 @@ int SlotMap::NumberOf(const Address& address) {
 
 bool SlotMap::Update(const redisReply& reply, const Address& from) {
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements == 0) return false;
-  std::vector<int> with_slots;
+  std::vector<int> server_of = server_of_, with_slots;
   for (size_t i = 0; i < reply.elements; ++i) {
     // First slot, last slot, the master (address, port, ...), its replicas.
     const redisReply& range = *reply.element[i];
@@ -57,13 +57,26 @@ bool SlotMap::Update(const redisReply& reply, const Address& from) {
     const bool has_host = host.type == REDIS_REPLY_STRING && host.len > 0;
     const int number = NumberOf(
         {has_host ? TextOf(host) : from.host, static_cast<int>(master.element[1]->integer)});
-    std::fill(server_of_.begin() + first, server_of_.begin() + last + 1, number);
+    std::fill(server_of.begin() + first, server_of.begin() + last + 1, number);
     if (std::find(with_slots.begin(), with_slots.end(), number) == with_slots.end()) {
       with_slots.push_back(number);
     }
   }
+  // Servers tell their ranges in orders of their own.
+  std::sort(with_slots.begin(), with_slots.end());
+  if (server_of != server_of_ || with_slots != with_slots_) ++version_;
+  server_of_ = std::move(server_of);
   with_slots_ = std::move(with_slots);
   return true;
+}
+
+void SlotMap::Move(int slot, const Address& address) {
+  const int number = NumberOf(address);
+  if (server_of_[slot] == number) return;
+  const auto place = std::lower_bound(with_slots_.begin(), with_slots_.end(), number);
+  if (place == with_slots_.end() || *place != number) with_slots_.insert(place, number);
+  server_of_[slot] = number;
+  ++version_;
 }
 
 bool ParseRedirection(const std::string& text, const Address& from, int* slot, Address* address) {

@@ -17,7 +17,7 @@ inline constexpr int kSlots = 16384;
 // The slot of a key: the CRC16 of the key, or of the text in its first braces.
 int SlotOf(const char* key, size_t size);
 
-// The server number of each slot, and all servers with slots. Numbers are never reused.
+// The server number of each slot, and all servers with slots, by number. Numbers are never reused.
 class SlotMap {
  public:
   // Assigns all slots to one server.
@@ -26,7 +26,7 @@ class SlotMap {
   // Applies a CLUSTER SLOTS reply from `from`. Returns false if it is malformed.
   bool Update(const redisReply& reply, const Address& from);
   // Records that a slot has moved.
-  void Move(int slot, const Address& address) { server_of_[slot] = NumberOf(address); }
+  void Move(int slot, const Address& address);
 
   // The number of a server, assigned on first use.
   int NumberOf(const Address& address);
@@ -35,11 +35,14 @@ class SlotMap {
 
   int ServerOf(int slot) const { return server_of_[slot]; }
   const std::vector<int>& with_slots() const { return with_slots_; }
+  // Another number after each change.
+  uint64_t version() const { return version_; }
 
  private:
   std::vector<Address> addresses_;
   std::vector<int> server_of_;  // by slot
   std::vector<int> with_slots_;
+  uint64_t version_ = 0;
 };
 
 // Parses "MOVED 3999 127.0.0.1:6381" or "ASK ...", received from `from`. Returns false for other

@@ -176,9 +176,14 @@ struct TfEmbedRedisClient {
     return {};
   }
 
-  size_t NumServers() {
+  Failure LearnServers(size_t* servers, uint64_t* version) {
+    if (settings_.is_cluster) {
+      if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
-    return slots_.with_slots().size();
+    *servers = slots_.with_slots().size();
+    *version = slots_.version();
+    return {};
   }
 
  private:
@@ -219,15 +224,22 @@ struct TfEmbedRedisClient {
     return all[std::min<size_t>(static_cast<size_t>(~slot), all.size() - 1)];
   }
 
-  // Asks the known servers, one after the other, for the slot map.
+  // Asks the known servers, one after the other, for the slot map. Those with slots come first: the
+  // others may have left the cluster.
   Failure LearnSlots() {
     Failure first;
-    int count;
+    std::vector<int> order;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      count = slots_.num_addresses();
+      const std::vector<int>& with_slots = slots_.with_slots();
+      order = with_slots;
+      for (int server = 0; server < slots_.num_addresses(); ++server) {
+        if (!std::binary_search(with_slots.begin(), with_slots.end(), server)) {
+          order.push_back(server);
+        }
+      }
     }
-    for (int server = 0; server < count; ++server) {
+    for (const int server : order) {
       std::vector<Pool::Lease> leases;
       Reply reply;
       Pool* const pool = PoolOf(server);
@@ -387,13 +399,16 @@ TfEmbedRedisCode Run(TfEmbedRedisClient* client, const TfEmbedRedisCommand* comm
   return Guarded(error, [&] { return client->Run(commands, count, receiver, receive); });
 }
 
-size_t NumServers(TfEmbedRedisClient* client) { return client->NumServers(); }
+TfEmbedRedisCode LearnServers(TfEmbedRedisClient* client, size_t* servers, uint64_t* version,
+                              char* error) {
+  return Guarded(error, [&] { return client->LearnServers(servers, version); });
+}
 
 int32_t Slot(const char* key, size_t size) { return SlotOf(key, size); }
 
 }  // namespace
 
 const TfEmbedRedisApi* TfEmbedRedisGetApi(void) {
-  static const TfEmbedRedisApi api = {TF_EMBED_REDIS_VERSION, Open, Close, Run, NumServers, Slot};
+  static const TfEmbedRedisApi api = {TF_EMBED_REDIS_VERSION, Open, Close, Run, LearnServers, Slot};
   return &api;
 }

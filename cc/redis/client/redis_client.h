@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-enum { TF_EMBED_REDIS_VERSION = 1, TF_EMBED_REDIS_MAX_ERROR = 512 };
+enum { TF_EMBED_REDIS_VERSION = 2, TF_EMBED_REDIS_MAX_ERROR = 512 };
 
 typedef struct TfEmbedRedisClient TfEmbedRedisClient;
 
@@ -38,7 +38,7 @@ typedef struct {
 } TfEmbedRedisBytes;
 
 // A command with its arguments. In a cluster it goes to the server of `slot`, or to server n if the
-// slot is ~n (num_servers).
+// slot is ~n (learn_servers).
 typedef struct {
   const TfEmbedRedisBytes* parts;
   size_t num_parts;
@@ -87,8 +87,11 @@ typedef struct {
   TfEmbedRedisCode (*run)(TfEmbedRedisClient* client, const TfEmbedRedisCommand* commands,
                           size_t count, void* receiver, TfEmbedRedisReceive receive, char* error);
 
-  // Number of servers with slots; 1 without a cluster.
-  size_t (*num_servers)(TfEmbedRedisClient* client);
+  // Asks a cluster for the servers of its slots. `servers` receives the number of those with slots,
+  // `version` a number that is another one if slots have moved. 1 and 0 without a cluster.
+  // Thread-safe.
+  TfEmbedRedisCode (*learn_servers)(TfEmbedRedisClient* client, size_t* servers, uint64_t* version,
+                                    char* error);
 
   // The cluster slot of a key: the CRC16 of the key, or of the text in its first braces.
   int32_t (*slot_of)(const char* key, size_t size);

@@ -19,17 +19,11 @@ class RedisCluster : public testing::Test {
  protected:
   void SetUp() override {
     for (int i = 0; i < kServers; ++i) {
-      bus_ports_.push_back(std::to_string(FreePort()));
-      servers_.push_back(std::make_unique<RedisProcess>(std::vector<std::string>{
-          "--cluster-enabled", "yes", "--cluster-port", bus_ports_[i], "--cluster-config-file",
-          "nodes-" + bus_ports_[i] + ".conf", "--cluster-node-timeout", "3000"}));
-      ASSERT_TRUE(RedisServer::Open("test", servers_[i]->Options(), &alone_[i]).ok());
+      Start(i);
       Ask(i, {"CLUSTER", "ADDSLOTSRANGE", std::to_string(i * kSlots / kServers),
               std::to_string((i + 1) * kSlots / kServers - 1)});
     }
-    for (int i = 1; i < kServers; ++i) {
-      Ask(0, {"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers_[i]->port()), bus_ports_[i]});
-    }
+    for (int i = 1; i < kServers; ++i) Join(i);
     for (int i = 0; i < kServers; ++i) {
       for (int tries = 0; tries < 2000; ++tries) {
         const std::string info = Ask(i, {"CLUSTER", "INFO"});
@@ -40,6 +34,26 @@ class RedisCluster : public testing::Test {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }
+  }
+
+  void Start(int server) {
+    bus_ports_.push_back(std::to_string(FreePort()));
+    servers_.push_back(std::make_unique<RedisProcess>(std::vector<std::string>{
+        "--cluster-enabled", "yes", "--cluster-port", bus_ports_[server], "--cluster-config-file",
+        "nodes-" + bus_ports_[server] + ".conf", "--cluster-node-timeout", "3000"}));
+    ASSERT_TRUE(RedisServer::Open("test", servers_[server]->Options(), &alone_[server]).ok());
+  }
+  void Join(int server) {
+    Ask(0, {"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers_[server]->port()),
+            bus_ports_[server]});
+  }
+
+  // A slot of no keys goes to another server.
+  void MoveSlot(int slot, int to) {
+    const int from = std::min(slot / (kSlots / kServers), kServers - 1);
+    const std::string number = std::to_string(slot), id = Ask(to, {"CLUSTER", "MYID"});
+    Ask(to, {"CLUSTER", "SETSLOT", number, "IMPORTING", Ask(from, {"CLUSTER", "MYID"})});
+    for (const int server : {to, from}) Ask(server, {"CLUSTER", "SETSLOT", number, "NODE", id});
   }
 
   // A command to one server, and its answer if that is text.
@@ -68,7 +82,7 @@ class RedisCluster : public testing::Test {
 
   std::vector<std::unique_ptr<RedisProcess>> servers_;
   std::vector<std::string> bus_ports_;
-  std::unique_ptr<RedisServer> alone_[kServers];
+  std::unique_ptr<RedisServer> alone_[kServers + 1];
 };
 
 TEST_F(RedisCluster, SlicesAreSpreadAndRowsAreThoseOfTheOracle) {
@@ -134,6 +148,61 @@ TEST_F(RedisCluster, ASlotThatMovesIsFollowed) {
   EXPECT_TRUE(table->Find(serial, Batch{6}, DefaultRows(), &found, nullptr, {}).ok());
   EXPECT_EQ(two, found);
   EXPECT_EQ(2u, table->size());
+}
+
+TEST_F(RedisCluster, RowsOnAServerThatJoinedLaterAreInScans) {
+  TableOptions options;
+  options.policy.ttl_milliseconds = 1000000;
+  const RedisOptions redis = Options(1);
+  const auto table = OpenTable(options, redis);
+  Start(kServers);
+  Join(kServers);
+  const std::string id = Ask(kServers, {"CLUSTER", "MYID"});
+  for (int i = 0; i <= kServers; ++i) {
+    for (int tries = 0; tries < 2000; ++tries) {
+      const std::string nodes = Ask(i, {"CLUSTER", "NODES"});
+      if (nodes.find(id) != std::string::npos && nodes.find("handshake") == std::string::npos &&
+          Ask(i, {"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos) {
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  const int slot = alone_[0]->SlotOf("{" + redis.prefix + ":0}");
+  MoveSlot(slot, kServers);
+  // The server that the table asks hears of it from the others.
+  const std::string last = " " + std::to_string(slot) + "\n";
+  while (Ask(1, {"CLUSTER", "NODES"}).find(last) == std::string::npos) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const std::vector<float> rows(100, 1.0f);
+  const ExecContext serial = ExecContext::Serial();
+  ASSERT_TRUE(table->InsertOrAssign(serial, Batch(KeysFrom(0, 100)), rows.data(), {}).ok());
+  EXPECT_EQ(100, std::stoi(Ask(kServers, {"DBSIZE"})));
+  EXPECT_EQ(100u, table->size());
+  ASSERT_TRUE(table->Clear(serial).ok());
+  EXPECT_EQ(0, std::stoi(Ask(kServers, {"DBSIZE"})));
+}
+
+TEST_F(RedisCluster, AScanDuringWhichSlotsMoveFails) {
+  TableOptions options;
+  options.policy.ttl_milliseconds = 1000000;
+  const auto table = OpenTable(options, Options(12));
+  const std::vector<float> rows(600, 1.0f);
+  ASSERT_TRUE(
+      table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 600)), rows.data(), {}).ok());
+  ExportCursor cursor;
+  WholeRows some(HostAllocator());
+  Status status = table->maintenance()->ExportBatch(20, &cursor, &some);
+  ASSERT_TRUE(status.ok() && !cursor.done) << status.message();
+  int empty = 0;  // a slot
+  while (Ask(0, {"CLUSTER", "COUNTKEYSINSLOT", std::to_string(empty)}) != "0") ++empty;
+  MoveSlot(empty, 1);
+  while (status.ok() && !cursor.done) {
+    status = table->maintenance()->ExportBatch(20, &cursor, &some);
+  }
+  EXPECT_EQ(StatusCode::kAborted, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("Slots of the cluster moved"));
 }
 
 TEST_F(RedisCluster, ALostServerIsAnErrorThatNamesIt) {
