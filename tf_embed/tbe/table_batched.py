@@ -598,7 +598,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                     f"`per_sample_weights` of {self.name!r} need pooling. Received: "
                     "pooling_mode=PoolingMode.NONE"
                 )
-            batch = batches.each_alone(batch)
+            # Features end at offsets, so these are mended before they are read.
+            batch = batches.each_alone(self._bounds.with_checked_offsets(batch))
         batch = self._bounds.checked(batch)
         if feature_requires_grad is not None and batch.weights is not None:
             batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)
