@@ -224,9 +224,31 @@ class OffsetsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(tf.function(layer)(indices, offsets), wanted, **CLOSE)
         self.assertAllEqual(offsets, before)
 
-    @parameterized.product(offsets=FAULTS, mode=FATAL)
-    def test_fatal_refuses_them(self, offsets, mode):
-        layer, _ = pair(bounds_check_mode=mode)
+    @parameterized.product(offsets=FAULTS, mode=(BOUNDS.WARNING, BOUNDS.IGNORE))
+    def test_without_pooling_they_are_repaired_and_counted_alike(self, offsets, mode):
+        options = {"specs": [(5, 3)] * 2, "features": None, "bounds_check_mode": mode}
+        layer, oracle = pair(pooling_mode=POOLING.NONE, **options)
+        summed, _ = pair(**options)
+        batch = np.array([4, 0, 7, 2, 3, 0, -1, 1]), np.array(offsets, np.int64)
+        inputs = Inputs(*batch)
+        wanted = oracle(*batch)
+        self.assertAllClose(layer(*batch), wanted.output, **CLOSE)
+        self.assertAllClose(tf.function(layer)(*batch), wanted.output, **CLOSE)
+        for _ in range(2):
+            summed(*batch)
+        self.assertEqual(int(layer.bounds_check_warning), int(summed.bounds_check_warning))
+        factors = factors_of(np.random.default_rng(SEED), wanted.output.shape)
+        train(layer, plain(), (inputs, factors))
+        oracle.step(wanted.backward(factors))
+        for found, rows in zip(rows_of(layer), oracle.weights, strict=True):
+            self.assertAllClose(found, rows, **CLOSE)
+
+    @parameterized.product(
+        offsets=FAULTS, mode=(*FATAL, BOUNDS.NONE), pooling=(POOLING.SUM, POOLING.NONE)
+    )
+    def test_fatal_and_none_refuse_them(self, offsets, mode, pooling):
+        options = {"specs": [(9, 3)] * 2, "features": None, "bounds_check_mode": mode}
+        layer, _ = pair(pooling_mode=pooling, **options)
         with self.assertRaisesRegex(REFUSAL, "`offsets`"):
             layer(np.array([4, 0, 1, 2, 3, 0, 1, 1]), np.array(offsets, np.int64))
 

@@ -254,6 +254,29 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
         train(layer, plain(), (inputs, np.array([[5.0, -0.25]], "f")))
         self.assertAllClose(rows_of(layer)[0], [[0, 0], [-2.0, 1.0]])
 
+    @parameterized.product(own=(False, True), outer=(False, True), in_graph=(False, True))
+    def test_clipping_of_a_scaled_gradient_is_refused(self, own, outer, in_graph):
+        layer = TableBatchedEmbeddingBags(
+            [(2, 2)], optimizer="EXACT_SGD" if own else None, gradient_clipping=True, name="bags"
+        )
+        inner: Any = keras.optimizers.SGD(loss_scale_factor=None if outer else 1024.0)
+        if outer:
+            inner = keras.optimizers.LossScaleOptimizer(inner)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(inner)
+        inputs = Inputs(np.array([1]), np.array([0, 1]))
+
+        def step() -> None:
+            train(layer, optimizer, (inputs, np.ones([1, 2], "f")))
+
+        layer.build()
+        with self.assertRaisesRegex(
+            ValueError,
+            "`gradient_clipping` of .* must be False if the loss is scaled, because the lookup "
+            "would clip the scaled gradient.*gradient_clipping=True",
+        ):
+            (tf.function(step) if in_graph else step)()
+        self.assertAllEqual(rows_of(layer)[0], np.zeros([2, 2]))
+
     def test_a_learning_rate_schedule_goes_by_steps(self):
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.125])
         layer, oracle = pair(learning_rate=1.0)

@@ -65,7 +65,8 @@ class DynamicEmbedding(TableLayer):
             copy, so several layers may share one argument; change the rate later by
             `layer.optimizer.learning_rate`. The model's optimizer then leaves the table alone: its
             clipping, decay and schedule do not reach the table. A `global_clipnorm` of the table's
-            optimizer is the norm of this table's gradient.
+            optimizer is the norm of this table's gradient. `load_weights` takes step and rate from
+            the file, as Keras does: set the rate again if the file is of another optimizer.
         padding_id: The id of padding, a str if keys are strings. Its row is zeros, it is never
             stored or trained, and pooling does not count it. Without a combiner the layer makes a
             mask of it.

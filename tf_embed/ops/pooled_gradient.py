@@ -77,7 +77,9 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
     results: list[Any] = [None] * len(op.inputs)
     pooling = _pooling_of(op, first_list=2)
     of_sums = tf.cast(tf.convert_to_tensor(gradients[2]), table_ops.compute_dtype(summed.dtype))
-    of_rows = tf.gather(of_sums, tf.maximum(op.outputs[1], 0))  # padding (-1) has weight 0
+    # Padding (-1) takes a row of zeros. There may be no other row.
+    inverse, count = op.outputs[1], tf.shape(of_sums, op.outputs[1].dtype)[0]
+    of_rows = tf.gather(tf.pad(of_sums, [[0, 1], [0, 0]]), tf.where(inverse < 0, count, inverse))
     if pooling.combiner == "none":
         results[1] = tf.cast(of_rows, summed.dtype)
         return results

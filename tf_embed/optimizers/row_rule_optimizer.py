@@ -280,6 +280,14 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         for name, slot in slots.items():
             self.assign(slot, _like(after.slots[name], slot))
 
+    def load_own_variables(self, store: Any) -> None:
+        """Reads what Keras saved, except for an optimizer whose layer has read it by name.
+
+        Keras would go by the position alone, also if another class saved the numbers.
+        """
+        if self._slots_of is None:
+            super().load_own_variables(store)
+
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
         return {**super().get_config(), "weight_decay": self.decay}

@@ -20,6 +20,8 @@ from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import run_if
 
+_CLASS = "class"  # the name of the optimizer's class in a file, as bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
@@ -213,12 +215,17 @@ class BatchTrainer(tf.Module):
         """
         numbers = {f"{prefix}{one.name}": one.numpy() for one in self.optimizer.variables}
         return {
+            f"{prefix}{_CLASS}": self._class_bytes(),
             **numbers,
             **{f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)},
         }
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
-        """Restores the result of `arrays`."""
+        """Restores the result of `arrays`. If another optimizer saved it, this one stays."""
+        # A file of before this name was saved is taken for one of this optimizer.
+        saved = arrays.get(f"{prefix}{_CLASS}")
+        if saved is not None and not np.array_equal(saved, self._class_bytes()):
+            return
         for variable in self.optimizer.variables:  # steps and hyper-parameters
             if f"{prefix}{variable.name}" in arrays:
                 variable.assign(arrays[f"{prefix}{variable.name}"])
@@ -226,3 +233,6 @@ class BatchTrainer(tf.Module):
         counters = [value for name, value in arrays.items() if name.startswith(f"{prefix}state_")]
         if self.state and counters:
             self.state[0].assign(np.max(counters))
+
+    def _class_bytes(self) -> np.ndarray:
+        return np.frombuffer(type(self.optimizer).__name__.encode(), np.uint8)

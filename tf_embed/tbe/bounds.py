@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -44,25 +46,34 @@ class BoundsCheck:
 
     def checked(self, batch: Batch) -> Batch:
         """The batch without them. Counts the faults, if the mode says so."""
-        checked = table_batch_ops.check_bounds(
-            batch.indices,
-            batch.offsets,
-            batch.num_bags,
-            rows=self._rows,
-            tables=self._tables,
-            owner=self._owner,
-            mode=self._mode.name.lower(),
-            padding=self._padding,
-        )
+        checked = self._check(batch, self._rows, self._padding)
         weights = batch.weights
         if weights is not None:
             kept = checked.kept
             # Most batches have no fault, and their weights stay as they are.
             weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
+        return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
+
+    def with_checked_offsets(self, batch: Batch) -> Batch:
+        """The batch with mended offsets, and all of its indices. Counts faults as `checked`."""
+        checked = self._check(batch, [-1] * len(self._rows), [])
+        return dataclasses.replace(batch, offsets=checked.checked_offsets)
+
+    def _check(self, batch: Batch, rows: Sequence[int], padding: Sequence[int]) -> Any:
+        checked = table_batch_ops.check_bounds(
+            batch.indices,
+            batch.offsets,
+            batch.num_bags,
+            rows=rows,
+            tables=self._tables,
+            owner=self._owner,
+            mode=self._mode.name.lower(),
+            padding=padding,
+        )
         counts = self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE)
         if counts and not substitutes.are_used():  # a served model keeps no count
             self._count(checked.num_events)
-        return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
+        return checked
 
     def _count(self, faults: tf.Tensor) -> None:
         """Adds to the count of this replica; outside of a step, to that of this process."""

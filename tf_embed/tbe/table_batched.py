@@ -182,7 +182,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step, right
             on average, rather than to the nearest.
         gradient_clipping: Whether each element of the gradient of the output is clipped, before it
-            becomes gradients of rows and weights.
+            becomes gradients of rows and weights. An optimizer that scales the loss is refused
+            then.
         max_gradient: To which absolute value. Default 1.
         max_norm: These and those below, up to `beta2`, are settings of the optimizer, see
             `tf_embed.optimizers`; one that the chosen optimizer does not use must be left alone.
@@ -511,6 +512,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             self._anchors = [anchor]
         for anchor in self._anchors:
             anchor.begin(frozen=not self.trainable)
+            anchor.clips_gradient = self.max_gradient > 0
 
     def _make_parts(self) -> None:
         """Makes the objects that do the work on the tables. None of them knows the layer."""
@@ -598,7 +600,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                     f"`per_sample_weights` of {self.name!r} need pooling. Received: "
                     "pooling_mode=PoolingMode.NONE"
                 )
-            batch = batches.each_alone(batch)
+            # Features end at offsets, so these are mended before they are read.
+            batch = batches.each_alone(self._bounds.with_checked_offsets(batch))
         batch = self._bounds.checked(batch)
         if feature_requires_grad is not None and batch.weights is not None:
             batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)

@@ -106,6 +106,8 @@ class Anchor(keras.Variable):
         with tf.init_scope():
             self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
         self._own_trainer: Trainer | None = None
+        # Whether lookups clip the gradient; then the loss must not be scaled.
+        self.clips_gradient = False
         self._checkpoint = checkpoint
         if checkpoint:
             self._track_trackable(table, "table")

@@ -362,6 +362,23 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(by_key(rows), by_key(wanted_rows), rtol=1e-3, atol=1e-4)
         self.assertAllClose(of_weights, wanted, rtol=1e-3, atol=1e-4)
 
+    @parameterized.product(combiner=COMBINERS, in_function=(False, True))
+    def test_gradients_of_gradients_of_padding_alone_are_zero(self, combiner, in_function):
+        layer, ids = layer_of(combiner, padding_id=3), tf.fill([2, 2], tf.constant(3, tf.int64))
+        weights, anchor = tf.ones([2, 2]), layer.variable.anchor.value
+
+        def second() -> Any:
+            with tf.GradientTape() as outer:
+                outer.watch(weights)
+                with tf.GradientTape() as inner:
+                    loss = tf.reduce_sum(tf.sin(layer(ids, weights)))
+                penalty = tf.reduce_sum(inner.gradient(loss, anchor).values)
+            return penalty, outer.gradient(penalty, weights)
+
+        penalty, of_weights = (tf.function(second) if in_function else second)()
+        self.assertEqual(float(penalty), 0.0)
+        self.assertAllEqual(of_weights, tf.zeros([2, 2]))
+
     @parameterized.parameters(*COMBINERS)
     def test_a_step_trains_the_rows_that_the_unfused_lookup_trains(self, combiner):
         trained = []

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer of a table-batched layer that loads the weights of another layer."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tf_embed import tbe
+from tf_embed.saving import keras_files
+
+OptimType = tbe.OptimType
+
+
+def built(optimizer: Any, **options: Any) -> tbe.TableBatchedEmbeddingBags:
+    layer = tbe.TableBatchedEmbeddingBags([(4, 2)], optimizer=optimizer, name="bags", **options)
+    layer.build()
+    return layer
+
+
+class OtherOptimizerTest(parameterized.TestCase):
+    """Weights of a model whose layer has another optimizer, or the same one."""
+
+    def loaded(self, saved, optimizer, **options):
+        path = f"{tempfile.mkdtemp()}/model.weights.h5"
+        models = []
+        for kind, settings in (saved, (optimizer, options)):
+            layer = built(kind, **settings)
+            ids = keras.Input([1], dtype="int64")
+            model = keras.Model(ids, layer([ids]))
+            model.compile("sgd", "mse")
+            models.append(model)
+            if len(models) == 1:
+                model.fit(np.array([[1]]), np.ones([1, 2]), epochs=7, verbose=0)
+                model.save_weights(path)
+        layer.split_embedding_weights()[0][1] = 9.0
+        models[1].load_weights(path)
+        self.assertLess(np.abs(layer.split_embedding_weights()[0].numpy()).max(), 9.0)
+        return layer
+
+    @parameterized.parameters(
+        ((OptimType.EXACT_SGD, {"learning_rate": 0.5}), OptimType.ADAM),
+        ((OptimType.ADAM, {"learning_rate": 0.5, "eps": 0.01, "beta1": 0.1}), OptimType.LAMB),
+        ((OptimType.LAMB, {"learning_rate": 0.5, "eps": 0.01}), OptimType.PARTIAL_ROWWISE_LAMB),
+    )
+    def test_the_numbers_of_another_optimizer_are_left(self, saved, optimizer):
+        layer = self.loaded(saved, optimizer, learning_rate=0.001, eps=1e-4)
+        self.assertAlmostEqual(layer.get_learning_rate(), 0.001)
+        self.assertEqual(int(layer.optimizer.iterations), 0)
+        self.assertAlmostEqual(float(layer.optimizer.number("eps")), 1e-4)
+        self.assertAlmostEqual(float(layer.optimizer.number("beta1")), 0.9)
+
+    def test_those_of_the_same_optimizer_are_taken(self):
+        numbers = {"learning_rate": 0.5, "eps": 0.01, "beta1": 0.1}
+        layer = self.loaded((OptimType.ADAM, numbers), OptimType.ADAM, learning_rate=0.001)
+        self.assertAlmostEqual(layer.get_learning_rate(), 0.5)
+        self.assertEqual(int(layer.optimizer.iterations), 7)
+        self.assertAlmostEqual(float(layer.optimizer.number("eps")), 0.01)
+        self.assertAlmostEqual(float(layer.optimizer.number("beta1")), 0.1)
+
+    def test_a_file_that_does_not_name_its_optimizer_is_taken_as_of_the_same(self):
+        store = {}
+        built(OptimType.EXACT_SGD, learning_rate=0.5).save_own_variables(store)
+        arrays = keras_files.read(store, "bags")
+        del arrays["optimizer_class"]
+        old = {}
+        keras_files.write(old, arrays)
+        layer = built(OptimType.EXACT_SGD, learning_rate=0.1)
+        layer.load_own_variables(old)
+        self.assertAlmostEqual(layer.get_learning_rate(), 0.5)
+
+
+if __name__ == "__main__":
+    absltest.main()
