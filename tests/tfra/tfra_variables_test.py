@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import threading
 import weakref
 from typing import Any
 
@@ -30,6 +31,20 @@ class TellsNothing(keras.initializers.Initializer):
 
     def __call__(self, shape, dtype=None):
         return tf.fill(shape, tf.cast(self.value, dtype))
+
+
+class CountsUpdates(tfra.RestrictPolicy):
+    """A policy that keeps a variable of its own, as TFRA's policies do."""
+
+    def __init__(self, var):
+        super().__init__(var)
+        self.counts = tfra.get_variable(f"counts/{var.name}", value_dtype=tf.int32, trainable=False)
+
+    def apply_update(self, ids):
+        self.counts.upsert(ids, self.counts.lookup(ids) + 1)
+
+    def apply_restriction(self, num_reserved, **kwargs):
+        pass
 
 
 class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
@@ -100,6 +115,23 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
         for wrong in (tf.random_normal_initializer(0.0, 0.2), tf.zeros_initializer()):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
                 tfra.get_variable("users", dim=2, initializer=wrong)
+
+    def test_a_restrict_policy_may_have_a_named_variable(self):
+        made = []
+
+        def make():
+            made.append(tfra.get_variable("users", dim=2, restrict_policy=CountsUpdates))
+
+        # In a thread, so that a lock that is never free fails the test.
+        maker = threading.Thread(target=make, daemon=True)
+        maker.start()
+        maker.join(60)
+        self.assertLen(made, 1)
+        made[0].upsert([1, 2], [[0.0, 0.0]] * 2)
+        counts = tfra.get_variable("counts/users", value_dtype=tf.int32)
+        self.assertIs(counts, made[0].restrict_policy.counts)
+        self.assertAllEqual(counts.lookup([1, 2, 3]), [[1], [1], [0]])
+        tfra.forget_variable("counts/users")
 
     def test_a_forgotten_one_is_freed_and_made_anew(self):
         v = tfra.get_variable("users", dim=2)
