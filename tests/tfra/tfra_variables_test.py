@@ -7,6 +7,7 @@ import copy
 import gc
 import os
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -376,6 +377,35 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TrainableByNameTest(tf.test.TestCase):
+    def test_a_shadow_is_found_by_its_name_as_long_as_it_is_there(self):
+        v = tf_embed.Variable(dim=1, name="users")
+        shadow = shadow_ops.ShadowVariable(v, name="field/user")
+        untrained = shadow_ops.ShadowVariable(v, name="fixed", trainable=False)
+        self.assertIs(v.get_trainable_by_name("field/user"), shadow)
+        self.assertIs(v.get_trainable_by_name("field"), v.anchor)
+        self.assertIs(v.get_trainable_by_name(untrained.name), v.anchor)
+        self.assertEqual(list(v.trainable_store), ["users", "field/user"])
+        self.assertIsNone(copy.deepcopy(v).trainable_store.get("field/user"))
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
+        ids = tf.constant([1], tf.int64)
+        for number, sources in enumerate(([shadow], list(v.trainable_store.values()))):
+            step = step_of(
+                optimizer,
+                sources,
+                lambda ids: tf.reduce_sum(shadow_ops.embedding_lookup(shadow, ids)),
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                step(ids)
+            self.assertAllEqual(v.lookup(ids), [[-1.0 - number]])
+        brief = shadow_ops.ShadowVariable(v, name="brief")
+        self.assertIs(v.trainable_store["brief"], brief)
+        del brief
+        gc.collect()
+        self.assertNotIn("brief", v.trainable_store)
+        v.anchor.frozen = True
+        self.assertEqual(v.trainable_store, {})
+
     def test_any_name_gives_the_anchor_also_before_the_first_lookup(self):
         v = tf_embed.Variable(name="users")
         self.assertIs(v.get_trainable_by_name("user_embedding"), v.anchor)

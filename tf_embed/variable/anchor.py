@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -106,6 +107,8 @@ class Anchor(keras.Variable):
         with tf.init_scope():
             self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
         self._own_trainer: Trainer | None = None
+        # By name. Weak, because a twin refers to this anchor.
+        self.twins: weakref.WeakValueDictionary[str, TwinAnchor] = weakref.WeakValueDictionary()
         self._checkpoint = checkpoint
         if checkpoint:
             self._track_trackable(table, "table")
@@ -424,6 +427,7 @@ class TwinAnchor(Anchor):
         else:
             # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
+            anchor.twins[name] = self
 
     @property
     def own_trainer(self) -> Trainer | None:
