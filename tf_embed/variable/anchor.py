@@ -107,6 +107,8 @@ class Anchor(keras.Variable):
         with tf.init_scope():
             self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
         self._own_trainer: Trainer | None = None
+        # The maximum norm of rows in lookups through this anchor.
+        self.max_norm: Any = None
         # By name. Weak, because a twin refers to this anchor.
         self.twins: weakref.WeakValueDictionary[str, TwinAnchor] = weakref.WeakValueDictionary()
         self._checkpoint = checkpoint
