@@ -212,6 +212,34 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(error, message):
             tf_embed.embedding_lookup(tf_embed.Variable(), [1], name=name)
 
+    def test_the_norm_of_a_shadow_holds_in_each_lookup(self):
+        ids = tf.constant([1], tf.int64)
+        ragged = tf.RaggedTensor.from_row_lengths(ids, [1])
+        layer = tfra.keras.layers.Embedding(2, max_norm=1.0)
+        own = tf_embed.Variable(dim=2)
+        pairs = [
+            (own, shadow_ops.ShadowVariable(own, max_norm=1.0)),
+            (layer.params, layer.shadow),
+        ]
+        for v, shadow in pairs:
+            v.upsert(ids, [[3.0, 4.0]])
+            ragged_ops = tfra.ragged_embedding_ops
+            for rows in (
+                shadow_ops.embedding_lookup(shadow, ids),
+                shadow_ops.embedding_lookup_unique(shadow, ids, 2),
+                tf_embed.embedding_lookup(shadow, ids),
+                tf_embed.embedding_lookup([shadow], ids),
+                tf_embed.embedding_lookup_unique(shadow, ids),
+                tf_embed.embedding_lookup_sparse(shadow, ragged.to_sparse(), None),
+                tf_embed.safe_embedding_lookup_sparse(shadow, ragged.to_sparse()),
+                ragged_ops.embedding_lookup_sparse(shadow, ragged),
+                ragged_ops.safe_embedding_lookup_sparse(shadow, ragged),
+            ):
+                self.assertAllClose(rows, [[0.6, 0.8]])
+            longer = tf_embed.embedding_lookup(shadow, ids, max_norm=2.5)
+            self.assertAllClose(longer, [[1.5, 2.0]])
+            self.assertAllEqual(tf_embed.embedding_lookup(v, ids), [[3.0, 4.0]])
+
     def test_a_norm_of_rows_that_have_none_is_refused(self):
         whole = tf_embed.Variable(value_dtype=tf.int32)
         with self.assertRaisesRegex(TypeError, "`max_norm` must be None .* dtype int32"):

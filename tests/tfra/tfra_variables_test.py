@@ -6,6 +6,8 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -30,6 +32,20 @@ class TellsNothing(keras.initializers.Initializer):
 
     def __call__(self, shape, dtype=None):
         return tf.fill(shape, tf.cast(self.value, dtype))
+
+
+class CountsUpdates(tfra.RestrictPolicy):
+    """A policy that keeps a variable of its own, as TFRA's policies do."""
+
+    def __init__(self, var):
+        super().__init__(var)
+        self.counts = tfra.get_variable(f"counts/{var.name}", value_dtype=tf.int32, trainable=False)
+
+    def apply_update(self, ids):
+        self.counts.upsert(ids, self.counts.lookup(ids) + 1)
+
+    def apply_restriction(self, num_reserved, **kwargs):
+        pass
 
 
 class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
@@ -100,6 +116,23 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
         for wrong in (tf.random_normal_initializer(0.0, 0.2), tf.zeros_initializer()):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
                 tfra.get_variable("users", dim=2, initializer=wrong)
+
+    def test_a_restrict_policy_may_have_a_named_variable(self):
+        made = []
+
+        def make():
+            made.append(tfra.get_variable("users", dim=2, restrict_policy=CountsUpdates))
+
+        # In a thread, so that a lock that is never free fails the test.
+        maker = threading.Thread(target=make, daemon=True)
+        maker.start()
+        maker.join(60)
+        self.assertLen(made, 1)
+        made[0].upsert([1, 2], [[0.0, 0.0]] * 2)
+        counts = tfra.get_variable("counts/users", value_dtype=tf.int32)
+        self.assertIs(counts, made[0].restrict_policy.counts)
+        self.assertAllEqual(counts.lookup([1, 2, 3]), [[1], [1], [0]])
+        tfra.forget_variable("counts/users")
 
     def test_a_forgotten_one_is_freed_and_made_anew(self):
         v = tfra.get_variable("users", dim=2)
@@ -344,6 +377,35 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TrainableByNameTest(tf.test.TestCase):
+    def test_a_shadow_is_found_by_its_name_as_long_as_it_is_there(self):
+        v = tf_embed.Variable(dim=1, name="users")
+        shadow = shadow_ops.ShadowVariable(v, name="field/user")
+        untrained = shadow_ops.ShadowVariable(v, name="fixed", trainable=False)
+        self.assertIs(v.get_trainable_by_name("field/user"), shadow)
+        self.assertIs(v.get_trainable_by_name("field"), v.anchor)
+        self.assertIs(v.get_trainable_by_name(untrained.name), v.anchor)
+        self.assertEqual(list(v.trainable_store), ["users", "field/user"])
+        self.assertIsNone(copy.deepcopy(v).trainable_store.get("field/user"))
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
+        ids = tf.constant([1], tf.int64)
+        for number, sources in enumerate(([shadow], list(v.trainable_store.values()))):
+            step = step_of(
+                optimizer,
+                sources,
+                lambda ids: tf.reduce_sum(shadow_ops.embedding_lookup(shadow, ids)),
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                step(ids)
+            self.assertAllEqual(v.lookup(ids), [[-1.0 - number]])
+        brief = shadow_ops.ShadowVariable(v, name="brief")
+        self.assertIs(v.trainable_store["brief"], brief)
+        del brief
+        gc.collect()
+        self.assertNotIn("brief", v.trainable_store)
+        v.anchor.frozen = True
+        self.assertEqual(v.trainable_store, {})
+
     def test_any_name_gives_the_anchor_also_before_the_first_lookup(self):
         v = tf_embed.Variable(name="users")
         self.assertIs(v.get_trainable_by_name("user_embedding"), v.anchor)

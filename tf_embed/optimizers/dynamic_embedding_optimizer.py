@@ -230,7 +230,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             self.build(trainable_variables)
         if all(gradient is None for gradient in grads):
             raise ValueError("`grads` must have a gradient for some variable. Received: only None")
-        self._untrained.warn(trainable_variables)
+        self._untrained.warn(trainable_variables, grads)
         dense: list[Any] = []
         dense_grads: list[Any] = []
         tables: list[TableGradient] = []

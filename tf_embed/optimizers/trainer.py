@@ -252,11 +252,13 @@ class TableTrainer(tf.Module):
         optimizer, tables = self._parts.optimizer, [self._parts.table]
         name = type(optimizer).__name__
         for option in ("use_ema", "gradient_accumulation_steps"):
-            if value := getattr(optimizer, option):
+            value = getattr(optimizer, option)  # AutoGraph can't read an assignment expression
+            if value:
                 refuse_if_mirrored(f"{option}={value!r}", tables)
         if isinstance(tables[0], WorkerTable):
             for option in ("clipnorm", "global_clipnorm"):
-                if value := getattr(optimizer, option):
+                value = getattr(optimizer, option)
+                if value:
                     refuse_if_mirrored(f"{option}={value}, of the rows of all workers", tables)
         if self._parts.rows is not None:
             refuse_if_mirrored(f"{name}, whose rule runs outside of the table", tables)

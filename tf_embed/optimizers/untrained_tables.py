@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A warning of tables that a step looks up and no optimizer trains."""
+"""Warnings of tables that a step looks up and no optimizer trains, or that have no gradient."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -25,16 +24,21 @@ class UntrainedTables:
     def __init__(self, optimizer: str) -> None:
         self._optimizer = optimizer
         self._warned: weakref.WeakSet[Table] = weakref.WeakSet()
+        self._without_gradient: weakref.WeakSet[Table] = weakref.WeakSet()
 
     @tf.autograph.experimental.do_not_convert
-    def warn(self, variables: Iterable[Any]) -> None:
+    def warn(self, variables: list[Any], gradients: list[Any]) -> None:
         """Warns once of each table that the traced step looks up and no optimizer trains.
 
-        Frozen tables, and tables that some optimizer has trained or will train, are left out.
+        Frozen tables, and tables that some optimizer has trained or will train, are left out. Warns
+        once too of each table whose anchors in the step have no gradient, as Keras does of dense
+        variables.
 
         Args:
             variables: The variables that the optimizer trains in this step.
+            gradients: The gradient of each of them, or None.
         """
+        self._warn_of_no_gradient(variables, gradients)
         trained = {id(one.table) for one in variables if isinstance(one, Anchor)}
         for anchor in anchors_of_step():
             table = anchor.table
@@ -54,4 +58,28 @@ class UntrainedTables:
                 "If the table must not be trained, set trainable=False.",
                 UserWarning,
                 stacklevel=4,
+            )
+
+    def _warn_of_no_gradient(self, variables: list[Any], gradients: list[Any]) -> None:
+        pairs = [
+            one for one in zip(variables, gradients, strict=True) if isinstance(one[0], Anchor)
+        ]
+        # A table may have several anchors, and one of them is enough.
+        reached = {id(table) for one, grad in pairs if grad is not None for table in one.tables}
+        missing = []
+        for anchor, gradient in pairs:
+            table = anchor.table
+            if gradient is not None or anchor.frozen or id(table) in reached:
+                continue
+            if table not in self._without_gradient:
+                self._without_gradient.add(table)
+                missing.append(anchor.table_name)
+        if missing:
+            # No error: a step may leave tables out, as one of several losses does.
+            warnings.warn(
+                f"Gradients do not exist for tables {missing} when minimizing the loss, so the "
+                "step does not train them. Lookups through a ShadowVariable have gradients for "
+                "that alone: give it to the optimizer, in place of the table's anchor.",
+                UserWarning,
+                stacklevel=5,
             )

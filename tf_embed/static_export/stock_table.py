@@ -13,7 +13,7 @@ from tf_embed.static_export.initial_rows import random_rows
 from tf_embed.static_export.key_index import KeyIndex, stored_dtype, stored_keys
 from tf_embed.static_export.quantization import format_of
 from tf_embed.static_export.row_blocks import RowBlocks
-from tf_embed.table.initializers import rows_of_new_keys
+from tf_embed.table.initializers import drawn_rows
 from tf_embed.table.origin import current_initializer
 from tf_embed.table.table import Table
 
@@ -106,7 +106,7 @@ class StockTable(tf.Module):
         if initializer.strings:
             return tf.where(is_there, rows, tf.constant(initializer.strings))
         if initializer.is_of_python:
-            drawn = rows_of_new_keys(
+            drawn = drawn_rows(
                 initializer,
                 keys,
                 exists,

@@ -4,7 +4,7 @@
 A Keras initializer draws a tensor for a whole batch, so the row of a key would depend on the batch
 in which it first occurs. Instead, the table reads the parameters of a Keras initializer and draws
 each row from (seed, table, key). The row is then the same in any order, batch, number of shards and
-process. A user's callable is called for each batch of new keys, and its rows are not reproducible.
+process. A user's callable draws rows for each batch of keys, and its rows are not reproducible.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class RowInitializer:
         values: See `kind`.
         seed: Seed of the random kinds, int64.
         table_id: The second half of the seed, so that tables of one seed differ, int64.
-        draw: None, or a function of a shape (n, dim) and a dtype that returns the rows of n new
+        draw: None, or a function of a shape (n, dim) and a dtype that returns initial rows of n
             keys. It replaces all attributes above.
-        by_key: None, or a function of new keys [n] that returns their rows [n, dim]. It replaces
-            all attributes above.
+        by_key: None, or a function of keys [n] that returns their initial rows [n, dim]. It
+            replaces all attributes above.
         strings: The row of a table of strings; () for empty ones.
     """
 
@@ -360,54 +360,59 @@ def _holds(value_dtype: tf.DType, numbers: np.ndarray) -> np.ndarray:
         return np.isfinite(numbers.astype(value_dtype.as_numpy_dtype))
 
 
-def rows_of_new_keys(
+def drawn_rows(
     initializer: RowInitializer,
     keys: tf.Tensor,
-    exists: tf.Tensor,
+    skipped: tf.Tensor | None,
     *,
     dim: int,
     value_dtype: tf.DType,
     name: str,
 ) -> tf.Tensor | None:
-    """The rows that Python draws, one for each new key.
+    """The rows that Python draws, one for each distinct key.
 
     Args:
         initializer: One that is of Python.
-        keys: Any shape. A new key may come several times.
-        exists: Which of them are not new, keys.shape.
+        keys: Any shape. A key may come several times.
+        skipped: Which of them need no row, keys.shape; None: each needs one.
         dim: Number of values in a row.
         value_dtype: Their dtype.
         name: Of the table, for messages.
 
     Returns:
-        keys.shape + [dim], of the value dtype; zeros for keys that exist. None if it is known here
-        that all do.
+        keys.shape + [dim], of the value dtype; zeros for skipped keys. None if it is known here
+        that no key needs a row.
 
     Raises:
         TypeError, ValueError: If a user's function returns a wrong dtype or shape.
     """
-    absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
-    # Equal new keys share one drawn row.
-    new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
-    count = tf.size(new_keys)
+    flat = tf.reshape(keys, [-1])
+    needed = None
+    if skipped is not None:
+        needed = tf.where(tf.logical_not(tf.reshape(skipped, [-1])))  # [positions, 1]
+        flat = tf.gather_nd(flat, needed)
+    # Equal keys share one drawn row.
+    distinct, which = tf.unique(flat)
+    count = tf.size(distinct)
     if tf.executing_eagerly():
-        # Most batches have no new key, and eager execution then skips the user's function.
         count = int(count)
         if not count:
             return None
     if initializer.by_key is not None:
-        drawn = initializer.by_key(new_keys)
+        drawn = initializer.by_key(distinct)
     else:
         assert initializer.draw is not None
-        drawn = _drawn_rows(initializer.draw, count, dim=dim, value_dtype=value_dtype, name=name)
-    rows = tf.scatter_nd(absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), dim])
+        drawn = _called(initializer.draw, count, dim=dim, value_dtype=value_dtype, name=name)
+    rows = tf.gather(drawn, which)
+    if needed is not None:
+        rows = tf.scatter_nd(needed, rows, [tf.size(keys, tf.int64), dim])
     return tf.reshape(rows, tf.concat([tf.shape(keys), [dim]], 0))
 
 
-def _drawn_rows(
+def _called(
     draw: Callable[..., Any], count: Any, *, dim: int, value_dtype: tf.DType, name: str
 ) -> tf.Tensor:
-    """The rows that a user's function gives for new keys.
+    """The rows that a user's function gives for keys.
 
     Args:
         draw: The function.
@@ -432,10 +437,10 @@ def _drawn_rows(
     rows = count if isinstance(count, int) else None
     if not drawn.shape.is_compatible_with([rows, dim]):
         raise ValueError(
-            f"{what} must give a row of {dim} for each of {count} new keys. Received: "
+            f"{what} must give a row of {dim} for each of {count} keys. Received: "
             f"shape={drawn.shape}"
         )
-    message = f"{what} must give a row for each new key."
+    message = f"{what} must give a row for each key."
     same = (
         None
         if drawn.shape[0] == rows is not None

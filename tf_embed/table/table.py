@@ -29,7 +29,7 @@ from tf_embed.ops import policy_ops, slot_ops, substitutes, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import sharding, shared_rows, step_tokens
-from tf_embed.table.initializers import rows_of_new_keys
+from tf_embed.table.initializers import drawn_rows
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.trainer_set import TrainerSet
@@ -156,7 +156,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             return stand_in.find(keys, defaults)
         owners = self._owners(keys)
         if defaults is None:
-            defaults = self._initial_rows(keys, owners)
+            defaults = self._initial_rows(keys)
         return table_ops.find(
             self.resource_handle,
             keys,
@@ -206,7 +206,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         owners = self._owners(keys)
         if defaults is None:
-            defaults = self._initial_rows(keys, owners, padding)
+            defaults = self._initial_rows(keys, padding)
         return table_ops.find_pooled(
             self.resource_handle,
             keys,
@@ -231,7 +231,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """
         owners = self._owners(keys)
         if defaults is None:
-            defaults = self._initial_rows(keys, owners)
+            defaults = self._initial_rows(keys)
         return table_ops.find_or_insert(
             self.resource_handle,
             keys,
@@ -335,7 +335,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.resource_handle,
             keys,
             owners,
-            self._initial_rows(keys, owners),
+            self._initial_rows(keys),
             dim=self.options.dim,
             slot_dtype=self.options.slot_dtype,
             rule=rule,
@@ -576,25 +576,21 @@ class Table(tf.saved_model.experimental.TrackableResource):
             return owners
         return self._no_owners if tf.executing_eagerly() else tf.zeros([0], tf.int32)
 
-    def _initial_rows(
-        self, keys: tf.Tensor, owners: tf.Tensor, padding: table_ops.Padding | None = None
-    ) -> tf.Tensor:
+    def _initial_rows(self, keys: tf.Tensor, padding: table_ops.Padding | None = None) -> tf.Tensor:
         """The `defaults` argument of the ops that makes absent keys have initial rows.
 
         It is empty if the table draws initial rows itself. Otherwise Python draws a row for each
-        new key, and unused zeros for present keys and padding.
+        key, also for a present one: another thread may remove its row before the op, and to the op
+        an expired row is absent.
         """
         options = self.options
-        eager = tf.executing_eagerly()
-        empty = self._no_rows if eager else tf.zeros([0], options.value_dtype)
         if options.initializer.strings:
             return tf.constant(options.initializer.strings)
+        empty = self._no_rows if tf.executing_eagerly() else tf.zeros([0], options.value_dtype)
         if not options.initializer.is_of_python:
             return empty
-        _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
-        if padding is not None:
-            # Padding is never looked up, so no row is drawn for it.
-            exists = tf.logical_or(exists, tf.equal(keys, tf.constant(padding, keys.dtype)))
+        # Padding is never looked up, so no row is drawn for it.
+        is_padding = None if padding is None else tf.equal(keys, tf.constant(padding, keys.dtype))
         kind = {"dim": options.dim, "value_dtype": options.value_dtype, "name": options.name}
-        rows = rows_of_new_keys(options.initializer, keys, exists, **kind)
+        rows = drawn_rows(options.initializer, keys, is_padding, **kind)
         return empty if rows is None else rows

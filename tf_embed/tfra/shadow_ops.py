@@ -49,7 +49,8 @@ def embedding_lookup(
     """
     del partition_strategy, validate_indices
     name = "shadow_embedding_lookup" if name is None else name
-    return lookup.embedding_lookup(shadow, ids, name=name, max_norm=_max_norm(shadow))
+    _check(shadow)
+    return lookup.embedding_lookup(shadow, ids, name=name)
 
 
 def embedding_lookup_unique(
@@ -84,7 +85,8 @@ def embedding_lookup_unique(
         >>> shadow_ops.embedding_lookup_unique(shadow_ops.ShadowVariable(v), ids, 1).to_list()
         [[[2.0], [2.0]], [[2.0]]]
     """
-    max_norm, options = _max_norm(shadow), shadow.table.options
+    _check(shadow)
+    options = shadow.table.options
     if validation.positive_int(embedding_size, "embedding_size") != options.dim:
         raise ValueError(
             f"`embedding_size` must be the dim of {options.name!r}, {options.dim}. Received: "
@@ -93,12 +95,12 @@ def embedding_lookup_unique(
     with_unique = validation.flag(with_unique, "with_unique")
     look_up = lookup.embedding_lookup_unique if with_unique else lookup.embedding_lookup
     flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids
-    rows = look_up(shadow, flat, name=name, max_norm=max_norm)
+    rows = look_up(shadow, flat, name=name)
     return ids.with_flat_values(rows) if isinstance(ids, tf.RaggedTensor) else rows
 
 
-def _max_norm(shadow: Any) -> float | None:
-    """Returns the maximum norm of rows in lookups through `shadow`.
+def _check(shadow: Any) -> None:
+    """Checks the argument `shadow` of a lookup.
 
     Raises:
         TypeError: If `shadow` is not an anchor.
@@ -108,4 +110,3 @@ def _max_norm(shadow: Any) -> float | None:
             f"`shadow` must be a tf_embed.tfra.shadow_ops.ShadowVariable. "
             f"Received: shadow={validation.shown(shadow)}"
         )
-    return shadow.max_norm if isinstance(shadow, ShadowVariable) else None

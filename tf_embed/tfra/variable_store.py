@@ -16,7 +16,8 @@ from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.variable.variable import Variable
 
 _variables: dict[str, Variable] = {}
-_lock = threading.Lock()
+# Reentrant, because the restrict policy of a new variable may call `get_variable`, as TFRA's do.
+_lock = threading.RLock()
 
 
 def get_variable(

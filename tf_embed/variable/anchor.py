@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -108,6 +109,10 @@ class Anchor(keras.Variable):
         self._own_trainer: Trainer | None = None
         # Whether lookups clip the gradient; then the loss must not be scaled.
         self.clips_gradient = False
+        # The maximum norm of rows in lookups through this anchor.
+        self.max_norm: Any = None
+        # By name. Weak, because a twin refers to this anchor.
+        self.twins: weakref.WeakValueDictionary[str, TwinAnchor] = weakref.WeakValueDictionary()
         self._checkpoint = checkpoint
         if checkpoint:
             self._track_trackable(table, "table")
@@ -426,6 +431,7 @@ class TwinAnchor(Anchor):
         else:
             # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
+            anchor.twins[name] = self
 
     @property
     def own_trainer(self) -> Trainer | None:

@@ -51,6 +51,9 @@ def _outermost_graph() -> tf.Graph:
     """The graph of the outermost tf.function that is being traced."""
     graph = tf.compat.v1.get_default_graph()
     # Only graphs of functions have the attribute. The last one's is a graph that is no function's.
-    while hasattr(outer := getattr(graph, "outer_graph", None), "outer_graph"):
+    # AutoGraph, which converts this in a traced step, can't read an assignment expression.
+    outer = getattr(graph, "outer_graph", None)
+    while hasattr(outer, "outer_graph"):
         graph = outer
+        outer = graph.outer_graph
     return graph

@@ -67,7 +67,8 @@ def embedding_lookup(
             anchor for all its lookups.
         validate_indices: Ignored; accepted for TFRA compatibility. Every id is valid.
         max_norm: None, or the L2 norm to which longer rows are scaled down, differentiably, as in
-            tf.nn.embedding_lookup. Stored rows do not change. Above 0 and at most 1e19.
+            tf.nn.embedding_lookup. Stored rows do not change. Above 0 and at most 1e19. None takes
+            that of a ShadowVariable in `params`.
         return_trainable: Whether to also return the variable for gradients.
         training: Whether this counts as a use of the rows, if a policy keeps statistics. A step of
             an optimizer always counts as a use.
@@ -99,6 +100,7 @@ def embedding_lookup(
     with validation.name_scope(name, "embedding_lookup"):
         keys = _keys(table, ids)
         token = token_of(table, anchor)
+        max_norm = norm_of_lookup(params, max_norm)
         rows = clipped(table.rows(keys, token=token, training=training), max_norm)
     return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
 
@@ -140,7 +142,7 @@ def embedding_lookup_unique(
     with validation.name_scope(name, "embedding_lookup_unique"):
         distinct, inverse = unique_rows(params, ids, training=training)
         # Clipped before the gather, so that each distinct row is scaled once.
-        rows = tf.gather(clipped(distinct, max_norm), inverse)
+        rows = tf.gather(clipped(distinct, norm_of_lookup(params, max_norm)), inverse)
     return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
 
 
@@ -239,6 +241,14 @@ def norm_of(max_norm: Any) -> Any:
             f"`max_norm` must be one number. Received: max_norm of shape {max_norm.shape}"
         )
     return max_norm
+
+
+def norm_of_lookup(params: Params, max_norm: Any) -> Any:
+    """The argument `max_norm` of a lookup; if it is None, that of an anchor in `params`."""
+    if max_norm is not None:
+        return max_norm
+    (params,) = params if isinstance(params, (list, tuple)) else (params,)
+    return params.max_norm if isinstance(params, Anchor) else None
 
 
 def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:

@@ -16,7 +16,13 @@ from tf_embed import validation
 from tf_embed.ops import table_ops
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.lookup import Params, clipped, table_and_anchor, token_of
+from tf_embed.variable.lookup import (
+    Params,
+    clipped,
+    norm_of_lookup,
+    table_and_anchor,
+    token_of,
+)
 
 
 def embedding_lookup_sparse(
@@ -69,6 +75,7 @@ def embedding_lookup_sparse(
     """
     del partition_strategy
     table, anchor = table_and_anchor(params)
+    max_norm = norm_of_lookup(params, max_norm)
     with validation.name_scope(name, "embedding_lookup_sparse"):
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
         validation.one_of(combiner, validation.COMBINERS, "combiner")
@@ -128,6 +135,7 @@ def safe_embedding_lookup_sparse(
     """
     del partition_strategy
     table, anchor = table_and_anchor(embedding_weights, "embedding_weights")
+    max_norm = norm_of_lookup(embedding_weights, max_norm)
     with validation.name_scope(name, "safe_embedding_lookup_sparse"):
         bagged = _bagged(sparse_ids, sparse_weights, table, ("sparse_ids", "sparse_weights"))
         if validation.one_of(combiner, validation.COMBINERS, "combiner") != "sum":

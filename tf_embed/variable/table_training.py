@@ -36,6 +36,12 @@ class TableTraining:
         """The anchor, if optimizers may change rows."""
         return (self._anchor,) if self._anchor is not None and self.is_on else ()
 
+    @property
+    def anchors_by_name(self) -> dict[str, Anchor]:
+        """See `Variable.trainable_store`."""
+        named: dict[str, Anchor] = {anchor.table_name: anchor for anchor in self.anchors}
+        return named | self._twins if named else named
+
     def anchor_of_lookup(self, name: str) -> Anchor | None:
         """See `Variable.get_trainable_by_name`."""
         if not isinstance(name, str):
@@ -45,7 +51,14 @@ class TableTraining:
                 "`get_trainable_by_name` is for eager execution: call it outside of the "
                 f"tf.function, or take the `anchor` of {self._table.options.name!r}."
             )
-        return self._anchor
+        return self._twins.get(name, self._anchor)
+
+    @property
+    def _twins(self) -> dict[str, Anchor]:
+        """The other anchors of the table, by name."""
+        twins = {} if self._anchor is None else dict(self._anchor.twins)
+        # A copy of a variable has the anchors that are of the first one.
+        return {name: one for name, one in twins.items() if one.table is self._table}
 
     def slots_of(self, optimizer: Any) -> list[SlotVariable]:
         """See `Variable.get_slot_variables`."""

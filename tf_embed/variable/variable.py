@@ -71,8 +71,8 @@ class Variable(tf.Module):
             values take one string, or `dim` of them. Keras's uniform, normal, truncated normal,
             VarianceScaling, Glorot, He and LeCun initializers (with fans as for the shape (1, dim))
             make the row of a key a function of the seed, the name and the key. That row is the same
-            in any order, batch, number of shards and process. A callable is called for each batch
-            of new keys, so its rows depend on the batches.
+            in any order, batch, number of shards and process. A callable is called for the distinct
+            keys of each batch, and absent keys take its rows, so these depend on the batches.
         trainable: Whether optimizers may change rows.
         checkpoint: Whether tf.train.Checkpoint saves the rows. SavedModels always do.
         init_size: Rows to reserve in all shards together, int(init_size / shards) in each. A table
@@ -486,20 +486,20 @@ class Variable(tf.Module):
 
     @property
     def trainable_store(self) -> dict[str, Anchor]:
-        """`trainable_variables` by name."""
-        return {anchor.table_name: anchor for anchor in self._training.anchors}
+        """`trainable_variables`, and the variable's ShadowVariables that are in use, by name."""
+        return self._training.anchors_by_name
 
     def get_trainable_by_name(self, name: str) -> Anchor | None:
         """The variable for gradients and optimizers, by the name of a lookup.
 
         A variable has a single anchor for all its lookups. So every name returns that anchor, even
-        before the first lookup.
+        before the first lookup, except the name of a `ShadowVariable` of this variable.
 
         Args:
-            name: The `name` of an `embedding_lookup`, or any other.
+            name: The `name` of an `embedding_lookup`, or of a ShadowVariable, or any other.
 
         Returns:
-            The anchor, or None if the rows are not trainable.
+            The anchor, or the ShadowVariable; None if the rows are not trainable.
 
         Raises:
             TypeError: If `name` is not a str.

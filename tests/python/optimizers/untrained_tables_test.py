@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import tensorflow as tf
 from replicas import CPUS
 
 import tf_embed
+from tf_embed.tfra import shadow_ops
 from tf_embed.variable import anchor_tokens
 
 DIM = 2
@@ -288,3 +291,46 @@ def test_neither_graphs_nor_tables_are_kept():
     bare = None
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("is_function", [False, True])
+def test_a_table_without_a_gradient_is_warned_of_once(is_function):
+    bare, dense = table(), keras.Variable([1.0])
+    frozen, reached = table("frozen"), table("reached")
+    frozen.anchor.frozen = True
+    shadows = [shadow_ops.ShadowVariable(one, name="shadow") for one in (bare, reached)]
+    optimizer = sgd()
+    sources = [dense, bare.anchor, frozen.anchor, reached.anchor, shadows[1]]
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.convert_to_tensor(dense))
+            for one in shadows:
+                loss += tf.reduce_sum(shadow_ops.embedding_lookup(one, IDS))
+        optimizer.apply_gradients(zip(tape.gradient(loss, sources), sources, strict=True))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            (tf.function(step) if is_function else step)()
+    (message,) = [str(one.message) for one in caught if "Gradients do not" in str(one.message)]
+    assert message.startswith("Gradients do not exist for tables ['bare'] when minimizing the loss")
+    assert (int(bare.size()), int(reached.size())) == (0, len(IDS))
+
+
+def test_a_traced_step_has_nothing_that_autograph_cannot_read():
+    # AutoGraph warns once in a process of each function.
+    code = """
+import keras, tensorflow as tf, tf_embed
+v = tf_embed.Variable(dim=1)
+optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.1))
+@tf.function
+def step(ids):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf_embed.embedding_lookup(v, ids))
+    optimizer.apply_gradients(zip(tape.gradient(loss, [v.anchor]), [v.anchor]))
+step(tf.constant([1], tf.int64))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "AutoGraph" not in done.stderr + done.stdout

@@ -278,7 +278,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         (lambda shape, dtype: tf.fill(shape, "x"), "must give numbers. Received: dtype=string"),
         (
             lambda shape, dtype: tf.zeros([2, 7]),
-            r"must give a row of 3 for each of 2 new keys.*shape=\(2, 7\)",
+            r"must give a row of 3 for each of 2 keys.*shape=\(2, 7\)",
         ),
         (lambda shape, dtype: tf.zeros([1, 3]), r"a row of 3 for each of 2 .*shape=\(1, 3\)"),
     )
@@ -294,10 +294,10 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=3, initializer=one_row, name="v")
         lookup = tf.function(v.lookup)
         self.assertAllEqual(lookup(tf.constant([5], tf.int64)), [[0, 0, 0]])
-        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "a row for each new key"):
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "a row for each key"):
             lookup(tf.constant([5, 6], tf.int64))
 
-    def test_a_callable_is_called_for_each_batch_of_new_keys(self):
+    def test_a_callable_is_called_for_the_distinct_keys_of_a_batch(self):
         shapes = []
 
         def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
@@ -306,9 +306,42 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
 
         v = tf_embed.Variable(dim=2, initializer=draw)
         v.upsert([5], [[-1.0, -1.0]])
-        self.assertAllEqual(v.lookup([7, 5, 7, 8]), [[0, 1], [-1, -1], [0, 1], [2, 3]])
-        self.assertEqual(shapes, [(2, 2)])
+        self.assertAllEqual(v.lookup([7, 5, 7, 8]), [[0, 1], [-1, -1], [0, 1], [4, 5]])
+        self.assertEqual(shapes, [(3, 2)])
         self.assertEqual(int(v.size()), 1)
+
+    def test_a_key_whose_row_is_removed_meanwhile_has_a_drawn_row(self):
+        def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
+            v.remove([5])  # as another thread may, after the draw has begun
+            return tf.ones(shape, dtype)
+
+        v = tf_embed.Variable(dim=2, initializer=draw)
+        layer = tf_embed.layers.DynamicEmbedding(2, combiner="sum", initializer=draw)
+        for find in (v.lookup, lambda keys: v.table.find_or_insert(tf.constant(keys, tf.int64))[0]):
+            v.upsert([5], [[-1.0, -1.0]])
+            self.assertAllEqual(find([5, 6]), [[1.0, 1.0]] * 2)
+        layer.build()
+        v = layer.variable
+        v.upsert([5], [[-1.0, -1.0]])
+        self.assertAllEqual(layer(tf.constant([[5, 6]])), [[2.0, 2.0]])
+
+    @parameterized.parameters("SGD", "Nadam")
+    def test_a_key_whose_row_has_expired_has_a_drawn_row(self, optimizer):
+        after = {}
+        policy = tf_embed.TablePolicy(ttl_seconds=1)
+        for initializer in (1.0, lambda shape, dtype: tf.ones(shape, dtype)):
+            v = tf_embed.Variable(dim=2, initializer=initializer, policy=policy)
+            wrapped = tf_embed.DynamicEmbeddingOptimizer(getattr(keras.optimizers, optimizer)(0.25))
+            for time_ms in (0, 5000):
+                v.set_clock(time_ms=time_ms)
+                with tf.GradientTape() as tape:
+                    rows = tf_embed.embedding_lookup(v, [1], training=True)
+                    loss = tf.reduce_sum(rows)
+                self.assertAllEqual(rows, [[1.0, 1.0]])
+                wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+            self.assertEqual(v.stats()["expired"], 1)
+            after[callable(initializer)] = v.lookup([1])
+        self.assertAllEqual(after[True], after[False])
 
     @parameterized.parameters(lambda shape: 0, lambda: 0, lambda shape, kind: 0)
     def test_a_callable_that_takes_no_shape_and_dtype_is_refused(self, initializer):

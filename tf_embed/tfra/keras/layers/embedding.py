@@ -160,6 +160,8 @@ class Embedding(TableLayer):
         else:
             with distribute_strategy.scope():
                 self._make_table()
+        # For lookups through `shadow`.
+        self._anchor.max_norm = self.max_norm
 
     @property
     def params(self) -> Variable:
@@ -168,7 +170,10 @@ class Embedding(TableLayer):
 
     @property
     def shadow(self) -> Anchor:
-        """The Keras variable that stands for the table on a tf.GradientTape."""
+        """The Keras variable that stands for the table on a tf.GradientTape.
+
+        Lookups through it scale rows down to `max_norm`, as the layer does.
+        """
         return self._anchor
 
     def call(self, ids: Any, training: bool | None = None) -> Any:
