@@ -91,6 +91,12 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         backup.set_model(self.model)
         backup.on_train_begin(logs)
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Sets the epoch of the backups that Keras writes after batches."""
+        if self.save_freq != "epoch":
+            # Keras sets it when the epoch before ends, which may have been in another `fit`.
+            super().on_epoch_end(epoch - 1)
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Commits a backup if Keras has written one."""
         super().on_train_batch_end(batch, logs)

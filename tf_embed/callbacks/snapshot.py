@@ -72,6 +72,7 @@ class Snapshot(keras.callbacks.Callback):
         self._given = chosen_sources(tables, "tables")
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot
+        self._in_epoch = 0  # batches since the epoch began
         self._saved = 0  # snapshots of this training
         self._last: str | None = None
 
@@ -81,9 +82,15 @@ class Snapshot(keras.callbacks.Callback):
         self._seen = self._saved = 0
         self._last = None
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Resets the count of the epoch's batches."""
+        self._in_epoch = 0
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Saves a snapshot if `every_n_batches` batches have passed."""
-        self._seen += 1
+        # By `batch`: with `steps_per_execution`, Keras calls this once for several batches.
+        self._seen += batch + 1 - self._in_epoch
+        self._in_epoch = batch + 1
         if self._seen >= self._every:
             self._save()
 

@@ -50,12 +50,18 @@ def state(model: keras.Model) -> list[np.ndarray]:
 
 
 class Stop(keras.callbacks.Callback):
-    def __init__(self, epoch: int) -> None:
+    """Kills before a batch of an epoch."""
+
+    def __init__(self, epoch: int, batch: int = 0) -> None:
         super().__init__()
-        self.epoch = epoch
+        self.place = (epoch, batch)
+        self.epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if epoch == self.epoch:
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if (self.epoch, batch) == self.place:
             raise Killed
 
 
@@ -130,6 +136,19 @@ class BackupAndRestoreTest(parameterized.TestCase):
             fit(compiled(), self.callback(save_freq=4), Stop(2))
         model = compiled()
         self.assertEqual(fit(model, self.callback(save_freq=4)), [1, 2, 3])
+
+    def test_a_number_of_batches_goes_on_at_the_right_epoch_after_a_second_kill(self):
+        for _ in range(2):
+            with self.assertRaises(Killed):
+                fit(compiled(), self.callback(save_freq=2), Stop(2, 2))
+        self.assertEqual(fit(compiled(), self.callback(save_freq=2)), [2, 3])
+
+    def test_a_number_of_batches_counts_the_epochs_of_each_training(self):
+        callback = self.callback(save_freq=2)
+        fit(compiled(), callback)
+        with self.assertRaises(Killed):
+            fit(compiled(), callback, Stop(0, 2))
+        self.assertEqual(fit(compiled(), callback), [0, 1, 2, 3])
 
     def test_a_missing_backup_is_an_error(self):
         with self.assertRaises(Killed):

@@ -69,6 +69,13 @@ class SnapshotTest(parameterized.TestCase):
         Snapshots(self.path, other).load("snapshot-000006")
         self.assertEqual(rows_of(other), rows_of(model))
 
+    def test_it_counts_the_batches_of_an_execution(self):
+        model = model_of()
+        model.compile("sgd", "mse", steps_per_execution=4)
+        self.fit(model, tf_embed.callbacks.Snapshot(self.path, every_n_batches=12, keep=None))
+        names = [info.name for info in Snapshots(self.path, model).list_snapshots()]
+        self.assertLen(names, 4)  # after 12, 24, 36 and 40 batches
+
     def test_it_keeps_the_last_and_goes_on_with_their_numbers(self):
         model = model_of(policy=TRACKED)
         for _ in range(2):
