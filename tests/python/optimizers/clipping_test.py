@@ -48,5 +48,43 @@ class OptionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(v.lookup([7]), [[-3.0]])
 
 
+class GatheredTest(tf.test.TestCase, parameterized.TestCase):
+    """Dense variables whose gradients are slices."""
+
+    @parameterized.parameters((5,), (5, 2), (5, 2, 2))
+    def test_a_gathered_variable_of_any_rank(self, *shape):
+        dense, wanted = (keras.Variable(tf.zeros(shape)) for _ in range(2))
+        row = keras.Variable([[0.0]])
+        v = tf_embed.Variable(dim=1, initializer="zeros")
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizers.SGD(0.1, global_clipnorm=0.5))
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_sum(keras.ops.take(dense, [1, 2, 1], axis=0))
+            theirs = tf.reduce_sum(keras.ops.take(wanted, [1, 2, 1], axis=0))
+            theirs += tf.reduce_sum(row.value)
+            loss += tf.reduce_sum(tf_embed.embedding_lookup(v, [7]))
+        variables = [dense, v.anchor]
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        variables = [wanted, row]
+        optimizers.SGD(0.1, global_clipnorm=0.5).apply(tape.gradient(theirs, variables), variables)
+        self.assertAllClose(dense, wanted)
+        self.assertAllClose(v.lookup([7]), row)
+
+    def test_slices_that_cancel_count_one_by_one_for_rows_too(self):
+        gathered = tf.IndexedSlices(
+            tf.constant([[10.0], [-10.0]]), tf.constant([2, 2]), tf.constant([4, 1])
+        )
+        gradients = [gathered, tf.constant([0.6])]
+        wanted = [keras.Variable(tf.zeros([4, 1])), keras.Variable([0.0]), keras.Variable([[0.0]])]
+        theirs = optimizers.SGD(1.0, global_clipnorm=1.0)
+        theirs.apply([*gradients, tf.constant([[0.8]])], wanted)
+        v = tf_embed.Variable(dim=1, initializer="zeros")
+        dense = [keras.Variable(tf.zeros([4, 1])), keras.Variable([0.0])]
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizers.SGD(1.0, global_clipnorm=1.0))
+        optimizer.apply([*gradients, slices([7], [[0.8]])], [*dense, v.anchor])
+        self.assertAllClose(dense[0], wanted[0])
+        self.assertAllClose(dense[1], wanted[1])
+        self.assertAllClose(v.lookup([7]), wanted[2])
+
+
 if __name__ == "__main__":
     tf.test.main()
