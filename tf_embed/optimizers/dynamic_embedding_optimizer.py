@@ -367,14 +367,15 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         # The scale of this step: the step of the inner optimizer below may change it.
         scale = tf.identity(self.inner_optimizer.dynamic_scale)
+        if largest := row_gradients.clipping(self._rule_optimizer).global_clipnorm:
+            tables, dense_grads = clip_together(tables, dense_grads, scale, largest)
+        # Of clipped gradients: a norm that overflows makes NaN of finite ones.
         tables_finite = row_gradients.all_finite(table.values for table in tables)
         dense_finite = row_gradients.all_finite(
             one.values if isinstance(one, tf.IndexedSlices) else one
             for one in dense_grads
             if one is not None
         )
-        if largest := row_gradients.clipping(self._rule_optimizer).global_clipnorm:
-            tables, dense_grads = clip_together(tables, dense_grads, scale, largest)
         # Keras skips the dense step if a gradient is not finite, so the tables skip theirs.
         run_if(
             tf.logical_and(tables_finite, dense_finite), functools.partial(train_all, tables, scale)

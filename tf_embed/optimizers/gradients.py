@@ -86,19 +86,21 @@ def norm_factor(squares: tf.Tensor, largest: float) -> tf.Tensor:
     return factor + (norm - norm)
 
 
-def sum_of_squares(gradients: Iterable[Any]) -> tf.Tensor:
-    """Of all numbers of some gradients; float32 scalar.
+def sum_of_squares(gradients: Iterable[Any], scale: Any = 1.0) -> tf.Tensor:
+    """Of all numbers of some gradients, each divided by a scale; float32 scalar.
 
     As in Keras, slices of equal indices count one by one. With their sums, Keras's own norm would
     be above the bound still, and it would clip dense variables once more.
 
     Args:
         gradients: Dense tensors, or tf.IndexedSlices of dense variables.
+        scale: The factor of the loss. The squares of scaled gradients could overflow.
     """
     total = tf.constant(0.0)
     for gradient in gradients:
         values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        total += tf.reduce_sum(tf.square(tf.cast(values, tf.float32)))
+        values = tf.cast(values, tf.float32) / tf.cast(scale, tf.float32)
+        total += tf.reduce_sum(tf.square(values))
     return total
 
 

@@ -78,13 +78,9 @@ def clip_together(
         The gradients of tables, summed and without the loss scale, and those of dense variables.
     """
     summed = [table if table.is_own else table.summed(scale) for table in tables]
-    dense_squares = row_gradients.sum_of_squares(one for one in dense_grads if one is not None)
-    table_squares = row_gradients.sum_of_squares(
-        table.values for table in summed if not table.is_own
-    )
-    factor = row_gradients.norm_factor(
-        dense_squares / tf.square(tf.cast(scale, tf.float32)) + table_squares, largest
-    )
+    squares = row_gradients.sum_of_squares((one for one in dense_grads if one is not None), scale)
+    squares += row_gradients.sum_of_squares(table.values for table in summed if not table.is_own)
+    factor = row_gradients.norm_factor(squares, largest)
     tables = [
         table
         if table.is_own

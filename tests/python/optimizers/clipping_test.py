@@ -86,5 +86,39 @@ class GatheredTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(v.lookup([7]), wanted[2])
 
 
+class LossScaleTest(tf.test.TestCase, parameterized.TestCase):
+    @staticmethod
+    def step_of(inner: Any, gradient: float) -> tuple[list[float], Any]:
+        """A dense variable and a row after a step whose gradients are scaled, and the inner one."""
+        v = tf_embed.Variable(dim=1, initializer="zeros")
+        dense = keras.Variable([0.0])
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(inner)
+        variables = [dense, v.anchor]
+        optimizer.build(variables)
+        with tf.GradientTape() as tape:
+            rows = tf.reduce_sum(tf_embed.embedding_lookup(v, [7]))
+            loss = optimizer.scale_loss(gradient * (3.0 * tf.reduce_sum(dense.value) + 4.0 * rows))
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return [float(dense.value[0]), float(v.lookup([7])[0, 0])], inner
+
+    @parameterized.parameters(15, 66, 100)
+    def test_gradients_are_squared_without_the_scale(self, power):
+        sgd = optimizers.SGD(1.0, global_clipnorm=1.0)
+        inner = optimizers.LossScaleOptimizer(sgd, initial_scale=2.0**power)
+        numbers, inner = self.step_of(inner, 1.0)
+        self.assertAllClose(numbers, [-0.6, -0.8])
+        self.assertEqual(float(inner.dynamic_scale), 2.0**power)
+        sgd = optimizers.SGD(1.0, global_clipnorm=1.0, loss_scale_factor=2.0**power)
+        self.assertAllClose(self.step_of(sgd, 1.0)[0], [-0.6, -0.8])
+
+    def test_a_step_whose_norm_overflows_is_left_out_and_halves_the_scale(self):
+        sgd = optimizers.SGD(1.0, global_clipnorm=1.0)
+        inner = optimizers.LossScaleOptimizer(sgd, initial_scale=2.0)
+        numbers, inner = self.step_of(inner, 1e30)
+        self.assertAllEqual(numbers, [0.0, 0.0])
+        self.assertEqual(float(inner.dynamic_scale), 1.0)
+        self.assertEqual(int(sgd.iterations), 0)
+
+
 if __name__ == "__main__":
     tf.test.main()
