@@ -27,6 +27,7 @@ from tf_embed.optimizers.step_arguments import (
 )
 from tf_embed.optimizers.table_gradient import (
     TableGradient,
+    clip_together,
     each_anchor_once,
     one_for_each_table,
     train_all,
@@ -255,8 +256,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             self._apply_loss_scaled(tables, dense_grads, dense)
             return
         scale = self.inner_optimizer.loss_scale_factor or 1.0
-        if self._rule_optimizer.global_clipnorm:
-            tables, dense_grads = self._clip_together(tables, dense_grads, scale)
+        if largest := row_gradients.clipping(self._rule_optimizer).global_clipnorm:
+            tables, dense_grads = clip_together(tables, dense_grads, scale, largest)
         # Before the dense step, which counts `iterations` up: rows go by the number of this step.
         train_all(tables, scale)
         if any(gradient is not None for gradient in dense_grads):
@@ -345,33 +346,6 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         return self.inner_optimizer.scale_loss(loss)
 
-    def _clip_together(
-        self, tables: list[TableGradient], dense_grads: list[Any], scale: Any
-    ) -> tuple[list[TableGradient], list[Any]]:
-        """Clips gradients by the norm of all of them together.
-
-        The gradients of tables are returned summed and without the loss scale. The inner optimizer
-        then clips by the norm of the dense gradients alone, which is within the bound already.
-        """
-        summed = [table if table.is_own else table.summed(scale) for table in tables]
-        dense_squares = row_gradients.sum_of_squares(one for one in dense_grads if one is not None)
-        table_squares = row_gradients.sum_of_squares(
-            table.values for table in summed if not table.is_own
-        )
-        factor = row_gradients.norm_factor(
-            dense_squares / tf.square(tf.cast(scale, tf.float32)) + table_squares,
-            self._rule_optimizer.global_clipnorm,
-        )
-        tables = [
-            table
-            if table.is_own
-            else dataclasses.replace(table, values=row_gradients.scaled(table.values, factor))
-            for table in summed
-        ]
-        return tables, [
-            None if one is None else row_gradients.scaled(one, factor) for one in dense_grads
-        ]
-
     def _apply_dense(self, grads: list[Any], variables: list[Any]) -> None:
         """The inner optimizer's step.
 
@@ -393,14 +367,15 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         # The scale of this step: the step of the inner optimizer below may change it.
         scale = tf.identity(self.inner_optimizer.dynamic_scale)
+        if largest := row_gradients.clipping(self._rule_optimizer).global_clipnorm:
+            tables, dense_grads = clip_together(tables, dense_grads, scale, largest)
+        # Of clipped gradients: a norm that overflows makes NaN of finite ones.
         tables_finite = row_gradients.all_finite(table.values for table in tables)
         dense_finite = row_gradients.all_finite(
             one.values if isinstance(one, tf.IndexedSlices) else one
             for one in dense_grads
             if one is not None
         )
-        if self._rule_optimizer.global_clipnorm:
-            tables, dense_grads = self._clip_together(tables, dense_grads, scale)
         # Keras skips the dense step if a gradient is not finite, so the tables skip theirs.
         run_if(
             tf.logical_and(tables_finite, dense_finite), functools.partial(train_all, tables, scale)
@@ -443,7 +418,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         if anchors and isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             tables = [table for anchor in anchors for table in anchor.tables]
             refuse_if_mirrored("LossScaleOptimizer", tables)
-        norm = self._rule_optimizer.global_clipnorm
+        norm = row_gradients.clipping(self._rule_optimizer).global_clipnorm
         if trainers and norm:
             refuse_if_mirrored(f"global_clipnorm={norm}", [one.table for one in trainers])
         for trainer in trainers:

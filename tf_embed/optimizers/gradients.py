@@ -7,7 +7,7 @@ All of it is defined on the gradient of the variable, so gradients of equal keys
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -35,19 +35,36 @@ def sum_equal_keys(
     return distinct, sums
 
 
+class Clipping(NamedTuple):
+    """The options by which an optimizer clips gradients: the one that counts, and 0 for others."""
+
+    clipnorm: float = 0.0
+    global_clipnorm: float = 0.0
+    clipvalue: float = 0.0
+
+
+def clipping(optimizer: Any) -> Clipping:
+    """Returns the clipping of an optimizer: as in Keras, by the first option above 0."""
+    for option in Clipping._fields:
+        value = getattr(optimizer, option)
+        if value and value > 0:
+            return Clipping(**{option: value})
+    return Clipping()
+
+
 def clips(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether an optimizer clips gradients."""
-    return any(_clipping(optimizer))
+    return any(clipping(optimizer))
 
 
 def clip(optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor) -> tf.Tensor:
-    """The gradient of one variable, clipped; of several options the first counts, as in Keras.
+    """The gradient of one variable, clipped.
 
     Args:
         optimizer: Whose options are meant. For the global norm there is no other variable.
         gradient: Of a whole variable: of distinct rows, [n, dim].
     """
-    norm, global_norm, value = _clipping(optimizer)
+    norm, global_norm, value = clipping(optimizer)
     if norm or global_norm:
         squares = tf.reduce_sum(tf.square(gradient))
         if norm:  # an infinite norm makes finite elements 0, unlike an infinite global norm
@@ -69,17 +86,21 @@ def norm_factor(squares: tf.Tensor, largest: float) -> tf.Tensor:
     return factor + (norm - norm)
 
 
-def sum_of_squares(gradients: Iterable[Any]) -> tf.Tensor:
-    """Of all numbers of some gradients; float32 scalar.
+def sum_of_squares(gradients: Iterable[Any], scale: Any = 1.0) -> tf.Tensor:
+    """Of all numbers of some gradients, each divided by a scale; float32 scalar.
+
+    As in Keras, slices of equal indices count one by one. With their sums, Keras's own norm would
+    be above the bound still, and it would clip dense variables once more.
 
     Args:
         gradients: Dense tensors, or tf.IndexedSlices of dense variables.
+        scale: The factor of the loss. The squares of scaled gradients could overflow.
     """
     total = tf.constant(0.0)
     for gradient in gradients:
-        if isinstance(gradient, tf.IndexedSlices):
-            _, gradient = sum_equal_keys(gradient.indices, gradient.values, gradient.values.dtype)
-        total += tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32)))
+        values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        values = tf.cast(values, tf.float32) / tf.cast(scale, tf.float32)
+        total += tf.reduce_sum(tf.square(values))
     return total
 
 
@@ -95,9 +116,3 @@ def all_finite(gradients: Iterable[tf.Tensor]) -> tf.Tensor:
     """Whether there is neither an infinity nor a NaN in some tensors; bool scalar."""
     finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
     return tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)
-
-
-def _clipping(optimizer: Any) -> tuple[float, float, float]:
-    """Returns `clipnorm`, `global_clipnorm` and `clipvalue`, with 0 for those not set."""
-    options = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
-    return tuple(option if option and option > 0 else 0.0 for option in options)  # type: ignore[return-value]

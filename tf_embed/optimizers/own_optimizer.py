@@ -53,7 +53,9 @@ def _copy_of(identifier: Any, is_symbolic: bool = False) -> keras.optimizers.Opt
     if not learning_rate_is_number(config):
         rate = config["learning_rate"]
         if rate.get("class_name") in ("function", "__lambda__"):
-            config["learning_rate"] = lambda: optimizer.learning_rate  # a callable stays one
+            # The function itself, so that files name it. `learning_rate` would call it, and from
+            # the config Keras finds registered functions alone.
+            config["learning_rate"] = optimizer._learning_rate
     copied = type(optimizer).from_config(config)
     # `exclude_from_weight_decay` is public in Keras, but its result is not, and no config has it.
     for name, value in vars(optimizer).items():

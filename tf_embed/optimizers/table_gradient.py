@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.variable.anchor import Anchor, once_for_all_replicas
 
@@ -58,6 +59,38 @@ class TableGradient:
         # The wrapper counts its step once, for all tables without an optimizer of their own.
         if self.is_own:
             self.trainer.advance(trained)
+
+
+def clip_together(
+    tables: list[TableGradient], dense_grads: list[Any], scale: Any, largest: float
+) -> tuple[list[TableGradient], list[Any]]:
+    """Clips gradients by the norm of all of them together, without those of tables' own optimizers.
+
+    The optimizer of dense variables then clips by the norm of the dense gradients alone, which is
+    within the bound already.
+
+    Args:
+        tables: The gradients of tables.
+        dense_grads: The gradients of dense variables, with None for a missing one.
+        scale: The factor of the loss.
+        largest: The norm that they may have together.
+
+    Returns:
+        The gradients of tables, summed and without the loss scale, and those of dense variables.
+    """
+    summed = [table if table.is_own else table.summed(scale) for table in tables]
+    squares = row_gradients.sum_of_squares((one for one in dense_grads if one is not None), scale)
+    squares += row_gradients.sum_of_squares(table.values for table in summed if not table.is_own)
+    factor = row_gradients.norm_factor(squares, largest)
+    tables = [
+        table
+        if table.is_own
+        else dataclasses.replace(table, values=row_gradients.scaled(table.values, factor))
+        for table in summed
+    ]
+    return tables, [
+        None if one is None else row_gradients.scaled(one, factor) for one in dense_grads
+    ]
 
 
 def train_all(tables: list[TableGradient], scale: Any) -> None:

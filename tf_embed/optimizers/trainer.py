@@ -37,9 +37,6 @@ from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import Anchor, run_if
 
-# Keras does not define these together with tables: they would need its own accumulated gradients,
-# and averages of steps that change nothing.
-_EXCLUSIVE = ("global_clipnorm", "use_ema")
 _REFUSED = (
     keras.optimizers.LossScaleOptimizer,
     keras.optimizers.MultiOptimizer,
@@ -74,8 +71,10 @@ def check_optimizer(optimizer: Any) -> None:
             "keeps to rows of a step, and looks at all rows itself. Received: use_ema=True"
         )
     if optimizer.gradient_accumulation_steps:
-        for option in _EXCLUSIVE:
-            value = getattr(optimizer, option)
+        # Keras does not define these together with tables: they would need its own accumulated
+        # gradients, and averages of steps that change nothing.
+        norm = row_gradients.clipping(optimizer).global_clipnorm
+        for option, value in (("global_clipnorm", norm), ("use_ema", optimizer.use_ema)):
             if value:
                 raise ValueError(
                     f"Dynamic tables can't be trained with both `gradient_accumulation_steps` and "
@@ -256,8 +255,9 @@ class TableTrainer(tf.Module):
             if value:
                 refuse_if_mirrored(f"{option}={value!r}", tables)
         if isinstance(tables[0], WorkerTable):
+            clipping = row_gradients.clipping(optimizer)
             for option in ("clipnorm", "global_clipnorm"):
-                value = getattr(optimizer, option)
+                value = getattr(clipping, option)
                 if value:
                     refuse_if_mirrored(f"{option}={value}, of the rows of all workers", tables)
         if self._parts.rows is not None:

@@ -96,6 +96,15 @@ class NoConfig(schedules.LearningRateSchedule):
         return 0.1
 
 
+@keras.saving.register_keras_serializable(package="own_optimizer_test")
+def registered_rate() -> float:
+    return 0.25
+
+
+def unregistered_rate() -> float:
+    return 0.25
+
+
 class LearningRateTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.named_parameters(
         ("method", Rate().method, "a bound method is in no config"),
@@ -118,6 +127,32 @@ class LearningRateTest(tf.test.TestCase, parameterized.TestCase):
         for _ in range(2):
             keras.optimizers.SGD().apply([gradient], [layer.variable.anchor])
         self.assertAllClose(layer.variable.lookup([7]), [[-11.0]])
+
+    @parameterized.named_parameters(
+        ("registered", registered_rate, {}),
+        ("named at the load", unregistered_rate, {"custom_objects": [unregistered_rate]}),
+        ("lambda", lambda: 0.25, {"safe_mode": False}),
+    )
+    def test_a_saved_model_finds_the_function_as_keras_does(self, rate, options):
+        named = {one.__name__: one for one in options.get("custom_objects", [])}
+        options = {**options, "custom_objects": named or None}
+        model = keras.Sequential([DynamicEmbedding(1, optimizer=keras.optimizers.Adam(rate))])
+        model.compile("sgd", "mse")
+        model.fit(IDS, LABELS[:, None], verbose=0)
+        path = f"{self.get_temp_dir()}/model.keras"
+        for _ in range(2):  # one that was loaded can be saved too
+            model.save(path)
+            model = keras.models.load_model(path, **options)
+        own = model.layers[0].optimizer
+        self.assertEqual(int(own.iterations), 1)
+        self.assertEqual(float(own.learning_rate), 0.25)
+
+    def test_a_clone_has_the_function_too(self):
+        model = keras.Sequential(
+            [DynamicEmbedding(1, optimizer=keras.optimizers.Adam(registered_rate))]
+        )
+        (layer,) = keras.models.clone_model(model).layers
+        self.assertEqual(float(layer.optimizer.learning_rate), 0.25)
 
 
 if __name__ == "__main__":
