@@ -143,6 +143,11 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             found = self.run_chief(made, "passes", str(self.folder))
             self.assertEqual(found["trained"], [3] * 6 + [2])
 
+    def test_trainers_take_turns(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            found = self.run_chief(made, "turns")
+        self.assertEqual(found["trained"], [2, 4, 6, 8])
+
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
         with self.cluster() as made:

@@ -261,6 +261,26 @@ def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
     }
 
 
+def _batches(count: int) -> tf.data.Dataset:
+    """Batches of eight rows with the ids 0, 1 and 2, for the model of `_sum_model`."""
+    ids = np.tile(np.arange(3, dtype=np.int64), [8 * count, 1])
+    return tf.data.Dataset.from_tensor_slices((ids, np.zeros(len(ids), np.float32))).batch(8)
+
+
+def turns(strategy: Any) -> Any:
+    """Two trainers of one table take turns."""
+    with strategy.scope():
+        model = _sum_model()
+        other = keras.Model(model.inputs, model.outputs)
+        other.compile(keras.optimizers.SGD(0.0), lambda y, pred: keras.ops.sum(pred))
+    trainers = [tf_embed.distributed.ParameterServerTrainer(one) for one in (model, other)]
+    table, trained = model.get_layer("items").variable, []
+    for turn in range(4):
+        trainers[turn % 2].fit(_batches(2), epochs=1 + turn // 2, verbose=0)
+        trained.append(-int(table.lookup([1])[0, 0]) // 8)
+    return {"trained": trained}
+
+
 def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     """Trains a model with dense variables, from the step of the last chief.
 

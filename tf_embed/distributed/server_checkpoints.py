@@ -279,7 +279,7 @@ def _shape_of(serialized: bytes) -> tf.TensorShape:
 
 
 def generations(servers: Servers) -> list[int]:
-    """Returns the number of chiefs that each server has seen, or 0 if it has no rows of the run."""
+    """Returns the newest generation of each server, or 0 if it has no rows of the run."""
     numbers = []
     for number in range(servers.count):
         handle = _generation_of(servers, number)
@@ -291,7 +291,7 @@ def generations(servers: Servers) -> list[int]:
 
 
 def begin_generation(servers: Servers) -> int:
-    """Marks each server as having its rows. Returns a number that no earlier chief had."""
+    """Marks each server as having its rows. Returns a number that no earlier training had."""
     generation = max(generations(servers)) + 1
     for number in range(servers.count):
         handle = _generation_of(servers, number)

@@ -81,6 +81,9 @@ class ParameterServerTrainer:
     restarted keeps its rows, which may be newer. A restarted server gets the rows of the
     checkpoint. Dense variables always come from the checkpoint.
 
+    Several trainers may train the same tables in turn, but not at the same time: a step of one that
+    comes after a later call of `fit` of another is not applied to tables.
+
     Metrics must have additive states, such as those of means, sums and confusion matrices. Each
     step returns its contribution, and the chief sums the contributions.
 
@@ -151,6 +154,7 @@ class ParameterServerTrainer:
         self._own_step_function: Any = None
         self._test_function: Any = None
         self._generation = 0
+        self._has_begun = False
         self._checkpoints: ServerCheckpoints | None = None
         if checkpoint_dir is not None:
             folder = validation.path_of(checkpoint_dir, "checkpoint_dir")
@@ -227,6 +231,8 @@ class ParameterServerTrainer:
                 own = WorkerDatasets(x, self._coordinator, self._servers.num_workers)
             self._prepare(x if own is None else own)
             self._begin()
+            # Another trainer of the same tables may have trained since the last call.
+            self._generation = begin_generation(self._servers)
         model, state = self.model, self._state
         called = keras.callbacks.CallbackList(
             list(callbacks),
@@ -315,7 +321,7 @@ class ParameterServerTrainer:
 
     def _begin(self) -> None:
         """Restores the newest checkpoint, or writes a first one. Does nothing the second time."""
-        if self._generation:
+        if self._has_begun:
             return
         if self._checkpoints is not None:
             restored = self._checkpoints.restore()
@@ -324,7 +330,8 @@ class ParameterServerTrainer:
             self._state = restored or self._state
         else:
             ServerCheckpoints.check_rows(self.model, self._servers)
-        self._generation = begin_generation(self._servers)
+        begin_generation(self._servers)  # servers now have their rows
+        self._has_begun = True
 
     def _train_own_step(self, iterator: Any) -> Any:
         # No token: a step that runs again has another batch, which all servers must apply.
@@ -418,7 +425,7 @@ class ParameterServerTrainer:
         return self._results(totals, whole=True)
 
     def _token(self, step: int) -> int:
-        """Returns a unique number of a step. Steps of later chiefs have higher numbers."""
+        """Returns a unique number of a step. Steps of later calls of `fit` have higher numbers."""
         return (self._generation << 40) + step
 
     @property
