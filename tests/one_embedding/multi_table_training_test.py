@@ -167,6 +167,39 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
         OUTER().apply(tape.gradient(loss, flat), flat)
         self.assertEqual(int(emb.size()), 0)
 
+    @parameterized.parameters(True, False)
+    def test_a_frozen_layer_of_shared_ids_keeps_its_rows(self, traced):
+        emb = layer(
+            constant_tables(0.0, 1.0),
+            dim=1,
+            shared_ids=True,
+            store_options=store(capacity=2),
+            policy=tf_embed.TablePolicy(eviction="lru"),
+            optimizer=keras.optimizers.SGD(1.0),
+        )
+        emb.build()
+        (variable,), outer = emb.row_tables, OUTER()
+
+        def step(ids):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(emb(ids, training=True))
+            outer.apply(tape.gradient(loss, [variable.anchor]), [variable.anchor])
+
+        step = tf.function(step) if traced else step
+
+        def after(ids):
+            step(tf.constant([ids]))
+            keys, rows = variable.export()[:2]
+            return dict(zip(keys.numpy().tolist(), rows[:, 0].numpy(), strict=True))
+
+        trained = {1: -1.0, 2: 0.0}
+        self.assertEqual(after([1, 2]), trained)
+        emb.trainable = False
+        # They would take the room of the others.
+        self.assertEqual(after([3, 4]), trained)
+        emb.trainable = True
+        self.assertEqual(after([3, 4]), {3: -1.0, 4: 0.0})
+
     @parameterized.product(key_type=["int32", "int64"], mixed=[False, True])
     def test_loops_and_conditions_have_gradients(self, key_type, mixed):
         tables = uniform_tables(1.0, 2.0) if mixed else uniform_tables(1.0) * 2

@@ -139,7 +139,7 @@ class RowLookup:
             # The step does not know the first table of an id, so rows are inserted before it. A
             # lookup that is only recorded comes a second time.
             if training and not joint_lookups.is_recording():
-                table.find_or_insert(keys, defaults, training=True)
+                _insert_unless_frozen(member, keys, defaults)
         return table.rows(keys, defaults, gradient_token(member), training=training)
 
     def _rows_of_first(self, keys: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
@@ -149,3 +149,11 @@ class RowLookup:
         places = tf.range(tf.size(keys))
         first = tf.math.unsorted_segment_min(places, which, tf.size(keys))
         return self._drawer_of_shared.rows_of(keys, tf.gather(tables, tf.gather(first, which)))
+
+
+def _insert_unless_frozen(member: Variable, keys: tf.Tensor, defaults: tf.Tensor) -> None:
+    """Inserts the rows of absent keys that a step would insert, as it is when this runs."""
+    assert member.anchor is not None  # as layers have tables to be trained
+    # Sliced and not in a condition, so that workers which disagree do not wait for each other.
+    count = tf.where(member.anchor.is_trained, tf.size(keys), 0)
+    member.table.find_or_insert(keys[:count], defaults[:count], training=True)

@@ -165,6 +165,8 @@ class TableGroup(LayerWithTables):
                     init_size=store.init_size(self._num_members),
                     policy=policy,
                     storage=store.storage(path, self._num_members, names[0]),
+                    # Keras passes on only what is set later.
+                    trainable=self.trainable,
                     name=f"{self.name}_rows_{number}",
                     dtype=self.dtype_policy,
                 )

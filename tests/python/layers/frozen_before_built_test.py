@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from tf_embed import one_embedding
 from tf_embed.layers import DynamicEmbedding
 
 ID = 7
@@ -39,6 +40,18 @@ def tfra(kind: str, own: bool) -> Callable[..., Any]:
     return lambda **options: getattr(layers, kind)(1, **ZEROS, **own_optimizer, **options)
 
 
+def many_tables(kind: str, own: bool) -> Callable[..., Any]:
+    def make(**options: Any) -> Any:
+        zeros = one_embedding.make_table(one_embedding.make_constant_initializer(0.0))
+        store = one_embedding.make_device_mem_store_options("/tmp/rows", 100)
+        if own:
+            options["optimizer"] = "sgd"
+        layer = getattr(one_embedding, kind)
+        return layer("mine", 1, "float32", "int64", [zeros], store, devices="/CPU:0", **options)
+
+    return make
+
+
 LAYERS: dict[str, Callable[..., Any]] = {
     "dense": dense,
     "wrapper": lambda **options: DynamicEmbedding(1, **ZEROS, **options),
@@ -49,7 +62,11 @@ LAYERS: dict[str, Callable[..., Any]] = {
     ),
     "tfra": tfra("Embedding", own=False),
     "tfra own": tfra("Embedding", own=True),
+    "many tables": many_tables("MultiTableEmbedding", own=False),
+    "many tables own": many_tables("MultiTableEmbedding", own=True),
+    "columns": many_tables("MultiTableMultiColumnEmbedding", own=False),
 }
+OF_WRAPPER = ("wrapper", "bags of the wrapper", "tfra", "many tables", "columns")
 
 
 def head() -> list[Any]:
@@ -138,7 +155,7 @@ MODELS["made in build"] = _made_in_build
 
 def compile_for(model: keras.Model, kind: str, **options: Any) -> None:
     optimizer = keras.optimizers.SGD(0.1)
-    if kind in ("wrapper", "bags of the wrapper", "tfra"):
+    if kind in OF_WRAPPER:
         optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizer)
     model.compile(optimizer, "mse", jit_compile=False, **options)
 
@@ -155,6 +172,12 @@ def train(model: keras.Model, how: str) -> None:
 
 def row_of(layer: Any) -> list[float]:
     return np.asarray(layer(tf.constant([[ID]]))).ravel().tolist()
+
+
+def anchors_of(layer: Any) -> list[Any]:
+    if isinstance(layer, one_embedding.MultiTableEmbedding):
+        return [table.anchor for table in layer.row_tables]
+    return layer._anchors if isinstance(layer, Batched) else [layer._anchor]
 
 
 class FrozenBeforeBuiltTest(tf.test.TestCase, parameterized.TestCase):
@@ -183,7 +206,7 @@ class FrozenBeforeBuiltTest(tf.test.TestCase, parameterized.TestCase):
         train(one, how)
         self.assertEqual(row_of(layer_of()), [0.0])
 
-    @parameterized.parameters("dense", "wrapper", "own", "bags", "tfra")
+    @parameterized.parameters("dense", "wrapper", "own", "bags", "tfra", "many tables")
     def test_an_attribute_set_before_it_is_built(self, kind):
         layer = LAYERS[kind]()
         model = Subclassed(Tower(layer))
@@ -204,7 +227,21 @@ class FrozenBeforeBuiltTest(tf.test.TestCase, parameterized.TestCase):
         train(loaded, "fit")
         self.assertEqual(row_of(loaded.tower.layers[0]), [0.0])
 
-    @parameterized.parameters("wrapper", "own", "bags")
+    @parameterized.parameters("dense", "wrapper", "own", "many tables", "many tables own")
+    def test_a_copy_and_a_loaded_layer_stay_frozen(self, kind):
+        inputs = keras.Input([1], dtype="int64")
+        outputs = LAYERS[kind](trainable=False)(inputs)
+        for layer in head():
+            outputs = layer(outputs)
+        model = keras.Model(inputs, outputs)
+        path = f"{self.get_temp_dir()}/model.keras"
+        model.save(path)
+        for copied in (keras.models.clone_model(model), keras.models.load_model(path)):
+            compile_for(copied, kind)
+            train(copied, "fit")
+            self.assertEqual(row_of(copied.get_layer("mine")), [0.0])
+
+    @parameterized.parameters("wrapper", "own", "bags", "many tables own")
     def test_a_traced_step_that_builds_it_heeds_what_is_set_later(self, kind):
         layer = LAYERS[kind](trainable=False)
         variable = tf.Variable(1.0)
@@ -216,8 +253,7 @@ class FrozenBeforeBuiltTest(tf.test.TestCase, parameterized.TestCase):
         def step(ids: tf.Tensor) -> None:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(layer(ids)) * variable
-            anchors = layer._anchors if kind == "bags" else [layer._anchor]
-            optimizer.apply(tape.gradient(loss, anchors), anchors)
+            optimizer.apply(tape.gradient(loss, anchors_of(layer)), anchors_of(layer))
 
         step.get_concrete_function(tf.TensorSpec([1, 1], tf.int64))
         step(tf.constant([[ID]], tf.int64))
