@@ -244,6 +244,21 @@ class SideBySideTest(tf.test.TestCase, parameterized.TestCase):
         stats = pair.disk.stats()
         self.assertGreater(min(stats["expired"], stats["demoted"]), 100)
 
+    def test_a_restriction_takes_all_expired_rows_first(self):
+        policy = TablePolicy(eviction="lfu", ttl_seconds=0.05)
+        memory, disk = Pair(self.get_temp_dir(), policy, 1).do(lambda v: v)
+        keys = np.random.default_rng(SEED).permutation(6000)
+        live = np.arange(10_000, 10_040)
+        for v in (memory, disk):
+            v.set_clock(time_ms=0)
+            for first in [*range(0, 6000, 30)] * 2:  # so they rank higher
+                policies_test.upsert(v, keys[first : first + 30].tolist())
+            v.set_clock(time_ms=20)
+            policies_test.upsert(v, live.tolist())  # a search for expired rows stops anywhere
+            v.set_clock(time_ms=50)
+            v.restrict(len(live))
+            self.assertCountEqual(v.export()[0].numpy(), live)
+
 
 if __name__ == "__main__":
     tf.test.main()
