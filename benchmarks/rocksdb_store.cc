@@ -167,6 +167,7 @@ class RocksdbStore final : public BackingStore {
   // Rows have no statistics.
   bool FindStatistics(int64_t, uint64_t*) const override { return false; }
   bool AssignStatistics(int64_t, StatisticSet, const uint64_t*) override { return false; }
+  bool NoteUse(int64_t, const Moment&) override { return false; }
   bool TakeForSnapshot(int64_t, const WantedRows&) override { return false; }
   Status CollectRanks(EvictionOrder, size_t, const Rank&, const Rank&, RankList*,
                       size_t*) const override {

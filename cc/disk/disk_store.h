@@ -79,6 +79,7 @@ class DiskStore final : public BackingStore {
   void Erase(const int64_t* keys, size_t count) override;
   bool FindStatistics(int64_t key, uint64_t* statistics) const override;
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override;
+  bool NoteUse(int64_t key, const Moment& now) override { return index_.NoteUse(key, now); }
   bool TakeForSnapshot(int64_t key, const WantedRows& wanted) override {
     return index_.TakeForSnapshot(key, wanted);
   }

@@ -169,6 +169,15 @@ bool PlaceIndex::AssignStatistics(int64_t key, StatisticSet set, const uint64_t*
   return true;
 }
 
+bool PlaceIndex::NoteUse(int64_t key, const Moment& now) {
+  const uint64_t hash = HashKey(key);
+  std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));
+  const StripedIndex::Entry entry = index_.Find(key, hash);
+  if (!entry.found() || (entry.row_id & kSharedBit) != 0) return false;
+  RowStatistics(statistics_, WordsOf(entry.row_id)).Use(now);
+  return true;
+}
+
 bool PlaceIndex::TakeForSnapshot(int64_t key, const WantedRows& wanted) {
   const uint64_t hash = HashKey(key);
   std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));

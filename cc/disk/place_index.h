@@ -65,6 +65,7 @@ class PlaceIndex {
 
   // See BackingStore.
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics);
+  bool NoteUse(int64_t key, const Moment& now);
   bool TakeForSnapshot(int64_t key, const WantedRows& wanted);
   Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                       RankList* ranks, size_t* below) const;

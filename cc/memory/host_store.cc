@@ -321,6 +321,14 @@ bool HostStore::AssignStatistics(int64_t key, StatisticSet set, const uint64_t* 
   });
 }
 
+bool HostStore::NoteUse(int64_t key, const Moment& now) {
+  const Shared inside(inside_);
+  return WithColdRow(key, [&](uint32_t row_id) {
+    StatisticsOf(row_id).Use(now);
+    return true;
+  });
+}
+
 bool HostStore::TakeForSnapshot(int64_t key, const WantedRows& wanted) {
   const Shared inside(inside_);
   return WithColdRow(key, [&](uint32_t row_id) {

@@ -60,6 +60,7 @@ class HostStore final : public BackingStore {
   void Erase(const int64_t* keys, size_t count) override;
   bool FindStatistics(int64_t key, uint64_t* statistics) const override;
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override;
+  bool NoteUse(int64_t key, const Moment& now) override;
   bool TakeForSnapshot(int64_t key, const WantedRows& wanted) override;
   Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                       RankList* ranks, size_t* below) const override;

@@ -260,6 +260,17 @@ bool HostTier::AssignStatistics(int64_t key, StatisticSet set, const uint64_t* s
          below_->AssignStatistics(key, set, statistics);
 }
 
+bool HostTier::NoteUse(int64_t key, const Moment& now) {
+  const Shared inside(inside_);
+  const auto note = [&] { return above_->NoteUse(key, now) || below_->NoteUse(key, now); };
+  // A lookup need not wait for the disk unless a row went up.
+  const uint64_t ups = ups_.load(std::memory_order_acquire);
+  if (note()) return true;
+  if (ups == ups_.load(std::memory_order_acquire)) return false;
+  const Writing writing(writers_);
+  return note();
+}
+
 bool HostTier::TakeForSnapshot(int64_t key, const WantedRows& wanted) {
   const Shared inside(inside_);
   const Writing writing(writers_);

@@ -47,6 +47,7 @@ class HostTier final : public BackingStore {
   void Erase(const int64_t* keys, size_t count) override;
   bool FindStatistics(int64_t key, uint64_t* statistics) const override;
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override;
+  bool NoteUse(int64_t key, const Moment& now) override;
   bool TakeForSnapshot(int64_t key, const WantedRows& wanted) override;
   Status LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
                   LinkedRows* rows) override;

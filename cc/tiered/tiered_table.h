@@ -9,7 +9,8 @@
 // oldest rows; shared rows are written only if changed.
 //
 // A training find also promotes rows, and makes room for the rows that the write after it will
-// insert. Any other find reads rows from the store and moves none.
+// insert. Any other find reads rows from the store and moves none. So does a training find that
+// can't promote: of more rows than half of the cache, beside a save, or of a table that is held.
 //
 // A batch with more absent keys than half of the cache is written in parts. The result is the same,
 // because rows are independent.
@@ -231,7 +232,8 @@ class TieredTable final : public Table,
   Status BringUp(const ExecContext& inner, const Keys& keys) const;
   // Copies a row of the store to the batch's memory.
   Status CopyRow(const ExecContext& context, const void* row, size_t bytes, void* to) const;
-  // Reads rows of the store for a find. REQUIRES: a reader's lock.
+  // Reads rows of the store for a find. As a part of training, skips expired rows and notes a use
+  // of the others. REQUIRES: a reader's lock.
   Status ReadThrough(const ExecContext& inner, const Keys& absent, void* weights, bool* exists,
                      const SlotsOut& slots) const;
 
@@ -324,11 +326,21 @@ class TieredTable final : public Table,
   // Called before cold rows change. Sets their change words.
   void NoteColdChange(WholeRows* rows) const;
 
+  // A find. `promotes`: brings rows of the store up; otherwise reads them there.
+  Status Look(const ExecContext& context, bool promotes, const KeyBatch& batch,
+              const DefaultRows& defaults, void* weights, bool* exists,
+              const SlotsOut& slots) const;
+  // The keys of a batch that miss the cache, with their positions. Not a use of the others.
+  Status NotCached(const ExecContext& inner, const KeyBatch& batch, Keys* cold) const;
   // Looks up keys that missed the cache at `moves`, and promotes those in the store.
   Status FindBelow(const ExecContext& context, const KeyBatch& batch, const Keys& absent,
                    uint64_t moves, const DefaultRows& defaults, void* weights, bool* exists,
                    const SlotsOut& slots) const;
 
+  // A batch may bring rows up to this share of the cache, so the rest can make room for it.
+  static constexpr size_t kBatchDivisor = 2;
+  // Attempts to make room before a batch runs alone, if other threads keep taking the room.
+  static constexpr int kMaxAttempts = 3;
   // Export cursor bit: set once the export has reached the store.
   static constexpr uint64_t kInStore = uint64_t{1} << 63;
 
@@ -344,7 +356,7 @@ class TieredTable final : public Table,
   // Held during promotion, and while rows are written for demotion. Its holder never waits for a
   // thread pool.
   mutable OrderedMutex promotion_{LockRank::kTier};
-  mutable std::atomic<uint64_t> moves_{0};    // bumped when rows are promoted or replaced
+  mutable std::atomic<uint64_t> moves_{0};    // bumped when rows come up or are replaced
   mutable Victims victims_;                   // guarded by promotion_ or exclusive access
   mutable std::atomic<size_t> next_tick_{0};  // cache size at which a tick ends
   mutable SeenBatches seen_;

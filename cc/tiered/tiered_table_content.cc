@@ -171,6 +171,8 @@ Status TieredTable::TakeContent(const ExecContext& context, Table* other) {
   TF_EMBED_RETURN_IF_ERROR(
       cache_->maintenance()->TakeContent(context.Holding(Held::kPaused), from->cache_.get()));
   store_.swap(from->store_);
+  // A lookup that missed the cache earlier must look into the new one.
+  moves_.fetch_add(1, std::memory_order_release);
   rule_ = from->rule_;
   capacity_ = from->capacity_.load();
   return Status();

@@ -156,11 +156,9 @@ TableCache::Found TieredTable::NoteColdUse(const ExecContext& inner, int64_t key
   if (!store_->FindStatistics(key, cold)) return TableCache::Found::kAbsent;
   RowStatistics::Word words[StatisticSet::kMax];
   for (size_t i = 0; i < set.size(); ++i) words[i].store(cold[i], std::memory_order_relaxed);
-  RowStatistics row(set, words);
+  const RowStatistics row(set, words);
   if (options_.policy.Expired(row, inner.now)) return TableCache::Found::kExpired;
-  row.Use(inner.now);
-  for (size_t i = 0; i < set.size(); ++i) cold[i] = words[i].load(std::memory_order_relaxed);
-  store_->AssignStatistics(key, set, cold);
+  store_->NoteUse(key, inner.now);
   return TableCache::Found::kPresent;
 }
 

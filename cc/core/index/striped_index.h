@@ -119,8 +119,8 @@ class StripedIndex {
     uint32_t place = 0;
   };
   // Calls visit(bucket, key, row id) for the keys of about so many buckets from the cursor on,
-  // which moves to where it left off, around all stripes, but once at most. Takes the stripes'
-  // mutexes.
+  // which moves to where it left off, around all stripes, but once at most: with enough buckets,
+  // for each key once. Takes the stripes' mutexes.
   template <typename Visit>
   void ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const;
 
@@ -233,7 +233,10 @@ void StripedIndex::ForEach(size_t stripe, const Visit& visit) const {
 
 template <typename Visit>
 void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const {
-  for (size_t stripes = 0; buckets > 0 && stripes < kStripes; ++stripes) {
+  const uint32_t start = cursor->place;
+  // A search that starts inside a stripe comes back to it for the part in front of the start.
+  const size_t most = kStripes + (start > 0 ? 1 : 0);
+  for (size_t stripes = 0; buckets > 0 && stripes < most; ++stripes) {
     const Stripe& stripe = stripes_[cursor->stripe];
     std::lock_guard<OrderedMutex> lock(stripe.mutex);
     const Array* const array = stripe.array;
@@ -241,7 +244,8 @@ void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) c
     const size_t begin = static_cast<uint64_t>(cursor->place) * home_buckets >> 32;
     // Keys that overflow behind the last home bucket go with it.
     size_t end = array == nullptr ? 0 : array->buckets();
-    if (begin + buckets < home_buckets) end = begin + buckets;
+    if (stripes == kStripes) end = static_cast<uint64_t>(start) * home_buckets >> 32;
+    if (begin + buckets < std::min(end, home_buckets)) end = begin + buckets;
     for (size_t i = begin; i < end; ++i) {
       const Bucket& bucket = array->begin()[i];
       for (int lane = 0; lane < Bucket::kLanes; ++lane) {

@@ -89,6 +89,9 @@ class BackingStore {
   virtual bool FindStatistics(int64_t key, uint64_t* statistics) const = 0;
   virtual bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) = 0;
 
+  // RowStatistics::Use for a cold row. Returns false if there is none.
+  virtual bool NoteUse(int64_t key, const Moment& now) = 0;
+
   // RowChange::Take for a cold row. Returns false if there is none.
   virtual bool TakeForSnapshot(int64_t key, const WantedRows& wanted) = 0;
 

@@ -65,6 +65,7 @@ class FaultyStore final : public BackingStore {
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override {
     return store_->AssignStatistics(key, set, statistics);
   }
+  bool NoteUse(int64_t key, const Moment& now) override { return store_->NoteUse(key, now); }
   bool TakeForSnapshot(int64_t key, const WantedRows& wanted) override {
     return store_->TakeForSnapshot(key, wanted);
   }

@@ -155,6 +155,17 @@ def content(v: tf_embed.Variable) -> list[np.ndarray]:
     return [part.numpy()[order] for part in parts]
 
 
+def plain(v: tf_embed.Variable, keys: np.ndarray) -> np.ndarray:
+    """A lookup of training."""
+    return v.lookup(keys, training=True).numpy()
+
+
+def pooled(v: tf_embed.Variable, keys: np.ndarray) -> np.ndarray:
+    """A lookup of training with a bag for each key."""
+    bags = tf.RaggedTensor.from_row_lengths(tf.constant(keys), tf.ones_like(keys))
+    return tf_embed.embedding_lookup_sparse(v, bags, None, training=True).numpy()
+
+
 class SideBySideTest(tf.test.TestCase, parameterized.TestCase):
     def assert_same(self, pair: Pair) -> None:
         names = (*policies_test.COUNTED, "rows", "undrained")
@@ -243,6 +254,47 @@ class SideBySideTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_same_log(pair)
         stats = pair.disk.stats()
         self.assertGreater(min(stats["expired"], stats["demoted"]), 100)
+
+    def test_a_restriction_takes_all_expired_rows_first(self):
+        policy = TablePolicy(eviction="lfu", ttl_seconds=0.05)
+        memory, disk = Pair(self.get_temp_dir(), policy, 1).do(lambda v: v)
+        keys = np.random.default_rng(SEED).permutation(6000)
+        live = np.arange(10_000, 10_040)
+        for v in (memory, disk):
+            v.set_clock(time_ms=0)
+            for first in [*range(0, 6000, 30)] * 2:  # so they rank higher
+                policies_test.upsert(v, keys[first : first + 30].tolist())
+            v.set_clock(time_ms=20)
+            policies_test.upsert(v, live.tolist())  # a search for expired rows stops anywhere
+            v.set_clock(time_ms=50)
+            v.restrict(len(live))
+            self.assertCountEqual(v.export()[0].numpy(), live)
+
+    @parameterized.parameters(plain, pooled)
+    def test_training_misses_expired_rows_of_any_tier(self, lookup):
+        pair = Pair(self.get_temp_dir(), TablePolicy(ttl_seconds=0.05), 1)
+        pair.do(lambda v: v.set_clock(time_ms=0))
+        for first in [*range(0, 400, 20), 0]:  # at last those that the store has with older weights
+            rows = np.full([20, DIM], 5.0, np.float32)
+            pair.do(lambda v, first=first, rows=rows: v.upsert(np.arange(first, first + 20), rows))
+        pair.do(lambda v: v.set_clock(time_ms=50))
+        for keys in (np.arange(10), np.arange(300)):  # these are more than may come up together
+            memory, disk = pair.do(lambda v, keys=keys: lookup(v, keys))
+            self.assertAllEqual(memory, disk)
+            self.assertLess(np.max(disk), 5.0)
+
+    @parameterized.parameters(plain, pooled)
+    def test_training_uses_rows_of_any_tier(self, lookup):
+        pair = Pair(self.get_temp_dir(), TablePolicy(eviction="lfu", ttl_seconds=0.05), 1)
+        keys = np.arange(300)  # more than may come up together
+        pair.do(lambda v: v.set_clock(time_ms=0))
+        pair.do(lambda v: policies_test.upsert(v, keys))
+        pair.do(lambda v: v.set_clock(time_ms=30))
+        pair.do(lambda v: lookup(v, keys))
+        pair.do(lambda v: v.set_clock(time_ms=60))
+        pair.do(lambda v: v.restrict(10**6))
+        self.assertEqual(pair.disk.size(), len(keys))
+        self.assert_same(pair)
 
 
 if __name__ == "__main__":

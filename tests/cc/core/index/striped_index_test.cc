@@ -360,6 +360,23 @@ TEST_F(StripedIndexTest, ShrinkGivesMemoryBackAndLosesNoKey) {
   ExpectWhole();
 }
 
+TEST_F(StripedIndexTest, ALongSearchVisitsEachKeyOnceFromAnyCursor) {
+  for (uint32_t i = 0; i < 20000; ++i) ASSERT_TRUE(Insert(i, i).ok());
+  for (uint32_t i = 0; i < 500; ++i) ASSERT_TRUE(Insert(KeyAt(9, 0xffffffff, i), 20000 + i).ok());
+  StripedIndex::Cursor cursor;
+  for (int search = 0; search < 60; ++search) {
+    index.ForSome(67, &cursor, [](const Bucket&, int64_t, uint32_t) {});
+    std::map<int64_t, uint32_t> seen;
+    StripedIndex::Cursor around = cursor;
+    index.ForSome(size_t{1} << 40, &around, [&](const Bucket&, int64_t key, uint32_t row_id) {
+      EXPECT_TRUE(seen.emplace(key, row_id).second) << "key " << key << " came twice";
+    });
+    ASSERT_TRUE(row_ids == seen) << "from stripe " << cursor.stripe << ", place " << cursor.place;
+    EXPECT_EQ(cursor.stripe, around.stripe);
+    EXPECT_EQ(cursor.place, around.place);
+  }
+}
+
 TEST_F(RoomyIndexTest, AShrinkWithoutMemoryLosesNothing) {
   for (uint32_t i = 0; i < 1000; ++i) ASSERT_TRUE(Insert(i, i).ok());
   const size_t before = index.bytes();
