@@ -256,13 +256,19 @@ Status HostTable::AssignStatistics(const ExecContext& context, const KeyBatch& b
   Shared lock(locks_.content);
   for (size_t i = 0; i < batch.size; ++i) {
     const uint64_t hash = HashKey(batch.keys[i]);
-    const StripedIndex::Entry entry = content_->index.Find(batch.keys[i], hash);
+    StripedIndex::Entry entry;
+    do {
+      entry = content_->index.Find(batch.keys[i], hash);
+    } while (entry.found() && !entry.bucket->TryLock(entry.word));
     if (!entry.found()) continue;
+    // A score is the user's, like the row. The others are about uses, which are no changes.
+    if (set.Has(Statistic::kScore)) NoteChange(*content_, batch.keys[i], entry.row_id);
     RowStatistics row = StatisticsOf(*content_, entry.row_id);
     const uint64_t* const words = statistics + batch.Position(i) * set.size();
     for (const Statistic statistic : kAllStatistics) {
       if (set.Has(statistic)) row.Set(statistic, words[set.IndexOf(statistic)]);
     }
+    entry.bucket->Unlock(entry.word);
     TF_EMBED_RETURN_IF_ERROR(planner_.NoteRank(RankOf(options_.policy.eviction, row, hash)));
   }
   return Status();

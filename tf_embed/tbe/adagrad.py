@@ -465,7 +465,10 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             tf.logical_and(counts, before > 0.0), tf.maximum(rows.step - before - 1.0, 0.0), 0.0
         )
         bound = self.global_weight_decay.lower_bound
-        fade = tf.where(missed > 0.0, tf.maximum(tf.pow(keep, missed), bound), 1.0)
+        # Float32 would round the share that one step takes to a multiple of 2^-24.
+        exact = 1.0 - tf.cast(tf.convert_to_tensor(rows.rate), tf.float64) * decay
+        kept = tf.cast(tf.pow(exact, tf.cast(missed, tf.float64)), missed.dtype)
+        fade = tf.where(missed > 0.0, tf.maximum(kept, bound), 1.0)
         return fade * keep, rate, {"prev_iter": tf.where(counts, rows.step, before)}
 
     def _adjust(

@@ -193,10 +193,12 @@ struct RowwiseAdagradGlobalRule : RowRule {
         : RowwiseAdagradConstants<T>(rule, hyper),
           t(static_cast<T>(rule.step)),
           start_step(static_cast<T>(hyper.start_step)),
-          lower_bound(static_cast<T>(hyper.lower_bound)) {}
+          lower_bound(static_cast<T>(hyper.lower_bound)),
+          keep(1.0 - rule.learning_rate * hyper.decay) {}
     T t;
     T start_step;
     T lower_bound;
+    double keep;  // 1 - h l, for powers: a float of it would be a multiple of 2^-24
   };
 
   using Steps = std::tuple<RowwiseAdagradStep<RowwiseAdagradGlobalRule, false>>;
@@ -217,7 +219,7 @@ struct RowwiseAdagradGlobalRule : RowRule {
     const T missed = *previous == 0 ? 0 : c.t - *previous - 1;
     *previous = c.t;
     if (missed <= 0) return 1;
-    const T factor = Power(1 - c.h * c.decay, missed);
+    const T factor = static_cast<T>(Power(c.keep, static_cast<double>(missed)));
     return factor < c.lower_bound ? c.lower_bound : factor;
   }
 };

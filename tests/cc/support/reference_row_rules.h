@@ -53,7 +53,8 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
       slots[1] = t;
     }
     if (missed > 0) {
-      keep = std::max(std::pow(1 - h * l, missed), static_cast<C>(HyperOf(rule, "lower_bound")));
+      const double kept = std::pow(1.0 - rule.learning_rate * HyperOf(rule, "decay"), missed);
+      keep = std::max(static_cast<C>(kept), static_cast<C>(HyperOf(rule, "lower_bound")));
     }
     keep = keep * (1 - h * l);
   }

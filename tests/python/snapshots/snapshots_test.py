@@ -324,6 +324,20 @@ class ChangesTest(SnapshotsTestCase):
         with self.assertRaisesRegex(tf.errors.OpError, "not there any more"):
             Snapshots(self.path, layer_of()).load("two")
 
+    def test_a_score_that_is_set_is_a_change(self):
+        policy = tf_embed.TablePolicy(2, eviction="score", track_changes=True)
+        v, w = (tf_embed.Variable(dim=1, name="t", policy=policy) for _ in range(2))
+        v.upsert([1, 2], [[1.0], [2.0]])
+        v.set_scores([1, 2], [1, 2])
+        snapshots = Snapshots(self.path, v)
+        snapshots.save("one")
+        v.set_scores([1, 9], [100, 9])
+        self.assertEqual(snapshots.save("two", since="one").wait().rows, 1)
+        self.assertEqual(snapshots.save("three", since="two").wait().rows, 0)
+        Snapshots(self.path, w).load("three")
+        for variable in (v, w):
+            self.assertAllEqual(variable.row_statistics([1, 2])["score"], [100, 2])
+
 
 class BackgroundTest(SnapshotsTestCase):
     @parameterized.parameters(False, True)

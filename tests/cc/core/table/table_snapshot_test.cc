@@ -379,6 +379,31 @@ TEST_P(TableSnapshots, OfOneMomentWhileThreadsWrite) {
   for (std::thread& writer : writers) writer.join();
 }
 
+TEST(SnapshotsOfScores, AScoreThatIsSetIsAChange) {
+  for (const TableKind& kind : HostTables()) {
+    RowPolicy policy;
+    policy.eviction = EvictionOrder::kScore;
+    policy.statistics = StatisticsOf(policy.eviction).With(Statistic::kLastStep);
+    Subject subject(kind, Tracked(policy));
+    subject.Upsert({1, 2});
+    Snapshot(subject.table.get()).Finish(1);
+    const uint64_t words[] = {100, 100};
+    const auto set = [&](Statistic statistic) {
+      Subject::ExpectOk(subject.table->eviction()->AssignStatistics(
+          subject.context, Batch{1, 9}, StatisticSet().With(statistic), words));
+    };
+    set(Statistic::kLastStep);
+    Snapshot uses(subject.table.get(), 1);
+    uses.Finish(2);
+    EXPECT_EQ(0u, uses.rows().size()) << "a use is none";
+    set(Statistic::kScore);
+    Snapshot scores(subject.table.get(), 2);
+    scores.Finish(3);
+    EXPECT_EQ(1u, scores.rows().count(1));
+    EXPECT_EQ(1u, scores.rows().size());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tables, TableSnapshots, testing::ValuesIn(Kinds()), NameOfTable);
 
 }  // namespace
