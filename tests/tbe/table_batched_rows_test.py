@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import functools
+import time
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+import tf_embed
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 
@@ -67,6 +71,26 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         seen = self.find(layer, 0, training=True).numpy()
         self.step(layer, 0, tf.zeros([3]))
         self.assertAllClose(self.find(layer, 0), (1 - 0.1 * 0.5) * seen, rtol=1e-6)
+
+    def test_an_expired_row_has_missed_no_step(self):
+        layer = TableBatchedEmbeddingBags(
+            [(None, 2)],
+            optimizer=tbe.OptimType.EXACT_ROWWISE_ADAGRAD,
+            weight_decay=0.5,
+            weight_decay_mode=tbe.WeightDecayMode.DECOUPLE_GLOBAL,
+            global_weight_decay=tbe.GlobalWeightDecayDefinition(),
+            initializer="ones",
+            policy=tf_embed.TablePolicy(ttl_seconds=0.05),
+        )
+        find = functools.partial(layer, tf.constant([0, 7]), tf.constant([0, 2]), training=True)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(find())
+        variables = layer.trainable_variables
+        keras.optimizers.SGD().apply(tape.gradient(loss, variables), variables)
+        layer.set_optimizer_step(100)
+        time.sleep(0.2)
+        self.assertEqual(int(layer.tables[0].size()), 2)
+        self.assertAllEqual(find(), [[2.0, 2.0]])
 
 
 class BytesTest(tf.test.TestCase):
