@@ -483,7 +483,9 @@ class UniformTest(parameterized.TestCase):
 
     def test_a_dynamic_table_of_another_initializer_is_refused(self):
         layer = Layer(specs=((ROWS, DIM), (None, DIM)))
-        with self.assertRaisesRegex(ValueError, "'t1' is a dynamic table.*RandomUniform"):
+        with self.assertRaisesRegex(
+            ValueError, "'t1' is a dynamic table, which draws the rows of.*RandomUniform"
+        ):
             layer.init_embedding_weights_uniform(0.0, 1.0)
         self.assertEqual(layer.tables[0].size(), 0)
 
