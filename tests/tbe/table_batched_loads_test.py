@@ -61,6 +61,10 @@ class OtherOptimizerTest(parameterized.TestCase):
         self.assertEqual(int(layer.optimizer.iterations), 7)
         self.assertAlmostEqual(float(layer.optimizer.number("eps")), 0.01)
         self.assertAlmostEqual(float(layer.optimizer.number("beta1")), 0.1)
+        config = layer.optimizer.get_config()
+        self.assertAlmostEqual(config["eps"], 0.01)
+        self.assertAlmostEqual(config["beta1"], 0.1)
+        self.assertIn("eps=0.01", repr(layer.optimizer))
 
     def test_a_file_that_does_not_name_its_optimizer_is_taken_as_of_the_same(self):
         store = {}

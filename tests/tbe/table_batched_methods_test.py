@@ -449,6 +449,22 @@ class UniformTest(parameterized.TestCase):
         narrow.reset_embedding_weight_momentum([2], [0, 1], [0], [0])
         np.testing.assert_array_equal(narrow.split_embedding_weights()[0][2], np.zeros(DIM))
 
+    def test_rows_of_bytes_are_those_of_float32_quantized(self):
+        options = {"weights_precision": "INT8", "optimizer": "NONE"}
+        narrow, wide = (
+            tbe.TableBatchedEmbeddingBags([(ROWS, DIM)], table_names=["t0"], **options),
+            Layer(),
+        )
+        for layer in (narrow, wide):
+            layer.init_embedding_weights_uniform(-1.0, 1.0, seed=2)
+        rows = tbe.quantized_rows.dequantize(narrow.split_embedding_weights()[0].numpy())
+        np.testing.assert_allclose(rows, wide.split_embedding_weights()[0], atol=1.01 / 255)
+        dynamic = tbe.TableBatchedEmbeddingBags([(None, DIM)], **options)
+        with self.assertRaisesRegex(
+            ValueError, "is a dynamic table of SparseType.INT8, whose new rows are not drawn"
+        ):
+            dynamic.init_embedding_weights_uniform(-1.0, 1.0)
+
     def test_without_a_seed_it_is_keras_global_one(self):
         rows = []
         for _ in range(2):
@@ -467,7 +483,9 @@ class UniformTest(parameterized.TestCase):
 
     def test_a_dynamic_table_of_another_initializer_is_refused(self):
         layer = Layer(specs=((ROWS, DIM), (None, DIM)))
-        with self.assertRaisesRegex(ValueError, "'t1' is a dynamic table.*RandomUniform"):
+        with self.assertRaisesRegex(
+            ValueError, "'t1' is a dynamic table, which draws the rows of.*RandomUniform"
+        ):
             layer.init_embedding_weights_uniform(0.0, 1.0)
         self.assertEqual(layer.tables[0].size(), 0)
 

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import functools
+import time
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+import tf_embed
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 
@@ -94,6 +98,26 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         optimizer.apply([none], [dense])
         self.assertAllClose(layer.tables[0].lookup([0]), [[left]], rtol=1e-5)
         self.assertAllClose(dense[:1], [[left]], rtol=1e-5)
+
+    def test_an_expired_row_has_missed_no_step(self):
+        layer = TableBatchedEmbeddingBags(
+            [(None, 2)],
+            optimizer=tbe.OptimType.EXACT_ROWWISE_ADAGRAD,
+            weight_decay=0.5,
+            weight_decay_mode=tbe.WeightDecayMode.DECOUPLE_GLOBAL,
+            global_weight_decay=tbe.GlobalWeightDecayDefinition(),
+            initializer="ones",
+            policy=tf_embed.TablePolicy(ttl_seconds=0.05),
+        )
+        find = functools.partial(layer, tf.constant([0, 7]), tf.constant([0, 2]), training=True)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(find())
+        variables = layer.trainable_variables
+        keras.optimizers.SGD().apply(tape.gradient(loss, variables), variables)
+        layer.set_optimizer_step(100)
+        time.sleep(0.2)
+        self.assertEqual(int(layer.tables[0].size()), 2)
+        self.assertAllEqual(find(), [[2.0, 2.0]])
 
 
 class BytesTest(tf.test.TestCase):

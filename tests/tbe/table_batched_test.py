@@ -180,8 +180,9 @@ class ForwardTest(tf.test.TestCase, parameterized.TestCase):
         )
         sizes = [[2, 1], [1, 1]]
         indices = np.array([0, 1, 1, 0, 0])
-        output = layer(indices, np.arange(6), batch_size_per_feature_per_rank=sizes)
-        self.assertAllEqual(output, [1, 2, 10, 11, 2, 10, 11])
+        for some in (sizes, np.array(sizes, np.int32), tf.constant(sizes), np.array(sizes)):
+            output = layer(indices, np.arange(6), batch_size_per_feature_per_rank=some)
+            self.assertAllEqual(output, [1, 2, 10, 11, 2, 10, 11])
 
     @parameterized.parameters(POOLING.SUM, POOLING.MEAN)
     def test_empty_bags_and_batches_are_zeros(self, pooling):

@@ -190,7 +190,15 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         return self.decay if name == "weight_decay" else getattr(self, name)
 
     def __repr__(self) -> str:
+        self._take_loaded()
         return optimizer_text(self, numbers={"weight_decay": vars(self).get("decay")})
+
+    def _take_loaded(self) -> None:
+        """Sets the attributes of `adjustable` to their variables, which a restore sets alone."""
+        # A `repr` may come before `__init__` has made them.
+        if vars(self).get("_numbers") and tf.executing_eagerly():
+            for name, number in zip(self.adjustable, self._numbers, strict=True):
+                self._take(name, float(keras.ops.convert_to_numpy(number)))
 
     def _take(self, name: str, value: float) -> None:
         setattr(self, "decay" if name == "weight_decay" else name, value)
@@ -290,6 +298,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
+        self._take_loaded()  # before a subclass reads its attributes
         return {**super().get_config(), "weight_decay": self.decay}
 
     def check(self, name: str, value: Any) -> float:

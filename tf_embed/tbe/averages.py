@@ -135,6 +135,9 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
     `step_start`, the second half of all rows follows the first: w_2 += step_ema_coef (w_1 - w_2).
     Dense variables of one axis, as biases, have no halves and are left to RowwiseAdagrad.
 
+    A table has no row that nothing has written, also if it is an array of rows. Such a row keeps
+    its initial weights, in both halves, until its first step. FBGEMM's second half follows.
+
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         eps: A small number that keeps the division finite.

@@ -182,12 +182,19 @@ class BatchTrainer(tf.Module):
             A factor for each key, float32 [n].
         """
         optimizer: Any = self.optimizer
+        table = self._parts.tables[number]
         # The base class reads here, and does not send the keys to their owners.
-        slots, _ = Table.read_slots(self._parts.tables[number], keys, optimizer.rule, 0.0)
+        slots, _ = Table.read_slots(table, keys, optimizer.rule, 0.0)
         # The second slot is `prev_iter`, behind the sum.
         last = tf.cast(slots[:, 1], tf.float64)
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.float64) + 1
         missed = tf.where(last > 0, tf.maximum(step - last - 1, 0.0), 0.0)
+        policy = table.options.policy
+        if policy is not None and policy.ttl_seconds is not None:
+            # The slots of an expired row are still there, and lookups of training give a new row.
+            zeros = tf.zeros([table.options.dim], table.options.value_dtype)
+            _, is_there = Table.find(table, keys, zeros, training=True)
+            missed = tf.where(is_there, missed, tf.zeros_like(missed))
         early = step < optimizer.global_weight_decay.start_iter
         missed = tf.where(early, tf.zeros_like(missed), missed)
         rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)

@@ -154,10 +154,13 @@ class Features:
             f"each of its {self.count} features one for each rank. Received: "
             f"batch_size_per_feature_per_rank={validation.shown(counts)}"
         )
+        name = "batch_size_per_feature_per_rank"
         try:
-            tensor = validation.tensor_of(
-                counts, tf.int64, "batch_size_per_feature_per_rank", self.owner
-            )
+            if isinstance(counts, (np.ndarray, tf.Tensor)):
+                counts = validation.as_tensor(counts, name, self.owner)
+                if counts.dtype.is_integer:
+                    counts = cast_ids(counts, tf.int64, f"{name} of {self.owner}")
+            tensor = validation.tensor_of(counts, tf.int64, name, self.owner)
         except (TypeError, ValueError) as error:
             raise ValueError(wrong) from error
         known = tf.get_static_value(tensor)

@@ -17,6 +17,7 @@ from tf_embed.table.origin import current_initializer
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
+from tf_embed.tbe import quantized_rows
 from tf_embed.tbe.hyper_parameters import required
 from tf_embed.tbe.tables import Member
 from tf_embed.variable.variable import Variable
@@ -60,9 +61,8 @@ class RowResets:
                 drawn = current_initializer(table.table)
                 keys = table.table.export(with_slots=False, with_policy=False).keys
             else:
-                drawn = row_initializer(
-                    initializer, dim=table.dim, value_dtype=table.value_dtype, name=table.name
-                )
+                dim, dtype = _drawn_kind(table)
+                drawn = row_initializer(initializer, dim=dim, value_dtype=dtype, name=table.name)
                 keys = tf.range(count, dtype=tf.int64)
             _write_initial_rows(table, keys, drawn)
 
@@ -117,11 +117,12 @@ class RowResets:
 def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer) -> None:
     """Writes the rows that a table of an initializer would begin with."""
     # A table without rows draws the initial row of any key.
+    dim, dtype = _drawn_kind(table)
     scratch = Table(
         TableOptions(
             name=table.name,
-            value_dtype=table.value_dtype,
-            dim=table.dim,
+            value_dtype=dtype,
+            dim=dim,
             init_size=0,
             initializer=drawn,
         )
@@ -133,11 +134,25 @@ def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer)
         if isinstance(table.table, WorkerTable):
             written = tf.boolean_mask(some, table.table.is_mine(some))
         rows = scratch.find(written)[0]
+        if dtype != table.value_dtype:
+            rows = quantized_rows.quantize(rows)
         Table.insert_or_assign(table.table, written, rows, distinct=True)
+
+
+def _drawn_kind(table: Variable) -> tuple[int, tf.DType]:
+    """Dim and dtype of rows as they are drawn: those of INT8 are quantized from float32."""
+    if table.value_dtype == tf.int8:
+        return table.dim - quantized_rows.TAIL, tf.float32
+    return table.dim, table.value_dtype
 
 
 def _check_uniform(table: Variable, least: float, most: float) -> None:
     """Refuses a dynamic table whose new rows would be others than those that are written."""
+    if table.value_dtype == tf.int8:
+        raise ValueError(
+            f"{table.name!r} is a dynamic table of SparseType.INT8, whose new rows are not drawn. "
+            f"Received: init_embedding_weights_uniform({least}, {most})"
+        )
     initializer = table.initializer
     if initializer.kind != "uniform" or initializer.values != (least, most):
         raise ValueError(

@@ -777,7 +777,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
         A dynamic table has no rows to begin with, it draws the row of a new id when that comes. So
         it must have a keras.initializers.RandomUniform of the same range as its initializer; then
-        the rows that it has are set back to their initial ones.
+        the rows that it has are set back to their initial ones. Rows of INT8 are drawn in float32
+        and quantized; a dynamic table of INT8 is refused.
 
         Args:
             min_val: The least weight.
@@ -786,8 +787,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
         Raises:
             TypeError: If an argument is not a number.
-            ValueError: If `min_val` is above `max_val`, or a dynamic table has another initializer.
-                Nothing is written then.
+            ValueError: If `min_val` is above `max_val`, or a dynamic table has another initializer
+                or INT8. Nothing is written then.
         """
         self._resets.draw_uniform(min_val, max_val, seed)
 
