@@ -117,6 +117,26 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
                 tfra.get_variable("users", dim=2, initializer=wrong)
 
+    def test_a_variable_scope_prefixes_the_name(self):
+        made = {}
+        for field in ("user", "item"):
+            with tf.compat.v1.variable_scope(field), tf.compat.v1.variable_scope("tower"):
+                made[field] = tfra.get_variable("users", dim=2)
+                self.assertIs(tfra.get_variable("users", dim=2), made[field])
+        made[""] = tfra.get_variable("users", dim=2)
+        names = [one.name for one in made.values()]
+        self.assertEqual(names, ["user/tower/users", "item/tower/users", "users"])
+
+        @tf.function
+        def in_graph():
+            with tf.compat.v1.variable_scope("user/tower"):
+                self.assertIs(tfra.get_variable("users", dim=2), made["user"])
+
+        in_graph()
+        for name in names:
+            tfra.forget_variable(name)
+        self.assertIsNot(tfra.get_variable("users", dim=2), made[""])
+
     def test_a_restrict_policy_may_have_a_named_variable(self):
         made = []
 

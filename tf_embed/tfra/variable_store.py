@@ -46,7 +46,7 @@ def get_variable(
     may call this each time that it runs.
 
     Args:
-        name: Name of the variable.
+        name: Name of the variable. A `tf.compat.v1.variable_scope` prefixes its own name and "/".
         key_dtype: As in `tf_embed.Variable`, like the arguments below.
         value_dtype: Dtype of the weights.
         dim: Number of weights in a row.
@@ -80,6 +80,9 @@ def get_variable(
         >>> tf_embed.tfra.forget_variable("users")
     """
     name = validation.name_of(name)
+    scope = tf.compat.v1.get_variable_scope().name
+    if scope:
+        name = validation.name_of(f"{scope}/{name}")
     with _lock:
         variable = _variables.get(name)
         if variable is not None:
@@ -116,7 +119,7 @@ def forget_variable(name: str) -> None:
     The memory is freed with the last reference. An unknown name is ignored.
 
     Args:
-        name: The name.
+        name: The `name` of the variable, with that of its scope.
 
     Raises:
         TypeError: If `name` is not a str.
