@@ -111,6 +111,13 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
                 tfra.get_variable("users", dim=2, initializer=wrong)
 
+    def test_the_same_object_is_the_same_whatever_it_draws(self):
+        generator = keras.random.SeedGenerator(3)
+        for initializer in (keras.initializers.RandomNormal(seed=generator), TellsNothing()):
+            v = tfra.get_variable("users", dim=2, initializer=initializer)
+            self.assertIs(tfra.get_variable("users", dim=2, initializer=initializer), v)
+            tfra.forget_variable("users")
+
     def test_another_initializer_of_tensorflow_is_another(self):
         tfra.get_variable("users", dim=2, initializer=tf.random_normal_initializer(0.0, 0.1))
         for wrong in (tf.random_normal_initializer(0.0, 0.2), tf.zeros_initializer()):
