@@ -111,11 +111,38 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
                 tfra.get_variable("users", dim=2, initializer=wrong)
 
+    def test_the_same_object_is_the_same_whatever_it_draws(self):
+        generator = keras.random.SeedGenerator(3)
+        for initializer in (keras.initializers.RandomNormal(seed=generator), TellsNothing()):
+            v = tfra.get_variable("users", dim=2, initializer=initializer)
+            self.assertIs(tfra.get_variable("users", dim=2, initializer=initializer), v)
+            tfra.forget_variable("users")
+
     def test_another_initializer_of_tensorflow_is_another(self):
         tfra.get_variable("users", dim=2, initializer=tf.random_normal_initializer(0.0, 0.1))
         for wrong in (tf.random_normal_initializer(0.0, 0.2), tf.zeros_initializer()):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
                 tfra.get_variable("users", dim=2, initializer=wrong)
+
+    def test_a_variable_scope_prefixes_the_name(self):
+        made = {}
+        for field in ("user", "item"):
+            with tf.compat.v1.variable_scope(field), tf.compat.v1.variable_scope("tower"):
+                made[field] = tfra.get_variable("users", dim=2)
+                self.assertIs(tfra.get_variable("users", dim=2), made[field])
+        made[""] = tfra.get_variable("users", dim=2)
+        names = [one.name for one in made.values()]
+        self.assertEqual(names, ["user/tower/users", "item/tower/users", "users"])
+
+        @tf.function
+        def in_graph():
+            with tf.compat.v1.variable_scope("user/tower"):
+                self.assertIs(tfra.get_variable("users", dim=2), made["user"])
+
+        in_graph()
+        for name in names:
+            tfra.forget_variable(name)
+        self.assertIsNot(tfra.get_variable("users", dim=2), made[""])
 
     def test_a_restrict_policy_may_have_a_named_variable(self):
         made = []

@@ -41,6 +41,20 @@ _SEEDED = (
     keras.initializers.TruncatedNormal,
     *_VARIANCE_SCALING,
 )
+# TensorFlow's own initializers, and those of Keras with the same arguments.
+_OF_TENSORFLOW = {
+    tf.zeros_initializer: keras.initializers.Zeros,
+    tf.ones_initializer: keras.initializers.Ones,
+    tf.constant_initializer: keras.initializers.Constant,
+    tf.random_uniform_initializer: keras.initializers.RandomUniform,
+    tf.random_normal_initializer: keras.initializers.RandomNormal,
+    tf.compat.v1.zeros_initializer: keras.initializers.Zeros,
+    tf.compat.v1.ones_initializer: keras.initializers.Ones,
+    tf.compat.v1.constant_initializer: keras.initializers.Constant,
+    tf.compat.v1.random_uniform_initializer: keras.initializers.RandomUniform,
+    tf.compat.v1.random_normal_initializer: keras.initializers.RandomNormal,
+    tf.compat.v1.truncated_normal_initializer: keras.initializers.TruncatedNormal,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +110,8 @@ def row_initializer(
     Args:
         initializer: None for 0 or empty strings. If the value dtype is string: a string, or `dim`
             of them. Otherwise a number; an array of shape [dim]; a Keras initializer, or its name
-            or config; or a callable that takes a shape (n, dim) and a dtype. In a graph n is an
-            int32 scalar tensor.
+            or config; one of TensorFlow's; or a callable that takes a shape (n, dim) and a dtype.
+            In a graph n is an int32 scalar tensor.
         dim: Number of weights in a row.
         value_dtype: Their dtype.
         name: The variable's name, for `table_id` and for messages.
@@ -122,7 +136,7 @@ def row_initializer(
         return RowInitializer(table_id=table_id, strings=_strings(initializer, dim, name))
     if isinstance(initializer, KeyedInitializer):
         return RowInitializer(table_id=table_id, by_key=initializer.rows)
-    initializer = _object_of(initializer, name)
+    initializer = keras_initializer(_object_of(initializer, name), value_dtype)
     # By the exact class, because a subclass may draw other numbers.
     kind = type(initializer)
     if kind is keras.initializers.Zeros:
@@ -148,6 +162,24 @@ def row_initializer(
     return RowInitializer(
         kind="constant" if len(values) == 1 else "row", values=values, table_id=table_id
     )
+
+
+def keras_initializer(initializer: Any, value_dtype: tf.DType) -> Any:
+    """The Keras initializer that draws as one of TensorFlow's own; other values unchanged.
+
+    TensorFlow's uniform one, which draws integers too, is left as it is for those.
+    """
+    kind = _OF_TENSORFLOW.get(type(initializer))
+    if kind is None or (kind in _SEEDED and not value_dtype.is_floating):
+        return initializer
+    arguments = {
+        name: value
+        for name, value in initializer.get_config().items()
+        if name in ("value", "minval", "maxval", "mean", "stddev", "seed")
+    }
+    if arguments.get("maxval", 0) is None:
+        arguments["maxval"] = 1.0
+    return kind(**arguments)
 
 
 def with_own_seed(initializer: Any) -> Any:

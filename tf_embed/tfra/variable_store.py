@@ -11,11 +11,12 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.table.initializers import RowInitializer, row_initializer
+from tf_embed.table.initializers import RowInitializer, keras_initializer, row_initializer
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.variable.variable import Variable
 
 _variables: dict[str, Variable] = {}
+_initializers: dict[str, Any] = {}  # as given
 # Reentrant, because the restrict policy of a new variable may call `get_variable`, as TFRA's do.
 _lock = threading.RLock()
 
@@ -46,7 +47,7 @@ def get_variable(
     may call this each time that it runs.
 
     Args:
-        name: Name of the variable.
+        name: Name of the variable. A `tf.compat.v1.variable_scope` prefixes its own name and "/".
         key_dtype: As in `tf_embed.Variable`, like the arguments below.
         value_dtype: Dtype of the weights.
         dim: Number of weights in a row.
@@ -80,10 +81,14 @@ def get_variable(
         >>> tf_embed.tfra.forget_variable("users")
     """
     name = validation.name_of(name)
+    scope = tf.compat.v1.get_variable_scope().name
+    if scope:
+        name = validation.name_of(f"{scope}/{name}")
     with _lock:
         variable = _variables.get(name)
         if variable is not None:
-            _check_same(variable, key_dtype, value_dtype, dim, initializer)
+            same = initializer is not None and initializer is _initializers[name]
+            _check_same(variable, key_dtype, value_dtype, dim, initializer, same)
             return variable
         # Within the lock, so that two threads never make two variables of one name.
         variable = Variable(
@@ -106,7 +111,7 @@ def get_variable(
             storage=storage,
             distribution=distribution,
         )
-        _variables[name] = variable
+        _variables[name], _initializers[name] = variable, initializer
         return variable
 
 
@@ -116,7 +121,7 @@ def forget_variable(name: str) -> None:
     The memory is freed with the last reference. An unknown name is ignored.
 
     Args:
-        name: The name.
+        name: The `name` of the variable, with that of its scope.
 
     Raises:
         TypeError: If `name` is not a str.
@@ -133,12 +138,15 @@ def forget_variable(name: str) -> None:
         raise TypeError(f"`name` must be a str. Received: name={validation.shown(name)}")
     with _lock:
         _variables.pop(name, None)
+        _initializers.pop(name, None)
 
 
 def _check_same(
-    variable: Variable, key_dtype: Any, value_dtype: Any, dim: int, initializer: Any
+    variable: Variable, key_dtype: Any, value_dtype: Any, dim: int, initializer: Any, same: bool
 ) -> None:
     """Checks that a variable has the requested dtypes, dim and initializer.
+
+    `same` tells that the initializer is the object that made the variable.
 
     Raises:
         ValueError: If one of them differs.
@@ -153,12 +161,14 @@ def _check_same(
     for argument, (present, asked) in wanted.items():
         if present != asked:
             raise ValueError(_another(variable.name, argument, present, asked))
+    if same:  # to look at it may draw another seed
+        return
     asked = row_initializer(
         initializer, dim=dim, value_dtype=variable.value_dtype, name=variable.name
     )
     present = variable.initializer
     # Each copy of such an initializer has drawn another seed.
-    if _has_own_seed(initializer):
+    if _has_own_seed(keras_initializer(initializer, variable.value_dtype)):
         present, asked = (dataclasses.replace(one, seed=0) for one in (present, asked))
     if present != asked and not _are_alike(present.draw, asked.draw):
         raise ValueError(_another(variable.name, "initializer", _shown(present), _shown(asked)))

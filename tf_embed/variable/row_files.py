@@ -61,8 +61,10 @@ class RowFiles:
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         buffer_bytes = validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         calls = calls_of(progress, prints=place.rank == 0)
+        folder = None
         if file_name_list is None and not self._is_named:
-            _check_nameless(self._table, dirpath, rank)
+            folder = _real_folder(dirpath, dirpath_env)
+            _check_nameless(self._table, folder, rank)
         saved = []
         with validation.name_scope(name, "save_to_file_system"):
             with watched(calls, self._table.parts):
@@ -76,6 +78,8 @@ class RowFiles:
                                 part.resource_handle, part_place, buffer_bytes=buffer_bytes
                             )
                         )
+            if folder is not None:
+                _nameless[folder, rank] = self._table
             if isinstance(self._table, WorkerTable):
                 self._table.barrier()  # after it the files of all workers are there
             if calls is not None:
@@ -339,27 +343,36 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
 _nameless: weakref.WeakValueDictionary[tuple[str, int], Table] = weakref.WeakValueDictionary()
 
 
-def _check_nameless(table: Table, dirpath: Any, rank: int) -> None:
+def _check_nameless(table: Table, folder: str | None, rank: int) -> None:
     """Refuses a save that would replace the files of another variable with the default name.
-
-    If `dirpath` is a tensor in a graph, the folder is not known yet and nothing is checked.
 
     Raises:
         ValueError: If another such variable has saved into the folder.
     """
-    if tf.is_tensor(dirpath):
-        if not tf.executing_eagerly():
-            return
-        dirpath = dirpath.numpy()
-    place = (os.path.normpath(os.fsdecode(dirpath)), rank)
-    before = _nameless.get(place)
+    before = None if folder is None else _nameless.get((folder, rank))
     if before is not None and before is not table:
         raise ValueError(
-            f"`name` of each variable that saves into {place[0]!r} must be its own, for files are "
+            f"`name` of each variable that saves into {folder!r} must be its own, for files are "
             "named after it; or give `file_name_list`. Received: two variables named "
             f"{table.options.name!r}"
         )
-    _nameless[place] = table
+
+
+def _real_folder(dirpath: Any, dirpath_env: str) -> str | None:
+    """The folder that a save writes to now, by one name; None if a graph will know it only later.
+
+    Two names of one local folder give the same.
+    """
+    by_variable = os.environ.get(dirpath_env) if dirpath_env else None
+    if by_variable:
+        dirpath = by_variable
+    elif tf.is_tensor(dirpath):
+        if not tf.executing_eagerly():
+            return None
+        dirpath = dirpath.numpy()
+    folder = os.fsdecode(dirpath).removeprefix("file://")
+    # In other file systems ".." and a double slash may be names.
+    return folder.rstrip("/") if "://" in folder else os.path.realpath(folder)
 
 
 def _folder(dirpath: Any) -> tf.Tensor:

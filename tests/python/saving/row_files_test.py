@@ -9,6 +9,7 @@ import pathlib
 import tempfile
 import threading
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -160,6 +161,32 @@ class RoundTripTest(FilesTestCase):
         self.assertAllEqual(tf.sort(w.export()[0]), [1, 2])
         del v  # the same variable, re-created
         w.save_to_file_system(folder)
+
+    def test_another_name_of_the_folder_does_not_hide_it(self):
+        folder = self.folder()
+        v, w = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1)
+        v.save_to_file_system(folder)
+        link = os.path.join(self.get_temp_dir(), "link")
+        os.symlink(folder, link)
+        self.addCleanup(os.remove, link)  # TensorFlow's own cleanup fails on a link
+        with self.assertRaisesRegex(ValueError, "`name` of each variable that saves into"):
+            w.save_to_file_system(link)
+        with self.assertRaisesRegex(ValueError, "`name` of each variable that saves into"):
+            w.save_to_file_system(os.path.relpath(folder))
+        with (
+            mock.patch.dict(os.environ, {"TFRA_SAVED_KV": folder}),
+            self.assertRaisesRegex(ValueError, "`name` of each variable that saves into"),
+        ):
+            w.save_to_file_system(self.folder())
+
+    def test_a_save_that_failed_takes_no_folder(self):
+        path = os.path.join(self.get_temp_dir(), "file")
+        pathlib.Path(path).touch()
+        v, w = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1)
+        with self.assertRaises(tf.errors.OpError):
+            v.save_to_file_system(os.path.join(path, "folder"))
+        os.remove(path)
+        w.save_to_file_system(os.path.join(path, "folder"))
 
     def test_folders_of_variables_that_are_gone_are_not_remembered(self):
         gc.collect()

@@ -370,6 +370,35 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         train(keys)
         self.assertAllEqual(lookup(keys), [[2, 2], [2.5, 2.5], [2, 2]])
 
+    @parameterized.parameters(
+        (tf.zeros_initializer, {}, "zeros"),
+        (tf.compat.v1.ones_initializer, {}, "ones"),
+        (tf.constant_initializer, {"value": 0.5}, keras.initializers.Constant(0.5)),
+        (tf.compat.v1.constant_initializer, {"value": 0.5}, keras.initializers.Constant(0.5)),
+        (tf.random_uniform_initializer, {"seed": 3}, keras.initializers.RandomUniform(seed=3)),
+        (
+            tf.compat.v1.random_uniform_initializer,
+            {"seed": 3},
+            keras.initializers.RandomUniform(0.0, 1.0, seed=3),
+        ),
+        (tf.random_normal_initializer, {"seed": 3}, keras.initializers.RandomNormal(seed=3)),
+        (
+            tf.compat.v1.truncated_normal_initializer,
+            {"stddev": 0.5, "seed": 3},
+            keras.initializers.TruncatedNormal(0.0, 0.5, seed=3),
+        ),
+    )
+    def test_an_initializer_of_tensorflow_is_that_of_keras(self, make, options, same):
+        self.assertAllEqual(rows_of(make(**options)), rows_of(same))
+        v = tf_embed.Variable(dim=2, initializer=make(**options))
+        keys = tf.constant([1, 2], tf.int64)
+        self.assertAllEqual(tf.function(v.lookup)(keys), v.lookup(keys))
+
+    def test_uniform_integers_of_tensorflow_are_drawn_by_it(self):
+        uniform = tf.random_uniform_initializer(0, 10)
+        rows = rows_of(uniform, value_dtype="int32")
+        self.assertTrue(np.all((rows >= 0) & (rows < 10)))
+
     def test_a_keras_initializer_that_is_no_function_of_the_key_is_called(self):
         v = tf_embed.Variable(dim=8, initializer=keras.initializers.Orthogonal(seed=1))
         rows = v.lookup([1, 2, 3]).numpy()
