@@ -21,10 +21,13 @@ is refused.
                                                               loaded before it is built
     saves_a_model            the code of tf.saved_model.save  it asks for the tensors of a
                                                               checkpoint, and wants no slots
+    splits_by_size           options of a checkpoint or a     TensorFlow does not tell an object
+                             SavedModel in the locals         that it drops some of its tensors
 
 All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
 optimizer_corners_test.py for optimizers, save_path_cases.py for saved tensors, saving_test.py for
-.h5, checkpoints_test.py for models that are loaded, serving_test.py for tf.saved_model.save.
+.h5, checkpoints_test.py for loaded models and splits by size, serving_test.py for
+tf.saved_model.save.
 """
 
 from __future__ import annotations
@@ -96,3 +99,18 @@ def saves_a_model() -> bool:
     # TensorFlow's public functions are wrapped, and the frame has the code within.
     save = inspect.unwrap(tf.saved_model.save).__code__
     return any(frame.f_code is save for frame in frames())
+
+
+def splits_by_size() -> bool:
+    """Whether tensors are being saved with tf.train.experimental.MaxShardSizePolicy."""
+    policy = getattr(tf.train.experimental, "MaxShardSizePolicy", None)
+    if policy is None:
+        return False
+    kinds = (tf.train.CheckpointOptions, tf.saved_model.SaveOptions)
+    for frame in frames():
+        for value in frame.f_locals.values():
+            if isinstance(value, kinds):
+                callback = getattr(value, "experimental_sharding_callback", None)
+                if isinstance(callback, policy):
+                    return True
+    return False

@@ -8,6 +8,7 @@ object store answers when an object is safe.
 
 from __future__ import annotations
 
+import errno
 import os
 
 import tensorflow as tf
@@ -15,8 +16,13 @@ import tensorflow as tf
 _SCHEME = "file://"
 
 
-def sync(path: str) -> None:
+def sync(path: str, *, must_be_readable: bool = True) -> None:
     """Brings a file, or the names in a folder, to the disk.
+
+    Args:
+        path: The file or folder.
+        must_be_readable: Whether one that this process may not read is an error. Otherwise it is
+            passed over.
 
     Raises:
         tf.errors.UnavailableError: If it can't be.
@@ -26,14 +32,17 @@ def sync(path: str) -> None:
         return
     try:
         opened = os.open(local, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
     except OSError as error:
-        raise tf.errors.UnavailableError(
-            None, None, f"'{path}' can't be brought to the disk: {error.strerror}."
-        ) from error
+        if error.errno == errno.EACCES and not must_be_readable:
+            return
+        raise _unavailable(path, error) from error
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # something that can't be flushed, as some shared folders
+            raise _unavailable(path, error) from error
+    finally:
+        os.close(opened)
 
 
 def sync_tree(path: str) -> None:
@@ -59,10 +68,17 @@ def sync_parent(path: str) -> None:
     """
     local = local_path(path)
     if local is not None:
-        sync(os.path.dirname(os.path.abspath(local)))
+        # One may make files in a folder that one may not read.
+        sync(os.path.dirname(os.path.abspath(local)), must_be_readable=False)
 
 
 def local_path(path: str) -> str | None:
     """The path for the system's calls; None if it is of another file system."""
     path = path.removeprefix(_SCHEME)
     return None if "://" in path else path
+
+
+def _unavailable(path: str, error: OSError) -> tf.errors.UnavailableError:
+    return tf.errors.UnavailableError(
+        None, None, f"'{path}' can't be brought to the disk: {error.strerror}."
+    )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from absl import logging
 from tf_embed import validation
 from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.followed_table import FollowedTable
-from tf_embed.serving.publication import Publication
+from tf_embed.serving.publication import Publication, Weight
 from tf_embed.serving.reading_lock import ReadingLock
 from tf_embed.serving.with_block import WithBlock
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
@@ -346,9 +347,11 @@ class Follower(WithBlock):
         if one.weights is None:
             return
         weights = dense_weights.descriptions(dense)
-        if weights != one.weights.weights:
-            pairs = zip([*weights, None], [*one.weights.weights, None], strict=False)
-            mine, its = next(pair for pair in pairs if pair[0] != pair[1])
+        if not _are_alike_weights(weights, one.weights.weights):
+            pairs = list(zip([*weights, None], [*one.weights.weights, None], strict=False))
+            unlike = [pair for pair in pairs if _unnumbered(pair[0]) != _unnumbered(pair[1])]
+            # If there is none, they are in another order.
+            mine, its = [*unlike, *(pair for pair in pairs if pair[0] != pair[1])][0]
             raise ValueError(
                 f"`model` must have the dense weights that are published in "
                 f"{self._folder(one)!r}, {len(one.weights.weights)} of which this is the first "
@@ -382,6 +385,16 @@ def _are_alike(names: Sequence[str], theirs: Sequence[str]) -> bool:
 def _without_number(name: str) -> str:
     stem, _, number = name.rpartition("_")
     return stem if number.isdigit() else name
+
+
+def _are_alike_weights(weights: Sequence[Weight], theirs: Sequence[Weight]) -> bool:
+    """Whether weights may be the same ones, by shapes, dtypes and names."""
+    alike = [_unnumbered(one) for one in weights] == [_unnumbered(one) for one in theirs]
+    return alike and _are_alike([one.name for one in weights], [one.name for one in theirs])
+
+
+def _unnumbered(weight: Weight | None) -> Weight | None:
+    return weight and dataclasses.replace(weight, name=_without_number(weight.name))
 
 
 def _listed(names: Sequence[str], kinds: Sequence[str]) -> str:

@@ -150,6 +150,7 @@ class Snapshots:
         for table in tables_in(self._sources):
             table.wait_until_written()  # another `Snapshots` may be saving the same table
         writers: list[Writer] = []
+        replaced: list[SnapshotInfo] = []
 
         def begin() -> Any:
             folder, tables = self._folder(name, "name"), self._tables()
@@ -157,6 +158,7 @@ class Snapshots:
             files.check_no_base(self.path, name, "name")
             tracked = _is_tracked(tables, since, wait)
             moment = files.next_time(self.path)
+            replaced.extend(files.readable(self.path, [name]))
             writers.append(
                 Writer(
                     *(folder, name, base, tables, self._keys, self._calls_of_writers),
@@ -175,10 +177,19 @@ class Snapshots:
             for one in writers:
                 one.give_up()
             raise
-        self._pending = PendingSnapshot(name, writer.write, background=not wait)
+        tables = self._tables()
+
+        def write() -> SnapshotInfo:
+            info = writer.write()
+            # The new snapshot is complete, so that an error here must not say otherwise.
+            with contextlib.suppress(tf.errors.OpError):
+                _forget(tables, replaced)
+            return info
+
+        self._pending = PendingSnapshot(name, write, background=not wait)
         if wait:
             self._pending.wait()
-        for table in self._tables():
+        for table in tables:
             table.wait_until_written = self._pending.join
         return self._pending
 
@@ -222,7 +233,8 @@ class Snapshots:
             lambda: [files.folder_name(name, "name"), files.folder_name(to, "to")],
             "names of a fold",
         )
-        calls.run(lambda: self._fold(name, to) if calls.rank == 0 else None)
+        with self._dropping(calls, [to]):
+            calls.run(lambda: self._fold(name, to) if calls.rank == 0 else None)
         return _read_by_all(calls, lambda: self._folder(to, "to"))
 
     def _fold(self, name: str, to: str) -> None:
@@ -367,15 +379,12 @@ class Snapshots:
 
     @contextlib.contextmanager
     def _dropping(self, calls: JointCalls, names: Sequence[str]) -> Iterator[None]:
-        """Makes tables forget the moments of the snapshots that the block removes."""
+        """Makes tables forget the moments of snapshots that the block removes or replaces."""
         found: list[SnapshotInfo] = []
         # Read now, because the block removes them.
         calls.run(lambda: found.extend(files.readable(self.path, names)))
         yield
-        tables = tables_in(self._sources)
-        for info in found:
-            if len(info.tables) == len(tables):
-                moments.drop(tables, info)
+        _forget(tables_in(self._sources), found)
 
     def _older_than(self, last: int) -> Sequence[str]:
         """Returns the snapshots that the newest `last` do not build on, dependents first."""
@@ -491,6 +500,13 @@ def _read_by_all(calls: JointCalls, folder: Callable[[], str]) -> SnapshotInfo:
     found: list[SnapshotInfo] = []
     calls.run(lambda: found.append(manifest.read(folder())))
     return found[0]
+
+
+def _forget(tables: Sequence[Table], gone: Sequence[SnapshotInfo]) -> None:
+    """Makes tables forget the moments of snapshots that are no longer there."""
+    for info in gone:
+        if len(info.tables) == len(tables):
+            moments.drop(tables, info)
 
 
 def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:

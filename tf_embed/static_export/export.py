@@ -24,6 +24,7 @@ from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
 
 ABSENT = ("initializer", "zeros")
+_Resource = tf.saved_model.experimental.TrackableResource
 _OUR_OPS = "TfEmbed"
 _PYTHON_OPS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")  # which only this process has
 
@@ -172,8 +173,8 @@ class _Tracing:
         captured = {id(one) for concrete in self._traced for one in concrete.captured_inputs}
         weights = {id(one): one for concrete in self._traced for one in concrete.variables}
         self.stock.weights.extend(one for key, one in weights.items() if key not in stand_ins)
-        for one in tf.train.TrackableView(model).descendants():
-            is_resource = isinstance(one, tf.saved_model.experimental.TrackableResource)
+        for one in _objects_of(model):
+            is_resource = isinstance(one, _Resource)
             if is_resource and not isinstance(one, Table) and id(one.resource_handle) in captured:
                 self.stock.resources.append(one)
 
@@ -200,6 +201,37 @@ def _known_tables(model: Any) -> Iterator[Table]:
     for one in (model, *model.submodules) if isinstance(model, tf.Module) else ():
         if isinstance(one, Variable):
             yield one.table
+
+
+def _objects_of(model: Any) -> Iterator[Any]:
+    """Yields all layers, modules and resources of a model, and more of its objects, each once."""
+    found: dict[int, Any] = {}
+    waiting = [model]
+    while waiting:
+        first = waiting.pop()
+        if id(first) in found:
+            continue
+        for one in tf.train.TrackableView(first).descendants():
+            if id(one) in found:
+                continue
+            found[id(one)] = one
+            yield one
+            if isinstance(one, keras.Layer):
+                # Keras hides lists and dicts from TensorFlow.
+                waiting.extend(_items_of(vars(one)))
+
+
+def _items_of(container: Any) -> Iterator[Any]:
+    """Yields the layers, modules and resources in dicts, lists and tuples."""
+    seen: dict[int, Any] = {}
+    waiting = [container]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, (keras.Layer, tf.Module, _Resource)):
+            yield one
+        elif isinstance(one, (dict, list, tuple)) and id(one) not in seen:
+            seen[id(one)] = one
+            waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
 def _check(table: Table) -> None:

@@ -128,14 +128,16 @@ class StockTable(tf.Module):
     def _with_drawn(self, keys: tf.Tensor, rows: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
         """Rows, with random ones of the keys that have none."""
         options = self._options
-        absent = tf.where(tf.logical_not(exists))
+        # Flat, because tf.where finds no place in a scalar.
+        absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))
         drawn = random_rows(
             self._initializer,
-            stored_keys(tf.gather_nd(keys, absent)),
+            stored_keys(tf.gather_nd(tf.reshape(keys, [-1]), absent)),
             dim=options.dim,
             value_dtype=options.value_dtype,
         )
-        return tf.tensor_scatter_nd_update(rows, absent, drawn)
+        flat = tf.tensor_scatter_nd_update(tf.reshape(rows, [-1, options.dim]), absent, drawn)
+        return tf.ensure_shape(tf.reshape(flat, tf.shape(rows)), rows.shape)
 
 
 def _empty(dtype: tf.DType, shape: list[int | None]) -> tf.Variable:

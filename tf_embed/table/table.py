@@ -24,11 +24,12 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import callers, validation
+from tf_embed import validation
 from tf_embed.ops import policy_ops, slot_ops, substitutes, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import sharding, shared_rows, step_tokens
+from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.initializers import drawn_rows
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
@@ -532,9 +533,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        # A SavedModel serves, so it has neither slots nor statistics. TensorFlow asks for its
-        # tensors as it asks for those of a checkpoint.
-        with_all = not callers.saves_a_model()
+        with_all = saves_all(self.options.name)
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:

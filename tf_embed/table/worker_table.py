@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import _library, callers
+from tf_embed import _library
 from tf_embed.exchange import routing
 from tf_embed.exchange.routing import Routed
 from tf_embed.exchange.worker_sharding import WorkerSharding
@@ -29,6 +29,7 @@ from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import admission_counts, joint_lookups
+from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.routed_table import RoutedTable, share_of_options
@@ -410,7 +411,7 @@ class WorkerTable(RoutedTable):
         return super().import_(*self._owned(saved, self.is_mine))
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        with_all = not callers.saves_a_model()
+        with_all = saves_all(self.options.name)
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
 

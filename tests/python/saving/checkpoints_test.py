@@ -384,6 +384,27 @@ class DamageTest(CheckpointTestCase):
         with self.assertRaisesRegex(ValueError, "table of 'mine' can't be saved by an async"):
             checkpoint.save(self.folder() + "/ckpt", options=options)
 
+    def test_checkpoints_split_by_size_which_lack_tensors_are_refused(self):
+        policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=4096)
+        module = tf.Module()
+        module.v = tf_embed.Variable(dim=2, name="mine")
+        module.v.upsert([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+        options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
+        checkpoint = tf.train.Checkpoint(m=module)
+        with self.assertRaisesRegex(ValueError, "table of 'mine' can't be saved with .*MaxShardS"):
+            checkpoint.save(self.folder() + "/ckpt", options=options)
+        options = tf.saved_model.SaveOptions(experimental_sharding_callback=policy)
+        with self.assertRaisesRegex(ValueError, "table of 'mine' can't be saved with .*MaxShardS"):
+            tf.saved_model.save(module, self.folder() + "/model", options=options)
+        # TensorFlow's other policy keeps all tensors.
+        options = tf.train.CheckpointOptions(
+            experimental_sharding_callback=tf.train.experimental.ShardByTaskPolicy()
+        )
+        path = checkpoint.save(self.folder() + "/ckpt", options=options)
+        module.v.clear()
+        checkpoint.restore(path)
+        self.assertAllEqual(module.v.lookup([2, 1]), [[3.0, 4.0], [1.0, 2.0]])
+
 
 class SavedModelTest(CheckpointTestCase):
     @pytest.mark.smoke

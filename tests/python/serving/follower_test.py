@@ -122,6 +122,37 @@ class RowsTest(ServingTestCase):
             self.assertEqual([one.slots.shape[1] for one in exported], [2 * DIM, 0])
             self.assertEqual(*[len(one.keys) for one in exported])
 
+    def test_numbers_that_keras_adds_to_names_of_dense_weights_may_differ(self):
+        class Scale(keras.layers.Layer):
+            def __init__(self, name: str) -> None:
+                super().__init__()
+                self.weight_name = name
+
+            def build(self, shape: tuple[int, ...]) -> None:
+                self.scale = self.add_weight(
+                    shape=shape[-1:], initializer="uniform", name=self.weight_name
+                )
+
+            def call(self, x: tf.Tensor) -> tf.Tensor:
+                return x * self.scale
+
+        def scaled(*names: str, dim: int = DIM) -> keras.Model:
+            ids = keras.Input([2], dtype="int64")
+            rows = tf_embed.layers.DynamicEmbedding(dim, combiner="sum", name="t")(ids)
+            for name in names:
+                rows = Scale(name)(rows)
+            return keras.Model(ids, rows)
+
+        model = scaled("variable", "other")
+        Publisher(model, self.path).publish()
+        served = scaled("variable_1", "other_2")
+        self.assertTrue(Follower(served, self.path).update())
+        for one, other in zip(model.weights[1:], served.weights[1:], strict=True):
+            self.assertAllEqual(one, other)
+        for names in (["other", "variable"], ["variable_1", "others"], ["variable_1"]):
+            with self.assertRaisesRegex(ValueError, "`model` must have the dense weights that are"):
+                Follower(scaled(*names), self.path).update()
+
     def test_a_follower_that_starts_late_takes_all_rows_and_the_changes_after(self):
         trained, change = self.variable(policy=TRACKED), Change(SEED)
         publisher = Publisher(trained, self.path, keep=1, whole_every=3)

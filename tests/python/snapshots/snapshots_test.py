@@ -261,18 +261,58 @@ class ChangesTest(SnapshotsTestCase):
         train(layer, range(10))
         for name in ("one", "two"):
             snapshots.save(name)
-        saves = [info.tables[0].save for info in snapshots.list_snapshots()]
-        one, two = (save - 2**64 if save >= 2**63 else save for save in saves)
+        one, two = self.saves(snapshots)
         if how == "remove":
             snapshots.remove("one")
         else:
             snapshots.keep(1)
-        handle = layer.variable.table.resource_handle
+        self.assert_forgotten(layer, one)
+        self.assert_known(layer, two)
+
+    @parameterized.parameters(True, False)
+    def test_a_table_remembers_nothing_for_a_snapshot_that_was_replaced(self, wait):
+        layer = layer_of()
+        snapshots = Snapshots(self.path, layer)
+        train(layer, range(10))
+        snapshots.save("one")
+        (before,) = self.saves(snapshots)
+        snapshots.save("one", wait=wait).wait()
+        (after,) = self.saves(snapshots)
+        self.assert_forgotten(layer, before)
+        self.assert_known(layer, after)
+        train(layer, range(5))
+        snapshots.save("two", since="one")
+        _, changes = self.saves(snapshots)
+        snapshots.fold("two")
+        self.assert_forgotten(layer, changes)
+        self.assert_known(layer, after)
+
+    def test_a_table_remembers_a_snapshot_whose_replacement_failed(self):
+        layer = layer_of()
+        snapshots = Snapshots(self.path, layer)
+        train(layer, range(10))
+        snapshots.save("one")
+        (before,) = self.saves(snapshots)
+        error = tf.errors.DataLossError(None, None, "x")
+        fails = mock.patch("tf_embed.snapshots.files.commit", side_effect=error)
+        with fails, self.assertRaises(tf.errors.DataLossError):
+            snapshots.save("one")
+        self.assertEqual(self.saves(snapshots), [before])
+        self.assert_known(layer, before)
+
+    def saves(self, snapshots):
+        """The signed numbers of the saves of the first table."""
+        saves = [info.tables[0].save for info in snapshots.list_snapshots()]
+        return [save - 2**64 if save >= 2**63 else save for save in saves]
+
+    def assert_known(self, layer, save):
+        snapshot_ops.begin_snapshot([layer.variable.table.resource_handle], [save])
+
+    def assert_forgotten(self, layer, save):
         with self.assertRaisesRegex(
             tf.errors.FailedPreconditionError, "does not know what changed"
         ):
-            snapshot_ops.begin_snapshot([handle], [one])
-        snapshot_ops.begin_snapshot([handle], [two])
+            self.assert_known(layer, save)
 
     def test_a_chain_whose_beginning_is_gone_is_an_error(self):
         layer = layer_of()

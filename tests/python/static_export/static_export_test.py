@@ -121,6 +121,28 @@ class ServingTest(StockTest):
         answers = self.stock.session(path, {"ids": ids.numpy()}, "lookup")
         self.assert_same([answers["rows"]], [rows])
 
+    def test_lookup_tables_in_lists_and_dicts_are_served(self):
+        class Model(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.looks = {"word": [keras.layers.StringLookup(vocabulary=["a", "b"])]}
+                keys, values = tf.constant([0, 1, 2], tf.int64), tf.constant([7, 8, 9], tf.int64)
+                init = tf.lookup.KeyValueTensorInitializer(keys, values)
+                self.tables = [tf.lookup.StaticHashTable(init, -1)]
+                self.rows = [DynamicEmbedding(2, combiner="sum", initializer="uniform")]
+
+            def call(self, words):
+                return self.rows[0](self.tables[0].lookup(self.looks["word"][0](words)))
+
+        words = tf.constant([["a", "b"], ["c", "a"]])
+        model = Model()
+        answers = model(words)
+        path = os.path.join(self.folder(), "words")
+        spec = [tf.TensorSpec([None, 2], tf.string)]
+        tf_embed.export_static(model, path, input_signature=spec)
+        loaded = tf.saved_model.load(path)
+        self.assertAllEqual(loaded.serve(words), answers)
+
     def test_ragged_ids_are_served_as_such(self):
         layer = DynamicEmbedding(4, combiner="mean", initializer="normal")
         layer.build()
@@ -130,6 +152,18 @@ class ServingTest(StockTest):
         tf_embed.export_static(layer, path, input_signature=[spec])
         loaded = tf.saved_model.load(path)
         self.assertAllEqual(loaded.serve(ids), layer(ids))
+
+    @parameterized.product(initializer=["uniform", "ones"], shape=[[], None])
+    def test_one_id_without_an_axis(self, initializer: str, shape: list[int] | None):
+        v = static_models.filled(initializer=initializer)
+        case = static_models.module(v.lookup, [IDS[0]], v)
+        path = os.path.join(self.folder(), "one")
+        spec = [tf.TensorSpec(shape, tf.int64)]
+        tf_embed.export_static(case.model, path, input_signature=spec)
+        loaded = tf.saved_model.load(path)
+        for key in (*v.export()[0][:1].numpy(), -12345):  # one with a row, and one without
+            key = tf.constant(key, tf.int64)
+            self.assertAllEqual(loaded.serve(key), v.lookup(key))
 
     def test_absent_ids_get_zeros_if_that_is_wished(self):
         v = static_models.filled(initializer=2.5)
