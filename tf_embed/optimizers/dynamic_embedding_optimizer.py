@@ -84,7 +84,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     Threads may train a table together, by an optimizer each or by one, and no update of a row is
     lost. A rule that runs in the table changes each row in its place; any other reads rows and
     writes them back, and such steps take turns on the table. The step, `iterations`, and dense
-    variables are as safe as Keras leaves them.
+    variables are as safe as Keras leaves them. Averages of `use_ema` that take the place of weights
+    undo the upserts and removals of other threads meanwhile.
 
     Under tf.distribute.MirroredStrategy a table makes one step of the gradients of all replicas.
     The optimizer must then be one whose rule runs in the table, without `global_clipnorm`,
