@@ -86,8 +86,10 @@ class TableMetrics(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Writes if it is time, and puts the hit rate into the logs."""
-        # By `batch`: with `steps_per_execution`, Keras calls this once for several batches.
-        self._seen = self._before_epoch + batch + 1
+        # By `batch`: with `steps_per_execution`, Keras calls this once for several batches. The
+        # last call of an epoch may count more of them than there are.
+        steps = (self.params or {}).get("steps")
+        self._seen = self._before_epoch + (batch + 1 if steps is None else min(batch + 1, steps))
         if self._seen - self._training.step >= self._every:
             self._write(self._training, "train", self._seen)
         self._training.put_rate(logs)

@@ -274,7 +274,7 @@ class TableLayer(LayerWithTables):
         `call` could not refuse those that do not fit.
         """
         if self.built:
-            return self.dtype_policy.compute_dtype
+            return super().compute_dtype  # also of a DTypePolicyMap, which goes by the path
         if self.key_dtype == "string":
             return "string"
         return "uint64" if self.key_dtype == "uint64" else "int64"
@@ -394,11 +394,11 @@ class TableLayer(LayerWithTables):
         self._declared.declare(ids)
         options = {"ragged": True} if is_ragged else {}
         shape = self.compute_output_shape(ids.shape)
-        return keras.KerasTensor(shape, dtype=self.dtype_policy.compute_dtype, **options)
+        return keras.KerasTensor(shape, dtype=super().compute_dtype, **options)
 
     def _as_outputs(self, rows: Any) -> Any:
         """Rows in the dtype of the output."""
-        dtype = tf.as_dtype(self.dtype_policy.compute_dtype)
+        dtype = tf.as_dtype(super().compute_dtype)
         return rows if rows.dtype == dtype else tf.cast(rows, dtype)
 
     def _keys(self, ids: Any) -> Any:

@@ -19,7 +19,9 @@ from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, optimizer_of_config, step_variable
 from tf_embed.optimizers.split_variables import SplitVariables, split_variables
 from tf_embed.optimizers.step_arguments import (
+    assign_all,
     check_loss,
+    check_no_option,
     check_tape,
     items_in,
     pairs_in,
@@ -84,7 +86,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     Threads may train a table together, by an optimizer each or by one, and no update of a row is
     lost. A rule that runs in the table changes each row in its place; any other reads rows and
     writes them back, and such steps take turns on the table. The step, `iterations`, and dense
-    variables are as safe as Keras leaves them.
+    variables are as safe as Keras leaves them. Averages of `use_ema` that take the place of weights
+    undo the upserts and removals of other threads meanwhile.
 
     Under tf.distribute.MirroredStrategy a table makes one step of the gradients of all replicas.
     The optimizer must then be one whose rule runs in the table, without `global_clipnorm`,
@@ -479,6 +482,23 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """The inner optimizer's variables and the state that it keeps for whole tables."""
         state = [variable for trainer in self.table_trainers for variable in trainer.state]
         return [*self.inner_optimizer.variables, *state]
+
+    def set_weights(self, weights: Any) -> None:
+        """Sets `variables`. Rows and slots of tables are not among them.
+
+        Args:
+            weights: A list of an array for each.
+
+        Raises:
+            TypeError: It is not a list.
+            ValueError: An array is missing, or has another shape.
+        """
+        assign_all(self.variables, weights)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_inner_optimizer" in vars(self):  # Keras has made its part of the object
+            check_no_option(name, value)
+        super().__setattr__(name, value)
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Keeps variables and tables from weight decay; as in Keras.

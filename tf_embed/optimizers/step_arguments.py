@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the arguments of the wrapper's steps: gradients, variables, losses and tapes."""
+"""Checks of the wrapper's arguments: gradients, variables, losses, tapes, options, weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_embed.validation import shown
@@ -87,3 +88,47 @@ def check_loss(loss: Any, given: Any) -> None:
             "`loss` must be a tensor, or a callable without arguments that gives one. Received: "
             f"loss={shown(given)}, which is or gave {shown(loss)} of type {type(loss).__name__}"
         )
+
+
+_OPTIONS = (
+    *("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"),
+    *("use_ema", "ema_momentum", "ema_overwrite_frequency", "gradient_accumulation_steps"),
+)
+
+
+def check_no_option(name: str, value: Any) -> None:
+    """Refuses an option of Keras optimizers that is set on the wrapper, which would ignore it.
+
+    A None or False that turns it off is let through: a LossScaleOptimizer sets one.
+
+    Raises:
+        ValueError: It is one.
+    """
+    if name in _OPTIONS and value is not None and value is not False:
+        raise ValueError(
+            f"`{name}` must be set on the optimizer inside: `optimizer.inner_optimizer.{name} = "
+            f"...`. Received: {name}={shown(value)}"
+        )
+
+
+def assign_all(variables: list[Any], weights: Any) -> None:
+    """Sets variables, all or none of them.
+
+    Args:
+        variables: The variables.
+        weights: A list of an array for each.
+
+    Raises:
+        TypeError: It is not a list.
+        ValueError: There are more or fewer, or one has another shape.
+    """
+    weights = items_in(weights, "weights")
+    shapes = [tuple(np.shape(one)) for one in weights]
+    wanted = [tuple(one.shape) for one in variables]
+    if shapes != wanted:
+        raise ValueError(
+            "`weights` must have an array of the shape of each of the optimizer's `variables`, "
+            f"which it has once it is built: {wanted}. Received: arrays of the shapes {shapes}"
+        )
+    for variable, weight in zip(variables, weights, strict=True):
+        variable.assign(weight)

@@ -158,8 +158,10 @@ class TableTrainer(tf.Module):
         super().__init__()
         check_optimizer(optimizer)
         options = anchor.table.options
-        # exclude_from_weight_decay is public in Keras, but its result is not.
-        decay = optimizer._use_weight_decay(_stand_in(anchor) if is_own else anchor)
+        # exclude_from_weight_decay is public in Keras, but its result is not. It is by identity or
+        # by name, which is the path, as of the tf.Variable that Keras asks about otherwise.
+        decay = optimizer._use_weight_decay(_stand_in(anchor))
+        decay = decay and (is_own or optimizer._use_weight_decay(anchor))
         rows = None
         if isinstance(anchor.table, ServerTable):
             _check_on_servers(optimizer, options.name)
@@ -516,9 +518,9 @@ def max_counter_of(optimizer: Any) -> list[Any]:
 
 
 def _stand_in(anchor: Anchor) -> tf.Variable:
-    """A variable of the anchor's name, for one that Keras may not have given a value yet."""
-    with tf.init_scope():
-        return tf.Variable(0.0, trainable=False, name=anchor.name)
+    """A variable with the anchor's path as its name. Keras may not have given it a value yet."""
+    with tf.init_scope(), tf.name_scope(""):  # the path has the names of open scopes already
+        return tf.Variable(0.0, trainable=False, name=anchor.path)
 
 
 def in_own_thread(make: Callable[[], Any]) -> Any:

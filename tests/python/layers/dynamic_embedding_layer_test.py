@@ -187,6 +187,19 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         model.summary(print_fn=lambda line, **_: lines.append(line))
         self.assertIn("(None, 2, 8)", "\n".join(lines))
 
+    def test_a_map_of_dtype_policies_counts_as_in_keras(self):
+        policies = keras.dtype_policies
+        policy = policies.DTypePolicyMap(
+            default_policy=policies.DTypePolicy("float32"),
+            policy_map={"items": policies.DTypePolicy("mixed_bfloat16")},
+        )
+        for name, dtype in (("items", "bfloat16"), ("users", "float32")):
+            layer = DynamicEmbedding(2, name=name, dtype=policy)
+            self.assertEqual(layer(keras.Input([1], dtype="int64")).dtype, dtype)
+            self.assertEqual(layer(tf.constant([1])).dtype, dtype)
+            self.assertEqual(layer.compute_dtype, dtype)
+            self.assertEqual(layer.variable.value_dtype, tf.float32)
+
     def test_get_and_set_weights_leave_the_rows(self):
         layer = DynamicEmbedding(2)
         layer(tf.constant([1]))

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
 IDS, LABELS = np.array([[7], [8]]), np.array([[1.0], [2.0]])
@@ -81,6 +82,36 @@ class WeightDecayTest(tf.test.TestCase, parameterized.TestCase):
             [layer.variable.anchor],
         )
         self.assertAllClose(layer.variable.lookup([7]), [[0.95 if names == ["x"] else 1.0]])
+
+    @parameterized.product(
+        way=("wrapper", "own"),
+        names=(["items"], ["my_items/embed"], ["^my_items/embeddings:0$"], ["other"]),
+    )
+    def test_names_are_those_that_keras_matches(self, way, names):
+        def decayed(make: Any, option: Any, wrapped: bool) -> Any:
+            layer = make(option)
+            model = keras.Sequential([keras.Input([1], dtype="int64"), layer])
+            optimizer = keras.optimizers.SGD(0.1, weight_decay=0.5)
+            optimizer.exclude_from_weight_decay(var_names=names)
+            if wrapped:
+                optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizer)
+            model.compile(optimizer, lambda _, rows: 0.0 * rows)
+            model.fit(np.array([[3]]), np.zeros([1]), verbose=0)
+            return layer(np.array([[3]]))
+
+        def dense(_: Any) -> Any:
+            return keras.layers.Embedding(5, 1, "ones", name="my_items")
+
+        def table(own: Any) -> Any:
+            return DynamicEmbedding(1, initializer="ones", optimizer=own, name="my_items")
+
+        own = None
+        if way == "own":
+            own = keras.optimizers.SGD(0.1, weight_decay=0.5)
+            own.exclude_from_weight_decay(var_names=names)
+        self.assertAllEqual(
+            decayed(table, own, way == "wrapper"), decayed(dense, None, wrapped=False)
+        )
 
 
 class Rate:

@@ -93,5 +93,41 @@ class StepArgumentsTest(parameterized.TestCase):
         self.assert_row(1.0, 2.0)
 
 
+class AttributesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        {"clipvalue": 0.1}, {"use_ema": True}, {"weight_decay": 0.5}, {"loss_scale_factor": 2.0}
+    )
+    def test_an_option_is_set_on_the_optimizer_inside(self, **option):
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+        ((name, value),) = option.items()
+        with self.assertRaisesRegex(ValueError, f"`{name}` must be set on the optimizer inside"):
+            setattr(optimizer, name, value)
+        setattr(optimizer, name, None)
+        setattr(optimizer.inner_optimizer, name, value)
+        optimizer.learning_rate = 0.25
+        self.assertEqual(float(optimizer.inner_optimizer.learning_rate), 0.25)
+
+    def test_set_weights_sets_the_variables(self):
+        one, other = (
+            tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Nadam(0.1)) for _ in range(2)
+        )
+        dense, table = keras.Variable([1.0]), tf_embed.Variable(dim=2)
+        gradients = [tf.constant([1.0]), tf.IndexedSlices(tf.ones([1, 2]), tf.constant([7]))]
+        for _ in range(3):
+            one.apply(gradients, [dense, *table.trainable_variables])
+        weights = [np.asarray(variable) for variable in one.variables]
+        with self.assertRaisesRegex(ValueError, "`weights` must have an array of the shape of"):
+            other.set_weights(weights)
+        other.build([keras.Variable([1.0]), *tf_embed.Variable(dim=2).trainable_variables])
+        other.set_weights(weights)
+        self.assertEqual(int(other.iterations), 3)
+        for left, right in zip(other.variables, weights, strict=True):
+            np.testing.assert_array_equal(left, right)
+        with self.assertRaisesRegex(ValueError, "`weights` must have an array of the shape of"):
+            other.set_weights([*weights[:-1], np.zeros([9])])
+        with self.assertRaisesRegex(TypeError, "`weights` must be a list"):
+            other.set_weights(3)
+
+
 if __name__ == "__main__":
     absltest.main()
