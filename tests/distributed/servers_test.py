@@ -148,6 +148,13 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             found = self.run_chief(made, "turns")
         self.assertEqual(found["trained"], [2, 4, 6, 8])
 
+    def test_a_model_may_be_compiled_again(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            found = self.run_chief(made, "compiles")
+        self.assertEqual(found["trained"], [2, 8, 14])
+        self.assertEqual(found["names"], [["loss"], ["error", "loss"], ["error", "loss"]])
+        self.assertEqual(found["steps"], 4)
+
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
         with self.cluster() as made:

@@ -281,6 +281,29 @@ def turns(strategy: Any) -> Any:
     return {"trained": trained}
 
 
+def compiles(strategy: Any) -> Any:
+    """The model is compiled again between two calls of `fit`."""
+    with strategy.scope():
+        model = _sum_model()
+    trainer, table = (
+        tf_embed.distributed.ParameterServerTrainer(model),
+        model.get_layer("items").variable,
+    )
+    trained, names = [], []
+    for epochs in (1, 2, 3):
+        if epochs == 2:
+            with strategy.scope():
+                model.compile(
+                    keras.optimizers.SGD(0.0),
+                    lambda y, pred: 3.0 * keras.ops.sum(pred),
+                    metrics=[keras.metrics.MeanSquaredError(name="error")],
+                )
+        history = trainer.fit(_batches(2), epochs=epochs, verbose=0).history
+        names.append(sorted(history))
+        trained.append(-int(table.lookup([1])[0, 0]) // 8)
+    return {"trained": trained, "names": names, "steps": int(model.optimizer.iterations.numpy())}
+
+
 def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     """Trains a model with dense variables, from the step of the last chief.
 

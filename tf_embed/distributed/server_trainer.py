@@ -11,6 +11,7 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
+import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -150,6 +151,7 @@ class ParameterServerTrainer:
         self._coordinator = _coordinator_of(strategy)
         self._save_every = save_every
         self._state = TrainingState()
+        self._compiled: list[Any] | None = None
         self._step_function: Any = None
         self._own_step_function: Any = None
         self._test_function: Any = None
@@ -188,6 +190,9 @@ class ParameterServerTrainer:
 
         Callbacks run on the chief. Those after a batch are called when its result arrives, while
         workers train later batches.
+
+        If the model was compiled again, in the scope of the strategy, this trains with its new
+        optimizer, loss and metrics.
 
         Args:
             x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function that returns
@@ -295,8 +300,11 @@ class ParameterServerTrainer:
     # Helpers.
 
     def _prepare(self, x: tf.data.Dataset | WorkerDatasets) -> None:
-        """Builds the model, its optimizer and its metrics from the first batch, on the chief."""
-        if self._step_function is not None:
+        """Builds the model, its optimizer and its metrics from the first batch, on the chief.
+
+        Does nothing if it was called since the model was compiled.
+        """
+        if self._compiled is not None and _is_same(self._compiled, _compiled_parts(self.model)):
             return
         if isinstance(x, WorkerDatasets):
             batch = x.first_batch()
@@ -318,6 +326,7 @@ class ParameterServerTrainer:
         self._step_function = tf.function(self._train_step)
         self._own_step_function = tf.function(self._train_own_step)
         self._test_function = tf.function(self._test_step)
+        self._compiled = _compiled_parts(model)
 
     def _begin(self) -> None:
         """Restores the newest checkpoint, or writes a first one. Does nothing the second time."""
@@ -457,6 +466,15 @@ class ParameterServerTrainer:
         flat = {name: float(value) for name, value in of_model.items()}
         self.model.reset_metrics()
         return {**results, **flat}
+
+
+def _compiled_parts(model: keras.Model) -> list[Any]:
+    """Returns the objects of which `compile` makes new ones, such as the metric of the loss."""
+    return [model.optimizer, model.loss, *model.metrics]
+
+
+def _is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
