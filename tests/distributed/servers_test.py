@@ -155,6 +155,18 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found["names"], [["loss"], ["error", "loss"], ["error", "loss"]])
         self.assertEqual(found["steps"], 4)
 
+    def test_a_callback_stops_training(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            found = self.run_chief(made, "stops", str(self.folder))
+        # Steps that were under way at the stop are ended and saved.
+        within = found["within"]
+        self.assertBetween(within["steps"], 3, 9)
+        self.assertEqual(within["batches"], within["steps"])
+        self.assertEqual((found["end"]["batches"], found["end"]["steps"]), (40, 40))
+        for one in found.values():
+            state = {"steps": one["steps"], "epoch": 1, "steps_of_epoch": 0, "batch": 0}
+            self.assertEqual(one["saved"], state)
+
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
         with self.cluster() as made:

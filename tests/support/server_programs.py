@@ -281,6 +281,37 @@ def turns(strategy: Any) -> Any:
     return {"trained": trained}
 
 
+def stops(strategy: Any, folder: str) -> Any:
+    """A callback that stops training within an epoch, and one at its end."""
+
+    class Stop(keras.callbacks.Callback):
+        def __init__(self, batch: int | None) -> None:
+            super().__init__()
+            self.batch, self.batches = batch, 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.batches += 1
+            self.model.stop_training |= batch == self.batch
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+    found: dict[str, Any] = {}
+    for what, batch in (("within", 2), ("end", None)):
+        with strategy.scope():
+            model = _sum_model()
+        path, stop = os.path.join(folder, what), Stop(batch)
+        trainer = tf_embed.distributed.ParameterServerTrainer(
+            model, checkpoint_dir=path, save_every=10
+        )
+        trainer.fit(_batches(45), epochs=3, steps_per_epoch=40, callbacks=[stop], verbose=0)
+        newest = sorted(os.listdir(os.path.join(path, "dense")))[-1]
+        with np.load(os.path.join(path, "dense", newest)) as saved:
+            state = json.loads(str(saved["state"]))
+        found[what] = {"batches": stop.batches, "steps": trainer.steps, "saved": state}
+    return found
+
+
 def compiles(strategy: Any) -> Any:
     """The model is compiled again between two calls of `fit`."""
     with strategy.scope():

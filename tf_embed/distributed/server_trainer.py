@@ -189,7 +189,9 @@ class ParameterServerTrainer:
         restarted worker, or a new chief, begins with the first batch.
 
         Callbacks run on the chief. Those after a batch are called when its result arrives, while
-        workers train later batches.
+        workers train later batches. If a callback stops training within an epoch, the steps that
+        are under way still end, and the epoch counts as one. Checkpoints at the end of an epoch are
+        written after its callbacks.
 
         If the model was compiled again, in the scope of the strategy, this trains with its new
         optimizer, loss and metrics.
@@ -264,13 +266,11 @@ class ParameterServerTrainer:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})
                 epoch, state.epoch, state.steps_of_epoch = state.epoch, state.epoch + 1, 0
-                if state.epoch >= epochs:
+                called.on_epoch_end(epoch, logs)
+                if state.epoch >= epochs or model.stop_training:
                     state.batch = 0  # the next call of `fit` may have other data
                 if self._checkpoints is not None:
                     self._checkpoints.save(state)
-                called.on_epoch_end(epoch, logs)
-                if model.stop_training:
-                    state.batch = 0
         called.on_train_end()
         return model.history
 
@@ -412,6 +412,8 @@ class ParameterServerTrainer:
             # Without a limit the chief would read the whole dataset ahead of the workers.
             while len(pending) >= self._most_pending:
                 finish_one()
+            if self.model.stop_training:
+                break
             called.on_train_batch_begin(first + number)
             if own:
                 result = self._coordinator.schedule(self._own_step_function, args=(batch,))
@@ -427,6 +429,8 @@ class ParameterServerTrainer:
                 # A checkpoint is of a moment between steps, so all of them must end first.
                 while pending:
                     finish_one()
+                if self.model.stop_training:
+                    break
                 assert self._checkpoints is not None
                 self._checkpoints.save(state)
         while pending:
