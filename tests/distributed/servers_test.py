@@ -167,6 +167,20 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             state = {"steps": one["steps"], "epoch": 1, "steps_of_epoch": 0, "batch": 0}
             self.assertEqual(one["saved"], state)
 
+    def test_results_equal_those_of_keras(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            found = self.run_chief(made, "results")
+        names = ["a_loss", "a_mae", "b_loss", "loss", "seen"]
+        self.assertEqual(found["outputs, verbose"], names)
+        self.assertEqual(found["classes, verbose"], ["f1", "loss"])
+        # A call on the chief, and two steps in each of three passes.
+        self.assertEqual(found["calls"], 7.0)
+        for what in ("outputs", "classes"):
+            for there, here in (found[what], found[f"{what}, evaluated"]):
+                self.assertEqual(set(there), set(here))
+                for name, value in here.items():
+                    self.assertAllClose(there[name], value, msg=f"{what} {name}")
+
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
         with self.cluster() as made:

@@ -281,6 +281,72 @@ def turns(strategy: Any) -> Any:
     return {"trained": trained}
 
 
+class _Seen(keras.layers.Layer):
+    """A layer with a metric, a loss, a regularizer and a state of its own."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(
+            shape=(), initializer="ones", trainable=True, regularizer=keras.regularizers.L2(0.5)
+        )
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        self.seen.update_state(x)
+        self.calls.assign_add(1.0)
+        self.add_loss(keras.ops.mean(x) * self.scale)
+        return x
+
+
+def results(strategy: Any) -> Any:
+    """The results of models with several outputs, metrics of layers, and vectors as metrics.
+
+    Those of Keras, with the same models in this process, are the others.
+    """
+    numbers = np.arange(1, 5, dtype=np.float32)[:, None]
+    outputs = tf.data.Dataset.from_tensor_slices((numbers, {"a": numbers * 2, "b": numbers + 1}))
+    labels = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
+    classes = tf.data.Dataset.from_tensor_slices((numbers, labels))
+
+    def of_outputs() -> keras.Model:
+        number = keras.Input([1])
+        seen = _Seen()(number)
+        heads = {
+            name: keras.layers.Dense(1, kernel_initializer="ones", name=name)(seen)
+            for name in ("a", "b")
+        }
+        model = keras.Model(number, heads)
+        model.compile(keras.optimizers.SGD(0.01), {"a": "mse", "b": "mae"}, metrics={"a": ["mae"]})
+        return model
+
+    def of_classes() -> keras.Model:
+        number = keras.Input([1])
+        shares = keras.layers.Dense(3, "softmax", kernel_initializer="ones")(number)
+        model = keras.Model(number, shares)
+        model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
+        return model
+
+    def listed(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: np.asarray(value).tolist() for name, value in values.items()}
+
+    found: dict[str, Any] = {}
+    for what, make, data in (("outputs", of_outputs, outputs), ("classes", of_classes, classes)):
+        here = make()
+        others = here.fit(data.batch(2), shuffle=False, verbose=0).history
+        with strategy.scope():
+            there = make()
+        trainer = tf_embed.distributed.ParameterServerTrainer(there)
+        history = trainer.fit(data.batch(2), verbose=0).history
+        found[what] = [listed(history), listed(others)]
+        evaluated = here.evaluate(data.batch(2), verbose=0, return_dict=True)
+        found[f"{what}, evaluated"] = [listed(trainer.evaluate(data.batch(2))), listed(evaluated)]
+        found[f"{what}, verbose"] = sorted(trainer.fit(data.batch(2), epochs=2, verbose=2).history)
+        if what == "outputs":
+            layer = next(one for one in there.layers if isinstance(one, _Seen))
+            found["calls"] = float(layer.calls.numpy())
+    return found
+
+
 def stops(strategy: Any, folder: str) -> Any:
     """A callback that stops training within an epoch, and one at its end."""
 
