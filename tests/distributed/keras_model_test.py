@@ -10,6 +10,7 @@ import os
 import pathlib
 import tempfile
 from typing import Any
+from unittest import mock
 
 import keras
 import multi_worker_training
@@ -18,12 +19,18 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+import tf_embed
 from tf_embed import distributed
-from tf_embed.distributed import keras_model, run
+from tf_embed.distributed import joint_steps, keras_model, run
+from tf_embed.layers.layer_with_tables import LayerWithTables
 
 SCRIPT = multi_worker_training.__file__
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 240  # far more than any case takes
+
+
+def _has_tables(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, LayerWithTables)
 
 
 class WorkersTest(tf.test.TestCase, parameterized.TestCase):
@@ -231,6 +238,53 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
                 model.fit(tf.zeros([4, 3]), tf.zeros([4, 1]))
         finally:
             keras.distribution.set_distribution(None)
+
+    @parameterized.parameters(
+        {"names": ("user", "item")}, {"names": (None, None)}, {"names": ("item", "user")}
+    )
+    def test_a_joint_step_takes_a_dict_by_its_keys(self, names):
+        inputs = {
+            key: keras.Input([], dtype="int64", name=name)
+            for key, name in zip(("user", "item"), names, strict=True)
+        }
+        rows = [
+            tf_embed.layers.DynamicEmbedding(2, name=f"of_{key}")(one)
+            for key, one in inputs.items()
+        ]
+        model = distributed.Model(inputs=inputs, outputs=keras.layers.Concatenate()(rows))
+        batch = {"user": tf.constant([1, 2], tf.int64), "item": tf.constant([3, 4], tf.int64)}
+        # In one process no table is on workers.
+        with mock.patch.object(joint_steps, "_has_tables_on_workers", _has_tables):
+            layers, ids = joint_steps._ids_of_layers(model)
+            found = joint_steps.joint_step(model, model, False)(batch)
+        for (layer, _), one in zip(layers, ids(batch), strict=True):
+            self.assertAllEqual(one, batch[layer.name.removeprefix("of_")])
+        self.assertAllEqual(found, model(batch))
+
+    def test_a_joint_step_takes_the_inputs_of_a_sequential_model(self):
+        embedding = tf_embed.layers.DynamicEmbedding(2)
+        model = keras.Sequential([keras.Input([], dtype="int64"), embedding])
+        keras.Model(outer := keras.Input([], dtype="int64"), model(outer))
+        with mock.patch.object(joint_steps, "_has_tables_on_workers", _has_tables):
+            ((layer, _),), ids = joint_steps._ids_of_layers(model)
+        self.assertIs(layer, embedding)
+        self.assertAllEqual(keras.tree.flatten(ids(tf.constant([5, 6])))[0], [5, 6])
+
+    def test_a_subclass_may_have_an_attribute_named_inputs(self):
+        class Own(distributed.Model):
+            def __init__(self):
+                super().__init__()
+                self.inputs = ["user"]
+                self.embedding = tf_embed.layers.DynamicEmbedding(2)
+
+            def call(self, batch):
+                return self.embedding(batch["user"])
+
+        model, batch = Own(), {"user": tf.constant([1, 2], tf.int64)}
+        expected = model(batch)
+        with mock.patch.object(joint_steps, "_has_tables_on_workers", _has_tables):
+            self.assertIsNone(joint_steps._ids_of_layers(model))
+            self.assertAllEqual(joint_steps.joint_step(model, model, False)(batch), expected)
 
     @pytest.mark.smoke
     def test_keras_has_the_hook(self):

@@ -148,6 +148,39 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             found = self.run_chief(made, "turns")
         self.assertEqual(found["trained"], [2, 4, 6, 8])
 
+    def test_a_model_may_be_compiled_again(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            found = self.run_chief(made, "compiles")
+        self.assertEqual(found["trained"], [2, 8, 14])
+        self.assertEqual(found["names"], [["loss"], ["error", "loss"], ["error", "loss"]])
+        self.assertEqual(found["steps"], 4)
+
+    def test_a_callback_stops_training(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            found = self.run_chief(made, "stops", str(self.folder))
+        # Steps that were under way at the stop are ended and saved.
+        within = found["within"]
+        self.assertBetween(within["steps"], 3, 9)
+        self.assertEqual(within["batches"], within["steps"])
+        self.assertEqual((found["end"]["batches"], found["end"]["steps"]), (40, 40))
+        for one in found.values():
+            state = {"steps": one["steps"], "epoch": 1, "steps_of_epoch": 0, "batch": 0}
+            self.assertEqual(one["saved"], state)
+
+    def test_results_equal_those_of_keras(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            found = self.run_chief(made, "results")
+        names = ["a_loss", "a_mae", "b_loss", "loss", "seen"]
+        self.assertEqual(found["outputs, verbose"], names)
+        self.assertEqual(found["classes, verbose"], ["f1", "loss"])
+        # A call on the chief, and two steps in each of three passes.
+        self.assertEqual(found["calls"], 7.0)
+        for what in ("outputs", "classes"):
+            for there, here in (found[what], found[f"{what}, evaluated"]):
+                self.assertEqual(set(there), set(here))
+                for name, value in here.items():
+                    self.assertAllClose(there[name], value, msg=f"{what} {name}")
+
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
         with self.cluster() as made:

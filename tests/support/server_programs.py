@@ -281,6 +281,126 @@ def turns(strategy: Any) -> Any:
     return {"trained": trained}
 
 
+class _Seen(keras.layers.Layer):
+    """A layer with a metric, a loss, a regularizer and a state of its own."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(
+            shape=(), initializer="ones", trainable=True, regularizer=keras.regularizers.L2(0.5)
+        )
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        self.seen.update_state(x)
+        self.calls.assign_add(1.0)
+        self.add_loss(keras.ops.mean(x) * self.scale)
+        return x
+
+
+def results(strategy: Any) -> Any:
+    """The results of models with several outputs, metrics of layers, and vectors as metrics.
+
+    Those of Keras, with the same models in this process, are the others.
+    """
+    numbers = np.arange(1, 5, dtype=np.float32)[:, None]
+    outputs = tf.data.Dataset.from_tensor_slices((numbers, {"a": numbers * 2, "b": numbers + 1}))
+    labels = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
+    classes = tf.data.Dataset.from_tensor_slices((numbers, labels))
+
+    def of_outputs() -> keras.Model:
+        number = keras.Input([1])
+        seen = _Seen()(number)
+        heads = {
+            name: keras.layers.Dense(1, kernel_initializer="ones", name=name)(seen)
+            for name in ("a", "b")
+        }
+        model = keras.Model(number, heads)
+        model.compile(keras.optimizers.SGD(0.01), {"a": "mse", "b": "mae"}, metrics={"a": ["mae"]})
+        return model
+
+    def of_classes() -> keras.Model:
+        number = keras.Input([1])
+        shares = keras.layers.Dense(3, "softmax", kernel_initializer="ones")(number)
+        model = keras.Model(number, shares)
+        model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
+        return model
+
+    def listed(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: np.asarray(value).tolist() for name, value in values.items()}
+
+    found: dict[str, Any] = {}
+    for what, make, data in (("outputs", of_outputs, outputs), ("classes", of_classes, classes)):
+        here = make()
+        others = here.fit(data.batch(2), shuffle=False, verbose=0).history
+        with strategy.scope():
+            there = make()
+        trainer = tf_embed.distributed.ParameterServerTrainer(there)
+        history = trainer.fit(data.batch(2), verbose=0).history
+        found[what] = [listed(history), listed(others)]
+        evaluated = here.evaluate(data.batch(2), verbose=0, return_dict=True)
+        found[f"{what}, evaluated"] = [listed(trainer.evaluate(data.batch(2))), listed(evaluated)]
+        found[f"{what}, verbose"] = sorted(trainer.fit(data.batch(2), epochs=2, verbose=2).history)
+        if what == "outputs":
+            layer = next(one for one in there.layers if isinstance(one, _Seen))
+            found["calls"] = float(layer.calls.numpy())
+    return found
+
+
+def stops(strategy: Any, folder: str) -> Any:
+    """A callback that stops training within an epoch, and one at its end."""
+
+    class Stop(keras.callbacks.Callback):
+        def __init__(self, batch: int | None) -> None:
+            super().__init__()
+            self.batch, self.batches = batch, 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.batches += 1
+            self.model.stop_training |= batch == self.batch
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+    found: dict[str, Any] = {}
+    for what, batch in (("within", 2), ("end", None)):
+        with strategy.scope():
+            model = _sum_model()
+        path, stop = os.path.join(folder, what), Stop(batch)
+        trainer = tf_embed.distributed.ParameterServerTrainer(
+            model, checkpoint_dir=path, save_every=10
+        )
+        trainer.fit(_batches(45), epochs=3, steps_per_epoch=40, callbacks=[stop], verbose=0)
+        newest = sorted(os.listdir(os.path.join(path, "dense")))[-1]
+        with np.load(os.path.join(path, "dense", newest)) as saved:
+            state = json.loads(str(saved["state"]))
+        found[what] = {"batches": stop.batches, "steps": trainer.steps, "saved": state}
+    return found
+
+
+def compiles(strategy: Any) -> Any:
+    """The model is compiled again between two calls of `fit`."""
+    with strategy.scope():
+        model = _sum_model()
+    trainer, table = (
+        tf_embed.distributed.ParameterServerTrainer(model),
+        model.get_layer("items").variable,
+    )
+    trained, names = [], []
+    for epochs in (1, 2, 3):
+        if epochs == 2:
+            with strategy.scope():
+                model.compile(
+                    keras.optimizers.SGD(0.0),
+                    lambda y, pred: 3.0 * keras.ops.sum(pred),
+                    metrics=[keras.metrics.MeanSquaredError(name="error")],
+                )
+        history = trainer.fit(_batches(2), epochs=epochs, verbose=0).history
+        names.append(sorted(history))
+        trained.append(-int(table.lookup([1])[0, 0]) // 8)
+    return {"trained": trained, "names": names, "steps": int(model.optimizer.iterations.numpy())}
+
+
 def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     """Trains a model with dense variables, from the step of the last chief.
 

@@ -164,8 +164,8 @@ def _ids_of_layers(
     state, such as the seed of a Dropout.
     """
     layers, ids = [], []
-    inputs = getattr(model, "inputs", None)  # of functional and sequential models
-    for layer in model.layers if inputs else ():
+    inputs = _inputs_of(model)
+    for layer in model.layers if inputs is not None else ():
         if not _has_tables_on_workers(layer):
             continue
         try:
@@ -178,6 +178,21 @@ def _ids_of_layers(
         layers.append((layer, len(of_layer)))
         ids += of_layer
     return (layers, keras.Model(inputs, ids)) if layers else None
+
+
+def _inputs_of(model: keras.Model) -> Any:
+    """Returns the inputs of a functional or sequential model, or None for another model.
+
+    They have the structure of a call's argument, such as a dict, whose keys may be others than the
+    names of the inputs.
+    """
+    inputs = getattr(model, "inputs", None)
+    if not inputs or isinstance(model, keras.Sequential):
+        return inputs or None  # the `input` of a sequential model is that of a call
+    try:
+        return model.input
+    except (AttributeError, ValueError):
+        return None  # a subclass with an attribute of this name
 
 
 def _has_tables_on_workers(layer: keras.layers.Layer) -> bool:

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
+import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from tf_embed.distributed.server_checkpoints import (
     begin_generation,
 )
 from tf_embed.distributed.servers import ServerLostError
+from tf_embed.distributed.step_metrics import StepMetrics
 from tf_embed.distributed.worker_datasets import DatasetFunction, WorkerDatasets
 from tf_embed.exchange.servers import servers_of
 from tf_embed.table import step_tokens
@@ -85,7 +87,8 @@ class ParameterServerTrainer:
     comes after a later call of `fit` of another is not applied to tables.
 
     Metrics must have additive states, such as those of means, sums and confusion matrices. Each
-    step returns its contribution, and the chief sums the contributions.
+    step returns its contribution, and the chief sums the contributions. A layer must update its
+    metrics outside of loops and conditions.
 
     Args:
         model: A compiled model that was made, built and compiled in the scope of the strategy.
@@ -150,6 +153,7 @@ class ParameterServerTrainer:
         self._coordinator = _coordinator_of(strategy)
         self._save_every = save_every
         self._state = TrainingState()
+        self._compiled: list[Any] | None = None
         self._step_function: Any = None
         self._own_step_function: Any = None
         self._test_function: Any = None
@@ -187,7 +191,12 @@ class ParameterServerTrainer:
         restarted worker, or a new chief, begins with the first batch.
 
         Callbacks run on the chief. Those after a batch are called when its result arrives, while
-        workers train later batches.
+        workers train later batches. If a callback stops training within an epoch, the steps that
+        are under way still end, and the epoch counts as one. Checkpoints at the end of an epoch are
+        written after its callbacks.
+
+        If the model was compiled again, in the scope of the strategy, this trains with its new
+        optimizer, loss and metrics.
 
         Args:
             x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function that returns
@@ -259,17 +268,15 @@ class ParameterServerTrainer:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})
                 epoch, state.epoch, state.steps_of_epoch = state.epoch, state.epoch + 1, 0
-                if state.epoch >= epochs:
+                called.on_epoch_end(epoch, logs)
+                if state.epoch >= epochs or model.stop_training:
                     state.batch = 0  # the next call of `fit` may have other data
                 if self._checkpoints is not None:
                     self._checkpoints.save(state)
-                called.on_epoch_end(epoch, logs)
-                if model.stop_training:
-                    state.batch = 0
         called.on_train_end()
         return model.history
 
-    def evaluate(self, x: tf.data.Dataset, *, steps: int | None = None) -> dict[str, float]:
+    def evaluate(self, x: tf.data.Dataset, *, steps: int | None = None) -> dict[str, Any]:
         """Computes the loss and the metrics of a dataset on the workers.
 
         Args:
@@ -277,7 +284,8 @@ class ParameterServerTrainer:
             steps: Number of its batches to evaluate. Default: all.
 
         Returns:
-            The loss and the metrics, by name.
+            The loss and the metrics, by name. Each is a float, or an array if a metric has several
+            values.
 
         Raises:
             ServerLostError: If a server has died.
@@ -295,8 +303,11 @@ class ParameterServerTrainer:
     # Helpers.
 
     def _prepare(self, x: tf.data.Dataset | WorkerDatasets) -> None:
-        """Builds the model, its optimizer and its metrics from the first batch, on the chief."""
-        if self._step_function is not None:
+        """Builds the model, its optimizer and its metrics from the first batch, on the chief.
+
+        Does nothing if it was called since the model was compiled.
+        """
+        if self._compiled is not None and _is_same(self._compiled, _compiled_parts(self.model)):
             return
         if isinstance(x, WorkerDatasets):
             batch = x.first_batch()
@@ -318,6 +329,7 @@ class ParameterServerTrainer:
         self._step_function = tf.function(self._train_step)
         self._own_step_function = tf.function(self._train_own_step)
         self._test_function = tf.function(self._test_step)
+        self._compiled = _compiled_parts(model)
 
     def _begin(self) -> None:
         """Restores the newest checkpoint, or writes a first one. Does nothing the second time."""
@@ -345,35 +357,31 @@ class ParameterServerTrainer:
             variables = model.trainable_variables
             with step_tokens.with_tokens(token):
                 with tf.GradientTape() as tape:
-                    predicted = model(features, training=True)
-                    loss = model.compute_loss(features, target, predicted, weight, training=True)
-                    scaled = model.optimizer.scale_loss(loss)
+                    result = self._called(features, target, weight, training=True)
+                    scaled = model.optimizer.scale_loss(result[0])
                 model.optimizer.apply(tape.gradient(scaled, variables), variables)
-            return self._contribution(batch, predicted, loss)
+            return result
 
         return self._strategy.run(replica, args=(batch, token))
 
     def _test_step(self, batch: Any) -> Any:
         def replica(batch: Any) -> Any:
             features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
-            predicted = self.model(features, training=False)
-            loss = self.model.compute_loss(features, target, predicted, weight, training=False)
-            return self._contribution(batch, predicted, loss)
+            return self._called(features, target, weight, training=False)
 
         return self._strategy.run(replica, args=(batch,))
 
-    def _contribution(self, batch: Any, predicted: Any, loss: tf.Tensor) -> Any:
+    def _called(self, features: Any, target: Any, weight: Any, *, training: bool) -> Any:
         """Returns the loss and the rows of a batch, and its contribution to metrics' states."""
-        features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        states = self._metric_variables()
+        model = self.model
         # Workers that race on one state would lose updates. So each step starts at zero, and the
-        # chief adds its result up.
-        zeros = [(one, tf.zeros(one.shape, one.dtype)) for one in states]
-        with keras.StatelessScope(state_mapping=zeros) as scope:
-            self.model.compute_metrics(features, target, predicted, weight)
-        added = [scope.get_current_value(one) for one in states]
+        # chief adds its result up. Losses of outputs and metrics of layers are among the metrics.
+        with StepMetrics(self._metric_variables()) as metrics:
+            predicted = model(features, training=training)
+            loss = model.compute_loss(features, target, predicted, weight, training=training)
+            model.compute_metrics(features, target, predicted, weight)
         rows = tf.shape(tf.nest.flatten(features)[0])[0]
-        return loss, rows, added
+        return loss, rows, metrics.contribution()
 
     def _metric_variables(self) -> list[keras.Variable]:
         return [one for metric in self.model.metrics for one in metric.variables]
@@ -390,7 +398,7 @@ class ParameterServerTrainer:
         """
         state, totals = self._state, _Totals()
         pending: collections.deque[tuple[int, Any]] = collections.deque()
-        logs: dict[str, float] = {}
+        logs: dict[str, Any] = {}
         first = state.steps_of_epoch
 
         def finish_one() -> None:
@@ -403,6 +411,8 @@ class ParameterServerTrainer:
             # Without a limit the chief would read the whole dataset ahead of the workers.
             while len(pending) >= self._most_pending:
                 finish_one()
+            if self.model.stop_training:
+                break
             called.on_train_batch_begin(first + number)
             if own:
                 result = self._coordinator.schedule(self._own_step_function, args=(batch,))
@@ -418,6 +428,8 @@ class ParameterServerTrainer:
                 # A checkpoint is of a moment between steps, so all of them must end first.
                 while pending:
                     finish_one()
+                if self.model.stop_training:
+                    break
                 assert self._checkpoints is not None
                 self._checkpoints.save(state)
         while pending:
@@ -432,7 +444,7 @@ class ParameterServerTrainer:
     def _most_pending(self) -> int:
         return _STEPS_OF_WORKER * self._servers.num_workers
 
-    def _evaluate(self, x: tf.data.Dataset, steps: int | None) -> dict[str, float]:
+    def _evaluate(self, x: tf.data.Dataset, steps: int | None) -> dict[str, Any]:
         totals = _Totals()
         pending: collections.deque[Any] = collections.deque()
         for batch in x if steps is None else x.take(steps):
@@ -443,20 +455,32 @@ class ParameterServerTrainer:
             totals.add(*pending.popleft().fetch())
         return self._results(totals, whole=True)
 
-    def _results(self, totals: _Totals, *, whole: bool) -> dict[str, float]:
+    def _results(self, totals: _Totals, *, whole: bool) -> dict[str, Any]:
         """Returns the loss. Adds the metrics, which are slow to compute, for a whole epoch."""
         if not totals.rows:
             return {}  # an earlier chief has made all steps of the epoch
-        results = {"loss": totals.loss / totals.rows}
+        results: dict[str, Any] = {"loss": totals.loss / totals.rows}
         if not whole or totals.metrics is None:
             return results
         for variable, total in zip(self._metric_variables(), totals.metrics, strict=True):
             variable.assign(total.astype(variable.dtype))
         of_model = self.model.get_metrics_result()
         of_model.pop("loss", None)
-        flat = {name: float(value) for name, value in of_model.items()}
+        for name, value in of_model.items():
+            array = np.asarray(value)
+            # Some metrics have a value for each class.
+            results[name] = array.item() if array.ndim == 0 else array
         self.model.reset_metrics()
-        return {**results, **flat}
+        return results
+
+
+def _compiled_parts(model: keras.Model) -> list[Any]:
+    """Returns the objects of which `compile` makes new ones, such as the metric of the loss."""
+    return [model.optimizer, model.loss, *model.metrics]
+
+
+def _is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
