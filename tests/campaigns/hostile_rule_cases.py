@@ -107,7 +107,8 @@ RULE_CALLS: dict[str, Call] = {
         lr=ABOVE_ZERO.taking(k.CALLED, "function"),
         weight_decay=DECAY,
         lr_power=k.kind({k.RANGE: "0, -1"}),
-        initial_accumulator_value=FROM_ZERO,
+        # 0 goes with `beta` or `lambda2`.
+        initial_accumulator_value=ABOVE_ZERO,
         lambda1=FROM_ZERO,
         lambda2=FROM_ZERO,
         beta=FROM_ZERO,

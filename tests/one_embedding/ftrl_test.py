@@ -252,6 +252,16 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
         ({"lr_power": 0.1}, ValueError, "`lr_power` must be from -10 to 0.*lr_power=0.1"),
         ({"lr_power": -11}, ValueError, "`lr_power` must be from -10 to 0.*lr_power=-11"),
         ({"initial_accumulator_value": -1.0}, ValueError, "`initial_accumulator_value` must be"),
+        (
+            {"initial_accumulator_value": 0.0, "lambda1": 0.1},
+            ValueError,
+            "`initial_accumulator_value` must be above 0 unless `beta` or `lambda2` is.*=0.0",
+        ),
+        (
+            {"initial_accumulator_value": 1e-50},
+            ValueError,
+            "`initial_accumulator_value` must be above 0 unless.*=1e-50",
+        ),
         ({"lambda1": -1.0}, ValueError, "`lambda1` must be at least 0.*lambda1=-1.0"),
         ({"lambda2": -1.0}, ValueError, "`lambda2` must be at least 0.*lambda2=-1.0"),
         ({"beta": float("nan")}, ValueError, "`beta` must be"),
@@ -259,6 +269,19 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
     def test_numbers_out_of_range_are_refused_by_name(self, options, kind, sentence):
         with self.assertRaisesRegex(kind, sentence):
             Ftrl(**options)
+
+    @parameterized.parameters({"beta": 1.0}, {"lambda2": 0.5}, {"lr_power": 0.0})
+    def test_an_accumulator_may_start_from_0_if_no_weight_is_0_by_0(self, **options):
+        v = tf_embed.Variable(dim=2, initializer=0.5, devices="/CPU:0")
+        dense = keras.Variable([[0.5, 0.5]])
+        for gradient, trained in (
+            (slices(np.array([7]), np.array([[1.0, 0.0]], np.float32)), v.anchor),
+            (tf.constant([[1.0, 0.0]]), dense),
+        ):
+            own = Ftrl(0.1, initial_accumulator_value=0.0, lambda1=0.01, **options)
+            tf_embed.DynamicEmbeddingOptimizer(own).apply([gradient], [trained])
+        self.assertAllClose(v.lookup([7]), dense)
+        self.assertEqual(v.lookup([7])[0, 1], 0.0)
 
     def test_smart_decay_adam_is_here_too(self):
         self.assertIs(one_embedding.SmartDecayAdam, tf_embed.optimizers.SmartDecayAdam)

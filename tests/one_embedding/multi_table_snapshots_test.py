@@ -455,6 +455,24 @@ class ChangesTest(tf.test.TestCase, parameterized.TestCase):
         third.load_snapshot("b")
         self.assertEqual(rows_of(third), rows_of(again))
 
+    def test_changes_go_on_from_what_was_written_for_the_layer(self):
+        for name, folder in (("emb", self.folder()), (None, self.folder())):
+            kind = ([folder], "a", "int64", "float32", 2)
+            with one_embedding.make_persistent_table_writer(*kind, layer_name=name) as writer:
+                writer.write(np.array([7]), np.ones([1, 2]))
+            emb = self.emb(folder, "int32", optimizer=None)
+            emb.load_snapshot("a")
+            emb.row_tables[0].upsert([8], [[2.0, 2.0]])
+            if name is None:  # its snapshot is not among those of the layer
+                with self.assertRaisesRegex(ValueError, "`since` must be.*snapshots/emb'.*'a'"):
+                    emb.save_snapshot("b", since="a")
+                emb.save_snapshot("b")
+            else:
+                self.assertEqual(emb.save_snapshot("b", since="a").wait().rows, 1)
+            again = self.emb(folder, "int32", optimizer=None)
+            again.load_snapshot("b")
+            self.assertEqual(rows_of(again), rows_of(emb))
+
     @parameterized.parameters("int32", "int64")
     def test_training_goes_on_while_a_snapshot_is_written(self, key_type):
         folder = self.folder()

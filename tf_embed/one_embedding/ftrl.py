@@ -41,7 +41,9 @@ class Ftrl(RowRuleOptimizer):
         weight_decay: Factor of w in the gradient, a float from 0. Default: 0.
         lr_power: How fast the rate of a weight falls, a float from -10, beyond which float32
             overflows, to 0. Default: -0.5.
-        initial_accumulator_value: The number that a starts from, a float from 0. Default: 0.1.
+        initial_accumulator_value: The number that a starts from, a float from 0. It must be above 0
+            unless `beta` or `lambda2` is, or a weight with a gradient of 0 becomes 0 / 0. Default:
+            0.1.
         lambda1: Strength of the L1 regularization, a float from 0. Default: 0.
         lambda2: Strength of the L2 regularization, a float from 0. Default: 0.
         beta: A number added to a'^p, a float from 0. Default: 0.
@@ -93,6 +95,13 @@ class Ftrl(RowRuleOptimizer):
         self.lambda1 = self.check("lambda1", lambda1)
         self.lambda2 = self.check("lambda2", lambda2)
         self.beta = self.check("beta", beta)
+        # Less is 0 in float32. The power 0 of 0 is 1.
+        if self.lr_power and max(self.initial_accumulator_value, self.lambda2, self.beta) < 1e-38:
+            raise ValueError(
+                "`initial_accumulator_value` must be above 0 unless `beta` or `lambda2` is. "
+                "Received: initial_accumulator_value="
+                f"{validation.shown(initial_accumulator_value)}"
+            )
 
     @property
     def slots(self) -> tuple[Slot, ...]:

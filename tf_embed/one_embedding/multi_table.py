@@ -44,6 +44,9 @@ class MultiTableEmbedding(TableGroup):
           and of the store's budgets.
         - If tables or columns have different initializers, rows are drawn outside of the table.
           Lookups and steps then look up their keys twice.
+        - With `shared_ids` and different initializers, a training loop must call the layer with
+          `training=True`, as `fit` does. Otherwise a step starts a new row by the initializer of
+          the first table, and not from the row that was looked up.
 
     Args:
         name: Name of the layer, a str that can name a folder. Initial rows depend on it.

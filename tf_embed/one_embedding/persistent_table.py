@@ -150,8 +150,9 @@ def make_persistent_table_writer(
             the first three.
         storage_dim: Number of weights and slots of a row, an int from 1.
         physical_block_size: As in `make_persistent_table_reader`.
-        layer_name: Name of the layer that is to load the snapshot. Default: None, any layer whose
-            `persistent_path` this is and that has no snapshot of this name itself.
+        layer_name: Name of the layer that is to load the snapshot, and that can then save changes
+            `since` it. Default: None, any layer whose `persistent_path` this is and that has no
+            snapshot of this name itself.
         like: A `make_persistent_table_reader`, also a closed one. Default: None.
         num_tables: Number of tables of rows, an int from 1. Default: None, as many as `like` has,
             or 1.

@@ -454,7 +454,9 @@ class TableGroup(LayerWithTables):
         with the snapshots that it builds on. A snapshot of the layer itself, or one that
         `make_persistent_table_writer` wrote for it, takes precedence over one for any layer.
 
-        Later snapshots can be saved `since` a loaded one, if the number of folders is the same.
+        Later snapshots can be saved `since` a loaded one, if the number of folders is the same, and
+        it is of the layer itself or was written for it. After a snapshot for any layer, the next
+        one has all rows.
 
         Args:
             snapshot_name: The name of the snapshot.
