@@ -164,10 +164,12 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
       store_->Get(serial, absent.keys.data(), absent.size, BackingStore::After::kShared, &rows));
   if (rows.size == 0) return Status();
   Keys wanted(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(TakeWanted(&rows, &wanted));
-  const Status status = cache_->cache()->AddUnchanged(serial, rows);
-  moves_.fetch_add(1, std::memory_order_release);
-  GiveWanted(rows, wanted);
+  Status status = TakeWanted(&rows, &wanted);
+  if (status.ok()) {
+    status = cache_->cache()->AddUnchanged(serial, rows);
+    moves_.fetch_add(1, std::memory_order_release);
+    GiveWanted(rows, wanted);
+  }
   if (status.ok()) {
     counters_.promoted.fetch_add(rows.size, std::memory_order_relaxed);
     return status;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "tests/cc/support/failing_allocator.h"
 #include "tests/cc/support/policy_simulation.h"
 #include "tests/cc/support/test_tables.h"
 #include "tests/cc/tiered/tiered_tables.h"
@@ -90,6 +91,36 @@ TEST_P(TieredTableTest, AKeyOfATrainingFindIsAHitOrAMissOnce) {
   const TableStats after = table->Stats();
   EXPECT_EQ(200u, after.hits - before.hits);
   EXPECT_EQ(100u, after.misses - before.misses);
+}
+
+TEST_P(TieredTableTest, NoRowIsLostIfMemoryRunsOutWhileItComesUpBesideASnapshot) {
+  FailingAllocator allocator;
+  TableOptions options = Options();
+  options.allocator = &allocator;
+  options.policy.statistics = StatisticSet().With(Statistic::kChange);
+  store = nullptr;
+  table = NewTieredTable(options, 8, &store, GetParam().new_cache, GetParam().new_lower);
+  if (table == nullptr) GTEST_SKIP() << "a cache on a device has no snapshots";
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  {
+    HeldTables paused(HostAllocator());
+    const Table* const tables[] = {table.get()};
+    ASSERT_TRUE(paused.Take(tables, 1, Held::kPaused).ok());
+    ASSERT_TRUE(table->maintenance()->changes()->Begin(0).ok());
+  }
+  const int64_t key = ColdKey(*store, KeysUpTo(200));
+  // With room in the cache, each call takes the same allocations.
+  for (int64_t other = 190; other < 200; ++other) {
+    ASSERT_TRUE(table->Erase(context, Batch{other}).ok());
+  }
+  const uint64_t before = table->Stats().promoted;
+  for (int64_t count = 0; table->Stats().promoted == before; ++count) {
+    allocator.FailAfter(count);
+    (void)table->Prefetch(context, Batch{key});
+    allocator.NeverFail();
+    EXPECT_EQ(190u, table->size()) << "allocation " << count;
+  }
+  table.reset();  // before its allocator
 }
 
 TEST_P(TieredTableTest, KeysThatAreHeldBackAreMisses) {
