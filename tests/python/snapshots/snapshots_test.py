@@ -376,7 +376,8 @@ class ChangesTest(SnapshotsTestCase):
         self.assertEqual(snapshots.save("three", since="two").wait().rows, 0)
         Snapshots(self.path, w).load("three")
         for variable in (v, w):
-            self.assertAllEqual(variable.row_statistics([1, 2])["score"], [100, 2])
+            scores = variable.row_statistics([1, 2])["score"]
+            self.assertEqual(scores.numpy().tolist(), [100, 2])
 
 
 class BackgroundTest(SnapshotsTestCase):
