@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,7 +53,7 @@ def _outermost_graph() -> tf.Graph:
     graph = tf.compat.v1.get_default_graph()
     # Only graphs of functions have the attribute. The last one's is a graph that is no function's.
     # AutoGraph, which converts this in a traced step, can't read an assignment expression.
-    outer = getattr(graph, "outer_graph", None)
+    outer: Any = getattr(graph, "outer_graph", None)
     while hasattr(outer, "outer_graph"):
         graph = outer
         outer = graph.outer_graph
