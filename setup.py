@@ -191,7 +191,6 @@ class BinaryDistribution(setuptools.Distribution):
 
 setuptools.setup(
     version=package_version(),
-    license="Apache-2.0",
     packages=setuptools.find_packages(include=["tf_embed", "tf_embed.*"]),
     distclass=BinaryDistribution,
     cmdclass={"build_library": BuildLibrary, "build_py": BuildPy, "bdist_wheel": BdistWheel},
