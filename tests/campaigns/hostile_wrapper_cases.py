@@ -89,6 +89,13 @@ PAIRS = kind(
         "['ab']": lambda: ["ab"],
     },
 )
+WEIGHTS = kind(
+    {},
+    {
+        "one too few": lambda: [np.int64(0)],
+        "another shape": lambda: [np.int64(0), np.ones([3], np.float32)],
+    },
+)
 LOSS = kind({}, {"a tensor": lambda: tf.constant(1.0), "gives None": lambda: lambda: None})
 
 WRAPPER_CALLS: dict[str, Call] = {
@@ -103,5 +110,10 @@ WRAPPER_CALLS: dict[str, Call] = {
         _minimize_good,
         {"loss": LOSS, "var_list": VARIABLES.taking(NOTHING, "[]"), "tape": k.NONE},
         says=("grads",),  # there are none of such variables
+    ),
+    "DynamicEmbeddingOptimizer.set_weights": Call(
+        _wrapper("set_weights"),
+        lambda: {"weights": [np.int64(3), np.float32(0.1)]},
+        {"weights": WEIGHTS},
     ),
 }

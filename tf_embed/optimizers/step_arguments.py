@@ -130,5 +130,14 @@ def assign_all(variables: list[Any], weights: Any) -> None:
             "`weights` must have an array of the shape of each of the optimizer's `variables`, "
             f"which it has once it is built: {wanted}. Received: arrays of the shapes {shapes}"
         )
+    values = []
     for variable, weight in zip(variables, weights, strict=True):
-        variable.assign(weight)
+        try:
+            values.append(tf.convert_to_tensor(weight, variable.dtype))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"`weights` must have numbers of {variable.dtype} for {variable.path!r}. "
+                f"Received: {shown(weight)}"
+            ) from error
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

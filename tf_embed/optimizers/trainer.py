@@ -160,7 +160,7 @@ class TableTrainer(tf.Module):
         options = anchor.table.options
         # exclude_from_weight_decay is public in Keras, but its result is not. It is by identity or
         # by name, which is the path, as of the tf.Variable that Keras asks about otherwise.
-        decay = optimizer._use_weight_decay(_stand_in(anchor))
+        decay = optimizer._use_weight_decay(_Named(anchor.path))
         decay = decay and (is_own or optimizer._use_weight_decay(anchor))
         rows = None
         if isinstance(anchor.table, ServerTable):
@@ -517,10 +517,12 @@ def max_counter_of(optimizer: Any) -> list[Any]:
         ]
 
 
-def _stand_in(anchor: Anchor) -> tf.Variable:
-    """A variable with the anchor's path as its name. Keras may not have given it a value yet."""
-    with tf.init_scope(), tf.name_scope(""):  # the path has the names of open scopes already
-        return tf.Variable(0.0, trainable=False, name=anchor.path)
+class _Named:
+    """A stand-in for a variable of this name: a traced step that runs again can't make one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.path = name
+        self._unique_id = f"tf_embed: {name}"  # by which Keras remembers its answer
 
 
 def in_own_thread(make: Callable[[], Any]) -> Any:

@@ -198,7 +198,7 @@ struct RowwiseAdagradGlobalRule : RowRule {
     T t;
     T start_step;
     T lower_bound;
-    double keep;  // 1 - h l, for powers: a float of it would be a multiple of 2^-24
+    double keep;  // 1 - h l, for powers; a float of it would be a multiple of 2^-24
   };
 
   using Steps = std::tuple<RowwiseAdagradStep<RowwiseAdagradGlobalRule, false>>;

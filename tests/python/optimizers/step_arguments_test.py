@@ -125,6 +125,9 @@ class AttributesTest(parameterized.TestCase):
             np.testing.assert_array_equal(left, right)
         with self.assertRaisesRegex(ValueError, "`weights` must have an array of the shape of"):
             other.set_weights([*weights[:-1], np.zeros([9])])
+        with self.assertRaisesRegex(ValueError, "`weights` must have numbers of float32 for"):
+            other.set_weights([np.int64(7), "a", *weights[2:]])
+        self.assertEqual(int(other.iterations), 3)
         with self.assertRaisesRegex(TypeError, "`weights` must be a list"):
             other.set_weights(3)
 
