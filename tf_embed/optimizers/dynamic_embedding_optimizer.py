@@ -491,7 +491,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
         Raises:
             TypeError: It is not a list.
-            ValueError: An array is missing, or has another shape.
+            ValueError: An array is missing, or has another shape or no numbers.
         """
         assign_all(self.variables, weights)
 

@@ -91,8 +91,15 @@ def check_loss(loss: Any, given: Any) -> None:
 
 
 _OPTIONS = (
-    *("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"),
-    *("use_ema", "ema_momentum", "ema_overwrite_frequency", "gradient_accumulation_steps"),
+    "weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "loss_scale_factor",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "gradient_accumulation_steps",
 )
 
 
@@ -120,7 +127,7 @@ def assign_all(variables: list[Any], weights: Any) -> None:
 
     Raises:
         TypeError: It is not a list.
-        ValueError: There are more or fewer, or one has another shape.
+        ValueError: There are more or fewer, or one has another shape or no numbers.
     """
     weights = items_in(weights, "weights")
     shapes = [tuple(np.shape(one)) for one in weights]
