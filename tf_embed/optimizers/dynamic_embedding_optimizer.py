@@ -29,6 +29,7 @@ from tf_embed.optimizers.step_arguments import (
 )
 from tf_embed.optimizers.table_gradient import (
     TableGradient,
+    check_scale,
     clip_together,
     each_anchor_once,
     one_for_each_table,
@@ -249,7 +250,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 continue
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
             tables.append(TableGradient(variable, trainer, keys, values))
-        tables = one_for_each_table(tables, self.inner_optimizer)
+        check_scale(tables, self.inner_optimizer)
+        tables = one_for_each_table(tables)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:  # it may be built elsewhere
             self._check_strategy(
                 [table.anchor for table in tables],

@@ -130,32 +130,37 @@ def each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, 
     return pairs
 
 
-def one_for_each_table(
-    gradients: list[TableGradient], optimizer: keras.optimizers.Optimizer
-) -> list[TableGradient]:
-    """The gradients of each table's anchors together, for a step is one step.
-
-    In the order in which the tables were made: steps of several optimizers that take turns on some
-    tables then never wait for each other in a circle, whatever orders the steps of a graph.
+def check_scale(gradients: list[TableGradient], optimizer: keras.optimizers.Optimizer) -> None:
+    """Refuses a loss that is scaled if a lookup clips gradients, which still have the scale.
 
     Args:
-        gradients: The gradient of each anchor.
-        optimizer: The optimizer of the step, which may scale the loss.
+        gradients: The gradients of tables.
+        optimizer: The optimizer of the step.
 
     Raises:
-        ValueError: The loss is scaled, and a lookup clips gradients, which still have the scale.
+        ValueError: There are both.
     """
     is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    is_scaled = is_outer or bool(optimizer.loss_scale_factor)
-    by_table: dict[int, TableGradient] = {}
+    if not is_outer and not optimizer.loss_scale_factor:
+        return
     for gradient in gradients:
-        if is_scaled and gradient.anchor.clips_gradient:
+        if gradient.anchor.clips_gradient:
             raise ValueError(
                 f"`gradient_clipping` of {gradient.anchor.table_name!r} must be False if the loss "
                 "is scaled, because the lookup would clip the scaled gradient. Received: "
                 f"gradient_clipping=True, {type(optimizer).__name__}("
                 f"loss_scale_factor={optimizer.loss_scale_factor!r})"
             )
+
+
+def one_for_each_table(gradients: list[TableGradient]) -> list[TableGradient]:
+    """The gradients of each table's anchors together, for a step is one step.
+
+    In the order in which the tables were made: steps of several optimizers that take turns on some
+    tables then never wait for each other in a circle, whatever orders the steps of a graph.
+    """
+    by_table: dict[int, TableGradient] = {}
+    for gradient in gradients:
         first = by_table.setdefault(id(gradient.anchor.table), gradient)
         if first is not gradient:
             by_table[id(gradient.anchor.table)] = dataclasses.replace(

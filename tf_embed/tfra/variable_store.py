@@ -15,8 +15,7 @@ from tf_embed.table.initializers import RowInitializer, keras_initializer, row_i
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.variable.variable import Variable
 
-_variables: dict[str, Variable] = {}
-_initializers: dict[str, Any] = {}  # as given
+_variables: dict[str, tuple[Variable, Any]] = {}  # each with its initializer as given
 # Reentrant, because the restrict policy of a new variable may call `get_variable`, as TFRA's do.
 _lock = threading.RLock()
 
@@ -85,9 +84,9 @@ def get_variable(
     if scope:
         name = validation.name_of(f"{scope}/{name}")
     with _lock:
-        variable = _variables.get(name)
-        if variable is not None:
-            same = initializer is not None and initializer is _initializers[name]
+        if name in _variables:
+            variable, made_by = _variables[name]
+            same = initializer is not None and initializer is made_by
             _check_same(variable, key_dtype, value_dtype, dim, initializer, same)
             return variable
         # Within the lock, so that two threads never make two variables of one name.
@@ -111,7 +110,7 @@ def get_variable(
             storage=storage,
             distribution=distribution,
         )
-        _variables[name], _initializers[name] = variable, initializer
+        _variables[name] = variable, initializer
         return variable
 
 
@@ -138,7 +137,6 @@ def forget_variable(name: str) -> None:
         raise TypeError(f"`name` must be a str. Received: name={validation.shown(name)}")
     with _lock:
         _variables.pop(name, None)
-        _initializers.pop(name, None)
 
 
 def _check_same(
