@@ -11,6 +11,7 @@ it and the local part of the package's version (0.1.0+tf2.21.0) name that Tensor
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
@@ -100,15 +101,18 @@ def build_library(folder: pathlib.Path) -> None:
     if subprocess.run(configure, env=environment()).returncode:
         raise SystemExit(1)
     has_hiredis = re.search("TF_EMBED_HIREDIS=.", rc.read_text()) is not None
-    bazel(rc, "build", f"//:{LIBRARY}", *([REDIS_TARGET] if has_hiredis else []))
-    built = bazel(rc, "info", "bazel-bin", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    outputs = pathlib.Path(built.stdout.strip())
     folder.mkdir(parents=True, exist_ok=True)
-    put(outputs / LIBRARY, folder)
-    if has_hiredis:
-        put(outputs / "cc" / "redis" / "client" / REDIS_LIBRARY, folder)
-    else:
-        (folder / REDIS_LIBRARY).unlink(missing_ok=True)
+    with (ROOT / "build" / "lock").open("w") as lock:
+        # Builds for all versions of TensorFlow have one folder of outputs.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        bazel(rc, "build", f"//:{LIBRARY}", *([REDIS_TARGET] if has_hiredis else []))
+        built = bazel(rc, "info", "bazel-bin", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        outputs = pathlib.Path(built.stdout.strip())
+        put(outputs / LIBRARY, folder)
+        if has_hiredis:
+            put(outputs / "cc" / "redis" / "client" / REDIS_LIBRARY, folder)
+        else:
+            (folder / REDIS_LIBRARY).unlink(missing_ok=True)
     cuda = b".nv_fatbin" in (folder / LIBRARY).read_bytes()  # the section of what nvcc compiled
     built_for = {"tensorflow_version": tensorflow, "cuda": cuda}
     (folder / "_tf_embed.json").write_text(json.dumps(built_for) + "\n")

@@ -72,14 +72,23 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         self.step(layer, 0, tf.zeros([3]))
         self.assertAllClose(self.find(layer, 0), (1 - 0.1 * 0.5) * seen, rtol=1e-6)
 
-    @parameterized.parameters((1e-3, 1e-5, 10_000_000), (1e-3, 1e-4, 1_000_000))
-    def test_many_small_decays_do_not_vanish(self, learning_rate, weight_decay, missed):
+    @parameterized.product(
+        decays=((1e-3, 1e-5, 10_000_000), (1e-3, 1e-4, 1_000_000)),
+        mode=(tbe.WeightDecayMode.DECOUPLE_GLOBAL, tbe.WeightDecayMode.COUNTER),
+    )
+    def test_many_small_decays_do_not_vanish(self, decays, mode):
         """A float32 of the share that a step keeps is 1, or only nearly right."""
+        learning_rate, weight_decay, missed = decays
+        is_global = mode == tbe.WeightDecayMode.DECOUPLE_GLOBAL
+        counts = tbe.CounterBasedRegularizationDefinition(
+            counter_weight_decay_mode=tbe.CounterWeightDecayMode.ADAGRADW, counter_halflife=-1
+        )
         options = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
-            "weight_decay_mode": tbe.WeightDecayMode.DECOUPLE_GLOBAL,
-            "global_weight_decay": tbe.GlobalWeightDecayDefinition(),
+            "weight_decay_mode": mode,
+            "global_weight_decay": tbe.GlobalWeightDecayDefinition() if is_global else None,
+            "counter_based_regularization": None if is_global else counts,
         }
         layer = TableBatchedEmbeddingBags(
             [(4, 1)], optimizer=tbe.OptimType.EXACT_ROWWISE_ADAGRAD, initializer="ones", **options
@@ -93,7 +102,8 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         layer.set_optimizer_step(missed + 1)
         optimizer.iterations.assign(missed + 1)
         left = (1.0 - float(np.float32(learning_rate)) * weight_decay) ** missed
-        self.assertAllClose(self.find(layer, 0, training=True), [[left]] * 3, rtol=1e-5)
+        if is_global:
+            self.assertAllClose(self.find(layer, 0, training=True), [[left]] * 3, rtol=1e-5)
         self.step(layer, 0, tf.zeros([3]))
         optimizer.apply([none], [dense])
         self.assertAllClose(layer.tables[0].lookup([0]), [[left]], rtol=1e-5)

@@ -465,10 +465,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             tf.logical_and(counts, before > 0.0), tf.maximum(rows.step - before - 1.0, 0.0), 0.0
         )
         bound = self.global_weight_decay.lower_bound
-        # Float32 would round the share that one step takes to a multiple of 2^-24.
-        exact = 1.0 - tf.cast(tf.convert_to_tensor(rows.rate), tf.float64) * decay
-        kept = tf.cast(tf.pow(exact, tf.cast(missed, tf.float64)), missed.dtype)
-        fade = tf.where(missed > 0.0, tf.maximum(kept, bound), 1.0)
+        fade = tf.where(missed > 0.0, tf.maximum(_kept(rows.rate, decay, missed), bound), 1.0)
         return fade * keep, rate, {"prev_iter": tf.where(counts, rows.step, before)}
 
     def _adjust(
@@ -500,7 +497,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             keep = 1.0 - decay * rows.rate
             # Steps before `adjustment_iter` decay nothing.
             missed = tf.minimum(gap, rows.step - float(definition.adjustment_iter)) - 1.0
-            lazy = tf.pow(keep, tf.maximum(missed, 0.0))
+            lazy = _kept(rows.rate, decay, tf.maximum(missed, 0.0))
             adjusted, keep = adjusted * lazy, keep * lazy
         first = float(definition.adjustment_iter)
         if first <= 0.0:
@@ -523,3 +520,12 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         if definition.counter_weight_decay_mode == CounterWeightDecayMode.DECOUPLE:
             return 1.0 - decay * rows.rate, rate
         return 1.0, rate
+
+
+def _kept(rate: Any, decay: float, steps: Any) -> Any:
+    """The share of a weight that `steps` decays leave, [n, 1].
+
+    The power is one of float64: float32 would round what one decay takes to a multiple of 2^-24.
+    """
+    one = 1.0 - tf.cast(tf.convert_to_tensor(rate), tf.float64) * decay
+    return tf.cast(tf.pow(one, tf.cast(steps, tf.float64)), steps.dtype)

@@ -41,13 +41,15 @@ struct RowwiseAdagradConstants {
       : h(static_cast<T>(rule.learning_rate)),
         epsilon(static_cast<T>(hyper.epsilon)),
         decay(static_cast<T>(hyper.decay)),
+        keep(1.0 - rule.learning_rate * hyper.decay),
         max_norm(static_cast<T>(hyper.max_norm)),
         decay_mode(static_cast<DecayMode>(hyper.decay_mode)),
         decays_gradient(decay_mode == DecayMode::kL2) {}
   T h;
   T epsilon;
-  T decay;     // l
-  T max_norm;  // of a row's weights after the step; 0: any
+  T decay;      // l
+  double keep;  // 1 - h l, for powers; a float of it would be a multiple of 2^-24
+  T max_norm;   // of a row's weights after the step; 0: any
   DecayMode decay_mode;
   bool decays_gradient;  // for the row's sum of squares
 };
@@ -193,12 +195,10 @@ struct RowwiseAdagradGlobalRule : RowRule {
         : RowwiseAdagradConstants<T>(rule, hyper),
           t(static_cast<T>(rule.step)),
           start_step(static_cast<T>(hyper.start_step)),
-          lower_bound(static_cast<T>(hyper.lower_bound)),
-          keep(1.0 - rule.learning_rate * hyper.decay) {}
+          lower_bound(static_cast<T>(hyper.lower_bound)) {}
     T t;
     T start_step;
     T lower_bound;
-    double keep;  // 1 - h l, for powers; a float of it would be a multiple of 2^-24
   };
 
   using Steps = std::tuple<RowwiseAdagradStep<RowwiseAdagradGlobalRule, false>>;
@@ -333,7 +333,7 @@ struct RowwiseAdagradCounterRule : RowRule {
         const T since_first = c.t - c.first;
         const T missed = (gap < since_first ? gap : since_first) - 1;
         row->keep = 1 - c.decay * c.h;
-        const T lazy = missed > 0 ? Power(row->keep, missed) : 1;
+        const T lazy = missed > 0 ? static_cast<T>(Power(c.keep, static_cast<double>(missed))) : 1;
         row->rate *= lazy;
         row->keep *= lazy;
         break;

@@ -37,6 +37,9 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
   const C bound = static_cast<C>(HyperOf(rule, "adjustment_bound"));
   const int mode = static_cast<int>(HyperOf(rule, "decay_mode"));
   const int inner = static_cast<int>(HyperOf(rule, "counter_decay_mode"));
+  const auto kept = [&](C steps) {
+    return static_cast<C>(std::pow(1.0 - rule.learning_rate * HyperOf(rule, "decay"), steps));
+  };
   const bool l2 = mode == 1 || ((mode == 3 || mode == 4) && inner == 1);
   const C of_gradient =
       ReferenceSquares<C>(dim, [&](size_t i) { return l2 ? g[i] + l * w[i] : g[i]; });
@@ -52,10 +55,7 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
       missed = slots[1] == 0 ? 0 : t - slots[1] - 1;
       slots[1] = t;
     }
-    if (missed > 0) {
-      const double kept = std::pow(1.0 - rule.learning_rate * HyperOf(rule, "decay"), missed);
-      keep = std::max(static_cast<C>(kept), static_cast<C>(HyperOf(rule, "lower_bound")));
-    }
+    if (missed > 0) keep = std::max(kept(missed), static_cast<C>(HyperOf(rule, "lower_bound")));
     keep = keep * (1 - h * l);
   }
   if (mode == 3 || mode == 4) {
@@ -94,7 +94,7 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
         if (half_life == -2) rate = std::min(h * n, bound) / (std::sqrt(slots[0]) + epsilon);
         const C missed = std::min(gap, t - static_cast<C>(HyperOf(rule, "adjustment_step"))) - 1;
         keep = 1 - l * h;
-        const C lazy = missed > 0 ? std::pow(keep, missed) : 1;
+        const C lazy = missed > 0 ? kept(missed) : 1;
         rate *= lazy;
         keep *= lazy;
       }
