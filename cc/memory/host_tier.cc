@@ -144,10 +144,14 @@ Status HostTier::Get(const ExecContext& context, const int64_t* keys, size_t cou
 
 Status HostTier::MoveDown(const ExecContext& context, const int64_t* keys, size_t count) {
   WholeRows rows(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(above_->Get(context, keys, count, After::kCold, &rows));
-  const Status status = below_->Put(context, rows, After::kCold);
-  (status.ok() ? static_cast<BackingStore*>(above_.get()) : below_.get())
-      ->Erase(rows.keys.data(), rows.size);
+  downs_.fetch_add(1, std::memory_order_release);
+  Status status = above_->Get(context, keys, count, After::kCold, &rows);
+  if (status.ok()) {
+    status = below_->Put(context, rows, After::kCold);
+    (status.ok() ? static_cast<BackingStore*>(above_.get()) : below_.get())
+        ->Erase(rows.keys.data(), rows.size);
+  }
+  downs_.fetch_add(1, std::memory_order_release);
   return status;
 }
 
@@ -262,11 +266,19 @@ bool HostTier::AssignStatistics(int64_t key, StatisticSet set, const uint64_t* s
 
 bool HostTier::NoteUse(int64_t key, const Moment& now) {
   const Shared inside(inside_);
-  const auto note = [&] { return above_->NoteUse(key, now) || below_->NoteUse(key, now); };
-  // A lookup need not wait for the disk unless a row went up.
+  bool above = false;
+  const auto note = [&] {
+    above = above_->NoteUse(key, now);
+    return above || below_->NoteUse(key, now);
+  };
+  // A lookup need not wait for the disk unless a row went up, or this one may be going down. A use
+  // that is noted again counts once, because it is of the same step.
   const uint64_t ups = ups_.load(std::memory_order_acquire);
-  if (note()) return true;
-  if (ups == ups_.load(std::memory_order_acquire)) return false;
+  const uint64_t downs = downs_.load(std::memory_order_acquire);
+  const bool noted = note();
+  const bool moved = above ? downs % 2 == 1 || downs != downs_.load(std::memory_order_acquire)
+                           : !noted && ups != ups_.load(std::memory_order_acquire);
+  if (!moved) return noted;
   const Writing writing(writers_);
   return note();
 }

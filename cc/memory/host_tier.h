@@ -13,7 +13,9 @@
 // Thread safety: any verb, any time, from any thread. A row that moves is put in its new place
 // first and then leaves the old one. So a reader that looks above and then below misses none that
 // goes down. Of rows that go up a number tells it (ups_), and it looks again. Verbs that change
-// rows exclude each other, moves included.
+// rows exclude each other, moves included. NoteUse alone changes statistics beside them. If rows
+// go down meanwhile (downs_), it notes a use of a row above again after them, because the copy
+// below may lack it.
 #ifndef TF_EMBED_CC_MEMORY_HOST_TIER_H_
 #define TF_EMBED_CC_MEMORY_HOST_TIER_H_
 
@@ -97,8 +99,9 @@ class HostTier final : public BackingStore {
   // As HostStore's: held alone by verbs that change the rule or remove all rows.
   mutable FairSharedMutex inside_{LockRank::kUnordered};
   mutable OrderedMutex writers_{LockRank::kHostTier};
-  std::atomic<uint64_t> ups_{0};  // times that rows are above and have not left below yet
-  size_t slot_bytes_ = 0;         // of inside_
+  std::atomic<uint64_t> ups_{0};    // times that rows are above and have not left below yet
+  std::atomic<uint64_t> downs_{0};  // begins and ends of moves down; odd: rows are on their way
+  size_t slot_bytes_ = 0;           // of inside_
 };
 
 }  // namespace tf_embed

@@ -220,6 +220,8 @@ class TieredTable final : public Table,
   size_t NumCached() const { return cache_->cache()->num_rows(); }
   // Ends a tick of the cache if it has grown enough.
   void NoteGrowth() const;
+  // DropOutgrown. REQUIRES: exclusive access.
+  void DropOutgrownAlone() const;
 
   // The keys of a batch whose `exists`, by position, is false.
   Status Absent(const KeyBatch& batch, const bool* exists, Keys* absent) const;
@@ -361,6 +363,8 @@ class TieredTable final : public Table,
   mutable std::atomic<size_t> next_tick_{0};  // cache size at which a tick ends
   mutable SeenBatches seen_;
   mutable Counters counters_;
+  mutable size_t cached_once_dropped_ = 0;     // rows at the last DropOutgrown; of content
+  mutable std::atomic<size_t> left_since_{0};  // rows that verbs inside have taken out since then
 
   Planned planned_{this};
   WritePlanner planner_;  // under the policy's lock, or with writers excluded

@@ -179,8 +179,23 @@ Status TieredTable::TakeContent(const ExecContext& context, Table* other) {
 }
 
 void TieredTable::DropOutgrown() const {
-  const std::unique_lock<FairSharedMutex> lock(locks_.content, std::try_to_lock);
-  if (lock.owns_lock()) cache_->DropOutgrown();
+  std::unique_lock<FairSharedMutex> lock(locks_.content, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    // Another verb is inside. As in a HostTable, the memory that waits for it has a limit: here by
+    // the rows that have been in the cache, because these make its index grow and be rebuilt.
+    {
+      const std::shared_lock<FairSharedMutex> inside(locks_.content);
+      if (NumCached() + left_since_ <= 2 * cached_once_dropped_) return;
+    }
+    lock.lock();
+  }
+  DropOutgrownAlone();
+}
+
+void TieredTable::DropOutgrownAlone() const {
+  cache_->DropOutgrown();  // no other verb is in the cache, so it doesn't wait
+  cached_once_dropped_ = NumCached();
+  left_since_ = 0;
 }
 
 TableStats TieredTable::Stats() const {

@@ -232,6 +232,7 @@ Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   const ExecContext inner = context.Holding(Held::kWriting).InSerial();
   TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
   store_->Erase(batch.keys, batch.size);
+  left_since_ += batch.size;
   return cache_->Erase(inner, batch);
 }
 
@@ -259,6 +260,7 @@ Status TieredTable::Remove(const int64_t* keys, size_t count, std::atomic<uint64
     } else {
       cache_->cache()->Drop(inner, batch.keys, batch.size);
     }
+    left_since_ += batch.size;
     counter->fetch_add(batch.size, std::memory_order_relaxed);
   }
   return Status();

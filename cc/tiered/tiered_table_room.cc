@@ -93,6 +93,7 @@ Status TieredTable::MakeRoom(const ExecContext& context, const KeyBatch& batch,
 
 Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch,
                                   size_t wanted) const {
+  DropOutgrownAlone();  // lookups alone replace rows of the cache too, and no write may follow
   const size_t most = NumLeaving(wanted);
   if (most == 0) return Status();
   Keys stay(options_.allocator);

@@ -72,8 +72,9 @@ class Shards {
     }
     std::nth_element(ranks.begin(), ranks.begin() + (count - below), ranks.end());
     *limit = ranks[count - below];
-    // As a limit kHighestRank would mean all rows, also the one that has it. No other row is
-    // between the two.
+    // As a limit kHighestRank would mean all rows, also the one that has it. No rank is between the
+    // two. So one row too many stays if rows have both: two keys out of all, with the highest
+    // score.
     if (*limit == kHighestRank) *limit = kSecondRank;
     return Status();
   }

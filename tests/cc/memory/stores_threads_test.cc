@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many threads at once in a store in host memory, alone and over a store on disk.
+#include <chrono>
+#include <cstring>
+#include <future>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/cc/support/store_threads.h"
@@ -39,6 +44,56 @@ TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
 }
 
 TEST_P(Threads, MayChangeTheRuleAndClear) { StoreThreads::ChangeTheRule(store_.get()); }
+
+TEST(HostTier, AUseOfARowThatIsGoingDownIsKept) {
+  const StatisticSet set = StatisticSet().With(Statistic::kLastStep).With(Statistic::kCount);
+  TableOptions options;
+  options.name = "items";
+  options.dim = 1;
+  HostStoreOptions above = HostStoreOptionsOf(options, set);
+  above.most_bytes = 100 * BytesOfRow(options, set);
+  std::unique_ptr<BackingStore> lower;
+  ASSERT_TRUE(NewHostLower(options, set, 0, &lower).ok());
+  auto faulty = std::make_unique<FaultyStore>(std::move(lower));
+  FaultyStore* const below = faulty.get();
+  std::unique_ptr<HostTier> tier;
+  ASSERT_TRUE(HostTier::Create(above, std::move(faulty), &tier).ok());
+  WholeRows row(HostAllocator());
+  ASSERT_TRUE(row.Resize(1, sizeof(float), 0, 2).ok());
+  row.size = 1;
+  std::memset(row.weights.data(), 0, sizeof(float));
+  row.statistics[0] = row.statistics[1] = 1;
+
+  // Another thread uses all rows above while the first ones of them go down.
+  Moment now;
+  now.step = 7;
+  std::vector<int64_t> used;
+  std::future<void> uses;
+  below->at_put = [&] {
+    if (uses.valid()) return;
+    uint64_t words[2];
+    for (int64_t key = 0; key < row.keys[0]; ++key) {
+      if (tier->above().FindStatistics(key, words)) used.push_back(key);
+    }
+    uses = std::async(std::launch::async, [&] {
+      for (const int64_t key : used) EXPECT_TRUE(tier->NoteUse(key, now));
+    });
+    uses.wait_for(std::chrono::milliseconds(200));  // or it waits for the rows
+  };
+  for (int64_t key = 0; !uses.valid(); ++key) {
+    row.keys[0] = key;
+    ASSERT_TRUE(tier->Put(ExecContext::Serial(), row, BackingStore::After::kCold).ok());
+  }
+  uses.get();
+  EXPECT_GT(below->size(), 0u);
+  EXPECT_GE(used.size(), 50u);
+  for (const int64_t key : used) {
+    uint64_t words[2];
+    ASSERT_TRUE(tier->FindStatistics(key, words));
+    EXPECT_EQ(7u, words[set.IndexOf(Statistic::kLastStep)]) << key;
+    EXPECT_EQ(2u, words[set.IndexOf(Statistic::kCount)]) << key;
+  }
+}
 
 }  // namespace
 }  // namespace tf_embed

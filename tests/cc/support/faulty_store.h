@@ -28,8 +28,9 @@ class FaultyStore final : public BackingStore {
   std::function<void()> before_get, before_erase;
 
   // Called by the threads themselves, each time: when a search for victims comes to this store,
-  // when the statistics of a row are looked for here, and when Get has made rows shared.
-  std::function<void()> at_collect, after_shared;
+  // when rows are about to be put here, when the statistics of a row are looked for here, and when
+  // Get has made rows shared.
+  std::function<void()> at_collect, at_put, after_shared;
   std::function<void(int64_t key)> at_statistics;
 
   size_t size() const override { return store_->size(); }
@@ -49,6 +50,7 @@ class FaultyStore final : public BackingStore {
   using BackingStore::Put;
   Status Put(const ExecContext& context, const WholeRows& rows, After after) override {
     TF_EMBED_RETURN_IF_ERROR(Fault("written"));
+    if (at_put != nullptr) at_put();
     return store_->Put(context, rows, after);
   }
   void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) override {
