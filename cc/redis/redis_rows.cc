@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/redis/redis_rows.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -103,7 +105,9 @@ RedisRows::RedisRows(std::string table, const RedisOptions& options,
 
 uint64_t RedisRows::NewStamp() const {
   const uint64_t number = next_stamp_.fetch_add(kGolden64, std::memory_order_relaxed);
-  return Mix64(Mix64(number) ^ stamp_salt_) | 1;  // never 0
+  // A forked process goes on from the same number with the same salt.
+  const uint64_t process = Mix64(static_cast<uint64_t>(getpid()));
+  return Mix64(Mix64(number) ^ stamp_salt_ ^ process) | 1;  // never 0
 }
 
 size_t RedisRows::SliceOf(int64_t key) const {
