@@ -397,11 +397,25 @@ bool RedisRows::KeyOfName(std::string_view name, int64_t* key) const {
   return name.substr(0, name.size() - kKeyBytes) == slice_names_[SliceOf(*key)];
 }
 
-Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const {
+Status RedisRows::BeginScan(Scan* scan) const {
   // Servers may have joined since.
-  if (scan->servers == 0) {
-    TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&scan->servers, &scan->version));
-  }
+  return server_->LearnServers(&scan->servers, &scan->version);
+}
+
+Status RedisRows::EndScan(Scan* scan) const {
+  scan->done = true;
+  size_t servers;
+  uint64_t version;
+  TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&servers, &version));
+  if (version == scan->version) return Status();
+  return Status::Aborted("Table '" + table_ +
+                         "' is in Redis. Slots of the cluster moved to other servers, or a server "
+                         "was restarted, while all rows were read, so some may be missing. Try "
+                         "again.");
+}
+
+Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const {
+  if (scan->servers == 0) TF_EMBED_RETURN_IF_ERROR(BeginScan(scan));
   const std::string pattern = "{" + Escaped(options_.prefix) + ":*";
   const std::string count = std::to_string(most);
   const std::string cursor = scan->cursor;
@@ -425,15 +439,7 @@ Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* n
     }
     return Status();
   }));
-  if (scan->cursor != "0" || ++scan->part < scan->servers) return Status();
-  scan->done = true;
-  size_t servers;
-  uint64_t version;
-  TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&servers, &version));
-  if (version == scan->version) return Status();
-  return Status::Aborted("Table '" + table_ +
-                         "' is in Redis. Slots of the cluster moved to other servers while all "
-                         "rows were read, so some may be missing. Try again.");
+  return scan->cursor != "0" || ++scan->part < scan->servers ? Status() : EndScan(scan);
 }
 
 Status RedisRows::ScanSome(
@@ -453,6 +459,7 @@ Status RedisRows::ScanSome(
       return value.data() == nullptr ? Status() : visit(keys[i], value);  // it may have expired
     });
   }
+  if (scan->servers == 0) TF_EMBED_RETURN_IF_ERROR(BeginScan(scan));
   const std::string cursor = scan->cursor;
   const std::string count = std::to_string(most);
   RedisCommands commands;
@@ -478,8 +485,7 @@ Status RedisRows::ScanSome(
     }
     return Status();
   }));
-  if (scan->cursor == "0") scan->done = ++scan->part >= slice_names_.size();
-  return Status();
+  return scan->cursor != "0" || ++scan->part < slice_names_.size() ? Status() : EndScan(scan);
 }
 
 }  // namespace tf_embed
