@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/redis/redis_rows.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -103,7 +105,9 @@ RedisRows::RedisRows(std::string table, const RedisOptions& options,
 
 uint64_t RedisRows::NewStamp() const {
   const uint64_t number = next_stamp_.fetch_add(kGolden64, std::memory_order_relaxed);
-  return Mix64(Mix64(number) ^ stamp_salt_) | 1;  // never 0
+  // A forked process goes on from the same number with the same salt.
+  const uint64_t process = Mix64(static_cast<uint64_t>(getpid()));
+  return Mix64(Mix64(number) ^ stamp_salt_ ^ process) | 1;  // never 0
 }
 
 size_t RedisRows::SliceOf(int64_t key) const {
@@ -393,11 +397,25 @@ bool RedisRows::KeyOfName(std::string_view name, int64_t* key) const {
   return name.substr(0, name.size() - kKeyBytes) == slice_names_[SliceOf(*key)];
 }
 
-Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const {
+Status RedisRows::BeginScan(Scan* scan) const {
   // Servers may have joined since.
-  if (scan->servers == 0) {
-    TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&scan->servers, &scan->version));
-  }
+  return server_->LearnServers(&scan->servers, &scan->version);
+}
+
+Status RedisRows::EndScan(Scan* scan) const {
+  scan->done = true;
+  size_t servers;
+  uint64_t version;
+  TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&servers, &version));
+  if (version == scan->version) return Status();
+  return Status::Aborted("Table '" + table_ +
+                         "' is in Redis. Slots of the cluster moved to other servers, or a server "
+                         "was restarted, while all rows were read, so some may be missing. Try "
+                         "again.");
+}
+
+Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const {
+  if (scan->servers == 0) TF_EMBED_RETURN_IF_ERROR(BeginScan(scan));
   const std::string pattern = "{" + Escaped(options_.prefix) + ":*";
   const std::string count = std::to_string(most);
   const std::string cursor = scan->cursor;
@@ -421,15 +439,7 @@ Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* n
     }
     return Status();
   }));
-  if (scan->cursor != "0" || ++scan->part < scan->servers) return Status();
-  scan->done = true;
-  size_t servers;
-  uint64_t version;
-  TF_EMBED_RETURN_IF_ERROR(server_->LearnServers(&servers, &version));
-  if (version == scan->version) return Status();
-  return Status::Aborted("Table '" + table_ +
-                         "' is in Redis. Slots of the cluster moved to other servers while all "
-                         "rows were read, so some may be missing. Try again.");
+  return scan->cursor != "0" || ++scan->part < scan->servers ? Status() : EndScan(scan);
 }
 
 Status RedisRows::ScanSome(
@@ -449,6 +459,7 @@ Status RedisRows::ScanSome(
       return value.data() == nullptr ? Status() : visit(keys[i], value);  // it may have expired
     });
   }
+  if (scan->servers == 0) TF_EMBED_RETURN_IF_ERROR(BeginScan(scan));
   const std::string cursor = scan->cursor;
   const std::string count = std::to_string(most);
   RedisCommands commands;
@@ -474,8 +485,7 @@ Status RedisRows::ScanSome(
     }
     return Status();
   }));
-  if (scan->cursor == "0") scan->done = ++scan->part >= slice_names_.size();
-  return Status();
+  return scan->cursor != "0" || ++scan->part < slice_names_.size() ? Status() : EndScan(scan);
 }
 
 }  // namespace tf_embed

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <sstream>
 
 namespace tf_embed {
 namespace redis {
@@ -90,6 +91,24 @@ bool ParseRedirection(const std::string& text, const Address& from, int* slot, A
   address->host = text.substr(host_begin, colon - host_begin);
   if (address->host.empty()) address->host = from.host;
   return std::sscanf(text.c_str() + colon + 1, "%d", &address->port) == 1;
+}
+
+bool ParseNodes(const std::string& nodes, std::string* state, bool* moving) {
+  std::istringstream lines(nodes);
+  for (std::string line; std::getline(lines, line);) {
+    // Name, address, flags, master, ping, pong, epoch, state of the link, slots.
+    std::istringstream words(line);
+    std::string name, flags, other, slots;
+    words >> name >> other >> flags;
+    if (flags.rfind("myself", 0) != 0) continue;
+    words >> other >> other >> other >> other >> other;
+    if (!words) return false;
+    std::getline(words, slots);  // there are none on a replica
+    *state += name + slots + '\n';
+    *moving = slots.find('[') != std::string::npos;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace redis

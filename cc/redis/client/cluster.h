@@ -49,6 +49,11 @@ class SlotMap {
 // text.
 bool ParseRedirection(const std::string& text, const Address& from, int* slot, Address* address);
 
+// Parses a CLUSTER NODES reply. Adds the name and the slots of the server that gave it to `state`.
+// `moving` is whether some of its slots are on their way from or to another server. Returns false
+// for other text.
+bool ParseNodes(const std::string& nodes, std::string* state, bool* moving);
+
 }  // namespace redis
 }  // namespace tf_embed
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 using tf_embed::redis::Address;
 using tf_embed::redis::Connection;
 using tf_embed::redis::Failure;
+using tf_embed::redis::ParseNodes;
 using tf_embed::redis::ParseRedirection;
 using tf_embed::redis::Pool;
 using tf_embed::redis::Reply;
@@ -122,6 +124,12 @@ class ReplyView {
 
 bool StartsWith(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
 
+// The line that begins so; "" if there is none.
+std::string LineOf(const std::string& text, const char* start) {
+  const size_t begin = text.find(start);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
+}
+
 size_t BytesOf(const TfEmbedRedisCommand& command) {
   size_t bytes = 0;
   for (size_t i = 0; i < command.num_parts; ++i) bytes += command.parts[i].size;
@@ -177,12 +185,24 @@ struct TfEmbedRedisClient {
   }
 
   Failure LearnServers(size_t* servers, uint64_t* version) {
-    if (settings_.is_cluster) {
-      if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
+    if (!settings_.is_cluster) {
+      *servers = 1;
+      *version = 0;
+      return {};
     }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    *servers = slots_.with_slots().size();
-    *version = slots_.version();
+    if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
+    std::vector<int> with_slots;
+    std::string state;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      with_slots = slots_.with_slots();
+      state = std::to_string(slots_.version()) + '\n';
+    }
+    for (const int server : with_slots) {
+      if (Failure failure = AddState(server, &state); !failure.ok()) return failure;
+    }
+    *servers = with_slots.size();
+    *version = std::hash<std::string>()(state);
     return {};
   }
 
@@ -260,6 +280,36 @@ struct TfEmbedRedisClient {
       if (first.ok()) first = failure;
     }
     return first;
+  }
+
+  // Adds to `state` a text that is another one after slots of the server moved or it was restarted.
+  // The server's own word: the one that tells the slot map may not have heard of it yet.
+  Failure AddState(int server, std::string* state) {
+    std::vector<Pool::Lease> leases;
+    Reply nodes, info;
+    Pool* const pool = PoolOf(server);
+    Failure failure = pool->Take(&leases);
+    if (failure.ok()) failure = leases[0]->Ask({"CLUSTER", "NODES"}, &nodes);
+    if (failure.ok()) failure = leases[0]->Ask({"INFO", "server"}, &info);
+    if (!failure.ok()) return failure;
+    leases[0].Clean();
+    bool moving = false;
+    if (nodes->type != REDIS_REPLY_STRING || !ParseNodes(TextOf(*nodes), state, &moving)) {
+      return {TF_EMBED_REDIS_REFUSED,
+              "The Redis server at " + pool->address().ToString() +
+                  " does not tell its slots by CLUSTER NODES" +
+                  (nodes->type == REDIS_REPLY_ERROR ? ": " + TextOf(*nodes) + "." : "."),
+              false};
+    }
+    if (moving) {
+      return {TF_EMBED_REDIS_LOST,
+              "Slots of the cluster are moving from or to the server at " +
+                  pool->address().ToString() +
+                  ", so not all rows can be found. Try again when they have moved.",
+              false};
+    }
+    if (info->type == REDIS_REPLY_STRING) *state += LineOf(TextOf(*info), "run_id:");
+    return {};
   }
 
   // Sends each command once. Servers work in parallel, each on a window of its commands. After a

@@ -87,8 +87,9 @@ typedef struct {
   TfEmbedRedisCode (*run)(TfEmbedRedisClient* client, const TfEmbedRedisCommand* commands,
                           size_t count, void* receiver, TfEmbedRedisReceive receive, char* error);
 
-  // Asks a cluster for the servers of its slots. `servers` receives the number of those with slots,
-  // `version` a number that is another one if slots have moved. 1 and 0 without a cluster.
+  // Asks a cluster, and each of its servers with slots. `servers` receives the number of these,
+  // `version` a number that is another one if slots have moved or a server was restarted. Keys move
+  // before their slot, so LOST if slots are moving. 1 and 0 without a cluster, which is not asked.
   // Thread-safe.
   TfEmbedRedisCode (*learn_servers)(TfEmbedRedisClient* client, size_t* servers, uint64_t* version,
                                     char* error);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a Redis cluster about its slots: replies of CLUSTER SLOTS, and redirections.
+// Messages of a Redis cluster about its slots: replies of CLUSTER SLOTS and CLUSTER NODES, and
+// redirections.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -55,11 +56,21 @@ bool ReadRedirection(std::string_view bytes) {
   return true;
 }
 
+bool ReadNodes(std::string_view bytes) {
+  std::string state;
+  bool moving = false;
+  const bool taken = redis::ParseNodes(std::string(bytes), &state, &moving);
+  Require(taken == !state.empty(), "a server that is known has a state");
+  Require(!moving || state.find('[') != std::string::npos, "a slot that moves is in the state");
+  return taken;
+}
+
 }  // namespace
 
 bool Read(std::string_view bytes) {
   const bool taken = ReadSlots(bytes);
-  return ReadRedirection(bytes) || taken;
+  const bool nodes = ReadNodes(bytes);
+  return ReadRedirection(bytes) || taken || nodes;
 }
 
 std::vector<std::string> Seeds() {
@@ -68,6 +79,8 @@ std::vector<std::string> Seeds() {
       "*3\r\n:5461\r\n:16383\r\n*2\r\n$0\r\n\r\n:7001\r\n",
       "MOVED 3999 127.0.0.1:6381",
       "ASK 3999 :6381",
+      "07c3 127.0.0.1:30004@31004 slave e7d1 0 1426238317239 4 connected\n"
+      "e7d1 127.0.0.1:30001@31001,host myself,master - 0 0 1 connected 0-5460 [93->-292f]\n",
   };
 }
 

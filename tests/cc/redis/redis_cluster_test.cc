@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table over a cluster of three servers, and slots that move between them.
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -54,6 +56,28 @@ class RedisCluster : public testing::Test {
     const std::string number = std::to_string(slot), id = Ask(to, {"CLUSTER", "MYID"});
     Ask(to, {"CLUSTER", "SETSLOT", number, "IMPORTING", Ask(from, {"CLUSTER", "MYID"})});
     for (const int server : {to, from}) Ask(server, {"CLUSTER", "SETSLOT", number, "NODE", id});
+  }
+
+  // Keys of a slot go to the next server. The slot itself does not yet.
+  void MoveKeys(int slot, const std::vector<std::string>& names) {
+    const int from = std::min(slot / (kSlots / kServers), kServers - 1);
+    const int to = (from + 1) % kServers;
+    const std::string number = std::to_string(slot);
+    Ask(to, {"CLUSTER", "SETSLOT", number, "IMPORTING", Ask(from, {"CLUSTER", "MYID"})});
+    Ask(from, {"CLUSTER", "SETSLOT", number, "MIGRATING", Ask(to, {"CLUSTER", "MYID"})});
+    std::vector<std::string> words = {
+        "MIGRATE", "127.0.0.1", std::to_string(servers_[to]->port()), "", "0", "5000", "KEYS"};
+    words.insert(words.end(), names.begin(), names.end());
+    Ask(from, words);
+  }
+  // Now it does, and all servers know.
+  void MoveAfterKeys(int slot) {
+    const int to = (std::min(slot / (kSlots / kServers), kServers - 1) + 1) % kServers;
+    const std::string id = Ask(to, {"CLUSTER", "MYID"});
+    for (int i = 0; i < kServers; ++i) {
+      const int server = (to + i) % kServers;
+      Ask(server, {"CLUSTER", "SETSLOT", std::to_string(slot), "NODE", id});
+    }
   }
 
   // A command to one server, and its answer if that is text.
@@ -130,19 +154,13 @@ TEST_F(RedisCluster, ASlotThatMovesIsFollowed) {
   ASSERT_TRUE(table->InsertOrAssign(serial, Batch{5}, &one, {}).ok());
   const std::string name = "{" + redis.prefix + ":0}";
   const int slot = alone_[0]->SlotOf(name);
-  const int from = std::min(slot / (kSlots / kServers), kServers - 1);
-  const int to = (from + 1) % kServers;
-  const std::string number = std::to_string(slot);
-  const std::string from_id = Ask(from, {"CLUSTER", "MYID"}), to_id = Ask(to, {"CLUSTER", "MYID"});
-  Ask(to, {"CLUSTER", "SETSLOT", number, "IMPORTING", from_id});
-  Ask(from, {"CLUSTER", "SETSLOT", number, "MIGRATING", to_id});
-  Ask(from, {"MIGRATE", "127.0.0.1", std::to_string(servers_[to]->port()), name, "0", "5000"});
+  MoveKeys(slot, {name});
   // The key is there, the slot is not yet: the old server says ASK.
   float found = 0;
   Status status = table->Find(serial, Batch{5}, DefaultRows(), &found, nullptr, {});
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(1, found);
-  for (const int server : {to, from}) Ask(server, {"CLUSTER", "SETSLOT", number, "NODE", to_id});
+  MoveAfterKeys(slot);
   // Now it says MOVED.
   ASSERT_TRUE(table->InsertOrAssign(serial, Batch{5, 6}, std::vector<float>{2, 2}.data(), {}).ok());
   EXPECT_TRUE(table->Find(serial, Batch{6}, DefaultRows(), &found, nullptr, {}).ok());
@@ -185,9 +203,58 @@ TEST_F(RedisCluster, RowsOnAServerThatJoinedLaterAreInScans) {
 }
 
 TEST_F(RedisCluster, AScanDuringWhichSlotsMoveFails) {
-  TableOptions options;
-  options.policy.ttl_milliseconds = 1000000;
-  const auto table = OpenTable(options, Options(12));
+  const std::vector<int64_t> keys = KeysFrom(0, 600);
+  const std::vector<float> rows(keys.size(), 1.0f);
+  for (const uint64_t ttl_milliseconds : {0, 1000000}) {
+    SCOPED_TRACE(ttl_milliseconds);
+    TableOptions options;
+    options.policy.ttl_milliseconds = ttl_milliseconds;
+    const RedisOptions redis = Options(1);
+    const auto table = OpenTable(options, redis);
+    ASSERT_TRUE(table->InsertOrAssign(ExecContext::Serial(), Batch(keys), rows.data(), {}).ok());
+    size_t count = 0;
+    const auto scan = [&](const std::function<void()>& meanwhile) {
+      WholeRows some(HostAllocator());
+      ExportCursor cursor;
+      Status status = table->maintenance()->ExportBatch(20, &cursor, &some);
+      if (!status.ok()) return status;
+      EXPECT_FALSE(cursor.done);
+      count = some.size;
+      meanwhile();
+      while (status.ok() && !cursor.done) {
+        status = table->maintenance()->ExportBatch(20, &cursor, &some);
+        count += some.size;
+      }
+      return status;
+    };
+    const auto expect_aborted = [](const Status& status, const char* words) {
+      EXPECT_EQ(StatusCode::kAborted, status.code());
+      EXPECT_NE(std::string::npos, status.message().find(words)) << status.message();
+    };
+    const std::string name = "{" + redis.prefix + ":0}";
+    const int slot = alone_[0]->SlotOf(name);
+    // Another slot, which has no keys.
+    int empty = ttl_milliseconds == 0 ? 0 : 100;
+    while (Ask(0, {"CLUSTER", "COUNTKEYSINSLOT", std::to_string(empty)}) != "0") ++empty;
+    expect_aborted(scan([&] { MoveSlot(empty, 1); }), "Slots of the cluster moved");
+    // The rows move before their slot does.
+    std::vector<std::string> names;
+    for (const int64_t& key : keys) {
+      names.push_back(name + std::string(reinterpret_cast<const char*>(&key), sizeof(key)));
+    }
+    if (ttl_milliseconds == 0) names = {name};
+    constexpr char kMoving[] = "Slots of the cluster are moving from or to the server at 127.0.0.1";
+    expect_aborted(scan([&] { MoveKeys(slot, names); }), kMoving);
+    expect_aborted(scan([] {}), kMoving);
+    MoveAfterKeys(slot);
+    const Status status = scan([] {});
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(keys.size(), count);
+  }
+}
+
+TEST_F(RedisCluster, AScanDuringWhichAServerWasRestartedFails) {
+  const auto table = OpenTable(TableOptions(), Options(12));
   const std::vector<float> rows(600, 1.0f);
   ASSERT_TRUE(
       table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 600)), rows.data(), {}).ok());
@@ -195,14 +262,32 @@ TEST_F(RedisCluster, AScanDuringWhichSlotsMoveFails) {
   WholeRows some(HostAllocator());
   Status status = table->maintenance()->ExportBatch(20, &cursor, &some);
   ASSERT_TRUE(status.ok() && !cursor.done) << status.message();
-  int empty = 0;  // a slot
-  while (Ask(0, {"CLUSTER", "COUNTKEYSINSLOT", std::to_string(empty)}) != "0") ++empty;
-  MoveSlot(empty, 1);
+  servers_[2]->Kill();
+  servers_[2]->Restart();  // without its rows
+  for (int tries = 0; tries < 2000; ++tries) {
+    if (Ask(2, {"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   while (status.ok() && !cursor.done) {
     status = table->maintenance()->ExportBatch(20, &cursor, &some);
   }
   EXPECT_EQ(StatusCode::kAborted, status.code());
-  EXPECT_NE(std::string::npos, status.message().find("Slots of the cluster moved"));
+  EXPECT_NE(std::string::npos, status.message().find("or a server was restarted, while all rows"))
+      << status.message();
+}
+
+TEST_F(RedisCluster, AServerThatDoesNotTellItsSlotsIsNotScanned) {
+  TableOptions options;
+  options.policy.ttl_milliseconds = 1000000;
+  const auto table = OpenTable(options, Options(12));
+  size_t count = 0;
+  EXPECT_TRUE(table->Count(&count).ok());
+  Ask(2, {"ACL", "SETUSER", "default", "-cluster|nodes"});
+  const Status status = table->Count(&count);
+  EXPECT_EQ(StatusCode::kFailedPrecondition, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("does not tell its slots by CLUSTER NODES: "
+                                                     "NOPERM"))
+      << status.message();
 }
 
 TEST_F(RedisCluster, ALostServerIsAnErrorThatNamesIt) {

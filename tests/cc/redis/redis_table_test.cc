@@ -2,6 +2,9 @@
 // Tables in Redis that several processes have, and servers that are lost.
 #include "cc/redis/redis_table.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -187,6 +190,26 @@ TEST(RedisTable, AWriteThatIsSentTwiceIsNotLost) {
   ASSERT_TRUE(
       rows->Exchange({{5, stamp, third}, {6, stamp, third}, {7, stamp, third}}, &lost).ok());
   EXPECT_EQ((std::vector<uint32_t>{0, 2}), lost) << "another write came first; no row";
+}
+
+TEST(RedisTable, AWriteOfAForkedProcessIsNotTakenForItsParents) {
+  std::unique_ptr<RedisRows> rows;
+  ASSERT_TRUE(RedisRows::Open("items", Server().Options(), &rows).ok());
+  // The first write of a process, to a row that is absent for it. Returns the indices not written.
+  const auto write = [&](std::vector<uint32_t>* lost) {
+    const RedisRowHeader header{rows->NewStamp(), 1, 0};
+    const std::string value(reinterpret_cast<const char*>(&header), sizeof(header));
+    return rows->Exchange({{5, 0, value}}, lost).ok();
+  };
+  std::vector<uint32_t> lost;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(write(&lost) && lost.empty() ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  ASSERT_TRUE(write(&lost));
+  EXPECT_EQ(std::vector<uint32_t>{0}, lost);
 }
 
 TEST(RedisTable, ALostServerIsAnErrorAndComesBack) {
