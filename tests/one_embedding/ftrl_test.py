@@ -262,6 +262,21 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
             ValueError,
             "`initial_accumulator_value` must be above 0 unless.*=1e-50",
         ),
+        (
+            {"initial_accumulator_value": 1e-5, "lr_power": -10.0},
+            ValueError,
+            "must be above 0 .* its power of -`lr_power` in float32.*=1e-05, lr_power=-10.0",
+        ),
+        (
+            {"initial_accumulator_value": 1e-20, "lr_power": -2.0},
+            ValueError,
+            "must be above 0 .* its power of -`lr_power` in float32.*=1e-20, lr_power=-2.0",
+        ),
+        (
+            {"initial_accumulator_value": 1e5, "lr_power": -10.0, "beta": 1.0},
+            ValueError,
+            "`initial_accumulator_value` must have a power .* finite in float32.*=100000.0, lr_p",
+        ),
         ({"lambda1": -1.0}, ValueError, "`lambda1` must be at least 0.*lambda1=-1.0"),
         ({"lambda2": -1.0}, ValueError, "`lambda2` must be at least 0.*lambda2=-1.0"),
         ({"beta": float("nan")}, ValueError, "`beta` must be"),
@@ -282,6 +297,14 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
             tf_embed.DynamicEmbeddingOptimizer(own).apply([gradient], [trained])
         self.assertAllClose(v.lookup([7]), dense)
         self.assertEqual(v.lookup([7])[0, 1], 0.0)
+
+    @parameterized.parameters((1e-5, -7.5), (1e-18, -2.0), (1e5, -7.5), (1e-37, -0.5))
+    def test_powers_of_the_accumulator_at_the_ends_of_float32_train(self, first, power):
+        v = tf_embed.Variable(dim=2, initializer=0.5, devices="/CPU:0")
+        own = Ftrl(0.1, initial_accumulator_value=first, lr_power=power)
+        gradient = slices(np.array([7]), np.array([[1e-3, 0.0]], np.float32))
+        tf_embed.DynamicEmbeddingOptimizer(own).apply([gradient], [v.anchor])
+        self.assertTrue(np.isfinite(v.lookup([7])).all())
 
     def test_smart_decay_adam_is_here_too(self):
         self.assertIs(one_embedding.SmartDecayAdam, tf_embed.optimizers.SmartDecayAdam)

@@ -121,6 +121,20 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         by_policy = layer(MADE[made](), key_type, dtype=None)
         self.assertEqual(by_policy(tf.constant([[1, 2]], key_type)).dtype, tf.bfloat16)
 
+    def test_a_map_of_dtype_policies_counts_as_in_keras(self):
+        policies = keras.dtype_policies
+        policy = policies.DTypePolicyMap(
+            default_policy=policies.DTypePolicy("float32"),
+            policy_map={"items": policies.DTypePolicy("mixed_bfloat16")},
+        )
+        for name, dtype in (("items", "bfloat16"), ("users", "float32")):
+            for made in MADE.values():
+                emb = layer(made(), name=name, dtype=policy)
+                self.assertEqual(emb(keras.Input([2], dtype="int64")).dtype, dtype)
+                self.assertEqual(emb(tf.constant([[1, 2]], tf.int64)).dtype, dtype)
+                self.assertEqual(emb.compute_dtype, dtype)
+                self.assertEqual({one.value_dtype for one in emb.row_tables}, {tf.float32})
+
     @parameterized.product(dtype=["float16", "bfloat16"], key_type=["int32", "int64"])
     def test_narrow_rows_train(self, dtype, key_type):
         for made in MADE.values():

@@ -277,6 +277,37 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
             (tf.function(step) if in_graph else step)()
         self.assertAllEqual(rows_of(layer)[0], np.zeros([2, 2]))
 
+    @parameterized.product(own=(False, True), outer=(False, True), in_graph=(False, True))
+    def test_a_frozen_layer_may_clip_a_scaled_gradient(self, own, outer, in_graph):
+        layer = TableBatchedEmbeddingBags(
+            [(2, 2)], optimizer="EXACT_SGD" if own else None, gradient_clipping=True
+        )
+        inner: Any = keras.optimizers.SGD(1.0, loss_scale_factor=None if outer else 8.0)
+        if outer:
+            inner = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(inner)
+        dense = keras.Variable([1.0])
+        variables = [*layer.trainable_variables, dense]
+        optimizer.build(variables)
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                rows = layer(tf.constant([1]), tf.constant([0, 1]))
+                loss = optimizer.scale_loss(tf.reduce_sum((rows + 1.0) * dense))
+            optimizer.apply(tape.gradient(loss, variables), variables)
+
+        step = tf.function(step) if in_graph else step
+        layer.trainable = False
+        step()
+        self.assertAllClose(dense, [-1.0])
+        layer.trainable = True
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError if in_graph else ValueError,
+            "must be False if the loss is scaled, because the lookup would clip",
+        ):
+            step()
+        self.assertAllEqual(rows_of(layer)[0], np.zeros([2, 2]))
+
     def test_a_learning_rate_schedule_goes_by_steps(self):
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.125])
         layer, oracle = pair(learning_rate=1.0)

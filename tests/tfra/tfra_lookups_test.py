@@ -230,14 +230,15 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
                 tf_embed.embedding_lookup(shadow, ids),
                 tf_embed.embedding_lookup([shadow], ids),
                 tf_embed.embedding_lookup_unique(shadow, ids),
+                tf.gather(*tf_embed.unique_rows(shadow, ids)),
                 tf_embed.embedding_lookup_sparse(shadow, ragged.to_sparse(), None),
                 tf_embed.safe_embedding_lookup_sparse(shadow, ragged.to_sparse()),
                 ragged_ops.embedding_lookup_sparse(shadow, ragged),
                 ragged_ops.safe_embedding_lookup_sparse(shadow, ragged),
             ):
                 self.assertAllClose(rows, [[0.6, 0.8]])
-            longer = tf_embed.embedding_lookup(shadow, ids, max_norm=2.5)
-            self.assertAllClose(longer, [[1.5, 2.0]])
+            for look_up in (tf_embed.embedding_lookup, tf_embed.embedding_lookup_unique):
+                self.assertAllClose(look_up(shadow, ids, max_norm=2.5), [[1.5, 2.0]])
             self.assertAllEqual(tf_embed.embedding_lookup(v, ids), [[3.0, 4.0]])
 
     def test_a_norm_of_rows_that_have_none_is_refused(self):

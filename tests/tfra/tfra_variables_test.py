@@ -6,7 +6,9 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import sys
 import threading
+import time
 import warnings
 import weakref
 from typing import Any
@@ -409,6 +411,7 @@ class TrainableByNameTest(tf.test.TestCase):
         shadow = shadow_ops.ShadowVariable(v, name="field/user")
         untrained = shadow_ops.ShadowVariable(v, name="fixed", trainable=False)
         self.assertIs(v.get_trainable_by_name("field/user"), shadow)
+        self.assertIs(v.get_trainable_by_name(shadow.name), shadow)
         self.assertIs(v.get_trainable_by_name("field"), v.anchor)
         self.assertIs(v.get_trainable_by_name(untrained.name), v.anchor)
         self.assertEqual(list(v.trainable_store), ["users", "field/user"])
@@ -432,6 +435,39 @@ class TrainableByNameTest(tf.test.TestCase):
         self.assertNotIn("brief", v.trainable_store)
         v.anchor.frozen = True
         self.assertEqual(v.trainable_store, {})
+
+    def test_a_name_as_given_counts_before_one_with_other_signs(self):
+        v = tf_embed.Variable(dim=1)
+        shadows = [shadow_ops.ShadowVariable(v, name=name) for name in ("a/b", "a_b", "a/b")]
+        self.assertIs(v.get_trainable_by_name("a_b"), shadows[1])
+        self.assertIs(v.get_trainable_by_name("a/b"), shadows[2])
+        self.assertEqual(list(v.trainable_store)[1:], ["a/b", "a_b"])
+
+    def test_shadows_may_come_and_go_in_other_threads(self):
+        v = tf_embed.Variable(dim=1)
+        kept = [shadow_ops.ShadowVariable(v, name=f"kept_{number}") for number in range(30)]
+        is_over = threading.Event()
+
+        def come_and_go():
+            number = 0
+            while not is_over.is_set():
+                shadow_ops.ShadowVariable(v, name=f"brief_{number}")
+                number += 1
+
+        threads = [threading.Thread(target=come_and_go) for _ in range(2)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            end = time.monotonic() + 2.0
+            while time.monotonic() < end:
+                self.assertTrue({one.name for one in kept}.issubset(v.trainable_store))
+        finally:
+            is_over.set()
+            sys.setswitchinterval(interval)
+            for thread in threads:
+                thread.join()
 
     def test_any_name_gives_the_anchor_also_before_the_first_lookup(self):
         v = tf_embed.Variable(name="users")

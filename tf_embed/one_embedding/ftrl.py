@@ -6,11 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.configs import as_learning_rate, as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
+
+_LEAST = float(np.finfo(np.float32).tiny)  # less counts as 0 in float32
 
 
 @fused
@@ -42,8 +45,8 @@ class Ftrl(RowRuleOptimizer):
         lr_power: How fast the rate of a weight falls, a float from -10, beyond which float32
             overflows, to 0. Default: -0.5.
         initial_accumulator_value: The number that a starts from, a float from 0. It must be above 0
-            unless `beta` or `lambda2` is, or a weight with a gradient of 0 becomes 0 / 0. Default:
-            0.1.
+            unless `beta` or `lambda2` is, or a weight with a gradient of 0 becomes 0 / 0. The same
+            holds for its power of -`lr_power` in float32, which must be finite. Default: 0.1.
         lambda1: Strength of the L1 regularization, a float from 0. Default: 0.
         lambda2: Strength of the L2 regularization, a float from 0. Default: 0.
         beta: A number added to a'^p, a float from 0. Default: 0.
@@ -95,12 +98,20 @@ class Ftrl(RowRuleOptimizer):
         self.lambda1 = self.check("lambda1", lambda1)
         self.lambda2 = self.check("lambda2", lambda2)
         self.beta = self.check("beta", beta)
-        # Less is 0 in float32. The power 0 of 0 is 1.
-        if self.lr_power and max(self.initial_accumulator_value, self.lambda2, self.beta) < 1e-38:
+        power = _float32_power(self.initial_accumulator_value, -self.lr_power)
+        received = (
+            f"initial_accumulator_value={validation.shown(initial_accumulator_value)}, "
+            f"lr_power={validation.shown(lr_power)}"
+        )
+        if max(power, self.lambda2, self.beta) < _LEAST:
             raise ValueError(
-                "`initial_accumulator_value` must be above 0 unless `beta` or `lambda2` is. "
-                "Received: initial_accumulator_value="
-                f"{validation.shown(initial_accumulator_value)}"
+                "`initial_accumulator_value` must be above 0 unless `beta` or `lambda2` is, and so "
+                f"must its power of -`lr_power` in float32. Received: {received}"
+            )
+        if power == np.inf:
+            raise ValueError(
+                "`initial_accumulator_value` must have a power of -`lr_power` that is finite in "
+                f"float32. Received: {received}"
             )
 
     @property
@@ -159,3 +170,10 @@ class Ftrl(RowRuleOptimizer):
                 config["lr"], custom_objects=custom_objects
             )
         return cls(**config)
+
+
+def _float32_power(number: float, exponent: float) -> float:
+    """A power in float32, in which rows have theirs: 0 if it underflows, infinite beyond it."""
+    with np.errstate(all="ignore"):
+        power = np.float32(number if number >= _LEAST else 0.0) ** np.float32(exponent)
+    return float(power)

@@ -52,8 +52,8 @@ class MultiTableEmbedding(TableGroup):
         name: Name of the layer, a str that can name a folder. Initial rows depend on it.
         embedding_dim: Number of weights in a row, an int from 1.
         dtype: Dtype of rows and of the output: float32, float16 or bfloat16; or a Keras dtype
-            policy such as "mixed_float16", whose variable dtype the rows have. None: Keras's
-            global policy.
+            policy such as "mixed_float16", whose variable dtype the rows have. Of a DTypePolicyMap
+            they have that of its default policy. None: Keras's global policy.
         key_type: Dtype of ids: int32, uint32, int64 or uint64. Ids of another integer dtype are
             cast; one that does not fit is an error.
         tables: A list with the dict of `make_table_options` for each table. None: one table, with

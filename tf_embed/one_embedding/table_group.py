@@ -263,7 +263,7 @@ class TableGroup(LayerWithTables):
             f"tables={self.num_tables}",
             f"embedding_dim={self._arguments.embedding_dim}",
             f"key_type={self.key_type}",
-            f"dtype={self.variable_dtype}",
+            f"dtype={self._parts[0].value_dtype}",
         ]
         if self._lookup is None:
             own = self._parts[0].optimizer
@@ -303,7 +303,7 @@ class TableGroup(LayerWithTables):
         rows = self._made().find(batch, is_training)
         rows = tf.reshape(rows, tf.concat([batch.sizes, [sum(self._dims)]], 0))
         rows = tf.ensure_shape(rows, batch.shape.concatenate([sum(self._dims)]))
-        return tf.cast(rows, self.dtype_policy.compute_dtype)
+        return tf.cast(rows, super().compute_dtype)
 
     def forward(self, ids: Any, table_ids: Any = None, training: bool | None = None) -> tf.Tensor:
         """Looks ids up: the layer called, under upstream's name.
@@ -368,7 +368,7 @@ class TableGroup(LayerWithTables):
         A keras.Sequential without an Input casts ids to it.
         """
         if self.built:
-            return self.dtype_policy.compute_dtype
+            return super().compute_dtype  # also of a DTypePolicyMap, which goes by the path
         return "uint64" if self.key_type == "uint64" else "int64"
 
     def compute_output_shape(
@@ -389,7 +389,7 @@ class TableGroup(LayerWithTables):
         else:
             check_same_shape(ids.shape, table_ids.shape, self.name)
         shape = self.compute_output_shape(ids.shape)
-        return keras.KerasTensor(shape, dtype=self.dtype_policy.compute_dtype)
+        return keras.KerasTensor(shape, dtype=super().compute_dtype)
 
     # Saving.
 

@@ -250,8 +250,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 continue
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
             tables.append(TableGradient(variable, trainer, keys, values))
-        check_scale(tables, self.inner_optimizer)
-        tables = one_for_each_table(tables)
+        tables = one_for_each_table(check_scale(tables, self.inner_optimizer))
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:  # it may be built elsewhere
             self._check_strategy(
                 [table.anchor for table in tables],

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import validation
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.variable.anchor import Anchor, once_for_all_replicas
@@ -130,27 +131,44 @@ def each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, 
     return pairs
 
 
-def check_scale(gradients: list[TableGradient], optimizer: keras.optimizers.Optimizer) -> None:
+def check_scale(
+    gradients: list[TableGradient], optimizer: keras.optimizers.Optimizer
+) -> list[TableGradient]:
     """Refuses a loss that is scaled if a lookup clips gradients, which still have the scale.
 
     Args:
         gradients: The gradients of tables.
         optimizer: The optimizer of the step.
 
+    Returns:
+        The gradients. If a table is frozen, those that clip raise the error in a step that runs
+        after it is unfrozen.
+
     Raises:
-        ValueError: There are both.
+        ValueError: There are both, and the table is not frozen.
     """
     is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not is_outer and not optimizer.loss_scale_factor:
-        return
-    for gradient in gradients:
-        if gradient.anchor.clips_gradient:
-            raise ValueError(
-                f"`gradient_clipping` of {gradient.anchor.table_name!r} must be False if the loss "
-                "is scaled, because the lookup would clip the scaled gradient. Received: "
-                f"gradient_clipping=True, {type(optimizer).__name__}("
-                f"loss_scale_factor={optimizer.loss_scale_factor!r})"
-            )
+        return gradients
+    return [
+        _while_frozen(one, optimizer) if one.anchor.clips_gradient else one for one in gradients
+    ]
+
+
+def _while_frozen(gradient: TableGradient, optimizer: keras.optimizers.Optimizer) -> TableGradient:
+    """A gradient that was clipped with the scale, which only a frozen table may have."""
+    anchor = gradient.anchor
+    refusal = (
+        f"`gradient_clipping` of {anchor.table_name!r} must be False if the loss is scaled, "
+        "because the lookup would clip the scaled gradient. Received: gradient_clipping=True, "
+        f"{type(optimizer).__name__}(loss_scale_factor={optimizer.loss_scale_factor!r})"
+    )
+    if not anchor.frozen:
+        raise ValueError(refusal)
+    # A step that is traced now may run after the table is unfrozen.
+    check = tf.debugging.assert_equal(anchor.is_trained, False, refusal)
+    values = validation.with_dependencies(gradient.values, check)
+    return dataclasses.replace(gradient, values=values)
 
 
 def one_for_each_table(gradients: list[TableGradient]) -> list[TableGradient]:

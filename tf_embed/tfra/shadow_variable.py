@@ -22,7 +22,8 @@ class ShadowVariable(TwinAnchor):
 
     Args:
         params: The variable.
-        name: Name; "/" becomes "_".
+        name: Name; "/" becomes "_". Of several shadows of one name, `trainable_store` of the
+            variable has the last one only, so give each a name of its own.
         max_norm: None, or the L2 norm to which longer rows are scaled down in lookups through it;
             see `tf_embed.embedding_lookup`.
         trainable: Whether lookups through it have gradients.

@@ -69,6 +69,9 @@ class Trainer(Protocol):
         """Refuses a strategy whose replicas can't train the table together."""
 
 
+_adding_twin = threading.Lock()
+
+
 class Anchor(keras.Variable):
     """The variable of shape (0, dim) through which a table is trained.
 
@@ -111,8 +114,9 @@ class Anchor(keras.Variable):
         self.clips_gradient = False
         # The maximum norm of rows in lookups through this anchor.
         self.max_norm: Any = None
-        # By name. Weak, because a twin refers to this anchor.
-        self.twins: weakref.WeakValueDictionary[str, TwinAnchor] = weakref.WeakValueDictionary()
+        # By name. Weak, because a twin refers to this anchor. `add_twin` makes a new dict, so that
+        # threads may read the one that they have.
+        self._twins: dict[str, weakref.ref[TwinAnchor]] = {}
         self._checkpoint = checkpoint
         if checkpoint:
             self._track_trackable(table, "table")
@@ -136,6 +140,23 @@ class Anchor(keras.Variable):
     def table_name(self) -> str:
         """The name that messages use."""
         return self._table.options.name
+
+    @property
+    def twins(self) -> dict[str, TwinAnchor]:
+        """The other anchors of the table that are in use, by name."""
+        twins = ((name, twin()) for name, twin in self._twins.items())
+        return {name: twin for name, twin in twins if twin is not None}
+
+    def add_twin(self, name: str, twin: TwinAnchor) -> None:
+        """Adds one to `twins`, for as long as it is in use.
+
+        Args:
+            name: Its name, under which it replaces any other.
+            twin: Another anchor of the table.
+        """
+        with _adding_twin:
+            twins = self.twins | {name: twin}
+            self._twins = {name: weakref.ref(one) for name, one in twins.items()}
 
     @property
     def own_trainer(self) -> Trainer | None:
@@ -431,7 +452,7 @@ class TwinAnchor(Anchor):
         else:
             # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
-            anchor.twins[name] = self
+            anchor.add_twin(name, self)
 
     @property
     def own_trainer(self) -> Trainer | None:

@@ -140,7 +140,7 @@ def embedding_lookup_unique(
     del partition_strategy, validate_indices
     _, anchor = table_and_anchor(params)
     with validation.name_scope(name, "embedding_lookup_unique"):
-        distinct, inverse = unique_rows(params, ids, training=training)
+        distinct, inverse = _unique(params, ids, training)
         # Clipped before the gather, so that each distinct row is scaled once.
         rows = tf.gather(clipped(distinct, norm_of_lookup(params, max_norm)), inverse)
     return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
@@ -164,7 +164,8 @@ def unique_rows(
 
     Returns:
         rows: [u, dim], the rows of the distinct ids in order of first occurrence. Ids without a
-            row yield their initial row, and are not inserted.
+            row yield their initial row, and are not inserted. The `max_norm` of a ShadowVariable in
+            `params` holds.
         inverse: int32, ids.shape; the index in `rows` of each id.
 
     Raises:
@@ -184,12 +185,17 @@ def unique_rows(
         >>> projected.numpy().tolist()
         [[[7.0], [3.0]], [[7.0], [7.0]]]
     """
-    table, anchor = table_and_anchor(params)
     with validation.name_scope(name, "unique_rows"):
-        keys = _keys(table, ids)
-        distinct, inverse = table_ops.unique_keys(keys, table.resource_handle)
-        token = token_of(table, anchor)
-        return table.rows(distinct, token=token, training=training), inverse
+        distinct, inverse = _unique(params, ids, training)
+        return clipped(distinct, norm_of_lookup(params, None)), inverse
+
+
+def _unique(params: Params, ids: Any, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    """The rows of distinct ids, not yet clipped, and the index in them of each id."""
+    table, anchor = table_and_anchor(params)
+    keys = _keys(table, ids)
+    distinct, inverse = table_ops.unique_keys(keys, table.resource_handle)
+    return table.rows(distinct, token=token_of(table, anchor), training=training), inverse
 
 
 def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, Anchor | None]:

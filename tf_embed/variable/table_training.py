@@ -51,12 +51,14 @@ class TableTraining:
                 "`get_trainable_by_name` is for eager execution: call it outside of the "
                 f"tf.function, or take the `anchor` of {self._table.options.name!r}."
             )
-        return self._twins.get(name, self._anchor)
+        twins = self._twins
+        by_own_name = {one.name: one for one in twins.values()}  # which has no "/"
+        return twins.get(name, by_own_name.get(name, self._anchor))
 
     @property
     def _twins(self) -> dict[str, Anchor]:
         """The other anchors of the table, by name."""
-        twins = {} if self._anchor is None else dict(self._anchor.twins)
+        twins = {} if self._anchor is None else self._anchor.twins
         # A copy of a variable has the anchors that are of the first one.
         return {name: one for name, one in twins.items() if one.table is self._table}
 

@@ -496,7 +496,8 @@ class Variable(tf.Module):
         before the first lookup, except the name of a `ShadowVariable` of this variable.
 
         Args:
-            name: The `name` of an `embedding_lookup`, or of a ShadowVariable, or any other.
+            name: The `name` of an `embedding_lookup`, or of a ShadowVariable, as given or with "_"
+                for "/", or any other.
 
         Returns:
             The anchor, or the ShadowVariable; None if the rows are not trainable.
