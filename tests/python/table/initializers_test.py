@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import keras
@@ -15,6 +17,7 @@ from absl.testing import parameterized
 from reference import EXTREME_KEYS
 
 import tf_embed
+from tf_embed.table.initializers import with_own_seed
 
 KEYS = EXTREME_KEYS["int64"] + list(range(2, 42))
 FLOATING = ("float32", "float16", "bfloat16", "float64")
@@ -393,6 +396,39 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=2, initializer=make(**options))
         keys = tf.constant([1, 2], tf.int64)
         self.assertAllEqual(tf.function(v.lookup)(keys), v.lookup(keys))
+
+    def test_an_initializer_of_tensorflow_takes_a_seed_of_numpy(self):
+        seeds = (3, np.int64(3), np.array(3))
+        rows = [rows_of(tf.random_normal_initializer(seed=seed)) for seed in seeds]
+        self.assertAllEqual(rows[1:], rows[:1] * 2)
+
+    def test_an_unseeded_initializer_of_tensorflow_follows_its_global_seed(self):
+        def seeds() -> list[int]:
+            tf.random.set_seed(1)
+            found = [with_own_seed(tf.random_normal_initializer()).seed for _ in range(2)]
+
+            @tf.function
+            def traced() -> None:
+                found.append(with_own_seed(tf.random_normal_initializer()).seed)
+
+            traced()
+            return found
+
+        first = seeds()
+        self.assertEqual(seeds(), first)
+        self.assertLen(set(first), 3)
+        tf.random.set_seed(1)
+        fixed = keras.initializers.RandomNormal(seed=first[0])
+        self.assertAllEqual(rows_of(tf.random_normal_initializer()), rows_of(fixed))
+
+    def test_without_a_global_seed_tensorflows_unseeded_initializers_differ(self):
+        program = (
+            "import tensorflow as tf; from tf_embed.table.initializers import with_own_seed; "
+            "print(*(with_own_seed(tf.random_normal_initializer()).seed for _ in range(2)))"
+        )
+        # In a process of its own, because TestCase sets the seed.
+        ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+        self.assertLen(set(ran.stdout.split()), 2)
 
     def test_uniform_integers_of_tensorflow_are_drawn_by_it(self):
         uniform = tf.random_uniform_initializer(0, 10)
