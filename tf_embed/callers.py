@@ -22,7 +22,8 @@ is refused.
     saves_a_model            the code of tf.saved_model.save  it asks for the tensors of a
                                                               checkpoint, and wants no slots
     splits_by_size           options of a checkpoint or a     TensorFlow does not tell an object
-                             SavedModel in the locals         that it drops some of its tensors
+                             SavedModel in TensorFlow's       that it drops some of its tensors
+                             locals
 
 All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
 optimizer_corners_test.py for optimizers, save_path_cases.py for saved tensors, saving_test.py for
@@ -101,6 +102,7 @@ def saves_a_model() -> bool:
     return any(frame.f_code is save for frame in frames())
 
 
+@tf.autograph.experimental.do_not_convert  # it would put frames of its own between
 def splits_by_size() -> bool:
     """Whether tensors are being saved with tf.train.experimental.MaxShardSizePolicy."""
     policy = getattr(tf.train.experimental, "MaxShardSizePolicy", None)
@@ -108,9 +110,16 @@ def splits_by_size() -> bool:
         return False
     kinds = (tf.train.CheckpointOptions, tf.saved_model.SaveOptions)
     for frame in frames():
+        # A user's frame may have options of another save. Its `f_locals` would also keep its
+        # objects alive.
+        if not _is_of_tensorflow(frame):
+            continue
         for value in frame.f_locals.values():
             if isinstance(value, kinds):
-                callback = getattr(value, "experimental_sharding_callback", None)
-                if isinstance(callback, policy):
-                    return True
+                # The innermost options are those of this save.
+                return isinstance(getattr(value, "experimental_sharding_callback", None), policy)
     return False
+
+
+def _is_of_tensorflow(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "tensorflow"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizer of a table-batched layer that loads the weights of another layer."""
+"""Table-batched layers that load the weights of another layer, or are made from its config."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tf_embed import tbe
@@ -76,6 +77,20 @@ class OtherOptimizerTest(parameterized.TestCase):
         layer = built(OptimType.EXACT_SGD, learning_rate=0.1)
         layer.load_own_variables(old)
         self.assertAlmostEqual(layer.get_learning_rate(), 0.5)
+
+
+class InitializerOfTensorFlowTest(absltest.TestCase):
+    def test_models_with_one_are_saved_and_cloned(self):
+        layer = tbe.TableBatchedEmbeddingBags(
+            [(None, 2)], initializer=tf.random_uniform_initializer(-1.0, 1.0)
+        )
+        ids = keras.Input([1], dtype="int64")
+        model = keras.Model(ids, layer([ids]))
+        path = f"{tempfile.mkdtemp()}/model.keras"
+        model.save(path)
+        batch = np.array([[5], [6]])
+        for other in (keras.models.load_model(path), keras.models.clone_model(model)):
+            np.testing.assert_array_equal(other(batch), model(batch))
 
 
 if __name__ == "__main__":

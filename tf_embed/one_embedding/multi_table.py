@@ -43,7 +43,7 @@ class MultiTableEmbedding(TableGroup):
         - With 64-bit ids, each table has its own table of rows, with an equal share of `capacity`
           and of the store's budgets.
         - If tables or columns have different initializers, rows are drawn outside of the table.
-          Lookups and steps then draw a row for each of their keys, also for those with rows.
+          Pooled lookups and steps then look up their keys twice.
         - With `shared_ids` and different initializers, a training loop must call the layer with
           `training=True`, as `fit` does. Otherwise a step starts a new row by the initializer of
           the first table, and not from the row that was looked up.

@@ -14,8 +14,9 @@ import dataclasses
 import hashlib
 import inspect
 import math
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsIndex
 
 import keras
 import numpy as np
@@ -136,7 +137,7 @@ def row_initializer(
         return RowInitializer(table_id=table_id, strings=_strings(initializer, dim, name))
     if isinstance(initializer, KeyedInitializer):
         return RowInitializer(table_id=table_id, by_key=initializer.rows)
-    initializer = keras_initializer(_object_of(initializer, name), value_dtype)
+    initializer = _seeded_by_tensorflow(_object_of(initializer, name), value_dtype)
     # By the exact class, because a subclass may draw other numbers.
     kind = type(initializer)
     if kind is keras.initializers.Zeros:
@@ -179,27 +180,47 @@ def keras_initializer(initializer: Any, value_dtype: tf.DType) -> Any:
     }
     if arguments.get("maxval", 0) is None:
         arguments["maxval"] = 1.0
+    # Keras takes no integers of NumPy.
+    if isinstance(arguments.get("seed"), SupportsIndex):
+        arguments["seed"] = operator.index(arguments["seed"])
     return kind(**arguments)
+
+
+def _seeded_by_tensorflow(initializer: Any, value_dtype: tf.DType) -> Any:
+    """`keras_initializer`, but one of TensorFlow's without a seed follows tf.random.set_seed."""
+    of_keras = keras_initializer(initializer, value_dtype)
+    config = {} if of_keras is initializer else of_keras.get_config()
+    if config.get("seed", 0) is not None:
+        return of_keras
+    # The seed is drawn once and now, not in a graph, which counts its own seeds.
+    with tf.init_scope():
+        seed, seed_of_op = tf.compat.v1.random.get_seed(None)
+    if seed is None:  # nothing was set, and Keras draws a seed
+        return of_keras
+    # Both are below 2^31. TensorFlow draws another second one for each op.
+    return type(of_keras)(**{**config, "seed": (seed << 32) | seed_of_op})
 
 
 def with_own_seed(initializer: Any) -> Any:
     """The same initializer, with its seed fixed.
 
     A Keras initializer without a seed, or with a keras.random.SeedGenerator, writes no seed into
-    its config, so a copy made from that would draw other rows.
+    its config, so a copy made from that would draw other rows. From a config with a class of
+    TensorFlow's, Keras makes no copy at all.
 
     Args:
-        initializer: As in `row_initializer`.
+        initializer: As in `row_initializer`, for floating rows.
 
     Returns:
-        A Keras initializer with an int as seed, if `initializer` is a random one of Keras, or its
-        name, config or class. Otherwise `initializer` itself.
+        A Keras initializer with an int as seed, if `initializer` is a random one of Keras or of
+        TensorFlow, or a name, config or class of Keras's. The one of Keras for another of
+        TensorFlow's. Otherwise `initializer` itself.
 
     Raises:
         TypeError: If `initializer` is a class, but not of an initializer.
         ValueError: If Keras has no initializer of that name or config.
     """
-    initializer = _object_of(initializer, None)
+    initializer = _seeded_by_tensorflow(_object_of(initializer, None), tf.float32)
     if type(initializer) not in _SEEDED:
         return initializer
     return type(initializer).from_config(

@@ -28,9 +28,8 @@ from tf_embed import validation
 from tf_embed.ops import policy_ops, slot_ops, substitutes, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
-from tf_embed.table import sharding, shared_rows, step_tokens
+from tf_embed.table import python_rows, sharding, shared_rows, step_tokens
 from tf_embed.table.checkpoint_checks import saves_all
-from tf_embed.table.initializers import drawn_rows
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.trainer_set import TrainerSet
@@ -155,18 +154,22 @@ class Table(tf.saved_model.experimental.TrackableResource):
         stand_in = substitutes.of(self)
         if stand_in is not None:
             return stand_in.find(keys, defaults)
-        owners = self._owners(keys)
+        options = self.options
+        draws = defaults is None and options.initializer.is_of_python
         if defaults is None:
-            defaults = self._initial_rows(keys)
-        return table_ops.find(
+            defaults = self._rows_of_engine()
+        rows, exists = table_ops.find(
             self.resource_handle,
             keys,
-            owners,
+            self._owners(keys),
             defaults,
             token,
-            dim=self.options.dim,
-            training=validation.is_training(training) and self.options.notes_uses,
+            dim=options.dim,
+            training=validation.is_training(training) and options.notes_uses,
         )
+        if draws:
+            rows = python_rows.put_in(options, keys, rows, exists)
+        return rows, exists
 
     def rows(
         self, keys: tf.Tensor, defaults: Any = None, token: Any = None, *, training: bool = False
@@ -207,7 +210,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         owners = self._owners(keys)
         if defaults is None:
-            defaults = self._initial_rows(keys, padding)
+            defaults = self._initial_rows(keys, owners, padding)
         return table_ops.find_pooled(
             self.resource_handle,
             keys,
@@ -232,7 +235,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """
         owners = self._owners(keys)
         if defaults is None:
-            defaults = self._initial_rows(keys)
+            defaults = self._initial_rows(keys, owners)
         return table_ops.find_or_insert(
             self.resource_handle,
             keys,
@@ -336,7 +339,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.resource_handle,
             keys,
             owners,
-            self._initial_rows(keys),
+            self._initial_rows(keys, owners),
             dim=self.options.dim,
             slot_dtype=self.options.slot_dtype,
             rule=rule,
@@ -575,21 +578,18 @@ class Table(tf.saved_model.experimental.TrackableResource):
             return owners
         return self._no_owners if tf.executing_eagerly() else tf.zeros([0], tf.int32)
 
-    def _initial_rows(self, keys: tf.Tensor, padding: table_ops.Padding | None = None) -> tf.Tensor:
-        """The `defaults` argument of the ops that makes absent keys have initial rows.
+    def _initial_rows(
+        self, keys: tf.Tensor, owners: tf.Tensor, padding: table_ops.Padding | None = None
+    ) -> tf.Tensor:
+        """The `defaults` argument of the ops that makes absent keys have initial rows."""
+        rows = self._rows_of_engine()
+        if not self.options.initializer.is_of_python:
+            return rows
+        return python_rows.defaults(self.resource_handle, self.options, keys, owners, rows, padding)
 
-        It is empty if the table draws initial rows itself. Otherwise Python draws a row for each
-        key, also for a present one: another thread may remove its row before the op, and to the op
-        an expired row is absent.
-        """
+    def _rows_of_engine(self) -> tf.Tensor:
+        """That argument if the table draws initial rows itself: empty, or a row of strings."""
         options = self.options
         if options.initializer.strings:
             return tf.constant(options.initializer.strings)
-        empty = self._no_rows if tf.executing_eagerly() else tf.zeros([0], options.value_dtype)
-        if not options.initializer.is_of_python:
-            return empty
-        # Padding is never looked up, so no row is drawn for it.
-        is_padding = None if padding is None else tf.equal(keys, tf.constant(padding, keys.dtype))
-        kind = {"dim": options.dim, "value_dtype": options.value_dtype, "name": options.name}
-        rows = drawn_rows(options.initializer, keys, is_padding, **kind)
-        return empty if rows is None else rows
+        return self._no_rows if tf.executing_eagerly() else tf.zeros([0], options.value_dtype)

@@ -162,6 +162,21 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         copy = DynamicEmbedding.from_config(layer.get_config())
         self.assertAllEqual(copy(tf.constant([9])), [[1.0, 2.0]])
 
+    @parameterized.parameters(
+        (DynamicEmbedding, tf.random_normal_initializer, {}),
+        (tf_embed.tfra.keras.layers.Embedding, tf.random_uniform_initializer, {"seed": 3}),
+        (DynamicEmbedding, tf.zeros_initializer, {}),
+        (DynamicEmbedding, tf.constant_initializer, {"value": [1.0, 2.0]}),
+    )
+    def test_models_with_an_initializer_of_tensorflow_are_saved_and_cloned(self, kind, make, given):
+        layer = kind(2, initializer=make(**given))
+        model = keras.Sequential([keras.Input([1], dtype="int64"), layer])
+        path = self.get_temp_dir() + "/model.keras"
+        model.save(path)
+        ids = np.array([[5], [6]])
+        for other in (keras.models.load_model(path), keras.models.clone_model(model)):
+            self.assertAllEqual(other(ids), model(ids))
+
     def test_cloned_models_have_tables_of_their_own_with_the_same_initial_rows(self):
         model = keras.Sequential([keras.Input([2], dtype="int64"), DynamicEmbedding(2)])
         clone = keras.models.clone_model(model)

@@ -299,7 +299,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(slots, [[0.5, 0.5, -1.0]] * 3)
         self.assertAllEqual(exists, [False] * 3)
         table.assign_slots(keys[:1], values[:1] * 10, slots[:1], RULE)
-        self.assertAllEqual(table.find_slots(keys, RULE)[0], [[10, 10], [4, 4], [10, 10]])
+        self.assertAllEqual(table.find_slots(keys, RULE)[0], [[10, 10], [3, 3], [10, 10]])
 
     def test_slots_are_found_and_assigned_in_a_function(self):
         table = Table(TableOptions("t", dim=2))

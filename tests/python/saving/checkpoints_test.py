@@ -6,10 +6,12 @@ Plain ones are in saving_test.py.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import pathlib
 import tempfile
+import weakref
 from typing import Any
 
 import keras
@@ -404,6 +406,48 @@ class DamageTest(CheckpointTestCase):
         module.v.clear()
         checkpoint.restore(path)
         self.assertAllEqual(module.v.lookup([2, 1]), [[3.0, 4.0], [1.0, 2.0]])
+
+    def test_splits_by_size_of_layers_whose_table_is_not_saved_are_refused(self):
+        policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=4096)
+        options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
+        layer = tf_embed.tfra.keras.layers.Embedding(2, checkpoint=False, name="mine")
+        model = keras.Sequential([keras.Input([1], dtype="int64"), layer, keras.layers.Dense(1)])
+        checkpoint = tf.train.Checkpoint(m=model)
+        with self.assertRaisesRegex(ValueError, "can't be saved with .*MaxShardSizePolicy"):
+            checkpoint.save(self.folder() + "/ckpt", options=options)
+        checkpoint.restore(checkpoint.save(self.folder() + "/ckpt")).assert_consumed()
+
+    def test_options_of_another_save_in_a_callers_frame_refuse_nothing(self):
+        policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=4096)
+        options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
+        others = tf.saved_model.SaveOptions(experimental_sharding_callback=policy)
+        folder, v = self.folder(), tf_embed.Variable(dim=2, name="mine")
+        checkpoint = tf.train.Checkpoint(v=v)
+        checkpoint.save(folder + "/ckpt")
+        tf.function(lambda: checkpoint.write(folder + "/write"))()
+        tf.saved_model.save(v, folder + "/model")
+        del options, others
+
+        # AutoGraph puts its own objects into the locals of a function.
+        @tf.function
+        def save_in_a_loop() -> None:
+            for i in range(2):
+                if i == 1:
+                    path = checkpoint.write(folder + "/loop")
+            return path
+
+        save_in_a_loop()
+
+    def test_a_save_keeps_no_objects_of_the_caller_alive(self):
+        class Big:
+            pass
+
+        big = Big()
+        ref = weakref.ref(big)
+        tf.train.Checkpoint(v=tf_embed.Variable(dim=2)).save(self.folder() + "/ckpt")
+        del big
+        gc.collect()
+        self.assertIsNone(ref())
 
 
 class SavedModelTest(CheckpointTestCase):

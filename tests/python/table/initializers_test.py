@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import keras
@@ -15,6 +17,7 @@ from absl.testing import parameterized
 from reference import EXTREME_KEYS
 
 import tf_embed
+from tf_embed.table.initializers import with_own_seed
 
 KEYS = EXTREME_KEYS["int64"] + list(range(2, 42))
 FLOATING = ("float32", "float16", "bfloat16", "float64")
@@ -297,7 +300,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "a row for each key"):
             lookup(tf.constant([5, 6], tf.int64))
 
-    def test_a_callable_is_called_for_the_distinct_keys_of_a_batch(self):
+    def test_a_callable_is_called_for_each_batch_of_new_keys(self):
         shapes = []
 
         def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
@@ -306,20 +309,71 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
 
         v = tf_embed.Variable(dim=2, initializer=draw)
         v.upsert([5], [[-1.0, -1.0]])
-        self.assertAllEqual(v.lookup([7, 5, 7, 8]), [[0, 1], [-1, -1], [0, 1], [4, 5]])
-        self.assertEqual(shapes, [(3, 2)])
+        self.assertAllEqual(v.lookup([7, 5, 7, 8]), [[0, 1], [-1, -1], [0, 1], [2, 3]])
+        self.assertEqual(shapes, [(2, 2)])
         self.assertEqual(int(v.size()), 1)
 
-    def test_a_key_whose_row_is_removed_meanwhile_has_a_drawn_row(self):
+    @parameterized.parameters(
+        (None, "SGD", False),
+        (None, "Nadam", True),
+        (tf_embed.TablePolicy(max_rows=9), "SGD", True),
+    )
+    def test_no_row_is_drawn_for_present_keys_unless_rows_expire(self, policy, optimizer, graph):
+        counts = []
+
+        def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
+            tf.py_function(lambda count: counts.append(int(count)), [shape[0]], [])
+            return tf.ones(shape, dtype)
+
+        layer = tf_embed.layers.DynamicEmbedding(2, combiner="sum", initializer=draw, policy=policy)
+        layer.build()
+        v = layer.variable
+        keys, rows = tf.constant([[5, 6]], tf.int64), tf.fill([1, 2, 2], 3.0)
+        v.upsert(keys, rows)
+        wrapped = tf_embed.DynamicEmbeddingOptimizer(getattr(keras.optimizers, optimizer)(1.0))
+
+        def run() -> None:
+            v.lookup(keys)
+            layer(keys)
+            v.table.find_or_insert(keys)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf_embed.embedding_lookup(v, keys, training=True))
+            wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+
+        (tf.function(run) if graph else run)()
+        self.assertEqual(sum(counts), 0)
+        self.assertLess(float(tf.reduce_max(v.lookup(keys))), 3.0)
+
+    @parameterized.parameters("float32", "float16", "bfloat16", "int32")
+    def test_drawn_rows_come_with_present_ones_and_pass_gradients_on(self, dtype):
+        v = tf_embed.Variable(
+            dim=2, value_dtype=dtype, initializer=lambda shape, dtype: 2 * tf.ones(shape, dtype)
+        )
+        v.upsert([5], [[-1, -1]])
+        for lookup in (v.lookup, tf.function(v.lookup)):
+            self.assertAllEqual(
+                lookup(tf.constant([5, 6, 6], tf.int64)), [[-1, -1], [2, 2], [2, 2]]
+            )
+        if dtype != "int32":
+            with tf.GradientTape() as tape:
+                rows = tf_embed.embedding_lookup(v, [5, 6, 6])
+            (gradient,) = tape.gradient(rows, v.trainable_variables)
+            self.assertAllEqual(gradient.indices, [5, 6, 6])
+            self.assertAllEqual(gradient.values, tf.ones([3, 2]))
+
+    def test_a_key_whose_row_leaves_meanwhile_has_a_drawn_row_if_rows_expire(self):
         def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
             v.remove([5])  # as another thread may, after the draw has begun
             return tf.ones(shape, dtype)
 
-        v = tf_embed.Variable(dim=2, initializer=draw)
-        layer = tf_embed.layers.DynamicEmbedding(2, combiner="sum", initializer=draw)
-        for find in (v.lookup, lambda keys: v.table.find_or_insert(tf.constant(keys, tf.int64))[0]):
-            v.upsert([5], [[-1.0, -1.0]])
-            self.assertAllEqual(find([5, 6]), [[1.0, 1.0]] * 2)
+        options = {"initializer": draw, "policy": tf_embed.TablePolicy(ttl_seconds=1000)}
+        v = tf_embed.Variable(dim=2, **options)
+        layer = tf_embed.layers.DynamicEmbedding(2, combiner="sum", **options)
+        v.upsert([5], [[-1.0, -1.0]])
+        self.assertAllEqual(v.lookup([5, 6]), [[-1.0, -1.0], [1.0, 1.0]])
+        v.upsert([5], [[-1.0, -1.0]])
+        rows, _ = v.table.find_or_insert(tf.constant([5, 6], tf.int64))
+        self.assertAllEqual(rows, [[1.0, 1.0]] * 2)
         layer.build()
         v = layer.variable
         v.upsert([5], [[-1.0, -1.0]])
@@ -393,6 +447,39 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=2, initializer=make(**options))
         keys = tf.constant([1, 2], tf.int64)
         self.assertAllEqual(tf.function(v.lookup)(keys), v.lookup(keys))
+
+    def test_an_initializer_of_tensorflow_takes_a_seed_of_numpy(self):
+        seeds = (3, np.int64(3), np.array(3))
+        rows = [rows_of(tf.random_normal_initializer(seed=seed)) for seed in seeds]
+        self.assertAllEqual(rows[1:], rows[:1] * 2)
+
+    def test_an_unseeded_initializer_of_tensorflow_follows_its_global_seed(self):
+        def seeds() -> list[int]:
+            tf.random.set_seed(1)
+            found = [with_own_seed(tf.random_normal_initializer()).seed for _ in range(2)]
+
+            @tf.function
+            def traced() -> None:
+                found.append(with_own_seed(tf.random_normal_initializer()).seed)
+
+            traced()
+            return found
+
+        first = seeds()
+        self.assertEqual(seeds(), first)
+        self.assertLen(set(first), 3)
+        tf.random.set_seed(1)
+        fixed = keras.initializers.RandomNormal(seed=first[0])
+        self.assertAllEqual(rows_of(tf.random_normal_initializer()), rows_of(fixed))
+
+    def test_without_a_global_seed_tensorflows_unseeded_initializers_differ(self):
+        program = (
+            "import tensorflow as tf; from tf_embed.table.initializers import with_own_seed; "
+            "print(*(with_own_seed(tf.random_normal_initializer()).seed for _ in range(2)))"
+        )
+        # In a process of its own, because TestCase sets the seed.
+        ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+        self.assertLen(set(ran.stdout.split()), 2)
 
     def test_uniform_integers_of_tensorflow_are_drawn_by_it(self):
         uniform = tf.random_uniform_initializer(0, 10)

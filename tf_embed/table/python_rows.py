@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of absent keys for a table's ops, if Python draws them and not the table."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_embed.ops import table_ops
+from tf_embed.table.initializers import drawn_rows
+from tf_embed.table.table_options import TableOptions
+
+
+def defaults(
+    handle: tf.Tensor,
+    options: TableOptions,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    empty: tf.Tensor,
+    padding: table_ops.Padding | None,
+) -> tf.Tensor:
+    """The `defaults` argument of an op that makes absent keys have rows that Python draws.
+
+    A row is drawn for each new key. If rows expire, it is drawn for present keys too, because to
+    the op a row may be absent that a lookup finds.
+
+    Args:
+        handle: The table's resource.
+        options: Its options.
+        keys: Any shape.
+        owners: Their shards, as the ops take them.
+        empty: The argument if no rows are drawn.
+        padding: None, or a key that is never looked up, so no row is drawn for it.
+
+    Returns:
+        keys.shape + [dim], or `empty`.
+    """
+    skipped = None
+    if options.policy is None or options.policy.ttl_seconds is None:
+        _, skipped = table_ops.find(handle, keys, owners, empty, None, dim=options.dim)
+    if padding is not None:
+        is_padding = tf.equal(keys, tf.constant(padding, keys.dtype))
+        skipped = is_padding if skipped is None else tf.logical_or(skipped, is_padding)
+    rows = _drawn(options, keys, skipped)
+    return empty if rows is None else rows
+
+
+def put_in(options: TableOptions, keys: tf.Tensor, rows: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
+    """Gives the keys that a lookup did not find their rows.
+
+    Args:
+        options: Of the table.
+        keys: Any shape.
+        rows: The rows that the lookup gave, keys.shape + [dim]; zeros for absent keys.
+        exists: Which keys are present, keys.shape.
+
+    Returns:
+        The rows. Their gradient is that of `rows`, also for absent keys.
+    """
+    drawn = _drawn(options, keys, exists)
+    if drawn is None:
+        return rows
+    if options.value_dtype.is_floating:
+        # The sum hands the gradients of absent keys on to the lookup, which a tf.where would not.
+        return rows + tf.stop_gradient(drawn)
+    return tf.where(exists[..., tf.newaxis], rows, drawn)
+
+
+def _drawn(options: TableOptions, keys: tf.Tensor, skipped: tf.Tensor | None) -> tf.Tensor | None:
+    kind = {"dim": options.dim, "value_dtype": options.value_dtype, "name": options.name}
+    return drawn_rows(options.initializer, keys, skipped, **kind)
