@@ -132,6 +132,9 @@ class AttributesTest(parameterized.TestCase):
         for words in ("a", tf.constant("a")):
             with self.assertRaisesRegex(ValueError, "`weights` must have numbers of int64 for"):
                 other.set_weights([words, *weights[1:]])
+        sparse = [tf.sparse.from_dense(weight) if weight.shape else weight for weight in weights]
+        with self.assertRaisesRegex(ValueError, "`weights` must have numbers of float32 for"):
+            other.set_weights([sparse[0] + 1, *sparse[1:]])
         with self.assertRaisesRegex(ValueError, "`weights` must have numbers of float32 for"):
             other.set_weights([np.int64(7), "a", *weights[2:]])
         self.assertEqual(int(other.iterations), 3)
