@@ -31,9 +31,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     As with Keras, the model must be built before `fit`, and training resumes at the beginning of an
     epoch. With a number for `save_freq`, the batches of that epoch that were trained before the
-    backup are trained again. All workers pass the same shared folder. Backups of Keras's own
-    callback are not read. On a local disk, a backup is synced before the previous one is removed,
-    so it also survives a crash of the machine.
+    backup are trained again. A later `fit` of the same model begins at that epoch too. All workers
+    pass the same shared folder. Backups of Keras's own callback are not read. On a local disk, a
+    backup is synced before the previous one is removed, so it also survives a crash of the machine.
 
     Args:
         backup_dir: The folder for backups of this training, on any file system that TensorFlow
@@ -92,10 +92,13 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         backup.on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Sets the epoch of the backups that Keras writes after batches."""
+        """Sets the epoch of the backups that Keras writes after batches, and counts from 0."""
         if self.save_freq != "epoch":
             # Keras sets it when the epoch before ends, which may have been in another `fit`.
             super().on_epoch_end(epoch - 1)
+            # Keras starts at batch 0, as if it were over, and so counts one batch too few if the
+            # first execution has several.
+            self._last_batch_seen = -1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Commits a backup if Keras has written one."""

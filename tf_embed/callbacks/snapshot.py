@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
+from tf_embed.callbacks.batch_count import BatchCount
 from tf_embed.snapshots import Snapshots
 from tf_embed.snapshots.sources import chosen_sources, tables_in
 
@@ -72,7 +73,7 @@ class Snapshot(keras.callbacks.Callback):
         self._given = chosen_sources(tables, "tables")
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot
-        self._in_epoch = 0  # batches since the epoch began
+        self._batches = BatchCount()
         self._saved = 0  # snapshots of this training
         self._last: str | None = None
 
@@ -83,14 +84,16 @@ class Snapshot(keras.callbacks.Callback):
         self._last = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Resets the count of the epoch's batches."""
-        self._in_epoch = 0
+        """Begins to count an epoch's batches."""
+        self._batches.begin_epoch(self.model)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Begins to count batches."""
+        self._batches.begin(batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Saves a snapshot if `every_n_batches` batches have passed."""
-        # By `batch`: with `steps_per_execution`, Keras calls this once for several batches.
-        self._seen += batch + 1 - self._in_epoch
-        self._in_epoch = batch + 1
+        self._seen += self._batches.end(batch, self.model, self.params)
         if self._seen >= self._every:
             self._save()
 

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.callbacks.batch_count import BatchCount
 from tf_embed.snapshots.sources import sources_of, tables_in
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import memory_report
@@ -68,7 +69,7 @@ class TableMetrics(keras.callbacks.Callback):
         self._every = validation.positive_int(every, "every")
         self._writers: dict[str, Any] = {}
         self._seen = 0  # batches of training, in all epochs and calls of fit
-        self._before_epoch = 0
+        self._batches = BatchCount()
         self._training = _Interval()
         self._epoch = _Interval()
         self._evaluation = _Interval()
@@ -81,15 +82,16 @@ class TableMetrics(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Starts an epoch's interval."""
-        self._before_epoch = self._seen
+        self._batches.begin_epoch(self.model)
         self._epoch.begin(self._tables(), self._seen)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Begins to count batches."""
+        self._batches.begin(batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Writes if it is time, and puts the hit rate into the logs."""
-        # By `batch`: with `steps_per_execution`, Keras calls this once for several batches. The
-        # last call of an epoch may count more of them than there are.
-        steps = (self.params or {}).get("steps")
-        self._seen = self._before_epoch + (batch + 1 if steps is None else min(batch + 1, steps))
+        self._seen += self._batches.end(batch, self.model, self.params)
         if self._seen - self._training.step >= self._every:
             self._write(self._training, "train", self._seen)
         self._training.put_rate(logs)

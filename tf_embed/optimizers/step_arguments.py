@@ -140,8 +140,11 @@ def assign_all(variables: list[Any], weights: Any) -> None:
     values = []
     for variable, weight in zip(variables, weights, strict=True):
         try:
-            values.append(tf.convert_to_tensor(weight, variable.dtype))
-        except (TypeError, ValueError) as error:
+            # Keras casts tensors of another dtype, which TensorFlow alone would refuse. Keras alone
+            # would leave a sparse tensor as it is.
+            cast = keras.ops.convert_to_tensor(weight, variable.dtype)
+            values.append(tf.convert_to_tensor(cast))
+        except (TypeError, ValueError, tf.errors.UnimplementedError) as error:
             raise ValueError(
                 f"`weights` must have numbers of {variable.dtype} for {variable.path!r}. "
                 f"Received: {shown(weight)}"

@@ -159,9 +159,9 @@ class TableTrainer(tf.Module):
         check_optimizer(optimizer)
         options = anchor.table.options
         # exclude_from_weight_decay is public in Keras, but its result is not. It is by identity or
-        # by name, which is the path, as of the tf.Variable that Keras asks about otherwise.
-        decay = optimizer._use_weight_decay(_Named(anchor.path))
-        decay = decay and (is_own or optimizer._use_weight_decay(anchor))
+        # by name. For a new anchor Keras may have no identity yet.
+        key = f"tf_embed: {anchor.path}" if is_own else optimizer._var_key(anchor)
+        decay = optimizer._use_weight_decay(_StandIn(anchor.path, key))
         rows = None
         if isinstance(anchor.table, ServerTable):
             _check_on_servers(optimizer, options.name)
@@ -517,12 +517,18 @@ def max_counter_of(optimizer: Any) -> list[Any]:
         ]
 
 
-class _Named:
-    """A stand-in for a variable of this name: a traced step that runs again can't make one."""
+class _StandIn:
+    """The tf.Variable of a path, as Keras asks about it: a traced step that runs again makes none.
 
-    def __init__(self, name: str) -> None:
-        self.name = self.path = name
-        self._unique_id = f"tf_embed: {name}"  # by which Keras remembers its answer
+    Args:
+        path: The path of the Keras variable.
+        key: The identity, by which Keras also remembers its answer.
+    """
+
+    def __init__(self, path: str, key: Any) -> None:
+        self.path = path
+        self.name = f"{path}:0"  # a name in TensorFlow ends with the number of an output
+        self._unique_id = key
 
 
 def in_own_thread(make: Callable[[], Any]) -> Any:

@@ -150,6 +150,18 @@ class BackupAndRestoreTest(parameterized.TestCase):
             fit(compiled(), callback, Stop(0, 2))
         self.assertEqual(fit(compiled(), callback), [0, 1, 2, 3])
 
+    def test_a_number_of_batches_counts_those_of_an_execution(self):
+        model, at = compiled(), []
+        model.compile(model.optimizer, "mse", steps_per_execution=3)
+        save_weights = model.save_weights
+        with mock.patch.object(model, "save_weights") as saves:
+            saves.side_effect = lambda *args, **options: (
+                at.append(int(model.optimizer.iterations)),
+                save_weights(*args, **options),
+            )
+            fit(model, self.callback(save_freq=3))
+        self.assertEqual(at, [3, 6, 9, 12])
+
     def test_a_missing_backup_is_an_error(self):
         with self.assertRaises(Killed):
             fit(compiled(), self.callback(), Stop(2))

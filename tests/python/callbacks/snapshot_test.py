@@ -69,12 +69,40 @@ class SnapshotTest(parameterized.TestCase):
         Snapshots(self.path, other).load("snapshot-000006")
         self.assertEqual(rows_of(other), rows_of(model))
 
-    def test_it_counts_the_batches_of_an_execution(self):
+    @parameterized.parameters(
+        # Batches of an epoch, the dataset, and the batches that training has had at each snapshot.
+        (20, "arrays", [12, 24, 36, 40]),
+        (10, "arrays", [14, 28, 40, 54, 60]),
+        (10, "unknown", [14, 28, 40, 54, 60]),
+        (10, "repeated", [12, 24, 36, 48, 60, 72]),  # Keras trains 12 batches of an epoch
+    )
+    def test_it_counts_the_batches_of_an_execution(self, steps, kind, expected):
         model = model_of()
         model.compile("sgd", "mse", steps_per_execution=4)
-        self.fit(model, tf_embed.callbacks.Snapshot(self.path, every_n_batches=12, keep=None))
-        names = [info.name for info in Snapshots(self.path, model).list_snapshots()]
-        self.assertLen(names, 4)  # after 12, 24, 36 and 40 batches
+        saves = tf_embed.callbacks.Snapshot(self.path, every_n_batches=12, keep=None)
+        at = []
+        save = saves._save
+        saves._save = lambda: (at.append(int(model.optimizer.iterations)), save())
+        data = tf.data.Dataset.from_tensor_slices((self.ids, self.y)).batch(32).take(steps)
+        options = {}
+        if kind == "repeated":
+            data, options = data.repeat(), {"steps_per_epoch": steps}
+        elif kind == "unknown":
+            data = data.filter(lambda *batch: True)
+        epochs = 2 if steps == 20 else 6
+        model.fit(data, epochs=epochs, callbacks=[saves], verbose=0, **options)
+        self.assertEqual(at, expected)
+
+    def test_it_counts_the_batches_of_an_epoch_that_goes_on(self):
+        model = model_of()
+        saves = tf_embed.callbacks.Snapshot(self.path, every_n_batches=2, keep=None)
+        saves.set_model(model)
+        saves.on_train_begin()
+        saves.on_epoch_begin(3)
+        for batch, names in ((900, 0), (901, 1), (902, 1), (903, 2)):
+            saves.on_train_batch_begin(batch)
+            saves.on_train_batch_end(batch)
+            self.assertLen(Snapshots(self.path, model).list_snapshots(), names)
 
     def test_it_keeps_the_last_and_goes_on_with_their_numbers(self):
         model = model_of(policy=TRACKED)

@@ -103,6 +103,37 @@ class TableMetricsTest(tf.test.TestCase, parameterized.TestCase):
         model.fit(IDS, LABELS, 8, verbose=0, callbacks=[metrics])
         self.assertEqual(scalars(folder / "train")["items/rows"][-1][0], 18)
 
+    @parameterized.parameters(
+        ("repeated", [8, 8, 16, 16]),  # Keras trains 8 batches, not 6
+        ("unknown", [6, 6, 12, 12]),
+    )
+    def test_it_counts_the_batches_that_an_epoch_had(self, kind, steps):
+        folder = self.folder()
+        model = model_of(steps_per_execution=4)
+        data = tf.data.Dataset.from_tensor_slices((IDS, LABELS)).batch(8)
+        options = {}
+        if kind == "repeated":
+            data, options = data.repeat(), {"steps_per_epoch": 6}
+        else:
+            data = data.filter(lambda *batch: True)
+        metrics = TableMetrics(log_dir=folder, every=5)
+        model.fit(data, epochs=2, verbose=0, callbacks=[metrics], **options)
+        found = [step for step, _ in scalars(folder / "train")["items/rows"]]
+        self.assertEqual(found, steps)
+
+    def test_it_counts_the_batches_of_an_epoch_that_goes_on(self):
+        folder = self.folder()
+        metrics = TableMetrics(log_dir=folder, every=2)
+        metrics.set_model(model_of())
+        metrics.on_train_begin()
+        metrics.on_epoch_begin(3)
+        for batch in (900, 901, 902):
+            metrics.on_train_batch_begin(batch)
+            metrics.on_train_batch_end(batch)
+        metrics.on_epoch_end(3)
+        metrics.on_train_end()
+        self.assertEqual([step for step, _ in scalars(folder / "train")["items/rows"]], [2, 3])
+
     def test_evaluation_is_written_apart(self):
         folder = self.folder()
         model, metrics = model_of(), TableMetrics(log_dir=folder, every=1)

@@ -85,7 +85,14 @@ class WeightDecayTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(
         way=("wrapper", "own"),
-        names=(["items"], ["my_items/embed"], ["^my_items/embeddings:0$"], ["other"]),
+        names=(
+            ["items"],
+            ["my_items/embed"],
+            ["my_items/embeddings:0$"],
+            ["^embeddings"],
+            ["embeddings$"],
+            ["other"],
+        ),
     )
     def test_names_are_those_that_keras_matches(self, way, names):
         def decayed(make: Any, option: Any, wrapped: bool) -> Any:

@@ -123,8 +123,18 @@ class AttributesTest(parameterized.TestCase):
         self.assertEqual(int(other.iterations), 3)
         for left, right in zip(other.variables, weights, strict=True):
             np.testing.assert_array_equal(left, right)
+        for dtype in ("int32", "float64"):  # as Keras's own `set_weights`
+            other.set_weights([tf.cast(weight + 1, dtype) for weight in weights])
+            self.assertEqual(int(other.iterations), 4)
+        other.set_weights(weights)
         with self.assertRaisesRegex(ValueError, "`weights` must have an array of the shape of"):
             other.set_weights([*weights[:-1], np.zeros([9])])
+        for words in ("a", tf.constant("a")):
+            with self.assertRaisesRegex(ValueError, "`weights` must have numbers of int64 for"):
+                other.set_weights([words, *weights[1:]])
+        sparse = [tf.sparse.from_dense(weight) if weight.shape else weight for weight in weights]
+        with self.assertRaisesRegex(ValueError, "`weights` must have numbers of float32 for"):
+            other.set_weights([sparse[0] + 1, *sparse[1:]])
         with self.assertRaisesRegex(ValueError, "`weights` must have numbers of float32 for"):
             other.set_weights([np.int64(7), "a", *weights[2:]])
         self.assertEqual(int(other.iterations), 3)
