@@ -192,6 +192,8 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual((first["steps"], first["as_saved"]), (0, [True, True]))
             self.assertEqual(second["steps"], 40)
             self.assertEqual(second["as_saved"], [False, False])  # servers have kept newer rows
+            self.assertGreater(second["saved_slots"], 0.0)
+            self.assertGreater(second["slots"], second["saved_slots"])  # and slots
 
             made.start_chief("train", folder, "40", "wait", "run_id=a")
             wait_for(self.folder / "begun")
@@ -210,7 +212,9 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
 
             # Another run finds no rows of this one on the servers, and restores a checkpoint.
             self.run_chief(made, "train", folder, "9", "run_id=b")
-            self.assertEqual(self.begun(made)[-1]["as_saved"], [True, True])
+            last = self.begun(made)[-1]
+            self.assertEqual(last["as_saved"], [True, True])
+            self.assertAllClose(last["slots"], last["saved_slots"])
         loaded = tf_embed.layers.DynamicEmbedding(server_programs.DIM, name="items")
         loaded.build([None])
         snapshots = tf_embed.Snapshots(self.folder / "checkpoints", loaded)

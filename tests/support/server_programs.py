@@ -425,24 +425,25 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     data = tf.data.Dataset.from_tensor_slices((of_ids, target.astype(np.float32))).batch(64)
     variable = model.get_layer("items").variable
 
-    def as_saved() -> list[bool]:
-        """Of each server, whether it has just the rows of the newest checkpoint."""
+    def compared() -> dict[str, Any]:
+        """The rows and slots of each server, against those of the newest checkpoint."""
         saved = tf_embed.Variable(dim=DIM)
         snapshots = tf_embed.Snapshots(os.path.join(folder, "checkpoints"), saved)
-        if not os.path.isdir(snapshots.path):
-            return []
         snapshots.load(snapshots.latest() or "")
-        same = []
-        for part in variable.table.parts:
-            keys, rows = part.export()[:2]
-            same.append(bool(tf.reduce_all(saved.lookup(keys) == rows)))
-        return same
+        parts = [part.export() for part in variable.table.parts]
+        return {
+            "sizes": [int(one.keys.shape[0]) for one in parts],
+            "as_saved": [
+                bool(tf.reduce_all(saved.lookup(one.keys) == one.values)) for one in parts
+            ],
+            # Sums of squared gradients, which only grow.
+            "slots": sum(float(tf.reduce_sum(one.slots)) for one in parts),
+            "saved_slots": float(tf.reduce_sum(saved.table.export().slots)),
+        }
 
     class Stop(keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
-            sizes = [int(part.size()) for part in variable.table.parts]
-            said = {"sizes": sizes, "as_saved": as_saved(), "steps": trainer.steps}
-            print(json.dumps(said), flush=True)
+            print(json.dumps({**compared(), "steps": trainer.steps}), flush=True)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if stop and stop[0] != "wait" and trainer.steps >= int(stop[0]):
