@@ -170,6 +170,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
     def test_results_equal_those_of_keras(self) -> None:
         with self.cluster(workers=1, servers=1) as made:
             found = self.run_chief(made, "results")
+            printed = made.log("chief", 0)
         names = ["a_loss", "a_mae", "b_loss", "loss", "seen"]
         self.assertEqual(found["outputs, verbose"], names)
         self.assertEqual(found["classes, verbose"], ["f1", "loss"])
@@ -180,6 +181,11 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(set(there), set(here))
                 for name, value in here.items():
                     self.assertAllClose(there[name], value, msg=f"{what} {name}")
+        self.assertIn("is updated in a condition, a loop or a tf.function of a layer", printed)
+        inner = found["inner graphs"]
+        self.assertAllClose(inner.pop("loss"), found["loss of Keras"])
+        self.assertEqual(inner, {"seen_0": [0.0], "seen_1": [0.0]})
+        self.assertEqual(found["inner calls"], [3.0, 3.0])  # one on the chief, and two steps
 
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)

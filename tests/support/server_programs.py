@@ -298,6 +298,28 @@ class _Seen(keras.layers.Layer):
         return x
 
 
+class _SeenWithin(keras.layers.Layer):
+    """A layer that updates its metric and a state of its own in an inner graph."""
+
+    def __init__(self, is_condition: bool) -> None:
+        super().__init__()
+        self.is_condition = is_condition
+
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.seen = keras.metrics.Mean(name=f"seen_{int(self.is_condition)}")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        def updated() -> tf.Tensor:
+            self.seen.update_state(x)
+            self.calls.assign_add(1.0)
+            return keras.ops.copy(x)
+
+        if self.is_condition:
+            return keras.ops.cond(keras.ops.any(x > 0), updated, lambda: x)
+        return tf.function(updated)()
+
+
 def results(strategy: Any) -> Any:
     """The results of models with several outputs, metrics of layers, and vectors as metrics.
 
@@ -326,6 +348,13 @@ def results(strategy: Any) -> Any:
         model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
         return model
 
+    def of_inner_graphs() -> keras.Model:
+        number = keras.Input([1])
+        seen = _SeenWithin(is_condition=False)(_SeenWithin(is_condition=True)(number))
+        model = keras.Model(number, keras.layers.Dense(1, kernel_initializer="ones")(seen))
+        model.compile("sgd", "mse")
+        return model
+
     def listed(values: dict[str, Any]) -> dict[str, Any]:
         return {name: np.asarray(value).tolist() for name, value in values.items()}
 
@@ -344,6 +373,16 @@ def results(strategy: Any) -> Any:
         if what == "outputs":
             layer = next(one for one in there.layers if isinstance(one, _Seen))
             found["calls"] = float(layer.calls.numpy())
+    data = tf.data.Dataset.from_tensor_slices((numbers, numbers)).batch(2)
+    here = of_inner_graphs().fit(data, shuffle=False, verbose=0).history
+    with strategy.scope():
+        there = of_inner_graphs()
+    found["inner graphs"] = (
+        tf_embed.distributed.ParameterServerTrainer(there).fit(data, verbose=0).history
+    )
+    found["loss of Keras"] = here["loss"]
+    layers = [one for one in there.layers if isinstance(one, _SeenWithin)]
+    found["inner calls"] = [float(one.calls.numpy()) for one in layers]
     return found
 
 

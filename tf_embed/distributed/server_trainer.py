@@ -88,7 +88,8 @@ class ParameterServerTrainer:
 
     Metrics must have additive states, such as those of means, sums and confusion matrices. Each
     step returns its contribution, and the chief sums the contributions. A layer must update its
-    metrics outside of loops and conditions.
+    metrics outside of loops, conditions and tf.functions. Other updates are not counted, and a
+    warning is logged.
 
     Args:
         model: A compiled model that was made, built and compiled in the scope of the strategy.
