@@ -155,6 +155,14 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found["names"], [["loss"], ["error", "loss"], ["error", "loss"]])
         self.assertEqual(found["steps"], 4)
 
+    def test_a_new_chief_of_a_program_that_compiles_again_goes_on(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            killed = made.run_chief("compiles_again", str(self.folder), "10", "run_id=a")
+            self.assertEqual(killed, -9, made.log("chief", 0))
+            found = self.run_chief(made, "compiles_again", str(self.folder), "run_id=a")
+            self.assertIn("was written with another optimizer than", made.log("chief", 0))
+        self.assertEqual(found, {"trained": [[], [], [2]], "steps": 12})
+
     def test_a_callback_stops_training(self) -> None:
         with self.cluster(workers=1, servers=1) as made:
             found = self.run_chief(made, "stops", str(self.folder))

@@ -440,6 +440,38 @@ def compiles(strategy: Any) -> Any:
     return {"trained": trained, "names": names, "steps": int(model.optimizer.iterations.numpy())}
 
 
+def compiles_again(strategy: Any, folder: str, *killed: str) -> Any:
+    """The model is compiled again with an optimizer of other variables.
+
+    Args:
+        strategy: The strategy.
+        folder: The folder of checkpoints.
+        killed: The number of steps after which this process kills itself, if any.
+    """
+    with strategy.scope():
+        ids = keras.Input([3], dtype="int64")
+        rows = tf_embed.layers.DynamicEmbedding(DIM, combiner="sum", optimizer="sgd")(ids)
+        model = keras.Model(ids, keras.layers.Dense(1)(rows))
+        model.compile("sgd", "mse")
+    trainer = tf_embed.distributed.ParameterServerTrainer(
+        model, checkpoint_dir=os.path.join(folder, "checkpoints")
+    )
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if killed and trainer.steps == int(killed[0]):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    trained = []
+    for epochs in (1, 2, 3):
+        if epochs == 2:
+            with strategy.scope():
+                model.compile("adam", "mse")
+        history = trainer.fit(_batches(4), epochs=epochs, callbacks=[Kill()], verbose=0)
+        trained.append(history.epoch)
+    return {"trained": trained, "steps": trainer.steps}
+
+
 def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     """Trains a model with dense variables, from the step of the last chief.
 
