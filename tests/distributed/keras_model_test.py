@@ -286,6 +286,39 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
             self.assertIsNone(joint_steps._ids_of_layers(model))
             self.assertAllEqual(joint_steps.joint_step(model, model, False)(batch), expected)
 
+    @parameterized.product(
+        kind=(keras.callbacks.BackupAndRestore, tf_embed.callbacks.BackupAndRestore),
+        first_ends=(True, False),
+    )
+    def test_workers_make_backups_together_in_each_fit(self, kind, first_ends):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        backups = [kind(folder, save_freq=5) for _ in range(2)]  # of the chief and of a follower
+        saved = []
+        for fit in range(3):
+            own = self.enterContext(tempfile.TemporaryDirectory())
+            callbacks = [backups[0], keras_model._Follower(backups[1], own)]
+            models = [mock.Mock(built=True, optimizer=None) for _ in callbacks]
+            for one, model in zip(callbacks, models, strict=True):
+                one.set_model(model)
+                one.on_train_begin()
+            for epoch in range(2):
+                for one in callbacks:
+                    one.on_epoch_begin(epoch)
+                for batch in range(7):
+                    for one in callbacks:
+                        one.on_train_batch_end(batch)
+                    counts = [one.save_weights.call_count for one in models]
+                    self.assertEqual(counts[0], counts[1], (fit, epoch, batch))
+                if fit == 0 and not first_ends:
+                    break
+                for one in callbacks:
+                    one.on_epoch_end(epoch)
+            else:
+                for one in callbacks:
+                    one.on_train_end()
+            saved.append(counts[0])
+        self.assertEqual(saved, [2, 3, 3] if first_ends else [1, 3, 3])
+
     @pytest.mark.smoke
     def test_keras_has_the_hook(self):
         # If it fails, Keras has changed: see `_maybe_symbolic_build` in keras_model.py.

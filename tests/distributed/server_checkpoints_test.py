@@ -67,6 +67,34 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.checkpoints(compiled(*widths), folder).restore()
 
+    @parameterized.parameters(("sgd", "adam"), ("adam", "sgd"), ("adam", "adam"))
+    def test_another_optimizer_begins_anew(self, first, second):
+        folder, model = self.folder(), compiled(50_000)
+        model.compile(first, "mse")
+        model.fit(tf.ones([2, 2]), tf.zeros([2, 50_000]), verbose=0)
+        self.checkpoints(model, folder).save(STATE)
+        other = compiled(50_000)
+        other.compile(second, "mse")
+        other.optimizer.build(other.trainable_variables)
+        warns = self.assertNoLogs if first == second else self.assertLogs
+        with warns(level="WARNING") as logged:
+            self.assertEqual(self.checkpoints(other, folder).restore(), STATE)
+        for one, expected in zip(other.variables, model.variables, strict=True):
+            self.assertAllEqual(one, expected)
+        self.assertEqual(int(other.optimizer.iterations), int(first == second))
+        if first != second:
+            words = "was written with another optimizer than .*, whose variables begin anew"
+            self.assertRegex(logged.output[0], words)
+
+    def test_a_file_without_the_places_of_the_optimizer_is_read(self):
+        folder, model = self.folder(), compiled(1)
+        self.checkpoints(model, folder).save(STATE)
+        (file,) = tf.io.gfile.glob(f"{folder}/dense/*.npz")
+        with np.load(file) as saved:
+            arrays = {name: saved[name] for name in saved.files if name != "optimizer"}
+        np.savez(file, **arrays)
+        self.assertEqual(self.checkpoints(compiled(1), folder).restore(), STATE)
+
     def test_a_file_of_a_chief_that_was_killed_is_passed_over(self):
         folder, model = self.folder(), compiled(1)
         checkpoints = self.checkpoints(model, folder)

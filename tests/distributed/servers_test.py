@@ -155,6 +155,14 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found["names"], [["loss"], ["error", "loss"], ["error", "loss"]])
         self.assertEqual(found["steps"], 4)
 
+    def test_a_new_chief_of_a_program_that_compiles_again_goes_on(self) -> None:
+        with self.cluster(workers=1, servers=1) as made:
+            killed = made.run_chief("compiles_again", str(self.folder), "10", "run_id=a")
+            self.assertEqual(killed, -9, made.log("chief", 0))
+            found = self.run_chief(made, "compiles_again", str(self.folder), "run_id=a")
+            self.assertIn("was written with another optimizer than", made.log("chief", 0))
+        self.assertEqual(found, {"trained": [[], [], [2]], "steps": 12})
+
     def test_a_callback_stops_training(self) -> None:
         with self.cluster(workers=1, servers=1) as made:
             found = self.run_chief(made, "stops", str(self.folder))
@@ -170,6 +178,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
     def test_results_equal_those_of_keras(self) -> None:
         with self.cluster(workers=1, servers=1) as made:
             found = self.run_chief(made, "results")
+            printed = made.log("chief", 0)
         names = ["a_loss", "a_mae", "b_loss", "loss", "seen"]
         self.assertEqual(found["outputs, verbose"], names)
         self.assertEqual(found["classes, verbose"], ["f1", "loss"])
@@ -180,6 +189,11 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(set(there), set(here))
                 for name, value in here.items():
                     self.assertAllClose(there[name], value, msg=f"{what} {name}")
+        self.assertIn("is updated in a condition, a loop or a tf.function of a layer", printed)
+        inner = found["inner graphs"]
+        self.assertAllClose(inner.pop("loss"), found["loss of Keras"])
+        self.assertEqual(inner, {"seen_0": [0.0], "seen_1": [0.0]})
+        self.assertEqual(found["inner calls"], [3.0, 3.0])  # one on the chief, and two steps
 
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
@@ -192,6 +206,8 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual((first["steps"], first["as_saved"]), (0, [True, True]))
             self.assertEqual(second["steps"], 40)
             self.assertEqual(second["as_saved"], [False, False])  # servers have kept newer rows
+            self.assertGreater(second["saved_slots"], 0.0)
+            self.assertGreater(second["slots"], second["saved_slots"])  # and slots
 
             made.start_chief("train", folder, "40", "wait", "run_id=a")
             wait_for(self.folder / "begun")
@@ -210,7 +226,9 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
 
             # Another run finds no rows of this one on the servers, and restores a checkpoint.
             self.run_chief(made, "train", folder, "9", "run_id=b")
-            self.assertEqual(self.begun(made)[-1]["as_saved"], [True, True])
+            last = self.begun(made)[-1]
+            self.assertEqual(last["as_saved"], [True, True])
+            self.assertAllClose(last["slots"], last["saved_slots"])
         loaded = tf_embed.layers.DynamicEmbedding(server_programs.DIM, name="items")
         loaded.build([None])
         snapshots = tf_embed.Snapshots(self.folder / "checkpoints", loaded)

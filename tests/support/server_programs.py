@@ -298,6 +298,28 @@ class _Seen(keras.layers.Layer):
         return x
 
 
+class _SeenWithin(keras.layers.Layer):
+    """A layer that updates its metric and a state of its own in an inner graph."""
+
+    def __init__(self, is_condition: bool) -> None:
+        super().__init__()
+        self.is_condition = is_condition
+
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.seen = keras.metrics.Mean(name=f"seen_{int(self.is_condition)}")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        def updated() -> tf.Tensor:
+            self.seen.update_state(x)
+            self.calls.assign_add(1.0)
+            return keras.ops.copy(x)
+
+        if self.is_condition:
+            return keras.ops.cond(keras.ops.any(x > 0), updated, lambda: x)
+        return tf.function(updated)()
+
+
 def results(strategy: Any) -> Any:
     """The results of models with several outputs, metrics of layers, and vectors as metrics.
 
@@ -326,6 +348,13 @@ def results(strategy: Any) -> Any:
         model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
         return model
 
+    def of_inner_graphs() -> keras.Model:
+        number = keras.Input([1])
+        seen = _SeenWithin(is_condition=False)(_SeenWithin(is_condition=True)(number))
+        model = keras.Model(number, keras.layers.Dense(1, kernel_initializer="ones")(seen))
+        model.compile("sgd", "mse")
+        return model
+
     def listed(values: dict[str, Any]) -> dict[str, Any]:
         return {name: np.asarray(value).tolist() for name, value in values.items()}
 
@@ -344,6 +373,16 @@ def results(strategy: Any) -> Any:
         if what == "outputs":
             layer = next(one for one in there.layers if isinstance(one, _Seen))
             found["calls"] = float(layer.calls.numpy())
+    data = tf.data.Dataset.from_tensor_slices((numbers, numbers)).batch(2)
+    here = of_inner_graphs().fit(data, shuffle=False, verbose=0).history
+    with strategy.scope():
+        there = of_inner_graphs()
+    found["inner graphs"] = (
+        tf_embed.distributed.ParameterServerTrainer(there).fit(data, verbose=0).history
+    )
+    found["loss of Keras"] = here["loss"]
+    layers = [one for one in there.layers if isinstance(one, _SeenWithin)]
+    found["inner calls"] = [float(one.calls.numpy()) for one in layers]
     return found
 
 
@@ -401,6 +440,38 @@ def compiles(strategy: Any) -> Any:
     return {"trained": trained, "names": names, "steps": int(model.optimizer.iterations.numpy())}
 
 
+def compiles_again(strategy: Any, folder: str, *killed: str) -> Any:
+    """The model is compiled again with an optimizer of other variables.
+
+    Args:
+        strategy: The strategy.
+        folder: The folder of checkpoints.
+        killed: The number of steps after which this process kills itself, if any.
+    """
+    with strategy.scope():
+        ids = keras.Input([3], dtype="int64")
+        rows = tf_embed.layers.DynamicEmbedding(DIM, combiner="sum", optimizer="sgd")(ids)
+        model = keras.Model(ids, keras.layers.Dense(1)(rows))
+        model.compile("sgd", "mse")
+    trainer = tf_embed.distributed.ParameterServerTrainer(
+        model, checkpoint_dir=os.path.join(folder, "checkpoints")
+    )
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if killed and trainer.steps == int(killed[0]):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    trained = []
+    for epochs in (1, 2, 3):
+        if epochs == 2:
+            with strategy.scope():
+                model.compile("adam", "mse")
+        history = trainer.fit(_batches(4), epochs=epochs, callbacks=[Kill()], verbose=0)
+        trained.append(history.epoch)
+    return {"trained": trained, "steps": trainer.steps}
+
+
 def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     """Trains a model with dense variables, from the step of the last chief.
 
@@ -425,24 +496,25 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     data = tf.data.Dataset.from_tensor_slices((of_ids, target.astype(np.float32))).batch(64)
     variable = model.get_layer("items").variable
 
-    def as_saved() -> list[bool]:
-        """Of each server, whether it has just the rows of the newest checkpoint."""
+    def compared() -> dict[str, Any]:
+        """The rows and slots of each server, against those of the newest checkpoint."""
         saved = tf_embed.Variable(dim=DIM)
         snapshots = tf_embed.Snapshots(os.path.join(folder, "checkpoints"), saved)
-        if not os.path.isdir(snapshots.path):
-            return []
         snapshots.load(snapshots.latest() or "")
-        same = []
-        for part in variable.table.parts:
-            keys, rows = part.export()[:2]
-            same.append(bool(tf.reduce_all(saved.lookup(keys) == rows)))
-        return same
+        parts = [part.export() for part in variable.table.parts]
+        return {
+            "sizes": [int(one.keys.shape[0]) for one in parts],
+            "as_saved": [
+                bool(tf.reduce_all(saved.lookup(one.keys) == one.values)) for one in parts
+            ],
+            # Sums of squared gradients, which only grow.
+            "slots": sum(float(tf.reduce_sum(one.slots)) for one in parts),
+            "saved_slots": float(tf.reduce_sum(saved.table.export().slots)),
+        }
 
     class Stop(keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
-            sizes = [int(part.size()) for part in variable.table.parts]
-            said = {"sizes": sizes, "as_saved": as_saved(), "steps": trainer.steps}
-            print(json.dumps(said), flush=True)
+            print(json.dumps({**compared(), "steps": trainer.steps}), flush=True)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if stop and stop[0] != "wait" and trainer.steps >= int(stop[0]):

@@ -11,7 +11,8 @@ With several workers, this module replaces these parts of Keras:
     logs                    metrics over the rows of all workers, with one all-reduce a step
     the gradient of a loss  weighted by the rows of a worker, so that batches of unequal size count
                             as they do in one process
-    saving                  only the chief's files are kept
+    saving                  only the chief's files are kept. Workers make backups together, by the
+                            counts of batches, which are private in Keras
 """
 
 from __future__ import annotations
@@ -102,15 +103,26 @@ class _Follower(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._own.on_train_batch_end(batch, logs)
+        self._copy_counts(self._own, self._chiefs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._own.on_epoch_begin(epoch, logs)
+        self._chiefs.on_epoch_begin(epoch, logs)
+        self._copy_counts(self._chiefs, self._own)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._own.on_epoch_end(epoch, logs)
+        self._copy_counts(self._own, self._chiefs)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._own.on_train_end(logs)
+
+    @staticmethod
+    def _copy_counts(
+        source: keras.callbacks.BackupAndRestore, target: keras.callbacks.BackupAndRestore
+    ) -> None:
+        # PRIVATE: the chief's callback keeps these counts from one `fit` to the next.
+        target._batches_seen_since_last_saving = source._batches_seen_since_last_saving
+        target._last_batch_seen = source._last_batch_seen
 
 
 class _SameStart(keras.callbacks.Callback):

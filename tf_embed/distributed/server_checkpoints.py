@@ -20,6 +20,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tf_embed.exchange.joint_calls import OneProcess
 from tf_embed.exchange.servers import Servers
@@ -36,6 +37,7 @@ _DENSE = "dense"  # the folder of the files of dense variables
 _PREFIX = "step_"
 _FILE = re.compile(rf"{_PREFIX}\d{{12,}}\.npz")
 _MOST_FRAME_BYTES = 2**16  # per array in the file, without the array's own data
+_MOST_TIMES = 8  # maximum size of the file, in sizes of the present dense variables
 
 
 @dataclasses.dataclass
@@ -86,10 +88,12 @@ class ServerCheckpoints:
         tf.io.gfile.makedirs(folder)
         contents = io.BytesIO()
         # Serialized as tensors, because NumPy's files have no bfloat16.
-        values = [np.asarray(tf.io.serialize_tensor(one.value)) for one in self._dense()]
+        dense = self._dense()
+        values = [np.asarray(tf.io.serialize_tensor(one.value)) for one in dense]
         arrays: dict[str, Any] = {
             f"value_{i}": np.frombuffer(one.item(), np.uint8) for i, one in enumerate(values)
         }
+        arrays["optimizer"] = np.asarray(self._places_of_optimizer(dense), np.int64)
         np.savez(contents, state=json.dumps(dataclasses.asdict(state)), **arrays)
         snapshot_ops.put_file(folder, f"{name}.npz", contents.getvalue())
         snapshots = self._snapshots()
@@ -106,6 +110,9 @@ class ServerCheckpoints:
     def restore(self) -> TrainingState | None:
         """Loads the newest checkpoint, with the rows of the servers that have none of this run.
 
+        The state of the model's optimizer begins anew if the checkpoint has that of another one,
+        as if the model had been compiled again.
+
         Returns:
             The progress of training, or None if there is no checkpoint.
 
@@ -121,13 +128,13 @@ class ServerCheckpoints:
             self.check_rows(self._model, self._servers)
             return None
         name = names[-1]
-        state, values = self._read(name)
+        state, read = self._read(name)
         lost = [i for i, number in enumerate(generations(self._servers)) if number == 0]
         tables = _tables_of(self._model)
         # Servers that have kept their rows are newer than the checkpoint.
         if tables and lost:
             self._load_rows(name, tables, lost)
-        for variable, value in zip(self._dense(), values, strict=True):
+        for variable, value in read:
             variable.assign(value)
         return state
 
@@ -181,6 +188,11 @@ class ServerCheckpoints:
         kept = {id(one): one for one in found if not isinstance(one, Anchor)}
         return list(kept.values())
 
+    def _places_of_optimizer(self, dense: Sequence[Any]) -> list[int]:
+        """Returns the places of variables of the model's optimizer in the result of `_dense`."""
+        numbers = {id(one) for one in self._model.optimizer.variables}
+        return [i for i, one in enumerate(dense) if id(one) in numbers]
+
     def _names(self) -> list[str]:
         folder = os.path.join(self._folder, _DENSE)
         if not tf.io.gfile.isdir(folder):
@@ -192,22 +204,35 @@ class ServerCheckpoints:
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, _DENSE, f"{name}.npz")
 
-    def _read(self, name: str) -> tuple[TrainingState, list[tf.Tensor]]:
+    def _read(self, name: str) -> tuple[TrainingState, list[tuple[Any, tf.Tensor]]]:
+        """Returns the progress of training, and pairs of a dense variable and its value."""
         path, dense = self._path(name), self._dense()
         try:
             contents = _arrays_in(guarded_files.read(path, _most_bytes(dense)))
-            saved = json.loads(str(contents["state"]))
+            saved = json.loads(str(contents.pop("state")))
             # Earlier versions did not save it: they began each pass with an epoch.
             saved.setdefault("batch", saved["steps_of_epoch"])
             state = TrainingState(**saved)
-            count = len(contents) - 1
-            if count != len(dense):
+            mine = self._places_of_optimizer(dense)
+            # Nor this: they refused a checkpoint of another optimizer.
+            theirs = contents.pop("optimizer", np.asarray(mine)).ravel().tolist()
+            places = list(range(len(contents)))
+            # A new chief is at the first `compile` of its program, and the checkpoint may be of a
+            # later one. If all shapes are equal, nothing tells the two optimizers apart.
+            is_other = len(places) - len(theirs) == len(dense) - len(mine)
+            if is_other:
+                saved_shapes = [_shape_of(contents[f"value_{i}"].tobytes()) for i in theirs]
+                is_other = saved_shapes != [dense[i].shape for i in mine]
+            if is_other:
+                places = [i for i in places if i not in set(theirs)]
+                dense = [one for i, one in enumerate(dense) if i not in set(mine)]
+            if len(places) != len(dense):
                 raise ValueError(
                     f"The checkpoint {path!r} must have as many dense variables as the model, "
-                    f"{len(dense)}. Received: {count}"
+                    f"{len(dense)}. Received: {len(places)}"
                 )
             values = []
-            for i, variable in enumerate(dense):
+            for i, variable in zip(places, dense, strict=True):
                 serialized = contents[f"value_{i}"].tobytes()
                 shape = _shape_of(serialized)
                 if shape != variable.shape:
@@ -215,9 +240,18 @@ class ServerCheckpoints:
                         f"The checkpoint {path!r} must have a value of shape {variable.shape} for "
                         f"{variable.path!r}. Received: shape {shape}"
                     )
-                values.append(tf.io.parse_tensor(serialized, tf.as_dtype(variable.dtype)))
+                value = tf.io.parse_tensor(serialized, tf.as_dtype(variable.dtype))
+                values.append((variable, value))
         except (zipfile.BadZipFile, KeyError, EOFError, _DamagedError) as error:
             raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: {error}") from error
+        if is_other:
+            # The weights, which matter, are restored. Keras too begins anew with a new optimizer.
+            logging.warning(
+                "The checkpoint %r was written with another optimizer than %r, whose variables "
+                "begin anew: those of the model alone are restored.",
+                path,
+                self._model.optimizer.name,
+            )
         return state, values
 
     def _remove_dense(self, keep: list[str]) -> None:
@@ -235,7 +269,8 @@ class _DamagedError(Exception):
 def _most_bytes(dense: Sequence[Any]) -> int:
     """Returns the maximum size of a file of dense variables."""
     sizes = [math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in dense]
-    return sum(sizes) + _MOST_FRAME_BYTES * (len(dense) + 1)
+    # Another optimizer may have more variables for each of the model's.
+    return _MOST_TIMES * (sum(sizes) + _MOST_FRAME_BYTES * (len(dense) + 2))
 
 
 def _arrays_in(contents: bytes) -> dict[str, np.ndarray]:

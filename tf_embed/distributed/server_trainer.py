@@ -88,7 +88,8 @@ class ParameterServerTrainer:
 
     Metrics must have additive states, such as those of means, sums and confusion matrices. Each
     step returns its contribution, and the chief sums the contributions. A layer must update its
-    metrics outside of loops and conditions.
+    metrics outside of loops, conditions and tf.functions. Other updates are not counted, and a
+    warning is logged.
 
     Args:
         model: A compiled model that was made, built and compiled in the scope of the strategy.
@@ -196,7 +197,9 @@ class ParameterServerTrainer:
         written after its callbacks.
 
         If the model was compiled again, in the scope of the strategy, this trains with its new
-        optimizer, loss and metrics.
+        optimizer, loss and metrics. A new chief is at the first `compile` of its program again. If
+        its checkpoint is of a later one with other optimizer variables, those of the model are
+        restored, those of the optimizer begin anew, and a warning is logged.
 
         Args:
             x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function that returns

@@ -9,13 +9,16 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 
 class StepMetrics(keras.StatelessScope):
     """A scope in which the states of metrics begin at zero, and are not written.
 
     A `StatelessScope` holds back the updates of all variables. This one applies those of other
-    variables at once, since a layer may update its state within a loop or a condition.
+    variables at once, since a layer may update its state within a loop or a condition. Updates of a
+    metric there, or in a tf.function, are not counted, because the graph of the step has no access
+    to the tensors of an inner graph.
 
     Args:
         states: The variables of the metrics.
@@ -27,6 +30,8 @@ class StepMetrics(keras.StatelessScope):
         super().__init__(state_mapping=zeros, collect_losses=True)
         self._states = states
         self._numbers = {id(one) for one in states}
+        self._graph = tf.compat.v1.get_default_graph()
+        self._has_warned = False
 
     def contribution(self) -> list[Any]:
         """Returns the states of the metrics as of the updates in the scope."""
@@ -35,18 +40,31 @@ class StepMetrics(keras.StatelessScope):
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
         """Keeps the new value of a metric's state. Assigns that of any other variable."""
         variable, value = update
-        if id(variable) in self._numbers:
+        if self._is_of_step(variable):
             super().add_update(update)
-        else:
-            with self._left():
-                variable.assign(value)
+            return
+        if id(variable) in self._numbers and not self._has_warned:
+            self._has_warned = True
+            # The results of the metric lack this update, but training is right.
+            logging.warning(
+                "The metric of %r is updated in a condition, a loop or a tf.function of a layer. "
+                "On parameter servers its result misses these updates.",
+                variable.path,
+            )
+        with self._left():
+            variable.assign(value)
 
     def get_current_value(self, variable: keras.Variable) -> Any:
         """Returns the value of a variable in the scope."""
-        if id(variable) in self._numbers:
+        if self._is_of_step(variable):
             return super().get_current_value(variable)
         with self._left():
             return variable.value  # Keras's regularizers take no None
+
+    def _is_of_step(self, variable: keras.Variable) -> bool:
+        """Whether a variable is a metric's state, in the graph of the step itself."""
+        is_state = id(variable) in self._numbers
+        return is_state and tf.compat.v1.get_default_graph() is self._graph
 
     @contextlib.contextmanager
     def _left(self) -> Iterator[None]:

@@ -98,7 +98,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         keras_optimizer: A Keras optimizer or its name. Not MultiOptimizer.
         bp_v2: Whether other optimizers train the tables too, such as one in each thread. Slots that
             they have made are kept then, and shared by optimizers of one kind. By default a new
-            optimizer's tables begin with new slots.
+            optimizer's tables begin with new slots, except for slots that other processes have made
+            on parameter servers or in Redis.
         synchronous: Stored. There is one process so far.
         name: Name of the optimizer.
 
@@ -192,8 +193,10 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             # An optimizer that was restored has made steps, and slots in the tables may be its own.
             is_new = int(tf.convert_to_tensor(step_variable(rule_optimizer))) == 0
         for trainer in trainers:
+            # Rows on a server have the slots that other processes have trained with this rule.
+            is_kept = trainer.table.outlives_process and not trainer.table.is_bound
             trainer.bind()
-            if is_new and not self.bp_v2:  # as dense variables, nothing of an optimizer before
+            if is_new and not is_kept and not self.bp_v2:  # as dense variables, nothing from before
                 trainer.table.drop_slots()
         self._tables.anchors.extend(split.anchors)
         self._tables.trainers.extend(trainers)

@@ -80,6 +80,11 @@ class ServerTable(RoutedTable):
         return self._parts[0].resource_handle  # it has none of its own
 
     @property
+    def outlives_process(self) -> bool:
+        """See `Table`."""
+        return True
+
+    @property
     def parts(self) -> tuple[Table, ...]:
         """The table of each server."""
         return self._parts

@@ -495,6 +495,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self._rule
 
     @property
+    def outlives_process(self) -> bool:
+        """Whether the rows are on a server, for processes before, beside and after this one."""
+        return self.options.redis is not None
+
+    @property
     def is_bound(self) -> bool:
         """Whether a rule was bound in this process."""
         return self._rule is not None

@@ -55,7 +55,7 @@ def size_texts(tables: Iterable[Table]) -> list[str]:
     servers have no text, and a table that is sharded over workers has the rows of this worker.
     """
     tables = list(tables)
-    if not tf.executing_eagerly() or any(_is_elsewhere(table) for table in tables):
+    if not tf.executing_eagerly() or any(table.outlives_process for table in tables):
         return []
     rows, memory, disk, is_part = 0, 0, 0, False
     for table in tables:
@@ -73,7 +73,3 @@ def size_texts(tables: Iterable[Table]) -> list[str]:
         is_part |= isinstance(table, WorkerTable)
     texts = [f"rows={rows:,}{' on this worker' if is_part else ''}", f"memory={size_text(memory)}"]
     return [*texts, f"disk={size_text(disk)}"] if disk else texts
-
-
-def _is_elsewhere(table: Table) -> bool:
-    return isinstance(table, ServerTable) or table.options.redis is not None

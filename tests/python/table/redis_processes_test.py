@@ -98,6 +98,21 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=2, storage=tf_embed.Storage(redis=server))
         self.assertAllEqual(v.lookup(tf.range(50, dtype=tf.int64)), tf.fill([50, 2], 2.0 * steps))
 
+    def test_a_process_that_joins_keeps_the_slots_of_the_same_optimizer(self):
+        keys, slots = tf.range(50, dtype=tf.int64), []
+        server = self.server.server(table="shared")
+        v = tf_embed.Variable(dim=2, storage=tf_embed.Storage(redis=server))
+        for steps in (3, 4):
+            one = self.start(steps, "adagrad")
+            said, _ = one.communicate("\n", timeout=TIMEOUT_SECONDS)
+            self.assertEqual((one.returncode, said), (0, "ready\n"))
+            exported = v.table.export()
+            self.assertAllEqual(tf.sort(exported.keys), keys)
+            slots.append(exported.slots)
+        # Gradients are -1, and their squares are added to the initial 0.1.
+        self.assertAllClose(slots[0], tf.fill([50, 2], 3.1))
+        self.assertAllClose(slots[1], tf.fill([50, 2], 7.1))
+
     def test_a_server_that_is_killed_while_a_process_trains_is_an_error_of_that_step(self):
         one = self.start(10**9, "adam")
         self.wait_for(one, "ready")
