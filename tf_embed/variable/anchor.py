@@ -115,8 +115,7 @@ class Anchor(keras.Variable):
         self.clips_gradient = False
         # The maximum norm of rows in lookups through this anchor.
         self.max_norm: Any = None
-        # By name. Weak, because a twin refers to this anchor. `add_twin` makes a new dict, so that
-        # threads may read the one that they have.
+        # Weak, because a twin refers to this anchor. Threads read a dict that nothing changes.
         self._twins: dict[str, weakref.ref[TwinAnchor]] = {}
         self._checkpoint = checkpoint
         if checkpoint:
@@ -148,13 +147,8 @@ class Anchor(keras.Variable):
         twins = ((name, twin()) for name, twin in self._twins.items())
         return {name: twin for name, twin in twins if twin is not None}
 
-    def add_twin(self, name: str, twin: TwinAnchor) -> None:
-        """Adds one to `twins`, for as long as it is in use.
-
-        Args:
-            name: Its name, under which it replaces any other.
-            twin: Another anchor of the table.
-        """
+    def _add_twin(self, name: str, twin: TwinAnchor) -> None:
+        """Adds one to `twins`, as long as it is in use. It replaces another one of its `name`."""
         with _adding_twin:
             twins = self.twins | {name: twin}
             self._twins = {name: weakref.ref(one) for name, one in twins.items()}
@@ -454,7 +448,7 @@ class TwinAnchor(Anchor):
         else:
             # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
-            anchor.add_twin(name, self)
+            anchor._add_twin(name, self)
 
     @property
     def own_trainer(self) -> Trainer | None:
