@@ -374,15 +374,13 @@ def results(strategy: Any) -> Any:
             layer = next(one for one in there.layers if isinstance(one, _Seen))
             found["calls"] = float(layer.calls.numpy())
     data = tf.data.Dataset.from_tensor_slices((numbers, numbers)).batch(2)
-    here = of_inner_graphs().fit(data, shuffle=False, verbose=0).history
+    here = of_inner_graphs().fit(data, shuffle=False, verbose=0)
     with strategy.scope():
         there = of_inner_graphs()
-    found["inner graphs"] = (
-        tf_embed.distributed.ParameterServerTrainer(there).fit(data, verbose=0).history
-    )
-    found["loss of Keras"] = here["loss"]
-    layers = [one for one in there.layers if isinstance(one, _SeenWithin)]
-    found["inner calls"] = [float(one.calls.numpy()) for one in layers]
+    trainer = tf_embed.distributed.ParameterServerTrainer(there)
+    found["inner graphs"] = trainer.fit(data, verbose=0).history
+    found["loss of Keras"] = here.history["loss"]
+    found["inner calls"] = [float(one.calls.numpy()) for one in there.layers[1:3]]
     return found
 
 
@@ -441,21 +439,13 @@ def compiles(strategy: Any) -> Any:
 
 
 def compiles_again(strategy: Any, folder: str, *killed: str) -> Any:
-    """The model is compiled again with an optimizer of other variables.
-
-    Args:
-        strategy: The strategy.
-        folder: The folder of checkpoints.
-        killed: The number of steps after which this process kills itself, if any.
-    """
+    """The model is compiled again with an optimizer of other variables; see `passes`."""
     with strategy.scope():
         ids = keras.Input([3], dtype="int64")
         rows = tf_embed.layers.DynamicEmbedding(DIM, combiner="sum", optimizer="sgd")(ids)
         model = keras.Model(ids, keras.layers.Dense(1)(rows))
         model.compile("sgd", "mse")
-    trainer = tf_embed.distributed.ParameterServerTrainer(
-        model, checkpoint_dir=os.path.join(folder, "checkpoints")
-    )
+    trainer = tf_embed.distributed.ParameterServerTrainer(model, checkpoint_dir=folder)
 
     class Kill(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -467,8 +457,7 @@ def compiles_again(strategy: Any, folder: str, *killed: str) -> Any:
         if epochs == 2:
             with strategy.scope():
                 model.compile("adam", "mse")
-        history = trainer.fit(_batches(4), epochs=epochs, callbacks=[Kill()], verbose=0)
-        trained.append(history.epoch)
+        trained.append(trainer.fit(_batches(4), epochs=epochs, callbacks=[Kill()], verbose=0).epoch)
     return {"trained": trained, "steps": trainer.steps}
 
 
