@@ -156,11 +156,12 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
     def check_killed(self, rank: int) -> None:
         expected = self.oracle("resume")
         (self.folder / "killer").write_text(str(rank))
-        outcome, results, _ = self.launched("resume", 2)
+        # TensorFlow tells of most deaths at once. Seldom it waits, so it may take the time-out.
+        outcome, results, _ = self.launched("resume", 2, grace_seconds=90)
         self.assertEqual((outcome.code, outcome.worker), (137, rank))
         self.assertLen(results, 1)
         self.assertIn("restart all workers from the last checkpoint", results[0]["lost"])
-        self.assertLess(results[0]["seconds"], 10)
+        self.assertLess(results[0]["seconds"], 60)
         self.assertNotEmpty(os.listdir(self.folder / "backup"))
 
         (self.folder / "killer").unlink()

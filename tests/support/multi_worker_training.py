@@ -255,6 +255,7 @@ def resume(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
         ]
     if killer.exists():
         callbacks.append(Killer())
+        model.timeout_seconds = 30.0
     epochs = Epochs()
     start = time.monotonic()
     try:
