@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from metric_layers import Seen, SeenWithin
 
 import tf_embed
 from tf_embed import one_embedding
@@ -281,45 +282,6 @@ def turns(strategy: Any) -> Any:
     return {"trained": trained}
 
 
-class _Seen(keras.layers.Layer):
-    """A layer with a metric, a loss, a regularizer and a state of its own."""
-
-    def build(self, shape: Any) -> None:
-        self.scale = self.add_weight(
-            shape=(), initializer="ones", trainable=True, regularizer=keras.regularizers.L2(0.5)
-        )
-        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
-        self.seen = keras.metrics.Mean(name="seen")
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        self.seen.update_state(x)
-        self.calls.assign_add(1.0)
-        self.add_loss(keras.ops.mean(x) * self.scale)
-        return x
-
-
-class _SeenWithin(keras.layers.Layer):
-    """A layer that updates its metric and a state of its own in an inner graph."""
-
-    def __init__(self, is_condition: bool) -> None:
-        super().__init__()
-        self.is_condition = is_condition
-
-    def build(self, shape: Any) -> None:
-        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
-        self.seen = keras.metrics.Mean(name=f"seen_{int(self.is_condition)}")
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        def updated() -> tf.Tensor:
-            self.seen.update_state(x)
-            self.calls.assign_add(1.0)
-            return keras.ops.copy(x)
-
-        if self.is_condition:
-            return keras.ops.cond(keras.ops.any(x > 0), updated, lambda: x)
-        return tf.function(updated)()
-
-
 def results(strategy: Any) -> Any:
     """The results of models with several outputs, metrics of layers, and vectors as metrics.
 
@@ -332,7 +294,7 @@ def results(strategy: Any) -> Any:
 
     def of_outputs() -> keras.Model:
         number = keras.Input([1])
-        seen = _Seen()(number)
+        seen = Seen()(number)
         heads = {
             name: keras.layers.Dense(1, kernel_initializer="ones", name=name)(seen)
             for name in ("a", "b")
@@ -350,7 +312,7 @@ def results(strategy: Any) -> Any:
 
     def of_inner_graphs() -> keras.Model:
         number = keras.Input([1])
-        seen = _SeenWithin(is_condition=False)(_SeenWithin(is_condition=True)(number))
+        seen = SeenWithin(is_condition=False)(SeenWithin(is_condition=True)(number))
         model = keras.Model(number, keras.layers.Dense(1, kernel_initializer="ones")(seen))
         model.compile("sgd", "mse")
         return model
@@ -371,7 +333,7 @@ def results(strategy: Any) -> Any:
         found[f"{what}, evaluated"] = [listed(trainer.evaluate(data.batch(2))), listed(evaluated)]
         found[f"{what}, verbose"] = sorted(trainer.fit(data.batch(2), epochs=2, verbose=2).history)
         if what == "outputs":
-            layer = next(one for one in there.layers if isinstance(one, _Seen))
+            layer = next(one for one in there.layers if isinstance(one, Seen))
             found["calls"] = float(layer.calls.numpy())
     data = tf.data.Dataset.from_tensor_slices((numbers, numbers)).batch(2)
     here = of_inner_graphs().fit(data, shuffle=False, verbose=0)
