@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -81,7 +82,22 @@ absl::Status RemoveLink(const std::string& path) {
       absl::StrCat("'", path, "' can't be removed: ", std::strerror(errno), "."));
 }
 
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::unique_ptr<FileSink> sink;
+  TF_RETURN_IF_ERROR(RemoveLink(path));
+  TF_RETURN_IF_ERROR(FileSink::Create(path, &sink));
+  const Status status = sink->Append(text.data(), text.size());
+  const absl::Status closed = sink->Close();
+  if (!status.ok()) return absl::UnavailableError(status.message());
+  return closed;
+}
+
 }  // namespace
+
+uint64_t RandomNumber() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
 
 absl::Status FileSink::Create(const std::string& path, std::unique_ptr<FileSink>* sink) {
   std::unique_ptr<tf::WritableFile> file;
@@ -183,23 +199,25 @@ absl::Status Folder::List(std::vector<std::string>* files) const {
   return tf::Env::Default()->GetChildren(path_, files);
 }
 
-absl::Status Folder::Replace(const std::string& file, const std::string& aside,
-                             const std::string& text) const {
+absl::Status Folder::Replace(const std::string& file, const std::string& text) const {
   tf::Env* const env = tf::Env::Default();
   bool can_rename = false;
   if (!env->HasAtomicMove(path_, &can_rename).ok()) can_rename = false;
-  const std::string& written = can_rename ? aside : file;
-  std::unique_ptr<FileSink> sink;
-  TF_RETURN_IF_ERROR(RemoveLink(PathOf(written)));
-  TF_RETURN_IF_ERROR(FileSink::Create(PathOf(written), &sink));
-  const Status status = sink->Append(text.data(), text.size());
-  const absl::Status closed = sink->Close();
-  if (!status.ok()) return absl::UnavailableError(status.message());
-  TF_RETURN_IF_ERROR(closed);
-  // Readers see the old file or the new one. A store without atomic moves writes an object at once
-  // when it is closed, so there the file is written directly.
-  if (can_rename) TF_RETURN_IF_ERROR(env->RenameFile(PathOf(aside), PathOf(file)));
-  return Sync();
+  // A store without atomic moves writes an object at once when it is closed, so there the file is
+  // written directly.
+  if (!can_rename) {
+    TF_RETURN_IF_ERROR(WriteFile(PathOf(file), text));
+    return Sync();
+  }
+  // Two processes that replace one file must not write into one file aside.
+  const std::string aside =
+      absl::StrCat(file, ".", absl::Hex(RandomNumber(), absl::kZeroPad16), ".aside");
+  absl::Status status = WriteFile(PathOf(aside), text);
+  // Readers see the old file or the new one.
+  if (status.ok()) status = env->RenameFile(PathOf(aside), PathOf(file));
+  if (status.ok()) return Sync();
+  Remove(aside);
+  return status;
 }
 
 void Folder::Remove(const std::string& file) const {

@@ -14,6 +14,9 @@
 
 namespace tf_embed {
 
+// A number that no process has twice, and no two processes have in common.
+uint64_t RandomNumber();
+
 class FileSink final : public ByteSink {
  public:
   static absl::Status Create(const std::string& path, std::unique_ptr<FileSink>* sink);
@@ -66,10 +69,10 @@ class Folder {
   // Creates the folder and flushes its directory entry.
   absl::Status Create() const;
   absl::Status List(std::vector<std::string>* files) const;
-  // Replaces a file atomically. If the file system supports rename, writes to `aside` first. An
-  // object store publishes a file only once it is complete.
-  absl::Status Replace(const std::string& file, const std::string& aside,
-                       const std::string& text) const;
+  // Replaces a file atomically. If the file system supports rename, writes first to
+  // `file`.<16 hexadecimal digits>.aside, a name that no other process uses. An object store
+  // publishes a file only once it is complete.
+  absl::Status Replace(const std::string& file, const std::string& text) const;
   // Removes a file. A failure is only logged, because a leftover file is harmless.
   void Remove(const std::string& file) const;
   // Whether local files can be hard-linked here, which requires a local folder.

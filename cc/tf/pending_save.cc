@@ -2,7 +2,6 @@
 #include "cc/tf/pending_save.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,25 +10,17 @@
 #include "tensorflow/core/platform/env_time.h"
 
 namespace tf_embed {
-namespace {
 
 namespace tf = ::tensorflow;
-
-uint64_t NewSaveNumber() {
-  std::random_device random;
-  // At random, because processes that save to one folder share no counter. A collision would let
-  // files of two saves pass as one.
-  return uint64_t{random()} << 32 | random();
-}
-
-}  // namespace
 
 PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
     : folder_(std::move(place.folder)),
       names_(place.file_name),
       is_part_(place.joint_save != 0),
       manifest_(kind) {
-  manifest_.save = is_part_ ? place.joint_save : NewSaveNumber();
+  // At random, because processes that save to one folder share no counter. A collision would let
+  // files of two saves pass as one.
+  manifest_.save = is_part_ ? place.joint_save : RandomNumber();
   manifest_.rank = place.rank;
   manifest_.processes = place.processes;
 }
@@ -39,7 +30,6 @@ void PendingSave::GiveUp() {
   // Removal runs once: the destructor calls this again.
   begun_ = false;
   for (const std::string& file : FileNames()) folder_->Remove(file);
-  folder_->Remove(Aside());
 }
 
 std::vector<std::string> PendingSave::FileNames() const {
@@ -116,10 +106,7 @@ absl::Status PendingSave::Commit() {
   }
   const absl::Status put = PutManifest();
   committed_ = put.ok() || MayBeInPlace();
-  if (!put.ok()) {
-    folder_->Remove(Aside());
-    return put;
-  }
+  if (!put.ok()) return put;
   // The save exists from here on. The removal of older files can fail without harm.
   RemoveOlder();
   return absl::OkStatus();
@@ -133,11 +120,6 @@ bool PendingSave::MayBeInPlace() const {
   return !read.ok() || found.save == manifest_.save;
 }
 
-std::string PendingSave::Aside() const {
-  return names_.Rank(manifest_.rank, manifest_.processes) + std::to_string(manifest_.save) +
-         ".aside";
-}
-
 absl::Status PendingSave::PutManifest() {
   // Newer than every existing save, even if another machine's clock is ahead.
   manifest_.milliseconds = tf::EnvTime::NowMicros() / 1000;
@@ -147,8 +129,7 @@ absl::Status PendingSave::PutManifest() {
     if (ranks.first == manifest_.processes) continue;
     manifest_.milliseconds = std::max(manifest_.milliseconds, LastTimeOf(ranks) + 1);
   }
-  return folder_->Replace(names_.Manifest(manifest_.rank, manifest_.processes), Aside(),
-                          manifest_.Encode());
+  return folder_->Replace(names_.Manifest(manifest_.rank, manifest_.processes), manifest_.Encode());
 }
 
 // The time of the last readable part.
@@ -240,7 +221,7 @@ absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
     TF_RETURN_IF_ERROR(tf::Env::Default()->FileExists(folder.PathOf(file.name)));
   }
   const std::string manifest = names.Manifest(0, 1);
-  TF_RETURN_IF_ERROR(folder.Replace(manifest, manifest + ".aside", joined.Encode()));
+  TF_RETURN_IF_ERROR(folder.Replace(manifest, joined.Encode()));
   for (uint32_t rank = 0; rank < place.processes; ++rank) {
     // After the joined one is in place: until then the parts are the save. With one process the two
     // have the same name.

@@ -52,7 +52,6 @@ class PendingSave {
   void GiveUp();
 
  private:
-  std::string Aside() const;
   // The names of all row files.
   std::vector<std::string> FileNames() const;
   absl::Status PutManifest();

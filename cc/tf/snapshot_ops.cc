@@ -451,7 +451,7 @@ class PutFileOp : public tf::OpKernel {
     }
     TF_RETURN_IF_ERROR(place.folder->Create());
     TF_RETURN_IF_ERROR(place.folder->Sync());
-    return place.folder->Replace(place.file_name, place.file_name + ".aside", std::string(text));
+    return place.folder->Replace(place.file_name, std::string(text));
   }
 };
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -22,7 +23,7 @@ from absl.testing import parameterized
 from small_disks import file_limit, file_system
 
 import tf_embed
-from tf_embed.snapshots import Snapshots, files, manifest, writing
+from tf_embed.snapshots import Snapshots, checked_json, files, manifest, writing
 
 DIM, KEYS = 16, 5000
 TRACKED = tf_embed.TablePolicy(track_changes=True)
@@ -153,8 +154,9 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         saved = Snapshots(folder, v)
         for name in ("killed", "old", "new"):
             saved.save(name)
-        (folder / "killed" / manifest.FILE).rename(folder / "killed" / manifest.ASIDE)
-        (folder / "old" / manifest.ASIDE).touch()
+        aside = f"{manifest.FILE}.{'0a' * 8}.aside"
+        (folder / "killed" / manifest.FILE).rename(folder / "killed" / aside)
+        (folder / "old" / aside).touch()
         self.assertEqual(list(saved.keep(1)), ["old"])
         self.assertEqual(os.listdir(folder), ["new"])
 
@@ -327,6 +329,27 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         with mock.patch.object(writing.Writer, "write", stuck):
             saved.save(name, wait=False, **options)
         return go_on
+
+    def test_two_writers_of_one_manifest_leave_one_of_theirs(self):
+        folder = str(self.folder())
+        bodies = [{"name": "x" * size} for size in (10, 20_000)]
+
+        def write(body):
+            for _ in range(200):
+                checked_json.write(folder, manifest.FILE, body)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            writers = [pool.submit(write, body) for body in bodies]
+            path = os.path.join(folder, manifest.FILE)
+            while not all(writer.done() for writer in writers):
+                with (
+                    contextlib.suppress(tf.errors.NotFoundError),
+                    checked_json.reading(path) as body,
+                ):
+                    self.assertIn(body["name"], ["x" * 10, "x" * 20_000])
+            for writer in writers:
+                writer.result()
+        self.assertEqual(os.listdir(folder), [manifest.FILE])
 
     def test_two_processes_that_save_in_one_folder_leave_no_half_snapshot(self):
         folder = self.folder()

@@ -167,7 +167,7 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
             (member,) = emb.row_tables
             self.assertIn(len(name), member.export()[0].numpy())
 
-    @parameterized.parameters("a/b", "..", ".", "snapshot.json", "snapshot.json.aside")
+    @parameterized.parameters("a/b", "..", ".", "snapshot.json", f"snapshot.json.{'0' * 16}.aside")
     def test_a_path_is_no_name(self, name):
         emb = self.emb(self.folder())
         wanted = "be the name of a folder, not a path"

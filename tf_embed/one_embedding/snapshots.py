@@ -199,7 +199,7 @@ def snapshot_name_of(name: str, argument: str) -> str:
         ValueError: If it is a path, or the file that makes a folder a snapshot.
     """
     name = folder_name(name, argument)
-    if name in (manifest.FILE, manifest.ASIDE):
+    if name == manifest.FILE or manifest.ASIDE.fullmatch(name):
         raise ValueError(
             f"`{argument}` must not be the name of the file that makes a folder a snapshot. "
             f"Received: {argument}={name!r}"

@@ -25,7 +25,8 @@ WEIGHTS = "weights"
 
 _PREFIX = "publication-"
 _FOLDER = re.compile(rf"{_PREFIX}(\d{{10,}})")
-_ASIDE = ".aside"
+# The names of files while they are written. The digits are random.
+_ASIDE = re.compile(rf"(?:{re.escape(FILE)}|{WEIGHTS})\.[0-9a-f]{{16}}\.aside")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +165,8 @@ def _bytes_of(weight: Weight) -> int:
 def remove(path: str, version: int) -> None:
     """Removes a publication, or a crash's leftovers: first the file that makes it one."""
     folder = os.path.join(path, folder_name(version))
-    names = [FILE, f"{FILE}{_ASIDE}", WEIGHTS, f"{WEIGHTS}{_ASIDE}"]
     present = set(manifest.names_in(folder))
-    for name in names:
+    for name in [FILE, WEIGHTS, *filter(_ASIDE.fullmatch, present)]:
         if name in present:
             with contextlib.suppress(tf.errors.NotFoundError):  # gone already
                 tf.io.gfile.remove(os.path.join(folder, name))

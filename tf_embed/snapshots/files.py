@@ -20,7 +20,7 @@ from tf_embed.saving import durable, guarded_files
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
 
-_OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{re.escape(manifest.ASIDE)}$")
+_OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{manifest.ASIDE.pattern}$")
 
 
 def folder_name(name: Any, argument: str) -> str:
@@ -128,7 +128,7 @@ def _give_up(folder: str, number: str) -> None:
     if any(mine.match(f"{table.file_name}.") for table in present):
         return
     names = [name for name in manifest.names_in(folder) if mine.match(name)]
-    _remove_files(os.path.join(folder, name) for name in [*names, manifest.ASIDE])
+    _remove_files(os.path.join(folder, name) for name in names)
     if not manifest.names_in(folder):
         _remove_files([folder])
 

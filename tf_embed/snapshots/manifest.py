@@ -21,7 +21,8 @@ from tf_embed.saving import guarded_files
 from tf_embed.snapshots import checked_json
 
 FILE = "snapshot.json"
-ASIDE = f"{FILE}.aside"  # the name of the file while it is written
+# The name of the file while it is written. The digits are random.
+ASIDE = re.compile(rf"{re.escape(FILE)}\.[0-9a-f]{{16}}\.aside")
 
 _MAX_TRIES = 100
 _MOST_BYTES = 2**25  # maximum size of a manifest of rows, as in cc/core/files/row_manifest.h

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import tempfile
 import unittest.mock
 from collections import defaultdict
@@ -37,7 +38,12 @@ def model_of(name: str = "items", **options: Any) -> keras.Model:
 def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
     """Step and number of each scalar in the files of a folder."""
     found = defaultdict(list)
-    for path in sorted(folder.glob("events*")):
+
+    def numbers(path: pathlib.Path) -> list[int]:
+        """The numbers in the name of a file: a time, and a count that goes from 9 to 10."""
+        return [int(number) for number in re.findall(r"\d+", path.name)]
+
+    for path in sorted(folder.glob("events*"), key=numbers):
         for record in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:

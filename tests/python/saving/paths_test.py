@@ -234,9 +234,15 @@ class LinksTest(FilesTestCase):
         v = filled()
         snapshots = tf_embed.Snapshots(path, v)
         snapshots.save("s")
-        for name in (f"{manifest.FILE}.aside", "x.aside"):
+        # The name of a file that is written aside can't be foreseen. That of the manifest can.
+        for name in (f"{manifest.FILE}.{'0' * 16}.aside", "x.aside"):
             (path / "s" / name).symlink_to(victim / "file")
+        (path / "s" / manifest.FILE).rename(victim / "manifest")
+        (path / "s" / manifest.FILE).symlink_to(victim / "manifest")
+        before = (victim / "manifest").read_bytes()
         snapshots.save("s")
+        self.assertEqual((victim / "manifest").read_bytes(), before)
+        self.assertFalse((path / "s" / manifest.FILE).is_symlink())
         self.assertEqual((victim / "file").read_text(), "mine")
         w = variable()
         tf_embed.Snapshots(path, w).load("s")
