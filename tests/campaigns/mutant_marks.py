@@ -3,9 +3,11 @@
 
     TF_EMBED_MUTANTS_REACHED=marks TF_EMBED_MUTANTS_TESTS=tests.json pytest -p mutant_marks tests/
 
-`marks` is a file with a byte for each mutant (mutant_switch.h). `tests.json` gets, for each test,
-the numbers of the mutants and the seconds that it took. Places that are evaluated while modules are
-imported or fixtures of modules are made count for the first test after it alone.
+`marks` is a file with a byte for each mutant (mutant_switch.h, mutant_switch.py). `tests.json` gets
+the numbers of the mutants whose places each test evaluates, its seconds, and the numbers of the
+mutants whose places are evaluated before the first test, for instance while modules are imported.
+Places that fixtures of modules evaluate count for the first test after it alone. With `-n` each
+process has files of its own, whose names end with its name.
 """
 
 from __future__ import annotations
@@ -19,22 +21,38 @@ from typing import Any
 
 import pytest
 
-_found: dict[str, dict[str, Any]] = {}
+_found: dict[str, Any] = {"imported": [], "tests": {}}
+# This plugin is loaded before tf_embed, which maps the file.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    _shared = pathlib.Path(os.environ["TF_EMBED_MUTANTS_REACHED"])
+    _own = pathlib.Path(f"{_shared}.{worker}")
+    _own.write_bytes(bytes(_shared.stat().st_size))
+    os.environ["TF_EMBED_MUTANTS_REACHED"] = str(_own)
+    os.environ["TF_EMBED_MUTANTS_TESTS"] += f".{worker}"
+
+
+def _taken() -> list[int]:
+    """The numbers that are marked; the marks go."""
+    marks = pathlib.Path(os.environ["TF_EMBED_MUTANTS_REACHED"])
+    reached = marks.read_bytes()
+    # In place: processes have it mapped.
+    with marks.open("r+b") as file:
+        file.write(bytes(len(reached)))
+    return [i for i, mark in enumerate(reached) if mark]
+
+
+def pytest_collection_finish() -> None:
+    """Notes the marks that imports leave."""
+    _found["imported"] = _taken()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Notes the marks that a test leaves."""
-    marks = pathlib.Path(os.environ["TF_EMBED_MUTANTS_REACHED"])
     begin = time.monotonic()
     yield
     seconds = time.monotonic() - begin
-    reached = marks.read_bytes()
-    # In place: processes have it mapped.
-    with marks.open("r+b") as file:
-        file.write(bytes(len(reached)))
-    numbers = [i for i, mark in enumerate(reached) if mark]
-    _found[item.nodeid] = {"reached": numbers, "seconds": seconds}
+    _found["tests"][item.nodeid] = {"reached": _taken(), "seconds": seconds}
 
 
 def pytest_sessionfinish() -> None:

@@ -4,13 +4,13 @@
     python tests/campaigns/mutants.py [--mutants=30] [--seed=1] [--rooms=cc/core,tf_embed/table]
     python tests/campaigns/mutants.py --list         prints the mutants, and runs none
 
-A mutant has one comparison, operator or constant changed, in a copy of the tree. Those of C++ are
-all compiled into one build, which takes a switch (mutant_switches.py). The C++ tests that evaluate
-the place run, and then the quick tests of Python that do, each for `--budget` seconds at most. So
-the number of caught mutants is a lower bound. For a mutant of Python the tests of its module run,
-and if they pass, those around it. A mutant that does not compile is replaced by another one. The
-last line has the figures. The exit status is 1 if fewer than `--share` were caught, or if the tests
-fail on the unchanged code.
+A mutant has one comparison, operator or constant changed, in a copy of the tree. All are made at
+once, behind switches (mutant_switches.py, python_switches.py), so that a test can tell which places
+it evaluates. A mutant of C++ is tried with the C++ tests that evaluate its place, and then with the
+quick tests of Python that do. A mutant of Python is tried with the tests of `--tests` that evaluate
+its place. Both take `--budget` seconds at most, so the number of caught mutants is a lower bound. A
+mutant that does not compile is replaced by another one. The last line has the figures. The exit
+status is 1 if fewer than `--share` were caught, or if the tests fail on the unchanged code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import argparse
 import ast
 import concurrent.futures
 import dataclasses
-import json
 import os
 import pathlib
 import random
@@ -27,16 +26,20 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import mutant_switches
+import python_switches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ("cc/core", "tf_embed/optimizers", "tf_embed/table")
 # The marks of the tests of Python that mutants of C++ are tried with.
 QUICK = "smoke and not slow"
-# A mutant may make a loop endless.
-TEST_SECONDS = 900
+# The tests that mutants of Python are tried with: of the rooms that have mutants, and around them.
+TESTS = (
+    "tests/python/optimizers,tests/python/table,tests/python/variable,tests/python/layers,"
+    "tests/distributed"
+)
 
 # The replacement of each operator in C++. Comparisons and operators have spaces around them,
 # brackets of templates do not. mutant_switch.h makes them.
@@ -188,9 +191,8 @@ def tracked(rooms: Sequence[str]) -> list[str]:
 class Tree:
     """A copy of the tree, in which mutants are made and tried."""
 
-    def __init__(self, folder: pathlib.Path, num_rings: int) -> None:
+    def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
-        self.num_rings = num_rings
         self.python = sys.executable
         self.environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHON": self.python}
         folder.mkdir(parents=True, exist_ok=True)
@@ -238,53 +240,24 @@ class Tree:
         return self.run(os.environ.get("BAZEL", "bazel"), *arguments)
 
     def pytest(
-        self,
-        paths: Sequence[str],
-        marks: str = "not slow",
-        plugins: Sequence[str] = (),
-        seconds: float = TEST_SECONDS,
-        **variables: str,
+        self, arguments: Sequence[str], seconds: float | None, variables: Mapping[str, str]
     ) -> int:
         """Runs tests of Python until one fails, or until they have taken too long."""
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", marks]
-        options += [part for plugin in plugins for part in ("-p", plugin)]
-        command = [self.python, "-m", "pytest", *options, *paths]
+        command = [self.python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
         return self.run(*command, seconds=seconds, **variables).returncode
-
-    def rings(self, path: str) -> list[list[str]]:
-        """The tests nearest to a module, and those around them."""
-        room, stem = path.split("/")[1], pathlib.PurePath(path).stem
-        own = f"tests/python/{room}"
-        rings = [[f"{own}/{stem}_test.py"], [own], ["tests/python/variable"]]
-        rings = [[one for one in ring if (self.folder / one).exists()] for ring in rings]
-        return [ring for ring in rings if ring][: self.num_rings]
-
-    def try_mutant(self, mutant: Mutant | None, path: str) -> tuple[str, str]:
-        """Tries one of Python, or the module as it is.
-
-        Returns:
-            "caught" or "survived", and the tests that caught it.
-        """
-        file = self.folder / path
-        source = file.read_text()
-        try:
-            if mutant is not None:
-                file.write_text(mutant.made(source))
-            for ring in self.rings(path):
-                if self.pytest(ring):
-                    return "caught", " ".join(ring)
-            return "survived", ""
-        finally:
-            file.write_text(source)
 
 
 class Campaign:
-    """The outcomes of mutants, up to a number of trials."""
+    """The outcomes of mutants, up to a number of trials.
+
+    Attributes:
+        counts: The number of mutants by outcome.
+    """
 
     def __init__(self, arguments: argparse.Namespace, sources: dict[str, str]) -> None:
         self.arguments, self.sources = arguments, sources
         self.counts = {"caught": 0, "survived": 0, "invalid": 0}
-        self.tree = Tree(pathlib.Path(arguments.tree), arguments.rings)
+        self.tree = Tree(pathlib.Path(arguments.tree))
 
     @property
     def tried(self) -> int:
@@ -296,90 +269,73 @@ class Campaign:
         self.counts[outcome] += 1
         print(f"{outcome:8} {mutant.shown(self.sources[mutant.path])}    [{test}]", flush=True)
 
-    def run_python(self, drawn: Sequence[Mutant]) -> None:
+    def run_python(self, by_number: Mapping[int, Mutant]) -> None:
         """Tries mutants of Python."""
-        sound: set[str] = set()
-        for mutant in drawn:
-            folder = str(pathlib.PurePath(mutant.path).parent)
-            if folder not in sound and self.tree.try_mutant(None, mutant.path)[0] != "survived":
-                sys.exit(f"The tests nearest to {mutant.path} fail on the code as it is.")
-            sound.add(folder)
-            self.report(mutant, *self.tree.try_mutant(mutant, mutant.path))
-
-    def run_cc(self, drawn: Sequence[Mutant], wanted: int) -> None:
-        """Tries `wanted` mutants of C++; those beyond replace the ones that do not compile."""
-        if not drawn:
+        if not by_number:
             return
-        jobs, budget = self.arguments.jobs, self.arguments.budget
-        tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel, budget)
-        by_number = dict(enumerate(drawn, 1))
-        places = {number: (one.path, one.begin, one.end) for number, one in by_number.items()}
-        tests.build(places, self.sources)
-        slow = tests.measure(jobs)
-        print(f"{len(tests.tests)} C++ cases; these take too long: {' '.join(slow)}", flush=True)
-        python_tests = PythonTests(self.tree, len(drawn), budget)
-        folders = {
-            number: str(pathlib.PurePath(one.path).parent) for number, one in by_number.items()
-        }
-        until = self.tried + wanted
+        switch = self.tree.folder / python_switches.SWITCH
+        shutil.copy2(pathlib.Path(__file__).with_name("mutant_switch.py"), switch)
+        for path in {one.path for one in by_number.values()}:
+            source = self.sources[path]
+            made = {i: one.made(source) for i, one in by_number.items() if one.path == path}
+            (self.tree.folder / path).write_text(python_switches.with_switches(source, made))
+        options = ["-m", "not slow", "-n", str(self.arguments.jobs), "--dist", "worksteal"]
+        tests = self.marked_tests(max(by_number), self.arguments.tests.split(","), options)
 
         def try_mutant(number: int) -> tuple[str, str]:
-            outcome, test = tests.try_mutant(number, folders[number])
+            path = pathlib.PurePath(by_number[number].path)
+            room = f"tests/python/{path.parts[1]}/"
+            near = [f"{room}{path.stem}_test.py", room]
+            names = tests.chosen(number, near)
+            if tests.catch(number, near):
+                return "caught", f"{len(names)} tests of Python"
+            return "survived", f"{len(names)} tests" if names else "no test evaluates it"
+
+        self.try_all(by_number, try_mutant)
+
+    def run_cc(self, by_number: Mapping[int, Mutant], wanted: int) -> None:
+        """Tries `wanted` mutants of C++; those beyond replace the ones that do not compile."""
+        if not by_number:
+            return
+        budget = self.arguments.budget
+        tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel, budget)
+        places = {number: (one.path, one.begin, one.end) for number, one in by_number.items()}
+        tests.build(places, self.sources)
+        slow = tests.measure(self.arguments.jobs)
+        print(f"{len(tests.tests)} C++ cases; these take too long: {' '.join(slow)}", flush=True)
+        python_tests = self.marked_tests(max(by_number), ["tests/python"], ["-m", QUICK])
+
+        def try_mutant(number: int) -> tuple[str, str]:
+            folder = str(pathlib.PurePath(by_number[number].path).parent)
+            outcome, test = tests.try_mutant(number, folder)
             if outcome == "survived" and python_tests.catch(number):
                 return "caught", "tests/python"
             return outcome, test
 
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        self.try_all(by_number, try_mutant, self.tried + wanted)
+
+    def marked_tests(
+        self, most: int, tests: Sequence[str], options: Sequence[str]
+    ) -> python_switches.MarkedTests:
+        """Tests of Python that say which places they evaluate."""
+        return python_switches.MarkedTests(
+            self.tree.folder, self.tree.pytest, most, self.arguments.budget, tests, options
+        )
+
+    def try_all(
+        self,
+        by_number: Mapping[int, Mutant],
+        try_mutant: Callable[[int], tuple[str, str]],
+        until: int | None = None,
+    ) -> None:
+        """Tries mutants, some at a time, until so many were tried."""
+        with concurrent.futures.ThreadPoolExecutor(self.arguments.jobs) as pool:
             trials = [pool.submit(try_mutant, number) for number in by_number]
             for number, trial in zip(by_number, trials, strict=True):
                 self.report(by_number[number], *trial.result())
-                if self.tried >= until:
+                if until is not None and self.tried >= until:
                     pool.shutdown(cancel_futures=True)
                     return
-
-
-class PythonTests:
-    """The quick tests of Python, for mutants of C++.
-
-    Attributes:
-        found: By the name of a test, the numbers of the mutants whose places it evaluates, and its
-            seconds without a mutant.
-    """
-
-    def __init__(self, tree: Tree, most: int, budget: float) -> None:
-        """Runs all of them.
-
-        Args:
-            tree: The tree.
-            most: The largest number of a mutant.
-            budget: The seconds that the tests of a mutant may take together.
-
-        Raises:
-            SystemExit: If one fails.
-        """
-        self._tree, self._budget = tree, budget
-        marks, tests = tree.folder / "mutant_marks.bin", tree.folder / "mutant_tests.json"
-        marks.write_bytes(bytes(most + 1))
-        variables = {"TF_EMBED_MUTANTS_REACHED": str(marks), "TF_EMBED_MUTANTS_TESTS": str(tests)}
-        path = f"{tree.folder}{os.pathsep}{pathlib.Path(__file__).parent}"
-        if tree.pytest(["tests/python"], QUICK, ["mutant_marks"], PYTHONPATH=path, **variables):
-            sys.exit("The quick tests of Python fail on the code as it is.")
-        self.found = json.loads(tests.read_text())
-
-    def chosen(self, number: int) -> list[str]:
-        """The names of the tests that a mutant is tried with."""
-        names = [name for name, one in self.found.items() if number in one["reached"]]
-        names.sort(key=lambda name: self.found[name]["seconds"])
-        return mutant_switches.fitting(
-            names, lambda name: self.found[name]["seconds"], self._budget
-        )
-
-    def catch(self, number: int) -> bool:
-        """Whether a test fails with a mutant."""
-        names, seconds = self.chosen(number), 60 + 5 * self._budget
-        return bool(
-            names and self._tree.pytest(names, seconds=seconds, TF_EMBED_MUTANT=str(number))
-        )
 
 
 def main() -> None:
@@ -389,9 +345,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--rooms", default=",".join(ROOMS), help="folders or files")
     parser.add_argument("--share", type=float, default=0.9)
-    parser.add_argument("--rings", type=int, default=3, help="of Python; 1: the nearest alone")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of a mutant of C++")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="C++ mutants at a time")
+    parser.add_argument(
+        "--tests",
+        default=TESTS,
+        help="those that mutants of Python are tried with",
+    )
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests of a mutant")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
     parser.add_argument("--tree", default=str(ROOT / "build" / "mutants" / "tree"))
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
@@ -410,8 +370,11 @@ def main() -> None:
     of_cc = [one for one in chosen if not one.path.endswith(".py")]
     more = [one for one in spare if not one.path.endswith(".py")]
     campaign = Campaign(arguments, sources)
-    campaign.run_cc(of_cc and of_cc + more, len(of_cc))
-    campaign.run_python([one for one in chosen if one.path.endswith(".py")])
+    # Numbers begin with 1, and are not used twice.
+    cc = dict(enumerate(of_cc and of_cc + more, 1))
+    python = [one for one in chosen if one.path.endswith(".py")]
+    campaign.run_cc(cc, len(of_cc))
+    campaign.run_python(dict(enumerate(python, 1 + len(cc))))
     counts, tried = campaign.counts, campaign.tried
     share = counts["caught"] / tried if tried else 0.0
     print(

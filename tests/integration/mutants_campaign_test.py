@@ -15,8 +15,10 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "campaigns"))
+import mutant_switch
 import mutant_switches
 import mutants
+import python_switches
 
 CC = """// a < b
 #include <vector>
@@ -89,19 +91,6 @@ class MutantsTest(parameterized.TestCase):
             ast.parse(text)
             self.assertNotEqual(text, source)
 
-    def test_outcomes(self):
-        tree = object.__new__(PlantedTree)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        tree.folder = pathlib.Path(folder.name)
-        (tree.folder / "x.py").write_text("limit = 1\n")
-        (mutant,) = mutants.mutants_of("x.py", "limit = 1\n")
-        self.assertEqual(tree.try_mutant(None, "x.py"), ("survived", ""))
-        self.assertEqual(tree.try_mutant(mutant, "x.py"), ("caught", "x.py"))
-        tree.tests = "assert limit > 0"  # they are none for this mutant
-        self.assertEqual(tree.try_mutant(mutant, "x.py"), ("survived", ""))
-        self.assertEqual((tree.folder / "x.py").read_text(), "limit = 1\n")
-
 
 class SwitchesTest(absltest.TestCase):
     """The switches of mutant_switch.h, in programs."""
@@ -167,6 +156,81 @@ class SwitchesTest(absltest.TestCase):
         self.assertLess(sum(marks.read_bytes()), most)
 
 
+# It returns each value that a mutant changes.
+VALUES = """'The docstring.'
+from __future__ import annotations
+import os
+def added(a, b=3):
+    return a + b
+class Box:
+    __sign = 1
+    def value(self, x: int) -> int:
+        return x * self.__sign
+def values(v):
+    found = []
+    for a in (1, 2, 3):
+        found += [a < 2, a <= 2, 1 < a < 3, a > 2, a >= 2, a == 2, a != 2]
+        found += [a in (2, 7), a not in (2, 7), a - 1 + 4, a * 2 + 9 // a, f"{a + 1:4}"]
+        found += [v[1:][a - a], added(a), added(a, b=a), Box().value(a) + 2]
+        if a == 1 and v or a > 2 and not v:
+            found.append([a is None, a is not None, True])
+        v[0] = a
+    return found + v
+"""
+
+
+class PythonSwitchesTest(absltest.TestCase):
+    """The switches of mutant_switch.py."""
+
+    def setUp(self):
+        super().setUp()
+        self.mutants = dict(enumerate(mutants.mutants_of("x.py", VALUES), 1))
+        made = {number: one.made(VALUES) for number, one in self.mutants.items()}
+        self.text = python_switches.with_switches(VALUES, made)
+        self.enterContext(mock.patch.dict(sys.modules, {"tf_embed.mutant_switch": mutant_switch}))
+
+    def _values(self, text, chosen=0):
+        with mock.patch.object(mutant_switch, "_chosen", chosen):
+            module = {}
+            try:
+                exec(text, module)
+                return module["values"]([5, 6, 7])
+            except (ZeroDivisionError, IndexError, TypeError) as error:
+                return str(error)
+
+    def test_each_mutant_is_the_change_of_the_text(self):
+        plain = self._values(VALUES)
+        self.assertEqual(self._values(self.text), plain)
+        seen = set()
+        for number, mutant in self.mutants.items():
+            wanted = self._values(mutant.made(VALUES))
+            with self.subTest(mutant.shown(VALUES)):
+                self.assertEqual(self._values(self.text, number), wanted)
+            if wanted != plain:
+                seen.add(mutant.text)
+        self.assertEqual(set(mutants.PYTHON_OPERATORS.values()) - seen, set())
+
+    def test_reached(self):
+        marks = bytearray(len(self.mutants) + 1)
+        with mock.patch.object(mutant_switch, "_reached", marks):
+            exec(self.text, module := {})
+            # The default of an argument and the sign of a class.
+            self.assertEqual(sum(marks), 2)
+            module["values"]([5, 6, 7])
+        self.assertEqual(list(marks), [0] + [1] * len(self.mutants))
+
+    def test_smallest_expression(self):
+        def text(source, other):
+            tree = ast.parse(source)
+            place = python_switches.difference(tree, ast.parse(other))
+            return ast.unparse(python_switches._at(tree, place))
+
+        self.assertEqual(text("f(a + b * 2)", "f(a + b * 3)"), "2")
+        self.assertEqual(text("f(a + b * 2)", "f(a + b + 2)"), "a + b * 2")
+        self.assertEqual(text("if a < b and c: x = 1", "if a <= b and c: x = 1"), "a < b")
+        self.assertEqual(text("a and b and c", "a or b and c"), "a and b and c")
+
+
 LISTED = """Running main() from gtest_main.cc
 Plain.
   One
@@ -186,6 +250,8 @@ def mark(*numbers):
             file.seek(number)
             file.write(b"1")
 
+mark(4)
+
 def test_one():
     mark(1, 3)
 
@@ -197,7 +263,7 @@ def test_none():
 """
 
 
-class ChoiceTest(absltest.TestCase):
+class ChoiceTest(parameterized.TestCase):
     """The tests that a mutant is tried with."""
 
     def test_cases(self):
@@ -210,43 +276,32 @@ class ChoiceTest(absltest.TestCase):
         self.assertEqual(mutant_switches.fitting([4, 1], float, 3), [4])
         self.assertEqual(mutant_switches.fitting([], float, 3), [])
 
-    def test_python_tests_that_evaluate_a_place(self):
+    @parameterized.parameters([[]], [["-n", "2"]])
+    def test_python_tests_that_evaluate_a_place(self, options):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         folder = pathlib.Path(temporary.name)
-        (folder / "tests" / "python").mkdir(parents=True)
-        (folder / "tests" / "python" / "marks_test.py").write_text(TESTS_OF_MARKS)
+        (folder / "near").mkdir()
+        path = folder / "near" / "marks_test.py"
+        path.write_text(TESTS_OF_MARKS)
         tree = object.__new__(mutants.Tree)
         tree.folder, tree.python, tree.environment = folder, sys.executable, dict(os.environ)
-        with mock.patch.object(mutants, "QUICK", "not slow"):
-            tests = mutants.PythonTests(tree, 3, 60.0)
-        one, two = (f"tests/python/marks_test.py::test_{name}" for name in ("one", "two"))
+        tests = python_switches.MarkedTests(folder, tree.pytest, 4, 60.0, ["near"], options)
+        one, two, none = (f"near/marks_test.py::test_{name}" for name in ("one", "two", "none"))
         self.assertEqual(tests.chosen(1), [one])
         self.assertEqual(tests.chosen(2), [two])
         self.assertEqual(tests.chosen(3), [one])
         self.assertEqual(tests.chosen(0), [])
+        # It is evaluated by an import.
+        self.assertEqual(tests.imported, {4})
+        self.assertEqual(tests.chosen(4), [])
+        self.assertCountEqual(tests.chosen(4, ["far/", "near/"]), [one, two, none])
+        self.assertEqual(tests.chosen(2, ["near/"]), [two])
         self.assertFalse(tests.catch(1))  # it passes, without a library
-        (folder / "tests" / "python" / "marks_test.py").write_text(
-            TESTS_OF_MARKS.replace("mark(2)", "assert os.environ.get('TF_EMBED_MUTANT') != '2'")
-        )
+        caught = "assert os.environ.get('TF_EMBED_MUTANT') != '2'"
+        path.write_text(TESTS_OF_MARKS.replace("mark(2)", caught))
         self.assertTrue(tests.catch(2))
         self.assertFalse(tests.catch(0))
-
-
-class PlantedTree(mutants.Tree):
-    """A tree of one module, whose tests are a statement."""
-
-    tests = "assert limit == 1"
-
-    def rings(self, path: str) -> list[list[str]]:
-        return [[path]]
-
-    def pytest(self, paths, marks="", **variables) -> int:
-        try:
-            exec((self.folder / paths[0]).read_text() + self.tests, {})
-        except AssertionError:
-            return 1
-        return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of Python behind switches, and the tests of Python that evaluate their places.
+
+As with C++ (mutant_switches.py), all mutants are in one copy of the sources (mutant_switch.py). The
+tests run once without any, and tell which places they evaluate. A mutant is tried with these alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import mutant_switches
+
+SWITCH = "tf_embed/mutant_switch.py"
+IMPORT = "from tf_embed.mutant_switch import plain as _plain_mutant"
+# A place in a tree: from the root on, the field of each node, and the index in it if it is a list.
+Place = tuple[tuple[str, int | None], ...]
+
+
+def _children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
+    for field, value in ast.iter_fields(node):
+        if isinstance(value, ast.AST):
+            yield field, None, value
+        elif isinstance(value, list):
+            yield from ((field, i, one) for i, one in enumerate(value) if isinstance(one, ast.AST))
+
+
+def _at(root: ast.AST, place: Place) -> Any:
+    node: Any = root
+    for field, index in place:
+        node = getattr(node, field)
+        node = node if index is None else node[index]
+    return node
+
+
+def difference(one: ast.AST, other: ast.AST) -> Place:
+    """The place of the smallest expression in which two trees differ.
+
+    Args:
+        one: A module.
+        other: The module with a change in an expression.
+    """
+    place: list[tuple[str, int | None]] = []
+    found: Place = ()
+    while True:
+        mine, others = list(_children(one)), list(_children(other))
+        if type(one) is not type(other) or len(mine) != len(others):
+            return found
+        pairs = zip(mine, others, strict=True)
+        parts = [(a, b) for a, b in pairs if ast.dump(a[2]) != ast.dump(b[2])]
+        if len(parts) != 1:
+            return found
+        (field, index, one), (_, _, other) = parts[0]
+        place.append((field, index))
+        if isinstance(one, ast.expr) and isinstance(other, ast.expr):
+            found = tuple(place)
+
+
+def with_switches(source: str, changed: Mapping[int, str]) -> str:
+    """A file of Python with mutants behind switches.
+
+    Args:
+        source: The file.
+        changed: By number of the mutant, the file with its change.
+    """
+    tree = ast.parse(source)
+    others = {number: ast.parse(text) for number, text in changed.items()}
+    places = {number: difference(tree, other) for number, other in others.items()}
+    # Inner expressions first, so that those around them have their switches.
+    for number, place in sorted(places.items(), key=lambda one: -len(one[1])):
+        called = ast.Call(ast.Name("_plain_mutant", ast.Load()), [ast.Constant(number)], [])
+        switched = ast.IfExp(called, _at(tree, place), _at(others[number], place))
+        field, index = place[-1]
+        holder = _at(tree, place[:-1])
+        if index is None:
+            setattr(holder, field, switched)
+        else:
+            getattr(holder, field)[index] = switched
+    # After the docstring and the imports from __future__.
+    first = 1 if ast.get_docstring(tree) is not None else 0
+    while isinstance(tree.body[first], ast.ImportFrom) and tree.body[first].module == "__future__":
+        first += 1
+    tree.body[first:first] = ast.parse(IMPORT).body
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+class MarkedTests:
+    """Tests of Python, and the places of mutants that each evaluates.
+
+    Attributes:
+        found: By the name of a test, the numbers of the mutants whose places it evaluates, and its
+            seconds without a mutant.
+        imported: The numbers of the mutants whose places are evaluated before the first test.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        run: Callable[..., int],
+        most: int,
+        budget: float,
+        tests: Sequence[str],
+        options: Sequence[str] = (),
+    ) -> None:
+        """Runs all of them.
+
+        Args:
+            folder: The tree.
+            run: Runs pytest there with arguments, a number of seconds or None, and variables of the
+                environment; returns its status.
+            most: The largest number of a mutant.
+            budget: The seconds that the tests of a mutant may take together.
+            tests: Folders or files.
+            options: Arguments of pytest, for instance `-m` and marks, or `-n` and processes.
+
+        Raises:
+            SystemExit: If one fails.
+        """
+        self._run, self._budget = run, budget
+        marks, results = folder / "mutant_marks.bin", folder / "mutant_tests.json"
+        for old in folder.glob("mutant_tests.json*"):
+            old.unlink()
+        marks.write_bytes(bytes(most + 1))
+        variables = {
+            "TF_EMBED_MUTANTS_REACHED": str(marks),
+            "TF_EMBED_MUTANTS_TESTS": str(results),
+            "PYTHONPATH": f"{folder}{os.pathsep}{pathlib.Path(__file__).parent}",
+        }
+        if run(["-p", "mutant_marks", *options, *tests], None, variables):
+            sys.exit(f"Tests in {', '.join(tests)} fail on the code as it is.")
+        self.found: dict[str, dict[str, Any]] = {}
+        self.imported: set[int] = set()
+        for file in folder.glob("mutant_tests.json*"):
+            said = json.loads(file.read_text())
+            self.found |= said["tests"]
+            self.imported |= set(said["imported"])
+
+    def chosen(self, number: int, near: Sequence[str] = ()) -> list[str]:
+        """The names of the tests that a mutant is tried with, in their order.
+
+        Args:
+            number: Its number.
+            near: The beginnings of the names of the tests that come first; these are tried too if
+                its place is evaluated before the first test.
+        """
+
+        def rank(name: str) -> tuple[int, float]:
+            distance = next((i for i, one in enumerate(near) if name.startswith(one)), len(near))
+            return distance, self.found[name]["seconds"]
+
+        names = [
+            name
+            for name, one in self.found.items()
+            if number in one["reached"] or (number in self.imported and rank(name)[0] < len(near))
+        ]
+        names.sort(key=rank)
+        return mutant_switches.fitting(
+            names, lambda name: self.found[name]["seconds"], self._budget
+        )
+
+    def catch(self, number: int, near: Sequence[str] = ()) -> bool:
+        """Whether a test fails with a mutant, or takes too long."""
+        names, seconds = self.chosen(number, near), 60 + 5 * self._budget
+        return bool(names and self._run(names, seconds, {"TF_EMBED_MUTANT": str(number)}))
