@@ -21,13 +21,14 @@ from typing import Any
 LIBRARY_NAME = "_tf_embed.so"
 BUILD_INFO_NAME = "_tf_embed.json"
 OLDEST_TENSORFLOW = (2, 16, 2)
+OLDEST_KERAS = (3, 11, 0)
 FIRST_UNTRIED_TENSORFLOW = (2, 22, 0)
 
 _SUPPORTED = "2.16.2 or later, below 2.22"
-_NEEDS_KERAS = "tf_embed needs Keras 3: `pip install 'keras>=3'`."
+_NEEDS_KERAS = "tf_embed needs Keras 3.11 or later: `pip install 'keras>=3.11,<4'`."
 
 
-def _version_numbers(version: str) -> tuple[int, int, int]:
+def version_numbers(version: str) -> tuple[int, int, int]:
     """The first three numbers of a version: (2, 21, 0) of "2.21.0-rc1"."""
     numbers = [int(number) for number in re.findall(r"\d+", version)[:3]]
     return tuple(numbers + [0] * (3 - len(numbers)))  # type: ignore[return-value]
@@ -42,7 +43,7 @@ def check_tensorflow_version(version: str) -> None:
     Raises:
         ImportError: If it is too old or too new.
     """
-    if not OLDEST_TENSORFLOW <= _version_numbers(version) < FIRST_UNTRIED_TENSORFLOW:
+    if not OLDEST_TENSORFLOW <= version_numbers(version) < FIRST_UNTRIED_TENSORFLOW:
         raise ImportError(
             f"tf_embed needs TensorFlow {_SUPPORTED}, and {version} is installed: install one of "
             "those versions, then build tf_embed again."
@@ -50,18 +51,19 @@ def check_tensorflow_version(version: str) -> None:
 
 
 def check_keras(version: str, backend: str) -> None:
-    """Refuses a Keras that is not Keras 3 on TensorFlow.
+    """Refuses a Keras that is too old or too new, or not on TensorFlow.
 
     Args:
         version: The value of `keras.__version__`.
         backend: The value of `keras.config.backend()`.
 
     Raises:
-        ImportError: If it is another Keras, or runs on another backend.
+        ImportError: If it is of another version, or runs on another backend.
     """
-    if _version_numbers(version)[0] != 3:
+    if not OLDEST_KERAS <= version_numbers(version) < (4, 0, 0):
         raise ImportError(
-            f"tf_embed needs Keras 3, and Keras {version} is installed: `pip install 'keras>=3'`."
+            f"tf_embed needs Keras 3.11 or later, below 4, and Keras {version} is installed: "
+            "`pip install 'keras>=3.11,<4'`."
         )
     if backend != "tensorflow":
         raise ImportError(

@@ -137,7 +137,8 @@ class MissingTest(tf.test.TestCase):
 
     def test_without_keras_one_sentence_says_what_to_install(self):
         self.assertEqual(
-            run(WITHOUT_TENSORFLOW, "keras"), "tf_embed needs Keras 3: `pip install 'keras>=3'`."
+            run(WITHOUT_TENSORFLOW, "keras"),
+            "tf_embed needs Keras 3.11 or later: `pip install 'keras>=3.11,<4'`.",
         )
 
     def test_a_library_that_tensorflow_does_not_load_is_to_be_built_again(self):
@@ -148,14 +149,15 @@ class MissingTest(tf.test.TestCase):
         ):
             _library.load.__wrapped__()
 
-    def test_keras_on_another_backend_is_refused(self):
-        for version, backend, said in (
-            ("2.15.0", "tensorflow", "needs Keras 3, and Keras 2.15.0 is installed"),
-            ("3.15.1", "jax", "its backend is 'jax'"),
-        ):
+    def test_keras_of_another_version_or_backend_is_refused(self):
+        for version in ("2.15.0", "3.10.0", "4.0.0"):
+            said = f"needs Keras 3.11 or later, below 4, and Keras {version} is installed"
             with self.assertRaisesRegex(ImportError, said):
-                _library.check_keras(version, backend)
-        _library.check_keras("3.0.0", "tensorflow")
+                _library.check_keras(version, "tensorflow")
+        with self.assertRaisesRegex(ImportError, "its backend is 'jax'"):
+            _library.check_keras("3.15.1", "jax")
+        for version in ("3.11.0", "3.15.1"):
+            _library.check_keras(version, "tensorflow")
 
 
 class VersionTest(tf.test.TestCase, parameterized.TestCase):

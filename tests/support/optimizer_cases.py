@@ -22,6 +22,7 @@ from optimizer_oracle import History, Step
 
 import tf_embed
 from tf_embed import tbe
+from tf_embed._library import version_numbers
 
 STEPS = 20
 ACCUMULATION = 3
@@ -87,7 +88,10 @@ def _ftrl_of_oneflow(learning_rate: Any = 0.1, **options: Any) -> Any:
     )
 
 
-def _kind(cls: Any, rate: float, **arguments: Any) -> Callable[..., Any]:
+def _kind(cls: Any, rate: float, **arguments: Any) -> Callable[..., Any] | None:
+    if cls is None:
+        return None
+
     def make(learning_rate: Any = rate, **options: Any) -> Any:
         return cls(learning_rate=learning_rate, **{**arguments, **options})
 
@@ -96,7 +100,10 @@ def _kind(cls: Any, rate: float, **arguments: Any) -> Callable[..., Any]:
 
 def _kinds() -> dict[str, Callable[..., Any]]:
     k = keras.optimizers
-    return {
+    schedule_free = getattr(k, "ScheduleFreeAdamW", None)  # from Keras 3.15 on
+    # Before 3.13 Keras's own fails on TensorFlow, for dense variables too.
+    muon = k.Muon if version_numbers(keras.__version__) >= (3, 13, 0) else None
+    every = {
         "SGD": _kind(k.SGD, 0.05),
         "SGD, momentum": _kind(k.SGD, 0.05, momentum=0.9),
         "SGD, nesterov": _kind(k.SGD, 0.05, momentum=0.8, nesterov=True),
@@ -124,18 +131,19 @@ def _kinds() -> dict[str, Callable[..., Any]]:
         ),
         "Lion": _kind(k.Lion, 0.02),
         "Lamb": _kind(k.Lamb, 0.05),
-        "Muon": _kind(k.Muon, 0.02),
-        "Muon, embeddings too": _kind(k.Muon, 0.02, exclude_embeddings=False),
-        "ScheduleFreeAdamW": _kind(k.ScheduleFreeAdamW, 0.05),
-        "ScheduleFreeAdamW, warmup": _kind(k.ScheduleFreeAdamW, 0.05, warmup_steps=5),
+        "Muon": _kind(muon, 0.02),
+        "Muon, embeddings too": _kind(muon, 0.02, exclude_embeddings=False),
+        "ScheduleFreeAdamW": _kind(schedule_free, 0.05),
+        "ScheduleFreeAdamW, warmup": _kind(schedule_free, 0.05, warmup_steps=5),
         "RowwiseAdagrad": _kind(tf_embed.optimizers.RowwiseAdagrad, 0.1),
         "SmartDecayAdam": _kind(tf_embed.optimizers.SmartDecayAdam, 0.05),
         "one_embedding.Ftrl": _ftrl_of_oneflow,
         **_kinds_of_fbgemm(),
-        "MultiOptimizer": _multi,
+        "MultiOptimizer": _multi if hasattr(k, "MultiOptimizer") else None,
         "a subclass of Adam": _kind(HalfAdam, 0.05),
         "a subclass of Optimizer": _kind(SignMomentum, 0.05),
     }
+    return {name: make for name, make in every.items() if make is not None}
 
 
 def _kinds_of_fbgemm() -> dict[str, Callable[..., Any]]:
@@ -539,7 +547,7 @@ def _between(step: int, option: Option, optimizers: Sequence[Any]) -> None:
 def _halve(optimizer: Any) -> None:
     """Halves the learning rate; a MultiOptimizer has none, but its optimizers do."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if isinstance(inner, keras.optimizers.MultiOptimizer):
+    if type(inner).__name__ == "MultiOptimizer":  # a class of newer Keras
         for one in inner.optimizers:
             _halve(one)
     else:

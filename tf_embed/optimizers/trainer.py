@@ -37,10 +37,9 @@ from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import Anchor, run_if
 
-_REFUSED = (
-    keras.optimizers.LossScaleOptimizer,
-    keras.optimizers.MultiOptimizer,
-)
+_REFUSED: tuple[type, ...] = (keras.optimizers.LossScaleOptimizer,)
+if hasattr(keras.optimizers, "MultiOptimizer"):  # from Keras 3.15 on
+    _REFUSED += (keras.optimizers.MultiOptimizer,)
 
 
 def check_optimizer(optimizer: Any) -> None:

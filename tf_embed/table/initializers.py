@@ -4,13 +4,14 @@
 A Keras initializer draws a tensor for a whole batch, so the row of a key would depend on the batch
 in which it first occurs. Instead, the table reads the parameters of a Keras initializer and draws
 each row from (seed, table, key). The row is then the same in any order, batch, number of shards and
-process. A user's callable draws rows for each batch of keys, and its rows are not reproducible.
+process. A user's callable draws the rows of the new keys of each batch, which are not reproducible.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import hashlib
 import inspect
 import math
@@ -198,7 +199,8 @@ def _seeded_by_tensorflow(initializer: Any, value_dtype: tf.DType) -> Any:
     if seed is None:  # nothing was set, and Keras draws a seed
         return of_keras
     # Both are below 2^31. TensorFlow draws another second one for each op.
-    return type(of_keras)(**{**config, "seed": (seed << 32) | seed_of_op})
+    # TensorFlow keeps a seed of NumPy's as it is, which Keras does not take.
+    return type(of_keras)(**{**config, "seed": (int(seed) << 32) | int(seed_of_op)})
 
 
 def with_own_seed(initializer: Any) -> Any:
@@ -454,8 +456,15 @@ def drawn_rows(
     if initializer.by_key is not None:
         drawn = initializer.by_key(distinct)
     else:
-        assert initializer.draw is not None
-        drawn = _called(initializer.draw, count, dim=dim, value_dtype=value_dtype, name=name)
+        draw = functools.partial(
+            _called, initializer.draw, count, dim=dim, value_dtype=value_dtype, name=name
+        )
+        # A user's function need not take 0 rows.
+        drawn = (
+            draw()
+            if isinstance(count, int)
+            else tf.cond(count > 0, draw, lambda: tf.zeros([0, dim], value_dtype))
+        )
     rows = tf.gather(drawn, which)
     if needed is not None:
         rows = tf.scatter_nd(needed, rows, [tf.size(keys, tf.int64), dim])

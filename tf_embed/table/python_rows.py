@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tf_embed.ops import table_ops
+from tf_embed.ops import policy_ops, table_ops
 from tf_embed.table.initializers import drawn_rows
 from tf_embed.table.table_options import TableOptions
 
@@ -36,7 +36,11 @@ def defaults(
     """
     skipped = None
     if options.policy is None or options.policy.ttl_seconds is None:
-        _, skipped = table_ops.find(handle, keys, owners, empty, None, dim=options.dim)
+        if options.redis is None:
+            # Unlike a lookup, it counts no key and reads no row from a disk.
+            _, skipped = policy_ops.row_statistics(handle, keys, owners)
+        else:
+            _, skipped = table_ops.find(handle, keys, owners, empty, None, dim=options.dim)
     if padding is not None:
         is_padding = tf.equal(keys, tf.constant(padding, keys.dtype))
         skipped = is_padding if skipped is None else tf.logical_or(skipped, is_padding)

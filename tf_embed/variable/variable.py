@@ -72,7 +72,8 @@ class Variable(tf.Module):
             VarianceScaling, Glorot, He and LeCun initializers (with fans as for the shape (1, dim))
             make the row of a key a function of the seed, the name and the key. That row is the same
             in any order, batch, number of shards and process. A callable is called for the distinct
-            keys of each batch, and absent keys take its rows, so these depend on the batches.
+            absent keys of each batch, so its rows depend on the batches. If rows expire, pooled
+            lookups and training call it for present keys too.
         trainable: Whether optimizers may change rows.
         checkpoint: Whether tf.train.Checkpoint saves the rows. SavedModels always do.
         init_size: Rows to reserve in all shards together, int(init_size / shards) in each. A table
