@@ -80,8 +80,8 @@ class RedisRows {
   Status Clear() const;
   Status Count(size_t* count) const;
 
-  // The state of a scan. Rows present throughout the scan are visited once. A scan of a cluster
-  // fails if slots move between its servers: a cursor is of one server.
+  // The state of a scan. Rows present throughout the scan are visited once. A cursor is of one
+  // process of one server, so a scan fails if a server is restarted or slots of a cluster move.
   struct Scan {
     size_t part = 0;       // a slice, or a server
     size_t servers = 0;    // 0 before it begins
@@ -108,7 +108,7 @@ class RedisRows {
   std::string RowName(size_t slice, int64_t key) const;
   Status CheckValue(int64_t key, std::string_view value) const;
   Status Unexpected(const char* command) const;
-  // Both ask each server of a cluster, so only the first and the last part of a scan do.
+  // Both ask each server, so only the first and the last part of a scan do.
   Status BeginScan(Scan* scan) const;
   Status EndScan(Scan* scan) const;
   // Adds the names of some expiring rows, possibly with repeats.

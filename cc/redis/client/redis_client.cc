@@ -193,33 +193,30 @@ struct TfEmbedRedisClient {
   }
 
   Failure LearnServers(size_t* servers, uint64_t* version) {
-    if (!settings_.is_cluster) {
-      *servers = 1;
-      *version = 0;
-      return {};
-    }
-    if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
-    std::vector<int> with_slots;
+    std::vector<int> asked = {0};
     std::string state;
-    {
+    if (settings_.is_cluster) {
+      if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
       const std::lock_guard<std::mutex> lock(mutex_);
-      with_slots = slots_.with_slots();
+      asked = slots_.with_slots();
       state = std::to_string(slots_.version()) + '\n';
     }
-    // A server's own word: the one that tells the slot map may not have heard of it yet.
-    std::vector<Answer> nodes(with_slots.size()), infos(with_slots.size());
+    std::vector<Answer> nodes(settings_.is_cluster ? asked.size() : 0), infos(asked.size());
     if (Failure failure = AskAll({{"CLUSTER", 7}, {"NODES", 5}}, &nodes); !failure.ok()) {
       return failure;
     }
     if (Failure failure = AskAll({{"INFO", 4}, {"server", 6}}, &infos); !failure.ok()) {
       return failure;
     }
-    for (size_t i = 0; i < with_slots.size(); ++i) {
-      Failure failure = AddSlots(PoolOf(with_slots[i])->address(), nodes[i], &state);
+    // A server's own word: the one that tells the slot map may not have heard of it yet.
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      Failure failure = AddSlots(PoolOf(asked[i])->address(), nodes[i], &state);
       if (!failure.ok()) return failure;
-      if (infos[i].is_text) state += LineOf(infos[i].text, "run_id:");
     }
-    *servers = with_slots.size();
+    for (const Answer& info : infos) {
+      if (info.is_text) state += LineOf(info.text, "run_id:");
+    }
+    *servers = asked.size();
     *version = std::hash<std::string>()(state);
     return {};
   }
@@ -323,7 +320,7 @@ struct TfEmbedRedisClient {
     return first;
   }
 
-  // Asks each server with slots.
+  // Asks the first servers with slots, as many as there are answers.
   Failure AskAll(const std::vector<TfEmbedRedisBytes>& words, std::vector<Answer>* answers) {
     std::vector<TfEmbedRedisCommand> commands;
     for (size_t i = 0; i < answers->size(); ++i) {
