@@ -364,21 +364,29 @@ Status RedisRows::Clear() const {
   return Status();
 }
 
-Status RedisRows::Count(size_t* count) const {
+Status RedisRows::CountFields(size_t* count) const {
   *count = 0;
-  if (!expires()) {
-    RedisCommands commands;
-    for (size_t slice = 0; slice < slice_names_.size(); ++slice) {
-      commands.Begin(slots_[slice]);
-      commands.Add("HLEN");
-      commands.Add(slice_names_[slice]);
-    }
-    return server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
-      if (reply.type != TF_EMBED_REDIS_INTEGER) return Unexpected("HLEN");
-      *count += static_cast<size_t>(reply.integer);
-      return Status();
-    });
+  RedisCommands commands;
+  for (size_t slice = 0; slice < slice_names_.size(); ++slice) {
+    commands.Begin(slots_[slice]);
+    commands.Add("HLEN");
+    commands.Add(slice_names_[slice]);
   }
+  return server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
+    if (reply.type != TF_EMBED_REDIS_INTEGER) return Unexpected("HLEN");
+    *count += static_cast<size_t>(reply.integer);
+    return Status();
+  });
+}
+
+Status RedisRows::CheckReachable() const {
+  size_t fields;  // 0 if rows expire: no hash has the name of a slice then
+  return CountFields(&fields);
+}
+
+Status RedisRows::Count(size_t* count) const {
+  if (!expires()) return CountFields(count);
+  *count = 0;
   for (Scan scan; !scan.done;) {
     std::vector<std::string> names;
     TF_EMBED_RETURN_IF_ERROR(ScanNames(kMostOfScan, &scan, &names));

@@ -79,6 +79,8 @@ class RedisRows {
   Status Erase(const int64_t* keys, size_t count) const;
   Status Clear() const;
   Status Count(size_t* count) const;
+  // Fails if a server with slices does not answer.
+  Status CheckReachable() const;
 
   // The state of a scan. Rows present throughout the scan are visited once. A cursor is of one
   // process of one server, so a scan fails if a server is restarted or slots of a cluster move.
@@ -113,6 +115,8 @@ class RedisRows {
   Status EndScan(Scan* scan) const;
   // Adds the names of some expiring rows, possibly with repeats.
   Status ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const;
+  // The number of rows that do not expire.
+  Status CountFields(size_t* count) const;
   // The key in a name. Returns false if it is not a row of this table.
   bool KeyOfName(std::string_view name, int64_t* key) const;
   bool expires() const { return options_.ttl_milliseconds > 0; }

@@ -46,6 +46,7 @@ class RedisTable final : public Table, public TableMaintenance {
   void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
   Status Count(size_t* count) const override { return rows_->Count(count); }
+  Status CheckReachable() const override { return rows_->CheckReachable(); }
   bool is_shared() const override { return true; }
   RuleSlots rule() const override { return Known()->rule; }
   TableMaintenance* maintenance() override { return this; }

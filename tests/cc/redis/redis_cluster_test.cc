@@ -256,6 +256,30 @@ TEST_F(RedisCluster, AScanDuringWhichSlotsMoveFails) {
   }
 }
 
+TEST_F(RedisCluster, StatisticsGoOnWhileSlotsMove) {
+  TableOptions options;
+  options.policy.ttl_milliseconds = 1000000;
+  const RedisOptions redis = Options(12);
+  const auto table = OpenTable(options, redis);
+  const std::vector<float> rows(600, 1.0f);
+  ASSERT_TRUE(
+      table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 600)), rows.data(), {}).ok());
+  EXPECT_EQ(600u, table->Stats().rows);
+  // The slot of the first slice, with none of its rows yet.
+  const std::string name = "{" + redis.prefix + ":0}";
+  MoveKeys(alone_[0]->SlotOf(name), {name});
+  size_t count = 0;
+  EXPECT_EQ(StatusCode::kAborted, table->Count(&count).code());
+  Status status = table->CheckReachable();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(600u, table->Stats().rows) << "the last number";
+  servers_[2]->Kill();
+  status = table->CheckReachable();
+  EXPECT_EQ(StatusCode::kAborted, status.code());
+  EXPECT_NE(std::string::npos, status.message().find(std::to_string(servers_[2]->port())))
+      << status.message();
+}
+
 TEST_F(RedisCluster, AScanDuringWhichAServerWasRestartedFails) {
   const auto table = OpenTable(TableOptions(), Options(12));
   const std::vector<float> rows(600, 1.0f);
