@@ -71,8 +71,9 @@ class RedisRows {
     uint64_t expected;  // the stamp that was read; 0 for an absent row
     std::string_view value;
   };
-  // Writes rows that still have the expected stamp, and returns the indices of the others.
-  Status Exchange(const std::vector<Change>& changes, std::vector<uint32_t>* lost) const;
+  // Writes rows that still have the expected stamp, and returns the indices of the others. With
+  // `uses`, expiring rows count as used now. Without it, all rows must be expected to be present.
+  Status Exchange(const std::vector<Change>& changes, bool uses, std::vector<uint32_t>* lost) const;
   // Writes all rows unconditionally.
   Status Put(const std::vector<Change>& changes) const;
 
