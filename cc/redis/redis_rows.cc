@@ -35,14 +35,19 @@ for i = 1, #ARGV, 3 do
 end
 return lost)";
 
-// KEYS: rows. ARGV: time to live, then the expected stamp and value of each.
+// KEYS: rows. ARGV: time to live, or '' to leave what is left of it; then the expected stamp and
+// value of each.
 constexpr char kExchangeKeys[] = R"(
 local lost = {}
 for i = 1, #KEYS do
   local stamp, value = ARGV[2 * i], ARGV[2 * i + 1]
   local present = redis.call('GETRANGE', KEYS[i], 0, 7)
   if present == stamp then
-    redis.call('SET', KEYS[i], value, 'PX', ARGV[1])
+    if ARGV[1] == '' then
+      redis.call('SET', KEYS[i], value, 'KEEPTTL')
+    else
+      redis.call('SET', KEYS[i], value, 'PX', ARGV[1])
+    end
   elseif present ~= string.sub(value, 1, 8) then
     lost[#lost + 1] = i - 1
   end
@@ -237,7 +242,8 @@ Status RedisRows::Get(const int64_t* keys, size_t count, bool uses, std::string*
   });
 }
 
-Status RedisRows::Exchange(const std::vector<Change>& changes, std::vector<uint32_t>* lost) const {
+Status RedisRows::Exchange(const std::vector<Change>& changes, bool uses,
+                           std::vector<uint32_t>* lost) const {
   lost->clear();
   RedisCommands commands;
   std::vector<uint32_t> order;
@@ -268,7 +274,7 @@ Status RedisRows::Exchange(const std::vector<Change>& changes, std::vector<uint3
                      names.push_back(RowName(slice, changes[numbers[i]].key));
                      commands.Add(names.back());
                    }
-                   commands.Add(ttl_);
+                   commands.Add(uses ? std::string_view(ttl_) : std::string_view());
                  }
                  for (size_t i = 0; i < size; ++i) {
                    const Change& change = changes[numbers[i]];
@@ -364,21 +370,29 @@ Status RedisRows::Clear() const {
   return Status();
 }
 
-Status RedisRows::Count(size_t* count) const {
+Status RedisRows::CountFields(size_t* count) const {
   *count = 0;
-  if (!expires()) {
-    RedisCommands commands;
-    for (size_t slice = 0; slice < slice_names_.size(); ++slice) {
-      commands.Begin(slots_[slice]);
-      commands.Add("HLEN");
-      commands.Add(slice_names_[slice]);
-    }
-    return server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
-      if (reply.type != TF_EMBED_REDIS_INTEGER) return Unexpected("HLEN");
-      *count += static_cast<size_t>(reply.integer);
-      return Status();
-    });
+  RedisCommands commands;
+  for (size_t slice = 0; slice < slice_names_.size(); ++slice) {
+    commands.Begin(slots_[slice]);
+    commands.Add("HLEN");
+    commands.Add(slice_names_[slice]);
   }
+  return server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
+    if (reply.type != TF_EMBED_REDIS_INTEGER) return Unexpected("HLEN");
+    *count += static_cast<size_t>(reply.integer);
+    return Status();
+  });
+}
+
+Status RedisRows::CheckReachable() const {
+  size_t fields;  // 0 if rows expire: no hash has the name of a slice then
+  return CountFields(&fields);
+}
+
+Status RedisRows::Count(size_t* count) const {
+  if (!expires()) return CountFields(count);
+  *count = 0;
   for (Scan scan; !scan.done;) {
     std::vector<std::string> names;
     TF_EMBED_RETURN_IF_ERROR(ScanNames(kMostOfScan, &scan, &names));

@@ -71,17 +71,20 @@ class RedisRows {
     uint64_t expected;  // the stamp that was read; 0 for an absent row
     std::string_view value;
   };
-  // Writes rows that still have the expected stamp, and returns the indices of the others.
-  Status Exchange(const std::vector<Change>& changes, std::vector<uint32_t>* lost) const;
+  // Writes rows that still have the expected stamp, and returns the indices of the others. With
+  // `uses`, expiring rows count as used now. Without it, all rows must be expected to be present.
+  Status Exchange(const std::vector<Change>& changes, bool uses, std::vector<uint32_t>* lost) const;
   // Writes all rows unconditionally.
   Status Put(const std::vector<Change>& changes) const;
 
   Status Erase(const int64_t* keys, size_t count) const;
   Status Clear() const;
   Status Count(size_t* count) const;
+  // Fails if a server with slices does not answer.
+  Status CheckReachable() const;
 
-  // The state of a scan. Rows present throughout the scan are visited once. A scan of a cluster
-  // fails if slots move between its servers: a cursor is of one server.
+  // The state of a scan. Rows present throughout the scan are visited once. A cursor is of one
+  // process of one server, so a scan fails if a server is restarted or slots of a cluster move.
   struct Scan {
     size_t part = 0;       // a slice, or a server
     size_t servers = 0;    // 0 before it begins
@@ -108,11 +111,13 @@ class RedisRows {
   std::string RowName(size_t slice, int64_t key) const;
   Status CheckValue(int64_t key, std::string_view value) const;
   Status Unexpected(const char* command) const;
-  // Both ask each server of a cluster, so only the first and the last part of a scan do.
+  // Both ask each server, so only the first and the last part of a scan do.
   Status BeginScan(Scan* scan) const;
   Status EndScan(Scan* scan) const;
   // Adds the names of some expiring rows, possibly with repeats.
   Status ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const;
+  // The number of rows that do not expire.
+  Status CountFields(size_t* count) const;
   // The key in a name. Returns false if it is not a row of this table.
   bool KeyOfName(std::string_view name, int64_t* key) const;
   bool expires() const { return options_.ttl_milliseconds > 0; }

@@ -59,7 +59,7 @@ class RedisServer {
 
   // Asks for the number of servers with rows, and for a version: another one if some have moved
   // between servers or a server was restarted. Aborted if some are moving. Commands with slot ~n go
-  // to server n. One server without a cluster is not asked.
+  // to server n.
   Status LearnServers(size_t* servers, uint64_t* version) const;
   int32_t SlotOf(const std::string& key) const { return api_->slot_of(key.data(), key.size()); }
   const std::string& address() const { return address_; }

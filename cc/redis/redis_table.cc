@@ -197,7 +197,7 @@ Status RedisTable::NewHostTable(const RuleSlots& rule, const std::vector<int64_t
 }
 
 Status RedisTable::Store(const std::vector<int64_t>& keys, const Loaded& loaded,
-                         const RuleSlots& rule, const Table& table,
+                         const RuleSlots& rule, const Table& table, bool uses,
                          std::vector<uint32_t>* lost) const {
   const RowLayout layout = LayoutOf(rule);
   std::vector<char> weights(keys.size() * layout.weight_bytes);
@@ -209,13 +209,14 @@ Status RedisTable::Store(const std::vector<int64_t>& keys, const Loaded& loaded,
                                       {&rule, slots.data()}));
   const size_t value_bytes = sizeof(RedisRowHeader) + layout.weight_bytes + layout.wide_slot_bytes;
   std::vector<char> values(keys.size() * value_bytes);
+  const bool renews = uses && rows_->options().ttl_milliseconds > 0;
   std::vector<RedisRows::Change> changes;
   std::vector<uint32_t> numbers;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!exists[i]) continue;
     const char* const row = weights.data() + i * layout.weight_bytes;
     const char* const its_slots = slots.data() + i * layout.wide_slot_bytes;
-    if (loaded.stamps[i] != 0 && rows_->options().ttl_milliseconds == 0 &&
+    if (loaded.stamps[i] != 0 && !renews &&
         SameBytes(row, loaded.weights.data() + i * layout.weight_bytes, layout.weight_bytes) &&
         SameBytes(its_slots, loaded.slots.data() + i * layout.wide_slot_bytes,
                   layout.wide_slot_bytes)) {
@@ -227,13 +228,13 @@ Status RedisTable::Store(const std::vector<int64_t>& keys, const Loaded& loaded,
     changes.push_back({keys[i], loaded.stamps[i], {value, value_bytes}});
     numbers.push_back(static_cast<uint32_t>(i));
   }
-  TF_EMBED_RETURN_IF_ERROR(rows_->Exchange(changes, lost));
+  TF_EMBED_RETURN_IF_ERROR(rows_->Exchange(changes, uses, lost));
   for (uint32_t& number : *lost) number = numbers[number];
   return Status();
 }
 
 Status RedisTable::Write(const ExecContext& context, const KeyBatch& batch,
-                         const RuleSlots* expected, const Verb& verb) const {
+                         const RuleSlots* expected, bool uses, const Verb& verb) const {
   const ExecContext inside = context.Holding(Held::kWriting);
   std::vector<int64_t> keys(batch.keys, batch.keys + batch.size);
   std::vector<uint32_t> positions(batch.size);
@@ -258,7 +259,7 @@ Status RedisTable::Write(const ExecContext& context, const KeyBatch& batch,
     pending.positions = positions.data();
     TF_EMBED_RETURN_IF_ERROR(verb(inside, pending, rows.get()));
     std::vector<uint32_t> lost;
-    TF_EMBED_RETURN_IF_ERROR(Store(distinct, loaded, rule, *rows, &lost));
+    TF_EMBED_RETURN_IF_ERROR(Store(distinct, loaded, rule, *rows, uses, &lost));
     std::sort(lost.begin(), lost.end());
     size_t left = 0;
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -279,7 +280,7 @@ Status RedisTable::FindOrInsert(const ExecContext& context, const KeyBatch& batc
                                 const DefaultRows& defaults, void* weights, bool* exists) {
   return WithMemory(options_.name, [&] {
     const WriteLocks writing(locks_, context);
-    return Write(context, batch, nullptr,
+    return Write(context, batch, nullptr, /*uses=*/true,
                  [&](const ExecContext& inside, const KeyBatch& pending, Table* rows) {
                    return rows->FindOrInsert(inside, pending, defaults, weights, exists);
                  });
@@ -290,7 +291,7 @@ Status RedisTable::InsertOrAssign(const ExecContext& context, const KeyBatch& ba
                                   const void* weights, const SlotsIn& slots) {
   return WithMemory(options_.name, [&] {
     const WriteLocks writing(locks_, context);
-    return Write(context, batch, slots.rule,
+    return Write(context, batch, slots.rule, /*uses=*/true,
                  [&](const ExecContext& inside, const KeyBatch& pending, Table* rows) {
                    return rows->InsertOrAssign(inside, pending, weights, slots);
                  });
@@ -302,7 +303,7 @@ Status RedisTable::Accum(const ExecContext& context, const KeyBatch& batch, cons
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
   return WithMemory(options_.name, [&] {
     const WriteLocks writing(locks_, context);
-    return Write(context, batch, nullptr,
+    return Write(context, batch, nullptr, /*uses=*/true,
                  [&](const ExecContext& inside, const KeyBatch& pending, Table* rows) {
                    return rows->Accum(inside, pending, old_rows, new_rows, exists);
                  });
@@ -318,7 +319,7 @@ Status RedisTable::Apply(const ExecContext& context, const KeyBatch& batch,
       TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), rule.slots));
     }
     const WriteLocks writing(locks_, context);
-    return Write(context, batch, &rule.slots,
+    return Write(context, batch, &rule.slots, /*uses=*/true,
                  [&](const ExecContext& inside, const KeyBatch& pending, Table* rows) {
                    return rows->Apply(inside, pending, gradients, rule);
                  });
@@ -337,6 +338,7 @@ Status RedisTable::FinishStep(const ExecContext& context, const Rule& rule) {
         return Status();
       }));
       TF_EMBED_RETURN_IF_ERROR(Write(context, {keys.data(), keys.size(), nullptr}, &rule.slots,
+                                     /*uses=*/false,
                                      [&](const ExecContext& inside, const KeyBatch&, Table* rows) {
                                        return rows->FinishStep(inside, rule);
                                      }));

@@ -46,6 +46,7 @@ class RedisTable final : public Table, public TableMaintenance {
   void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
   Status Count(size_t* count) const override { return rows_->Count(count); }
+  Status CheckReachable() const override { return rows_->CheckReachable(); }
   bool is_shared() const override { return true; }
   RuleSlots rule() const override { return Known()->rule; }
   TableMaintenance* maintenance() override { return this; }
@@ -62,7 +63,7 @@ class RedisTable final : public Table, public TableMaintenance {
   using Table::Apply;
   Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
                const Rule& rule) override;
-  // Reads and writes each row of the table.
+  // Reads and writes each row of the table. Rows expire nevertheless.
   Status FinishStep(const ExecContext& context, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
   using Table::Clear;
@@ -140,13 +141,14 @@ class RedisTable final : public Table, public TableMaintenance {
   // A table with the rows, with the slots of `rule`.
   Status NewHostTable(const RuleSlots& rule, const std::vector<int64_t>& keys, const Loaded& loaded,
                       std::unique_ptr<Table>* table) const;
-  // Writes changed rows back. Returns the indices of keys whose rows another process has changed
-  // meanwhile.
+  // Writes changed rows back, and with `uses` all rows that expire. Returns the indices of keys
+  // whose rows another process has changed meanwhile.
   Status Store(const std::vector<int64_t>& keys, const Loaded& loaded, const RuleSlots& rule,
-               const Table& table, std::vector<uint32_t>* lost) const;
-  // Runs a writing verb. Fails if `expected` is given and the table has another rule.
+               const Table& table, bool uses, std::vector<uint32_t>* lost) const;
+  // Runs a writing verb. Fails if `expected` is given and the table has another rule. `uses` is
+  // whether rows are used by it; otherwise it inserts none.
   Status Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* expected,
-               const Verb& verb) const;
+               bool uses, const Verb& verb) const;
 
   const TableOptions options_;
   const std::unique_ptr<RedisRows> rows_;

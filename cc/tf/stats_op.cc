@@ -19,8 +19,7 @@ class StatsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TableStats stats;
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      size_t count;  // read only for its error, if the rows are unreachable
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Count(&count)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->CheckReachable()));
       stats.Add(table->shard(number)->Stats());
     }
     // Shared by all shards.

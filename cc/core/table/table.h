@@ -204,6 +204,12 @@ class Table {
     return Status();
   }
 
+  // Fails if the rows are unreachable. Costs less than Count where that visits all rows.
+  virtual Status CheckReachable() const {
+    size_t count;
+    return Count(&count);
+  }
+
   // Whether other processes also change rows. No lock of the caller keeps them out, so a row count
   // may be outdated at once.
   virtual bool is_shared() const { return false; }

@@ -124,6 +124,14 @@ class ReplyView {
 
 bool StartsWith(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
 
+// The error of a server that still reads its data from a file.
+constexpr char kLoading[] = "LOADING ";
+
+Failure NotReady(const Address& address, const std::string& text) {
+  return {TF_EMBED_REDIS_LOST,
+          "The Redis server at " + address.ToString() + " is not ready: " + text, true};
+}
+
 // The line that begins so; "" if there is none.
 std::string LineOf(const std::string& text, const char* start) {
   const size_t begin = text.find(start);
@@ -185,23 +193,30 @@ struct TfEmbedRedisClient {
   }
 
   Failure LearnServers(size_t* servers, uint64_t* version) {
-    if (!settings_.is_cluster) {
-      *servers = 1;
-      *version = 0;
-      return {};
-    }
-    if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
-    std::vector<int> with_slots;
+    std::vector<int> asked = {0};
     std::string state;
-    {
+    if (settings_.is_cluster) {
+      if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
       const std::lock_guard<std::mutex> lock(mutex_);
-      with_slots = slots_.with_slots();
+      asked = slots_.with_slots();
       state = std::to_string(slots_.version()) + '\n';
     }
-    for (const int server : with_slots) {
-      if (Failure failure = AddState(server, &state); !failure.ok()) return failure;
+    std::vector<Answer> nodes(settings_.is_cluster ? asked.size() : 0), infos(asked.size());
+    if (Failure failure = AskAll({{"CLUSTER", 7}, {"NODES", 5}}, &nodes); !failure.ok()) {
+      return failure;
     }
-    *servers = with_slots.size();
+    if (Failure failure = AskAll({{"INFO", 4}, {"server", 6}}, &infos); !failure.ok()) {
+      return failure;
+    }
+    // A server's own word: the one that tells the slot map may not have heard of it yet.
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      Failure failure = AddSlots(PoolOf(asked[i])->address(), nodes[i], &state);
+      if (!failure.ok()) return failure;
+    }
+    for (const Answer& info : infos) {
+      if (info.is_text) state += LineOf(info.text, "run_id:");
+    }
+    *servers = asked.size();
     *version = std::hash<std::string>()(state);
     return {};
   }
@@ -211,6 +226,12 @@ struct TfEmbedRedisClient {
     const TfEmbedRedisCommand* commands;
     void* receiver;
     TfEmbedRedisReceive receive;
+  };
+
+  // The reply to a question of the client itself.
+  struct Answer {
+    bool is_text = false, is_error = false;
+    std::string text;
   };
 
   // The remaining work after all pending commands were sent once.
@@ -244,9 +265,20 @@ struct TfEmbedRedisClient {
     return all[std::min<size_t>(static_cast<size_t>(~slot), all.size() - 1)];
   }
 
-  // Asks the known servers, one after the other, for the slot map. Those with slots come first: the
-  // others may have left the cluster.
+  // Asks for the slot map, and waits if the servers that could tell it still load their data.
   Failure LearnSlots() {
+    const auto deadline = Clock::now() + std::chrono::milliseconds(settings_.timeout_ms);
+    for (;;) {
+      bool loading = false;
+      Failure failure = AskForSlots(&loading);
+      if (failure.ok() || !loading || Clock::now() >= deadline) return failure;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  // Asks the known servers, one after the other. Those with slots come first: the others may have
+  // left the cluster.
+  Failure AskForSlots(bool* loading) {
     Failure first;
     std::vector<int> order;
     {
@@ -271,44 +303,53 @@ struct TfEmbedRedisClient {
       if (failure.ok()) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (slots_.Update(*reply, pool->address())) return {};
-        failure = {TF_EMBED_REDIS_REFUSED,
-                   "The Redis server at " + pool->address().ToString() +
-                       " knows of no cluster with slots" +
-                       (reply->type == REDIS_REPLY_ERROR ? ": " + TextOf(*reply) + "." : "."),
-                   false};
+        const std::string text = reply->type == REDIS_REPLY_ERROR ? TextOf(*reply) : "";
+        if (StartsWith(text, kLoading)) {
+          *loading = true;
+          failure = NotReady(pool->address(), text);
+        } else {
+          failure = {TF_EMBED_REDIS_REFUSED,
+                     "The Redis server at " + pool->address().ToString() +
+                         " knows of no cluster with slots" +
+                         (text.empty() ? "." : ": " + text + "."),
+                     false};
+        }
       }
       if (first.ok()) first = failure;
     }
     return first;
   }
 
-  // Adds to `state` a text that is another one after slots of the server moved or it was restarted.
-  // The server's own word: the one that tells the slot map may not have heard of it yet.
-  Failure AddState(int server, std::string* state) {
-    std::vector<Pool::Lease> leases;
-    Reply nodes, info;
-    Pool* const pool = PoolOf(server);
-    Failure failure = pool->Take(&leases);
-    if (failure.ok()) failure = leases[0]->Ask({"CLUSTER", "NODES"}, &nodes);
-    if (failure.ok()) failure = leases[0]->Ask({"INFO", "server"}, &info);
-    if (!failure.ok()) return failure;
-    leases[0].Clean();
+  // Asks the first servers with slots, as many as there are answers.
+  Failure AskAll(const std::vector<TfEmbedRedisBytes>& words, std::vector<Answer>* answers) {
+    std::vector<TfEmbedRedisCommand> commands;
+    for (size_t i = 0; i < answers->size(); ++i) {
+      commands.push_back({words.data(), words.size(), ~static_cast<int32_t>(i)});
+    }
+    const auto take = [](void* to, size_t index, const TfEmbedRedisReply* reply) {
+      static_cast<Answer*>(to)[index] = {reply->type == TF_EMBED_REDIS_BYTES,
+                                         reply->type == TF_EMBED_REDIS_ERROR,
+                                         std::string(reply->bytes.data, reply->bytes.size)};
+    };
+    return Run(commands.data(), commands.size(), answers->data(), take);
+  }
+
+  // Adds to `state` a text that is another one after slots of the server moved.
+  static Failure AddSlots(const Address& address, const Answer& nodes, std::string* state) {
     bool moving = false;
-    if (nodes->type != REDIS_REPLY_STRING || !ParseNodes(TextOf(*nodes), state, &moving)) {
+    if (!nodes.is_text || !ParseNodes(nodes.text, state, &moving)) {
       return {TF_EMBED_REDIS_REFUSED,
-              "The Redis server at " + pool->address().ToString() +
+              "The Redis server at " + address.ToString() +
                   " does not tell its slots by CLUSTER NODES" +
-                  (nodes->type == REDIS_REPLY_ERROR ? ": " + TextOf(*nodes) + "." : "."),
+                  (nodes.is_error ? ": " + nodes.text + "." : "."),
               false};
     }
     if (moving) {
       return {TF_EMBED_REDIS_LOST,
-              "Slots of the cluster are moving from or to the server at " +
-                  pool->address().ToString() +
+              "Slots of the cluster are moving from or to the server at " + address.ToString() +
                   ", so not all rows can be found. Try again when they have moved.",
               false};
     }
-    if (info->type == REDIS_REPLY_STRING) *state += LineOf(TextOf(*info), "run_id:");
     return {};
   }
 
@@ -393,12 +434,9 @@ struct TfEmbedRedisClient {
       again.server = slots_.NumberOf(address);
       again.asking = ask;
     } else if (StartsWith(text, "TRYAGAIN ") || StartsWith(text, "CLUSTERDOWN ") ||
-               StartsWith(text, "LOADING ") || StartsWith(text, "MASTERDOWN ")) {
+               StartsWith(text, kLoading) || StartsWith(text, "MASTERDOWN ")) {
       round->must_wait = true;
-      round->not_ready = {
-          TF_EMBED_REDIS_LOST,
-          "The Redis server at " + channel->pool->address().ToString() + " is not ready: " + text,
-          true};
+      round->not_ready = NotReady(channel->pool->address(), text);
     } else {
       return false;
     }

@@ -87,10 +87,10 @@ typedef struct {
   TfEmbedRedisCode (*run)(TfEmbedRedisClient* client, const TfEmbedRedisCommand* commands,
                           size_t count, void* receiver, TfEmbedRedisReceive receive, char* error);
 
-  // Asks a cluster, and each of its servers with slots. `servers` receives the number of these,
-  // `version` a number that is another one if slots have moved or a server was restarted. Keys move
-  // before their slot, so LOST if slots are moving. 1 and 0 without a cluster, which is not asked.
-  // Thread-safe.
+  // Asks the server, or a cluster and each of its servers with slots. `servers` receives the number
+  // of these, `version` a number that is another one if slots have moved or a server was restarted.
+  // Keys move before their slot, so LOST if slots are moving. A server that refuses INFO does not
+  // tell that it was restarted. Thread-safe.
   TfEmbedRedisCode (*learn_servers)(TfEmbedRedisClient* client, size_t* servers, uint64_t* version,
                                     char* error);
 

@@ -156,18 +156,20 @@ std::vector<std::string> Seeds() {
     const int64_t key = 7;
     const std::string field(reinterpret_cast<const char*>(&key), sizeof(key));
     const std::string pair = "*2\r\n" + row + nil;
+    const std::string info = Bulk("run_id:1");  // before and after each scan
     const std::string found = "*2\r\n$1\r\n0\r\n", one = ":1\r\n";
     // Open, Find, Contains; Insert, which reads and then writes.
     std::vector<std::string> answers = {meta, meta + pair, pair, meta + pair, none};
     if (expires) {
       const std::string names = found + "*1\r\n" + Bulk("{p:0}" + field);
       // Count; Export, which reads the meta again at its end; Clear.
-      for (const std::string& answer : {names, meta, names, "*1\r\n" + row, meta, names, one}) {
+      for (const std::string& answer : {info, names, info, meta, info, names, info, "*1\r\n" + row,
+                                        meta, info, names, info, one}) {
         answers.push_back(answer);
       }
     } else {
       const std::string rows = found + "*2\r\n" + Bulk(field) + row;
-      for (const std::string& answer : {one, meta, rows, meta, one}) {
+      for (const std::string& answer : {one, meta, info, rows, info, meta, one}) {
         answers.push_back(answer);
       }
     }

@@ -38,11 +38,14 @@ class RedisCluster : public testing::Test {
     }
   }
 
+  // If it saves its rows and is started again, it loads 200 of them in a second.
   void Start(int server) {
     bus_ports_.push_back(std::to_string(FreePort()));
     servers_.push_back(std::make_unique<RedisProcess>(std::vector<std::string>{
         "--cluster-enabled", "yes", "--cluster-port", bus_ports_[server], "--cluster-config-file",
-        "nodes-" + bus_ports_[server] + ".conf", "--cluster-node-timeout", "3000"}));
+        "nodes-" + bus_ports_[server] + ".conf", "--cluster-node-timeout", "3000", "--dbfilename",
+        "rows-" + bus_ports_[server] + ".rdb", "--key-load-delay", "5000",
+        "--loading-process-events-interval-bytes", "1024"}));
     ASSERT_TRUE(RedisServer::Open("test", servers_[server]->Options(), &alone_[server]).ok());
   }
   void Join(int server) {
@@ -253,6 +256,30 @@ TEST_F(RedisCluster, AScanDuringWhichSlotsMoveFails) {
   }
 }
 
+TEST_F(RedisCluster, StatisticsGoOnWhileSlotsMove) {
+  TableOptions options;
+  options.policy.ttl_milliseconds = 1000000;
+  const RedisOptions redis = Options(12);
+  const auto table = OpenTable(options, redis);
+  const std::vector<float> rows(600, 1.0f);
+  ASSERT_TRUE(
+      table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 600)), rows.data(), {}).ok());
+  EXPECT_EQ(600u, table->Stats().rows);
+  // The slot of the first slice, with none of its rows yet.
+  const std::string name = "{" + redis.prefix + ":0}";
+  MoveKeys(alone_[0]->SlotOf(name), {name});
+  size_t count = 0;
+  EXPECT_EQ(StatusCode::kAborted, table->Count(&count).code());
+  Status status = table->CheckReachable();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(600u, table->Stats().rows) << "the last number";
+  servers_[2]->Kill();
+  status = table->CheckReachable();
+  EXPECT_EQ(StatusCode::kAborted, status.code());
+  EXPECT_NE(std::string::npos, status.message().find(std::to_string(servers_[2]->port())))
+      << status.message();
+}
+
 TEST_F(RedisCluster, AScanDuringWhichAServerWasRestartedFails) {
   const auto table = OpenTable(TableOptions(), Options(12));
   const std::vector<float> rows(600, 1.0f);
@@ -274,6 +301,48 @@ TEST_F(RedisCluster, AScanDuringWhichAServerWasRestartedFails) {
   EXPECT_EQ(StatusCode::kAborted, status.code());
   EXPECT_NE(std::string::npos, status.message().find("or a server was restarted, while all rows"))
       << status.message();
+}
+
+TEST_F(RedisCluster, AServerThatLoadsItsRowsIsWaitedFor) {
+  TableOptions options;
+  options.dim = 16;
+  options.policy.ttl_milliseconds = 1000000;
+  const RedisOptions redis = Options(12);
+  RedisOptions impatient = redis;
+  impatient.timeout_ms = 300;
+  const auto table = OpenTable(options, redis), other = OpenTable(options, impatient);
+  Random random(1);
+  const std::vector<float> rows = RandomValues<float>(1200 * options.dim, &random);
+  const Status status =
+      table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 1200)), rows.data(), {});
+  ASSERT_TRUE(status.ok()) << status.message();
+  Ask(1, {"SAVE"});
+  const auto restart = [&] {
+    servers_[1]->Kill();
+    servers_[1]->Restart();
+  };
+  const auto expect_loads = [&] {
+    EXPECT_NE(std::string::npos, Ask(1, {"INFO", "persistence"}).find("loading:1"));
+  };
+  const auto expect_not_ready = [&](const Status& status) {
+    const std::string words =
+        "The Redis server at 127.0.0.1:" + std::to_string(redis.port) + " is not ready: LOADING";
+    EXPECT_EQ(StatusCode::kAborted, status.code());
+    EXPECT_NE(std::string::npos, status.message().find(words)) << status.message();
+  };
+  size_t count = 0;
+  restart();
+  expect_not_ready(other->Count(&count));
+  expect_loads();
+  const Status counted = table->Count(&count);
+  EXPECT_TRUE(counted.ok()) << counted.message();
+  EXPECT_EQ(1200u, count);
+  // The only server that a new table knows.
+  restart();
+  std::unique_ptr<RedisTable> opened;
+  expect_not_ready(RedisTable::Open(options, impatient, &opened));
+  expect_loads();
+  EXPECT_EQ(1200u, OpenTable(options, redis)->size());
 }
 
 TEST_F(RedisCluster, AServerThatDoesNotTellItsSlotsIsNotScanned) {

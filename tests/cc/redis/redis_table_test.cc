@@ -180,15 +180,15 @@ TEST(RedisTable, AWriteThatIsSentTwiceIsNotLost) {
   std::memcpy(&stamp, first.data(), sizeof(stamp));
   std::vector<uint32_t> lost;
   for (int sent = 0; sent < 2; ++sent) {
-    ASSERT_TRUE(rows->Exchange({{5, 0, first}, {6, 0, first}}, &lost).ok());
+    ASSERT_TRUE(rows->Exchange({{5, 0, first}, {6, 0, first}}, true, &lost).ok());
     EXPECT_TRUE(lost.empty());
   }
   for (int sent = 0; sent < 2; ++sent) {
-    ASSERT_TRUE(rows->Exchange({{5, stamp, second}}, &lost).ok());
+    ASSERT_TRUE(rows->Exchange({{5, stamp, second}}, true, &lost).ok());
     EXPECT_TRUE(lost.empty());
   }
   ASSERT_TRUE(
-      rows->Exchange({{5, stamp, third}, {6, stamp, third}, {7, stamp, third}}, &lost).ok());
+      rows->Exchange({{5, stamp, third}, {6, stamp, third}, {7, stamp, third}}, true, &lost).ok());
   EXPECT_EQ((std::vector<uint32_t>{0, 2}), lost) << "another write came first; no row";
 }
 
@@ -199,7 +199,7 @@ TEST(RedisTable, AWriteOfAForkedProcessIsNotTakenForItsParents) {
   const auto write = [&](std::vector<uint32_t>* lost) {
     const RedisRowHeader header{rows->NewStamp(), 1, 0};
     const std::string value(reinterpret_cast<const char*>(&header), sizeof(header));
-    return rows->Exchange({{5, 0, value}}, lost).ok();
+    return rows->Exchange({{5, 0, value}}, true, lost).ok();
   };
   std::vector<uint32_t> lost;
   const pid_t child = fork();
@@ -236,6 +236,26 @@ TEST(RedisTable, ALostServerIsAnErrorAndComesBack) {
   EXPECT_TRUE(Put(table.get(), 2, 3).ok());
   EXPECT_EQ(std::vector<float>{3}, RowOf(*table, 2));
   EXPECT_EQ(1u, table->size());
+}
+
+TEST(RedisTable, AScanDuringWhichTheServerWasRestartedFails) {
+  RedisProcess server;
+  const std::vector<float> rows(600, 1.0f);
+  for (const uint64_t ttl_milliseconds : {0, 1000000}) {
+    SCOPED_TRACE(ttl_milliseconds);
+    TableOptions options = Options(1);
+    options.policy.ttl_milliseconds = ttl_milliseconds;
+    const auto table = OpenTable(options, server.Options());
+    ASSERT_TRUE(table->InsertOrAssign(kSerial, Batch(KeysFrom(0, 600)), rows.data(), {}).ok());
+    ExportCursor cursor;
+    WholeRows some(HostAllocator());
+    Status status = table->ExportBatch(20, &cursor, &some);
+    ASSERT_TRUE(status.ok() && !cursor.done) << status.message();
+    server.Kill();
+    server.Restart();  // without its rows
+    while (status.ok() && !cursor.done) status = table->ExportBatch(20, &cursor, &some);
+    ExpectSays(status, StatusCode::kAborted, "or a server was restarted, while all rows");
+  }
 }
 
 TEST(RedisTable, AServerThatDiesUnderManyCommandsIsAnError) {
@@ -281,6 +301,10 @@ TEST(RedisTable, PasswordsAndUsersAreAskedFor) {
   const auto reader = OpenTable(Options(1), redis);
   EXPECT_EQ(std::vector<float>{4}, RowOf(*reader, 1));
   ExpectSays(Put(reader.get(), 1, 5), StatusCode::kFailedPrecondition, "refuses a command");
+  WholeRows rows(HostAllocator());
+  ExportCursor cursor;
+  EXPECT_TRUE(reader->ExportBatch(100, &cursor, &rows).ok()) << "INFO is refused, and not needed";
+  EXPECT_EQ(1u, rows.size);
   EXPECT_EQ(std::vector<float>{4}, RowOf(*table, 1));
 }
 
@@ -332,9 +356,8 @@ TEST(RedisTable, WhatItCanNotDoIsRefusedByName) {
 }
 
 TEST(RedisTable, APassOverAllRowsIsThatOfATableInMemory) {
-  // Decay of all rows, with the step's own keys and without.
-  Rule rule = Rule::Of<RowwiseAdagradGlobalRule>(
-      2, {1e-7, 0.3, static_cast<double>(DecayMode::kDecoupledGlobal), 0.0, 2.0, 0.0}, 0.05);
+  // Averages of all rows, with the step's own keys and without.
+  Rule rule = Rule::Of<EmaRowwiseAdagradRule>(2, {1e-7, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5}, 0.05);
   TableOptions options = Options();
   options.initializer = UniformInitializer();
   const auto table = OpenTable(options, Server().Options());
@@ -357,6 +380,47 @@ TEST(RedisTable, APassOverAllRowsIsThatOfATableInMemory) {
     EXPECT_EQ(LargestSlot(*in_memory, kSerial, rule.slots, slot),
               LargestSlot(*table, kSerial, rule.slots, slot));
   }
+}
+
+TEST(RedisTable, APassOverAllRowsIsNoUse) {
+  Rule rule = Rule::Of<EmaRowwiseAdagradRule>(2, {1e-7, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5}, 0.05);
+  rule.step = 1;
+  TableOptions options = Options();
+  options.policy.ttl_milliseconds = 1000000;
+  const RedisOptions redis = Server().Options();
+  const auto table = OpenTable(options, redis);
+  const std::vector<float> gradients = {1, 0, 1, 0};
+  const auto train = [&](const Batch& batch) {
+    const Status status = table->Apply(kSerial, batch, gradients.data(), DataType::kFloat, rule);
+    ASSERT_TRUE(status.ok()) << status.message();
+  };
+  train(Batch{7, 8});
+  std::unique_ptr<RedisServer> server;
+  ASSERT_TRUE(RedisServer::Open("test", redis, &server).ok());
+  const auto ask = [&](int64_t key, const std::vector<std::string>& words) {
+    const std::string name =
+        "{" + redis.prefix + ":0}" + std::string(reinterpret_cast<const char*>(&key), sizeof(key));
+    RedisCommands commands;
+    commands.Begin(0);
+    commands.Add(words[0]);
+    commands.Add(name);
+    if (words.size() > 1) commands.Add(words[1]);
+    int64_t answer = 0;
+    const Status status = server->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
+      answer = reply.integer;
+      return Status();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+    return answer;
+  };
+  for (const int64_t key : {7, 8}) EXPECT_EQ(1, ask(key, {"PEXPIRE", "500000"}));
+  train(Batch{8});
+  const std::vector<float> before = RowOf(*table, 7);
+  ASSERT_TRUE(table->FinishStep(kSerial, rule).ok());
+  EXPECT_NE(before, RowOf(*table, 7));
+  EXPECT_GT(ask(7, {"PTTL"}), 0);
+  EXPECT_LE(ask(7, {"PTTL"}), 500000);
+  EXPECT_GT(ask(8, {"PTTL"}), 500000) << "it was trained";
 }
 
 TEST(RedisTable, NarrowSlotsAreRounded) {

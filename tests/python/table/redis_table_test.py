@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
-from redis_servers import RedisProcess
+from redis_servers import RedisProcess, free_port
 
 import tf_embed
 from tf_embed import tfra as de
@@ -239,6 +239,40 @@ class ExpiryTest(tf.test.TestCase):
         self.assertEqual(int(variables[0].size()), 299)
         variables[0].clear()
         self.assertEqual([int(v.size()) for v in variables], [0, 300])
+
+
+class ClusterTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        ports = [str(free_port()) for _ in range(2)]
+        self.servers = [
+            RedisProcess("--cluster-enabled", "yes", "--cluster-port", port) for port in ports
+        ]
+        for server in self.servers:
+            self.addCleanup(server.close)
+        one, other = self.servers
+        one.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+        one.command("CLUSTER", "MEET", "127.0.0.1", str(other.port), ports[1])
+        for server in self.servers:
+            end = time.monotonic() + 20.0
+            while time.monotonic() < end:
+                info = server.command("CLUSTER", "INFO")
+                if "cluster_state:ok" in info and "cluster_known_nodes:2" in info:
+                    break
+                time.sleep(0.01)
+
+    def test_statistics_go_on_while_slots_move(self):
+        one, other = self.servers
+        policy = tf_embed.TablePolicy(ttl_seconds=1000.0)
+        v = tf_embed.Variable(dim=1, policy=policy, storage=one.storage(cluster=True))
+        v.upsert([1, 2], [[1.0], [2.0]])
+        self.assertEqual(v.stats()["rows"], 2)
+        other.command("CLUSTER", "SETSLOT", "0", "IMPORTING", one.command("CLUSTER", "MYID"))
+        one.command("CLUSTER", "SETSLOT", "0", "MIGRATING", other.command("CLUSTER", "MYID"))
+        with self.assertRaisesRegex(tf.errors.AbortedError, "Slots of the cluster are moving"):
+            v.export()
+        v.upsert([3], [[3.0]])
+        self.assertEqual(v.stats()["rows"], 2)  # the last number that could be counted
 
 
 class SavedTest(tf.test.TestCase, parameterized.TestCase):
