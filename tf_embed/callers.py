@@ -64,7 +64,7 @@ def caller_object() -> Any:
     """`self` of the method that called the function which asks, or None."""
     # The first frame is the function that asks.
     caller = next(itertools.islice(frames(), 1, None), None)
-    return None if caller is None else caller.f_locals.get("self")
+    return None if caller is None else _self_of(caller)
 
 
 def optimizer_builds() -> bool:
@@ -80,7 +80,7 @@ def optimizers() -> list[keras.optimizers.Optimizer]:
     """The Keras optimizers in whose methods this call stands, innermost first."""
     found: list[keras.optimizers.Optimizer] = []
     for frame in itertools.islice(frames(), _NEAR):
-        caller = frame.f_locals.get("self")
+        caller = _self_of(frame)
         if isinstance(caller, keras.optimizers.Optimizer) and caller not in found:
             found.append(caller)
     return found
@@ -119,6 +119,15 @@ def splits_by_size() -> bool:
                 # The innermost options are those of this save.
                 return isinstance(getattr(value, "experimental_sharding_callback", None), policy)
     return False
+
+
+def _self_of(frame: types.FrameType) -> Any:
+    """`self` of the method that the frame is of, or is within, or None."""
+    code = frame.f_code
+    # The `f_locals` of a user's function, which has none, would keep its objects alive.
+    if "self" not in (*code.co_varnames[:1], *code.co_freevars):
+        return None
+    return frame.f_locals.get("self")
 
 
 def _is_of_tensorflow(frame: types.FrameType) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed.optimizers.rules import step_variable
+
 
 class BatchCount:
     """The batches of an epoch, by the calls that Keras makes for executions of several batches."""
@@ -16,14 +18,16 @@ class BatchCount:
         self._counted = 0
         self._first: int | None = None  # the epoch's first batch; a resumed epoch has no batch 0
         self._begun = 0  # the first batch of the execution
-        self._iterations: int | None = None  # of the optimizer, as the epoch began
+        self._steps: int | None = None  # of the optimizer, as the epoch began
+        self._is_keras_step = False
 
     def begin_epoch(self, model: keras.Model | None) -> None:
         """Begins to count from 0."""
         self._counted = self._begun = 0
         self._first = None
         several = getattr(model, "steps_per_execution", 1) > 1
-        self._iterations = _iterations_of(model) if several else None
+        self._steps = _steps_of(model) if several else None
+        self._is_keras_step = getattr(type(model), "train_step", None) is keras.Model.train_step
 
     def begin(self, batch: int) -> None:
         """Takes note of the first batch of an execution."""
@@ -45,17 +49,24 @@ class BatchCount:
         if steps is not None:
             counted = min(most, steps - first)
         # Keras trains more than `steps` batches if `steps_per_epoch` ends within an execution and
-        # the dataset goes on. The optimizer's count is of them all, unless the model has steps of
-        # its own kind.
-        now = None if self._iterations is None else _iterations_of(model)
-        if now is not None and self._iterations is not None:
-            trained = now - self._iterations
+        # the dataset goes on, and fewer if the dataset ends. The optimizer's count is of them all.
+        # A model's own `train_step` may make another number of steps in a batch, so its optimizer
+        # is not asked where Keras's number can be right.
+        if self._steps is not None and (self._is_keras_step or steps is None or batch >= steps):
+            now = _steps_of(model)
+            trained = 0 if now is None else now - self._steps
             if self._begun + 1 - first <= trained <= most:
                 counted = trained
         more, self._counted = counted - self._counted, counted
         return more
 
 
-def _iterations_of(model: keras.Model | None) -> int | None:
-    iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
-    return None if iterations is None else int(tf.convert_to_tensor(iterations).numpy())
+def _steps_of(model: keras.Model | None) -> int | None:
+    """Returns the number of steps of the model's optimizer, or None if it may skip batches."""
+    optimizer = getattr(model, "optimizer", None)
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        if isinstance(one, keras.optimizers.LossScaleOptimizer):
+            return None  # it makes no step of gradients that are not finite
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return None
+    return int(tf.convert_to_tensor(step_variable(optimizer)).numpy())

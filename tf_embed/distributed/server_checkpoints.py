@@ -36,6 +36,7 @@ from tf_embed.variable.anchor import Anchor
 _DENSE = "dense"  # the folder of the files of dense variables
 _PREFIX = "step_"
 _FILE = re.compile(rf"{_PREFIX}\d{{12,}}\.npz")
+_LAST_WORD = re.compile(r"([A-Za-z]+)[\W\d_]*$")
 _MOST_FRAME_BYTES = 2**16  # per array in the file, without the array's own data
 _MOST_TIMES = 8  # maximum size of the file, in sizes of the present dense variables
 
@@ -94,6 +95,7 @@ class ServerCheckpoints:
             f"value_{i}": np.frombuffer(one.item(), np.uint8) for i, one in enumerate(values)
         }
         arrays["optimizer"] = np.asarray(self._places_of_optimizer(dense), np.int64)
+        arrays["kind"] = np.asarray(_kind_of(self._model.optimizer))
         np.savez(contents, state=json.dumps(dataclasses.asdict(state)), **arrays)
         snapshot_ops.put_file(folder, f"{name}.npz", contents.getvalue())
         snapshots = self._snapshots()
@@ -216,13 +218,16 @@ class ServerCheckpoints:
             mine = self._places_of_optimizer(dense)
             # Nor this: they refused a checkpoint of another optimizer.
             theirs = contents.pop("optimizer", np.asarray(mine)).ravel().tolist()
+            # Nor this: they compared shapes alone.
+            my_kind = _kind_of(self._model.optimizer)
+            kind = str(contents.pop("kind", my_kind))
             places = list(range(len(contents)))
             # A new chief is at the first `compile` of its program, and the checkpoint may be of a
-            # later one. If all shapes are equal, nothing tells the two optimizers apart.
+            # later one. Slots of another meaning may have equal shapes.
             is_other = len(places) - len(theirs) == len(dense) - len(mine)
             if is_other:
                 saved_shapes = [_shape_of(contents[f"value_{i}"].tobytes()) for i in theirs]
-                is_other = saved_shapes != [dense[i].shape for i in mine]
+                is_other = saved_shapes != [dense[i].shape for i in mine] or kind != my_kind
             if is_other:
                 places = [i for i in places if i not in set(theirs)]
                 dense = [one for i, one in enumerate(dense) if i not in set(mine)]
@@ -264,6 +269,16 @@ class ServerCheckpoints:
 
 class _DamagedError(Exception):
     """The contents of a file are not in the format that `save` writes."""
+
+
+def _kind_of(optimizer: Any) -> str:
+    """Returns the name of an optimizer's rule, and what its variables are, such as "momentum"."""
+    names = [one.name for one in optimizer.variables]
+    # The names begin with those of the model's variables, which a later program may number anew.
+    kinds = [found.group(1) for found in map(_LAST_WORD.search, names) if found]
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    return " ".join([type(optimizer).__name__, *dict.fromkeys(kinds)])
 
 
 def _most_bytes(dense: Sequence[Any]) -> int:

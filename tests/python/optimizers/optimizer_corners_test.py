@@ -32,6 +32,10 @@ def slices(keys: Any, number: float = 1.0, dim: int = DIM) -> tf.IndexedSlices:
     return tf.IndexedSlices(tf.fill([len(keys), dim], number), tf.constant(list(keys), tf.int64))
 
 
+class Big:
+    """An object that a caller lets go."""
+
+
 class Plain(optimizers.Optimizer):
     """SGD, but not Keras's, so it runs on gathered rows."""
 
@@ -298,6 +302,36 @@ class MemoryTest(tf.test.TestCase):
         gc.collect()
         self.assertIsNone(graph())
         self.assertEqual(int(optimizer.iterations), 1)
+
+    def test_a_step_keeps_no_objects_of_the_caller_alive(self):
+        def freed_after_steps() -> bool:
+            big = Big()
+            ref = weakref.ref(big)
+            layer, dense = DynamicEmbedding(DIM, optimizer="sgd"), keras.layers.Dense(1)
+            optimizer = optimizers.SGD(0.1)
+            for _ in range(2):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(dense(layer(tf.constant([1, 2]))))
+                variables = layer.trainable_variables + dense.trainable_variables
+                optimizer.apply(tape.gradient(loss, variables), variables)
+            del big
+            gc.collect()
+            return ref() is None
+
+        self.assertTrue(freed_after_steps())
+
+    def test_a_look_at_the_optimizer_within_keeps_no_objects_of_the_caller_alive(self):
+        optimizer = tf_embed.DynamicEmbeddingOptimizer("sgd")
+
+        def freed_after_a_look() -> bool:
+            big = Big()
+            ref = weakref.ref(big)
+            optimizer.inner_optimizer.learning_rate = 0.5
+            del big
+            gc.collect()
+            return ref() is None
+
+        self.assertTrue(freed_after_a_look())
 
 
 if __name__ == "__main__":
