@@ -456,6 +456,7 @@ def drawn_rows(
     if initializer.by_key is not None:
         drawn = initializer.by_key(distinct)
     else:
+        assert initializer.draw is not None
         draw = functools.partial(
             _called, initializer.draw, count, dim=dim, value_dtype=value_dtype, name=name
         )
