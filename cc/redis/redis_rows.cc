@@ -35,7 +35,7 @@ for i = 1, #ARGV, 3 do
 end
 return lost)";
 
-// KEYS: rows. ARGV: time to live, or '' to leave what is left of it; then the expected stamp and
+// KEYS: rows. ARGV: time to live, or '' to leave it as it is; then the expected stamp and
 // value of each.
 constexpr char kExchangeKeys[] = R"(
 local lost = {}

@@ -204,7 +204,7 @@ class Table {
     return Status();
   }
 
-  // Fails if the rows are unreachable. Costs less than Count where that visits all rows.
+  // Fails if the rows are unreachable. Costs less than a Count that visits all rows.
   virtual Status CheckReachable() const {
     size_t count;
     return Count(&count);
