@@ -46,7 +46,8 @@ class RedisTable final : public Table, public TableMaintenance {
   void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
   Status Count(size_t* count) const override { return rows_->Count(count); }
-  Status CheckReachable() const override { return rows_->CheckReachable(); }
+  // The error of the last count too, unless it was one that passes.
+  Status CheckReachable() const override;
   bool is_shared() const override { return true; }
   RuleSlots rule() const override { return Known()->rule; }
   TableMaintenance* maintenance() override { return this; }
@@ -156,6 +157,7 @@ class RedisTable final : public Table, public TableMaintenance {
   mutable std::mutex mutex_;  // guards the fields below; never held during a wait
   RowInitializer initializer_;
   mutable std::shared_ptr<const KnownMeta> known_;
+  mutable Status counted_;  // by the last size()
 
   mutable std::atomic<size_t> last_size_{0};
   mutable std::atomic<uint64_t> hits_{0}, misses_{0};

@@ -186,8 +186,20 @@ void RedisTable::SetInitializer(const RowInitializer& initializer) {
 
 size_t RedisTable::size() const {
   size_t count;
-  if (Count(&count).ok()) last_size_.store(count, std::memory_order_relaxed);
+  const Status counted = Count(&count);
+  if (counted.ok()) last_size_.store(count, std::memory_order_relaxed);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counted_ = counted;
   return last_size_.load(std::memory_order_relaxed);
+}
+
+Status RedisTable::CheckReachable() const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    // Slots that move fail a count for a while, and lookups go on meanwhile.
+    if (!counted_.ok() && counted_.code() != StatusCode::kAborted) return counted_;
+  }
+  return rows_->CheckReachable();
 }
 
 Status RedisTable::Clear(const ExecContext& context) {

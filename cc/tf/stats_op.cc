@@ -19,8 +19,8 @@ class StatsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TableStats stats;
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->CheckReachable()));
       stats.Add(table->shard(number)->Stats());
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->CheckReachable()));
     }
     // Shared by all shards.
     if (table->admission() != nullptr) stats.admission_bytes = table->admission()->bytes();

@@ -114,7 +114,7 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
         folder, model = self.folder(), compiled(1)
         checkpoints = self.checkpoints(model, folder)
         checkpoints.save(TrainingState(steps=10))
-        unfinished = pathlib.Path(folder, "dense", "step_000000000020.npz.aside")
+        unfinished = pathlib.Path(folder, "dense", f"step_000000000020.npz.{'0a' * 8}.aside")
         unfinished.write_bytes(b"PK")
         self.assertEqual(checkpoints.restore(), TrainingState(steps=10))
         checkpoints.save(TrainingState(steps=15))

@@ -263,7 +263,7 @@ class ServerCheckpoints:
         for name in self._names():
             if name not in keep:
                 tf.io.gfile.remove(self._path(name))
-        for unfinished in tf.io.gfile.glob(self._path(f"{_PREFIX}*") + ".aside"):
+        for unfinished in tf.io.gfile.glob(self._path(f"{_PREFIX}*") + ".*.aside"):
             tf.io.gfile.remove(unfinished)
 
 

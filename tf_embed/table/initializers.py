@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import hashlib
 import inspect
 import math
@@ -456,16 +455,18 @@ def drawn_rows(
     if initializer.by_key is not None:
         drawn = initializer.by_key(distinct)
     else:
-        assert initializer.draw is not None
-        draw = functools.partial(
-            _called, initializer.draw, count, dim=dim, value_dtype=value_dtype, name=name
-        )
-        # A user's function need not take 0 rows.
-        drawn = (
-            draw()
-            if isinstance(count, int)
-            else tf.cond(count > 0, draw, lambda: tf.zeros([0, dim], value_dtype))
-        )
+        draw = initializer.draw
+        assert draw is not None
+        kind = {"dim": dim, "value_dtype": value_dtype, "name": name}
+        if isinstance(count, int):
+            drawn = _called(draw, count, **kind)
+        else:
+            # A user's function need not take 0 rows. AutoGraph converts it within a lambda alone.
+            drawn = tf.cond(
+                count > 0,
+                lambda: _called(draw, count, **kind),
+                lambda: tf.zeros([0, dim], value_dtype),
+            )
     rows = tf.gather(drawn, which)
     if needed is not None:
         rows = tf.scatter_nd(needed, rows, [tf.size(keys, tf.int64), dim])

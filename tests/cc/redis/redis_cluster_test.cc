@@ -357,6 +357,11 @@ TEST_F(RedisCluster, AServerThatDoesNotTellItsSlotsIsNotScanned) {
   EXPECT_NE(std::string::npos, status.message().find("does not tell its slots by CLUSTER NODES: "
                                                      "NOPERM"))
       << status.message();
+  table->Stats();
+  EXPECT_EQ(StatusCode::kFailedPrecondition, table->CheckReachable().code());
+  Ask(2, {"ACL", "SETUSER", "default", "+cluster|nodes"});
+  table->Stats();
+  EXPECT_TRUE(table->CheckReachable().ok());
 }
 
 TEST_F(RedisCluster, ALostServerIsAnErrorThatNamesIt) {

@@ -346,6 +346,19 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLess(float(tf.reduce_max(v.lookup(keys))), 3.0)
         self.assertEqual(v.stats()["misses"], 0)
 
+    def test_a_function_may_need_autograph(self):
+        def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
+            if shape[0] > 1:
+                rows = tf.fill(shape, 2.0)
+            else:
+                rows = tf.fill(shape, 1.0)
+            return tf.cast(rows, dtype)
+
+        v = tf_embed.Variable(dim=2, initializer=draw)
+        for lookup in (v.lookup, tf.function(v.lookup)):
+            self.assertAllEqual(lookup(tf.constant([5, 6], tf.int64)), tf.fill([2, 2], 2.0))
+            self.assertAllEqual(lookup(tf.constant([5], tf.int64)), [[1.0, 1.0]])
+
     def test_keys_count_once_and_rows_are_read_once_whoever_draws_new_ones(self):
         def counts(initializer: Any, folder: str) -> list[dict[str, int]]:
             storage = tf_embed.Storage(host_bytes=64 * 2**10, path=folder)
