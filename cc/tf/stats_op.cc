@@ -19,6 +19,7 @@ class StatsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TableStats stats;
     for (size_t number = 0; number < table->num_shards(); ++number) {
+      // In this order: the error is also that of the count in the statistics.
       stats.Add(table->shard(number)->Stats());
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->CheckReachable()));
     }

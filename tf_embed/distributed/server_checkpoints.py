@@ -36,6 +36,7 @@ from tf_embed.variable.anchor import Anchor
 _DENSE = "dense"  # the folder of the files of dense variables
 _PREFIX = "step_"
 _FILE = re.compile(rf"{_PREFIX}\d{{12,}}\.npz")
+_ASIDE = snapshot_ops.aside_of(_FILE.pattern)
 _LAST_WORD = re.compile(r"([A-Za-z]+)[\W\d_]*$")
 _MOST_FRAME_BYTES = 2**16  # per array in the file, without the array's own data
 _MOST_TIMES = 8  # maximum size of the file, in sizes of the present dense variables
@@ -263,8 +264,9 @@ class ServerCheckpoints:
         for name in self._names():
             if name not in keep:
                 tf.io.gfile.remove(self._path(name))
-        for unfinished in tf.io.gfile.glob(self._path(f"{_PREFIX}*") + ".*.aside"):
-            tf.io.gfile.remove(unfinished)
+        folder = os.path.join(self._folder, _DENSE)
+        for name in filter(_ASIDE.fullmatch, tf.io.gfile.listdir(folder)):
+            tf.io.gfile.remove(os.path.join(folder, name))
 
 
 class _DamagedError(Exception):

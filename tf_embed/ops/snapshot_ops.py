@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -133,6 +134,17 @@ def fold_rows(folder: str, file_name: str, to_folder: str, to_file_name: str) ->
             folder=folder, file_name=file_name, to_folder=to_folder, to_file_name=to_file_name
         )
     return int(save)
+
+
+def aside_of(file_name: str) -> re.Pattern[str]:
+    """The names under which `put_file` writes a file before it is complete.
+
+    A process that is killed leaves one. The digits are random (`Folder::Replace`).
+
+    Args:
+        file_name: A pattern of the file's name.
+    """
+    return re.compile(rf"(?:{file_name})\.[0-9a-f]{{16}}\.aside")
 
 
 def put_file(folder: str, file_name: str, text: str | bytes) -> None:

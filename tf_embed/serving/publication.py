@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
+from tf_embed.ops import snapshot_ops
 from tf_embed.saving import durable
 from tf_embed.snapshots import checked_json, files, manifest
 from tf_embed.snapshots.manifest import TableFiles
@@ -25,8 +26,8 @@ WEIGHTS = "weights"
 
 _PREFIX = "publication-"
 _FOLDER = re.compile(rf"{_PREFIX}(\d{{10,}})")
-# The names of files while they are written. The digits are random.
-_ASIDE = re.compile(rf"(?:{re.escape(FILE)}|{WEIGHTS})\.[0-9a-f]{{16}}\.aside")
+# The names of files while they are written.
+_ASIDE = snapshot_ops.aside_of(rf"{re.escape(FILE)}|{WEIGHTS}")
 
 
 @dataclasses.dataclass(frozen=True)

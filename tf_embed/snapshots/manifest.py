@@ -17,12 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_embed.ops import snapshot_ops
 from tf_embed.saving import guarded_files
 from tf_embed.snapshots import checked_json
 
 FILE = "snapshot.json"
-# The name of the file while it is written. The digits are random.
-ASIDE = re.compile(rf"{re.escape(FILE)}\.[0-9a-f]{{16}}\.aside")
+ASIDE = snapshot_ops.aside_of(re.escape(FILE))  # the names of the file while it is written
 
 _MAX_TRIES = 100
 _MOST_BYTES = 2**25  # maximum size of a manifest of rows, as in cc/core/files/row_manifest.h
