@@ -157,33 +157,63 @@ def _ids(steps: int) -> np.ndarray:
     return np.random.default_rng(5).integers(0, 20, [steps * 8, 3]).astype(np.int64)
 
 
-def sums(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
+class _Tell(keras.callbacks.Callback):
+    """Writes the file `begun` at step 20.
+
+    Args:
+        folder: The folder of the file.
+        seconds: The time to wait at each step, so that something can happen.
+    """
+
+    def __init__(self, folder: str, seconds: float) -> None:
+        super().__init__()
+        self._folder = pathlib.Path(folder)
+        self._seconds = seconds
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        time.sleep(self._seconds)
+        if batch == 20:
+            (self._folder / "begun").touch()
+
+
+class _Large(keras.metrics.Metric):
+    """A metric whose state takes a worker far longer to send than a step takes."""
+
+    def __init__(self) -> None:
+        super().__init__(name="large")
+        self.state = self.add_weight(shape=[1 << 22], initializer="zeros", name="state")
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.state.assign_add(keras.ops.ones_like(self.state))
+
+    def result(self) -> Any:
+        return keras.ops.max(self.state)
+
+
+def sums(strategy: Any, folder: str, steps: str, killed: str = "") -> Any:
     """Workers race on few rows; each gradient is 1, so a row is minus the times it was looked up.
 
     Args:
         strategy: The strategy.
         folder: The folder of a file that says that training has begun.
         steps: How many.
-        killed: Not empty: waits a little at each step, so that something can happen.
+        killed: "slow": waits a little at each step. "large": each result of a step is 16 MiB.
     """
     with strategy.scope():
         model = _sum_model()
+        if killed == "large":
+            model.compile(keras.optimizers.SGD(0.0), model.loss, metrics=[_Large()])
     ids = _ids(int(steps))
     data = tf.data.Dataset.from_tensor_slices((ids, np.zeros(len(ids), np.float32))).batch(8)
-    told = pathlib.Path(folder, "begun")
-
-    class Tell(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if killed:
-                time.sleep(0.02)
-            if batch == 20:
-                told.touch()
-
     trainer = tf_embed.distributed.ParameterServerTrainer(model)
-    trainer.fit(data, epochs=1, callbacks=[Tell()], verbose=0)
+    tell = _Tell(folder, 0.02 if killed == "slow" else 0.0)
+    history = trainer.fit(data, epochs=1, callbacks=[tell], verbose=0).history
     rows = model.get_layer("items").variable.lookup(np.arange(20)).numpy()
     expected = -np.bincount(ids.ravel(), minlength=20)
-    return {"exact": bool((rows == expected[:, None]).all()), "steps": trainer.steps}
+    exact = bool((rows == expected[:, None]).all())
+    if killed == "large":
+        exact &= history["large"] == [float(steps)]
+    return {"exact": exact, "steps": trainer.steps}
 
 
 def passes(strategy: Any, folder: str, *killed: str) -> Any:
@@ -212,14 +242,14 @@ def passes(strategy: Any, folder: str, *killed: str) -> Any:
     return {"trained": [-int(one) // 24 for one in table.lookup(np.arange(7)).numpy()[:, 0]]}
 
 
-def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
+def own_batches(strategy: Any, folder: str, steps: str, killed: str = "") -> Any:
     """Each worker reads batches of its own number, so a row counts the trained ones.
 
     Args:
         strategy: The strategy.
         folder: The folder of a file that says that training has begun.
         steps: Of an epoch; there are two.
-        killed: Not empty: waits a little at each step, so that something can happen.
+        killed: "slow": waits a little at each step, so that something can happen.
     """
     with strategy.scope():
         model = _sum_model()
@@ -236,20 +266,14 @@ def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
             return f"{type(error).__name__}: {error}"
         return ""
 
-    class Tell(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if killed:
-                time.sleep(0.02)
-            if batch == 20:
-                pathlib.Path(folder, "begun").touch()
-
     refused = [
         message_of(dataset_of),
         message_of(lambda worker, workers: worker, steps_per_epoch=1),
         message_of(lambda worker, workers: dataset_of(worker, workers).take(0), steps_per_epoch=1),
     ]
+    tell = _Tell(folder, 0.02 if killed == "slow" else 0.0)
     history = trainer.fit(
-        dataset_of, epochs=2, steps_per_epoch=int(steps), callbacks=[Tell()], verbose=0
+        dataset_of, epochs=2, steps_per_epoch=int(steps), callbacks=[tell], verbose=0
     )
     table = model.get_layer("items").variable
     trained = [-int(one) // 24 for one in table.lookup(np.arange(3)).numpy()[:, 0]]

@@ -30,6 +30,7 @@ from tf_embed.distributed.server_checkpoints import (
 from tf_embed.distributed.servers import ServerLostError
 from tf_embed.distributed.step_metrics import StepMetrics
 from tf_embed.distributed.worker_datasets import DatasetFunction, WorkerDatasets
+from tf_embed.distributed.worker_results import fetched
 from tf_embed.exchange.servers import servers_of
 from tf_embed.table import step_tokens
 
@@ -406,7 +407,7 @@ class ParameterServerTrainer:
 
         def finish_one() -> None:
             number, result = pending.popleft()
-            totals.add(*result.fetch())
+            totals.add(*fetched(result))
             logs.update(self._results(totals, whole=False))
             called.on_train_batch_end(first + number, logs)
 
@@ -452,10 +453,10 @@ class ParameterServerTrainer:
         pending: collections.deque[Any] = collections.deque()
         for batch in x if steps is None else x.take(steps):
             while len(pending) >= self._most_pending:
-                totals.add(*pending.popleft().fetch())
+                totals.add(*fetched(pending.popleft()))
             pending.append(self._coordinator.schedule(self._test_function, args=(batch,)))
         while pending:
-            totals.add(*pending.popleft().fetch())
+            totals.add(*fetched(pending.popleft()))
         return self._results(totals, whole=True)
 
     def _results(self, totals: _Totals, *, whole: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.distributed.worker_results import fetched
 from tf_embed.ops import exchange_ops
 
 DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
@@ -53,7 +54,7 @@ class WorkerDatasets:
         """
         read = tf.function(lambda iterator: next(iterator), autograph=False)
         try:
-            return self._coordinator.schedule(read, args=(self.iterator(),)).get()
+            return fetched(self._coordinator.schedule(read, args=(self.iterator(),)))
         except tf.errors.OutOfRangeError as error:
             with contextlib.suppress(tf.errors.OutOfRangeError):  # the data ends
                 self._coordinator.join()  # which otherwise raises it in the next call
