@@ -49,6 +49,7 @@ torture: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/kill_tiers.py --count=300
 	$(VENV)/bin/python tests/campaigns/kill_snapshots.py --count=1000
 	$(VENV)/bin/python tests/campaigns/kill_publications.py --count=1000
+	$(VENV)/bin/python tests/campaigns/server_kills.py --count=100
 	$(VENV)/bin/python tests/campaigns/power_cuts.py --count=1000
 
 # Threads that read, write, evict and save tables; SECONDS=28800 is the form of eight hours.
