@@ -270,6 +270,20 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         ("base_class", keras.initializers.Initializer, {}, TypeError, "and not a class"),
         ("name", "no_such", {}, ValueError, "must be one that Keras can make.*'no_such'"),
         ("huge", 10**400, {}, TypeError, "must be a number, an array"),
+        (
+            "seed_above",
+            keras.initializers.RandomNormal(seed=2**63),
+            {},
+            ValueError,
+            f"must fit int64. Received: seed={2**63}",
+        ),
+        (
+            "seed_below",
+            keras.initializers.RandomNormal(seed=-(2**63) - 1),
+            {},
+            ValueError,
+            f"must fit int64. Received: seed={-(2**63) - 1}",
+        ),
     )
     def test_what_gives_no_rows_is_refused(self, initializer, options, error, message):
         with self.assertRaisesRegex(error, message):
@@ -487,6 +501,23 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=2, initializer=make(**options))
         keys = tf.constant([1, 2], tf.int64)
         self.assertAllEqual(tf.function(v.lookup)(keys), v.lookup(keys))
+
+    @parameterized.parameters(-(2**63), 2**63 - 1)
+    def test_a_seed_may_be_any_int64(self, seed):
+        initializer = with_own_seed(keras.initializers.RandomNormal(seed=seed))
+        self.assertEqual(initializer.seed, seed)
+        self.assertGreater(rows_of(initializer).std(), 0.0)
+
+    def test_a_seed_is_that_of_keras_generator_in_64_bits(self):
+        made = [keras.random.SeedGenerator(5) for _ in range(2)]
+        high, low = (int(half) for half in np.asarray(made[0].next()))
+        seed = with_own_seed(keras.initializers.RandomNormal(seed=made[1])).seed
+        self.assertEqual(seed, (high % 2**31) * 2**32 + low % 2**32)
+
+    def test_the_global_seed_of_tensorflow_is_the_high_half_of_a_seed(self):
+        tf.random.set_seed(3)
+        seed = with_own_seed(tf.random_normal_initializer()).seed
+        self.assertEqual(seed >> 32, 3)
 
     def test_an_initializer_of_tensorflow_takes_a_seed_of_numpy(self):
         seeds = (3, np.int64(3), np.array(3))

@@ -428,6 +428,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (lambda: TablePolicy(0), ValueError, "`max_rows` must be at least 1"),
         (lambda: TablePolicy(2.5), TypeError, "`max_rows` must be an int"),
+        (lambda: TablePolicy(2**60 + 1), ValueError, f"`max_rows` must be at most {2**60}"),
         (lambda: TablePolicy(5, "fifo"), ValueError, "`eviction` must be .*'fifo'"),
         (
             lambda: TablePolicy(admission=3),
@@ -443,8 +444,10 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         (lambda: TablePolicy(log_evicted=1), TypeError, "`log_evicted` must be a bool"),
         (lambda: TablePolicy(track_changes=1), TypeError, "`track_changes` must be a bool"),
         (lambda: CounterAdmission(0), ValueError, "`n` must be at least 1"),
+        (lambda: CounterAdmission(2**32), ValueError, f"`n` must be at most {2**32 - 1}"),
+        (lambda: CounterAdmission(1, 2**60 + 1), ValueError, f"`max_keys` must be at .* {2**60}"),
+        (lambda: BloomAdmission(2**16, 0.1), ValueError, f"`n` must be at most {2**16 - 1}"),
         (lambda: CounterAdmission(1, 0), ValueError, "`max_keys` must be at least 1"),
-        (lambda: BloomAdmission(70_000, 0.1), ValueError, "`n` must be at most 65535"),
         (lambda: BloomAdmission(1, 1.0), ValueError, "`error_rate` must be from 1e-9 to 0.5"),
         (lambda: BloomAdmission(1, None), TypeError, "`error_rate` must be a number"),
         (lambda: variable("lru"), TypeError, "`policy` must be a tf_embed.TablePolicy.*'lru'"),
@@ -540,11 +543,24 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         TablePolicy(eviction=None, admission=BloomAdmission(2, 0.01)),
         TablePolicy(5, "epoch_lfu", steps_per_epoch=9),
         TablePolicy(5, None),
+        TablePolicy(2**60, admission=CounterAdmission(2**32 - 1, 2**60)),
+        TablePolicy(admission=BloomAdmission(2**16 - 1, 0.5)),
     )
     def test_the_config_makes_the_same_policy(self, policy):
         self.assertEqual(TablePolicy.from_config(policy.get_config()), policy)
         saved = keras.saving.serialize_keras_object(policy)
         self.assertEqual(keras.saving.deserialize_keras_object(saved), policy)
+
+    @parameterized.parameters(
+        (TablePolicy(), ("last_step",)),
+        (TablePolicy(5), ("last_step",)),
+        (TablePolicy(5, "lfu"), ("count", "last_step")),
+        (TablePolicy(eviction=None), ()),
+        (TablePolicy(5, None), ()),
+        (TablePolicy(5, None, ttl_seconds=1.0), ("last_time_ms",)),
+    )
+    def test_a_table_keeps_the_statistics_of_its_order_bound_and_ttl(self, policy, kept):
+        self.assertEqual(set(policy.kept), set(kept))
 
     def test_a_variable_without_policy_warns_and_restricts_nothing(self):
         v = variable()

@@ -64,6 +64,13 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             "`host_bytes` must be above 0, or None, .* Received: host_bytes=0",
         ),
         ({"host_bytes": 10}, ValueError, "`host_bytes` must be used with a `path`, .*=10"),
+        ({"host_bytes": 1}, ValueError, "`host_bytes` must be used with a `path`, .*=1"),
+        ({"gpu_cache": True}, ValueError, "`gpu_cache` must be False without `gpu_bytes`"),
+        (
+            {"gpu_cache": True, "gpu_bytes": 9, "host_bytes": 9},
+            ValueError,
+            "`host_bytes` must be None with `gpu_cache` and without a `path`.*=9",
+        ),
         (
             {"path": "x", "host_bytes": 0},
             ValueError,
@@ -109,6 +116,18 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tuple(attributes[name] for name in names), bounds)
         self.assertEqual(attributes["path"], given.get("path", ""))
         self.assertFalse(attributes["keep_leftovers"])
+
+    @parameterized.parameters(
+        ({}, False),
+        ({"gpu_bytes": 7}, False),
+        ({"gpu_bytes": 7, "host_bytes": 9}, True),
+        ({"gpu_total_bytes": 8}, True),
+        ({"gpu_total_bytes": 8, "host_bytes": 9}, True),
+        ({"gpu_bytes": 7, "gpu_cache": True}, False),
+        ({"gpu_bytes": 7, "host_bytes": 9, "path": "x"}, False),
+    )
+    def test_a_table_may_lack_room_if_all_its_memory_has_a_bound(self, given, is_bounded):
+        self.assertEqual(tf_embed.Storage(**given).is_bounded, is_bounded)
 
     def test_a_config_is_json(self):
         path = pathlib.Path("rows") / "of_tables"
