@@ -146,7 +146,7 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
         tf_embed.Snapshots(folder, tf_embed.Variable()).save("s")
         tables: list[Any] = [None, None]  # they are not reached
         with self.assertRaisesRegex(ValueError, "as many tables as the model, 2. Received: 1"):
-            self.checkpoints(compiled(1), folder)._load_rows("s", tables, [0])
+            self.checkpoints(compiled(1), folder)._load_rows("s", tables, [[0], [0]])
 
 
 if __name__ == "__main__":

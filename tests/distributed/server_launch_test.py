@@ -200,7 +200,7 @@ class ServerLaunchTest(LauncherTestCase):
             "print('begun', os.getpid(), flush=True)\n"
             f"sys.path.insert(0, {str(pathlib.Path(server_programs.__file__).parent)!r})\n"
             "import server_programs\n"
-            "server_programs.main()\n"
+            "server_programs.main(vars(server_programs))\n"
         )
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
         arguments = ["train", str(self.folder), "12", "wait", "run_id=a"]

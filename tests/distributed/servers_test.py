@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pathlib
 import re
 import tempfile
 import time
-import types
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -21,7 +18,6 @@ from absl.testing import parameterized
 from server_cluster import Cluster, cluster
 
 import tf_embed
-from tf_embed.distributed import worker_results
 from tf_embed.ops import table_ops
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -293,30 +289,6 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             ValueError, "be made in the scope of a tf.distribute.ParameterServerStrategy"
         ):
             tf_embed.distributed.ParameterServerTrainer(model)
-
-
-class ResultsTest(tf.test.TestCase):
-    def result_of(self, found: Iterator[Any]) -> Any:
-        """A result whose copies raise or return the elements of `found`, one after another."""
-
-        def get() -> Any:
-            one = next(found)
-            if isinstance(one, Exception):
-                raise one
-            return one
-
-        return types.SimpleNamespace(get=get)
-
-    def test_failed_copies_are_no_error_of_a_call(self) -> None:
-        errors = [tf.errors.UnavailableError(None, None, "The worker has died.") for _ in range(3)]
-        self.assertEqual(worker_results.fetched(self.result_of(iter([*errors, 7]))), 7)
-
-    def test_an_error_of_a_call_is_raised(self) -> None:
-        copies = [tf.errors.UnavailableError(None, None, "The worker has died.") for _ in range(2)]
-        error = tf.errors.UnavailableError(None, None, "The server has died.")
-        found = itertools.chain(copies, itertools.repeat(error))
-        with self.assertRaisesRegex(tf.errors.UnavailableError, "The server has died"):
-            worker_results.fetched(self.result_of(found))
 
 
 class TokensTest(tf.test.TestCase):

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_embed
-from tf_embed.distributed import server_trainer
+from tf_embed.distributed import worker_calls
 
 IDS = 200
 STEPS = 20  # of an epoch
@@ -97,7 +97,7 @@ def main() -> None:
     """Runs the task of this process."""
     folder, checkpoints, plant = (*sys.argv[1:], "", "", "")[:3]
     if plant == "copy":  # takes each failed copy of a result for an error of the step
-        server_trainer.fetched = lambda result: result.get()
+        worker_calls.fetched = lambda result: result.get()
 
     def of_chief(strategy: Any) -> None:
         print(json.dumps(train(strategy, pathlib.Path(folder), checkpoints)), flush=True)

@@ -142,7 +142,7 @@ def saves(strategy: Any, folder: str) -> Any:
     return found
 
 
-def _sum_model() -> Any:
+def sum_model() -> Any:
     """A model whose loss is the sum of the rows that it looks up, trained by SGD."""
     ids = keras.Input([3], dtype="int64")
     rows = tf_embed.layers.DynamicEmbedding(
@@ -200,7 +200,7 @@ def sums(strategy: Any, folder: str, steps: str, killed: str = "") -> Any:
         killed: "slow": waits a little at each step. "large": each result of a step is 16 MiB.
     """
     with strategy.scope():
-        model = _sum_model()
+        model = sum_model()
         if killed == "large":
             model.compile(keras.optimizers.SGD(0.0), model.loss, metrics=[_Large()])
     ids = _ids(int(steps))
@@ -225,7 +225,7 @@ def passes(strategy: Any, folder: str, *killed: str) -> Any:
         killed: The number of steps after which this process kills itself, if any.
     """
     with strategy.scope():
-        model = _sum_model()
+        model = sum_model()
     ids = np.repeat(np.arange(7, dtype=np.int64), 8)[:, None].repeat(3, 1)
     data = tf.data.Dataset.from_tensor_slices((ids, np.zeros(len(ids), np.float32))).batch(8)
     trainer = tf_embed.distributed.ParameterServerTrainer(
@@ -252,7 +252,7 @@ def own_batches(strategy: Any, folder: str, steps: str, killed: str = "") -> Any
         killed: "slow": waits a little at each step, so that something can happen.
     """
     with strategy.scope():
-        model = _sum_model()
+        model = sum_model()
     trainer = tf_embed.distributed.ParameterServerTrainer(model)
 
     def dataset_of(worker: tf.Tensor, workers: int) -> tf.data.Dataset:
@@ -295,7 +295,7 @@ def _batches(count: int) -> tf.data.Dataset:
 def turns(strategy: Any) -> Any:
     """Two trainers of one table take turns."""
     with strategy.scope():
-        model = _sum_model()
+        model = sum_model()
         other = keras.Model(model.inputs, model.outputs)
         other.compile(keras.optimizers.SGD(0.0), lambda y, pred: keras.ops.sum(pred))
     trainers = [tf_embed.distributed.ParameterServerTrainer(one) for one in (model, other)]
@@ -388,7 +388,7 @@ def stops(strategy: Any, folder: str) -> Any:
     found: dict[str, Any] = {}
     for what, batch in (("within", 2), ("end", None)):
         with strategy.scope():
-            model = _sum_model()
+            model = sum_model()
         path, stop = os.path.join(folder, what), Stop(batch)
         trainer = tf_embed.distributed.ParameterServerTrainer(
             model, checkpoint_dir=path, save_every=10
@@ -404,7 +404,7 @@ def stops(strategy: Any, folder: str) -> Any:
 def compiles(strategy: Any) -> Any:
     """The model is compiled again between two calls of `fit`."""
     with strategy.scope():
-        model = _sum_model()
+        model = sum_model()
     trainer, table = (
         tf_embed.distributed.ParameterServerTrainer(model),
         model.get_layer("items").variable,
@@ -550,8 +550,8 @@ def refusals(strategy: Any) -> Any:
         ),
         "run_id": message_of(lambda: servers_of(strategy, "another")),
         "not compiled": message_of(lambda: trainer(keras.Sequential([keras.layers.Dense(1)]))),
-        "save_every": message_of(lambda: trainer(_sum_model(), save_every=1)),
-        "no batch": message_of(lambda: trainer(_sum_model()).fit(no_batch, verbose=0)),
+        "save_every": message_of(lambda: trainer(sum_model(), save_every=1)),
+        "no batch": message_of(lambda: trainer(sum_model()).fit(no_batch, verbose=0)),
         "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
         "follower": message_of(lambda: Follower(tf_embed.Variable(name="there"), "nowhere")),
         "snapshots": message_of(
@@ -570,18 +570,18 @@ def refusals(strategy: Any) -> Any:
     }
 
 
-def main() -> None:
-    """Runs the task of this process; the chief runs the function that its arguments name."""
+def main(programs: dict[str, Any]) -> None:
+    """Runs the task of this process; the chief runs the program that its arguments name."""
     name, *arguments = sys.argv[1:] or [""]
     run_id = None
     if arguments and arguments[-1].startswith("run_id="):
         run_id = arguments.pop().removeprefix("run_id=")
 
     def of_chief(strategy: Any) -> None:
-        print(json.dumps(globals()[name](strategy, *arguments)), flush=True)
+        print(json.dumps(programs[name](strategy, *arguments)), flush=True)
 
     tf_embed.distributed.run_with_servers(of_chief, run_id=run_id)
 
 
 if __name__ == "__main__":
-    main()
+    main(globals())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of training with parameter servers, and a record of servers that kept their rows.
+"""Checkpoints of training with parameter servers, for the rows that servers have not kept.
 
 A checkpoint is a snapshot of all tables and a separate file with the dense variables and the
 progress of training. That file is written first, so a checkpoint is complete once its snapshot is.
@@ -75,7 +75,6 @@ class ServerCheckpoints:
         self._model = model
         self._servers = servers
         self._keep = keep
-        self._newest = ""  # the newest snapshot of this process
 
     def save(self, state: TrainingState) -> None:
         """Saves the tables, the dense variables and `state`.
@@ -104,14 +103,12 @@ class ServerCheckpoints:
         if snapshots is None:
             self._remove_dense(keep=self._names()[-self._keep :])
             return
-        if name != self._newest:  # `save_every` may have saved the rows at the end of an epoch
-            snapshots.save(name)
-            snapshots.keep(self._keep)
-            self._newest = name
+        snapshots.save(name)
+        snapshots.keep(self._keep)
         self._remove_dense(keep=[one.name for one in snapshots.list_snapshots()])
 
     def restore(self) -> TrainingState | None:
-        """Loads the newest checkpoint, with the rows of the servers that have none of this run.
+        """Loads the newest checkpoint, with the rows that servers have not kept.
 
         The state of the model's optimizer begins anew if the checkpoint has that of another one,
         as if the model had been compiled again.
@@ -132,16 +129,17 @@ class ServerCheckpoints:
             return None
         name = names[-1]
         state, read = self._read(name)
-        lost = [i for i, number in enumerate(generations(self._servers)) if number == 0]
         tables = _tables_of(self._model)
-        # Servers that have kept their rows are newer than the checkpoint.
-        if tables and lost:
+        # Rows that servers have kept are newer than the checkpoint.
+        lost = [_lost_parts(table) for table in tables]
+        if any(lost):
             self._load_rows(name, tables, lost)
         for variable, value in read:
             variable.assign(value)
         return state
 
-    def _load_rows(self, name: str, tables: list[ServerTable], lost: list[int]) -> None:
+    def _load_rows(self, name: str, tables: list[ServerTable], lost: list[list[int]]) -> None:
+        """Loads the parts of each table that are lost."""
         folder = os.path.join(self._folder, name)
         info = manifest.read(folder)
         if len(info.tables) != len(tables):
@@ -151,8 +149,8 @@ class ServerCheckpoints:
             )
         parts = [
             Part(table.parts[number], saved, table.is_on_server(number))
-            for table, saved in zip(tables, info.tables, strict=True)
-            for number in lost
+            for table, saved, numbers in zip(tables, info.tables, lost, strict=True)
+            for number in numbers
         ]
         for part in parts:
             part.table.clear()  # an earlier chief may have died in the middle of the load
@@ -165,14 +163,14 @@ class ServerCheckpoints:
         Raises:
             RuntimeError: So it is.
         """
-        numbers = generations(servers)
-        lost = [number for number, one in enumerate(numbers) if one == 0]
-        if lost and len(lost) < len(numbers) and _tables_of(model):
-            raise RuntimeError(
-                f"The servers ps {', '.join(map(str, lost))} have lost their rows of the run "
-                f"{servers.run_id!r}, and there is no checkpoint with them: begin a new run, with "
-                "another `run_id`."
-            )
+        for table in _tables_of(model):
+            lost = _lost_parts(table)
+            if 0 < len(lost) < servers.count:
+                raise RuntimeError(
+                    f"The servers ps {', '.join(map(str, lost))} have lost their rows of the run "
+                    f"{servers.run_id!r}, and there is no checkpoint with them: begin a new run, "
+                    "with another `run_id`."
+                )
 
     # Parts of these.
 
@@ -330,36 +328,16 @@ def _shape_of(serialized: bytes) -> tf.TensorShape:
         raise _DamagedError(f"a value is no tensor: {error}") from error
 
 
-def generations(servers: Servers) -> list[int]:
-    """Returns the newest generation of each server, or 0 if it has no rows of the run."""
-    numbers = []
-    for number in range(servers.count):
-        handle = _generation_of(servers, number)
-        with tf.device(servers.devices[number]):
-            known = bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
-            read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64) if known else 0
-        numbers.append(int(read))
-    return numbers
+def keep_rows(model: keras.Model) -> None:
+    """Makes the servers keep the rows of a model's tables until they end."""
+    for table in _tables_of(model):
+        for part in table.parts:
+            part.keep()
 
 
-def begin_generation(servers: Servers) -> int:
-    """Marks each server as having its rows. Returns a number that no earlier training had."""
-    generation = max(generations(servers)) + 1
-    for number in range(servers.count):
-        handle = _generation_of(servers, number)
-        with tf.device(servers.devices[number]):
-            value = tf.constant(generation, tf.int64)
-            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-    return generation
-
-
-def _generation_of(servers: Servers, number: int) -> tf.Tensor:
-    """Returns the variable with the generation of a server. It lives as long as the server."""
-    with tf.device(servers.devices[number]):
-        # A later chief finds the variable of an earlier one by this name.
-        return tf.raw_ops.VarHandleOp(
-            dtype=tf.int64, shape=[], shared_name=f"tf_embed/{servers.run_id}/generation"
-        )
+def _lost_parts(table: ServerTable) -> list[int]:
+    """Returns the numbers of servers that have not kept the rows of a table."""
+    return [number for number, part in enumerate(table.parts) if not part.is_kept]
 
 
 def _tables_of(model: keras.Model) -> list[ServerTable]:

@@ -7,13 +7,10 @@ on any worker. Steps run concurrently and asynchronously.
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import ctypes
 import dataclasses
 import operator
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,26 +19,16 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.distributed.server_checkpoints import (
-    ServerCheckpoints,
-    TrainingState,
-    begin_generation,
-)
-from tf_embed.distributed.servers import ServerLostError
+from tf_embed.distributed.server_checkpoints import ServerCheckpoints, TrainingState, keep_rows
+from tf_embed.distributed.servers import server_errors
 from tf_embed.distributed.step_metrics import StepMetrics
+from tf_embed.distributed.worker_calls import WorkerCalls
 from tf_embed.distributed.worker_datasets import DatasetFunction, WorkerDatasets
-from tf_embed.distributed.worker_results import fetched
 from tf_embed.exchange.servers import servers_of
 from tf_embed.table import step_tokens
 
 # Maximum number of steps per worker that are queued, running, or not yet fetched.
 _STEPS_OF_WORKER = 4
-_SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
-_LOST = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.UnavailableError,
-)
 
 
 @dataclasses.dataclass
@@ -219,7 +206,7 @@ class ParameterServerTrainer:
             The history of losses and metrics in the epochs of this call, as from Keras's `fit`.
 
         Raises:
-            ServerLostError: If a server has died.
+            ServerLostError: If a server has died, or a step has lost its connection to one.
             RuntimeError: If a server has lost rows, and no checkpoint has them.
             TypeError: If an argument has a wrong type.
             ValueError: If an argument is out of range, or a dataset has no batch.
@@ -239,13 +226,13 @@ class ParameterServerTrainer:
         if validation_steps is not None:
             validation.positive_int(validation_steps, "validation_steps")
         own = None
-        with _server_errors():
+        with server_errors(self._servers):
             if callable(x):
                 own = WorkerDatasets(x, self._coordinator, self._servers.num_workers)
             self._prepare(x if own is None else own)
             self._begin()
             # Another trainer of the same tables may have trained since the last call.
-            self._generation = begin_generation(self._servers)
+            self._generation = self._servers.begin_generation()
         model, state = self.model, self._state
         called = keras.callbacks.CallbackList(
             list(callbacks),
@@ -258,7 +245,7 @@ class ParameterServerTrainer:
         )
         model.stop_training = False
         called.on_train_begin()
-        with _server_errors():
+        with server_errors(self._servers):
             batches: _Batches | _OwnBatches
             if own is not None:
                 assert steps_per_epoch is not None  # as checked above
@@ -267,14 +254,16 @@ class ParameterServerTrainer:
                 batches = _Batches(x, steps_per_epoch, state)
             while state.epoch < epochs and not model.stop_training:
                 called.on_epoch_begin(state.epoch)
-                logs = self._train_epoch(batches.of_epoch(), called, own is not None)
+                logs = self._train_epoch(
+                    batches.of_epoch(), steps_per_epoch, called, own=own is not None
+                )
                 if validation_data is not None:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})
                 epoch, state.epoch, state.steps_of_epoch = state.epoch, state.epoch + 1, 0
                 called.on_epoch_end(epoch, logs)
-                if state.epoch >= epochs or model.stop_training:
-                    state.batch = 0  # the next call of `fit` may have other data
+                if steps_per_epoch is None or state.epoch >= epochs or model.stop_training:
+                    state.batch = 0  # a pass has ended, or the next call may have other data
                 if self._checkpoints is not None:
                     self._checkpoints.save(state)
         called.on_train_end()
@@ -292,14 +281,14 @@ class ParameterServerTrainer:
             values.
 
         Raises:
-            ServerLostError: If a server has died.
+            ServerLostError: If a server has died, or a step has lost its connection to one.
             TypeError: If an argument has a wrong type.
             ValueError: If an argument is out of range, or the dataset has no batch.
         """
         _check_dataset(x, "x")
         if steps is not None:
             validation.positive_int(steps, "steps")
-        with _server_errors():
+        with server_errors(self._servers):
             self._prepare(x)
             self._begin()
             return self._evaluate(x, steps)
@@ -346,7 +335,7 @@ class ParameterServerTrainer:
             self._state = restored or self._state
         else:
             ServerCheckpoints.check_rows(self.model, self._servers)
-        begin_generation(self._servers)  # servers now have their rows
+        keep_rows(self.model)  # which servers now have
         self._has_begun = True
 
     def _train_own_step(self, iterator: Any) -> Any:
@@ -391,53 +380,72 @@ class ParameterServerTrainer:
         return [one for metric in self.model.metrics for one in metric.variables]
 
     def _train_epoch(
-        self, batches: Iterable[Any], called: keras.callbacks.CallbackList, own: bool
+        self,
+        batches: Iterable[Any],
+        steps_per_epoch: int | None,
+        called: keras.callbacks.CallbackList,
+        *,
+        own: bool,
     ) -> Any:
         """Trains for an epoch and returns its results.
 
         Args:
             batches: For each step its batch, or an iterator on the workers that yields it.
+            steps_per_epoch: Steps of a whole epoch, if they are known.
             called: The callbacks.
             own: Whether workers read the batches.
         """
         state, totals = self._state, _Totals()
-        pending: collections.deque[tuple[int, Any]] = collections.deque()
+        begun = dataclasses.replace(state)  # as of the last step that a worker may have begun
+        done = dataclasses.replace(state)  # as of the last step whose result was fetched
+        calls: WorkerCalls[TrainingState] = WorkerCalls(self._coordinator, self._servers)
         logs: dict[str, Any] = {}
-        first = state.steps_of_epoch
 
         def finish_one() -> None:
-            number, result = pending.popleft()
-            totals.add(*fetched(result))
+            after, result = calls.fetch()
+            vars(done).update(vars(after))
+            totals.add(*result)
             logs.update(self._results(totals, whole=False))
-            called.on_train_batch_end(first + number, logs)
+            called.on_train_batch_end(after.steps_of_epoch - 1, logs)
 
-        for number, batch in enumerate(batches):
-            # Without a limit the chief would read the whole dataset ahead of the workers.
-            while len(pending) >= self._most_pending:
+        def finish_all() -> None:
+            while calls:
                 finish_one()
-            if self.model.stop_training:
-                break
-            called.on_train_batch_begin(first + number)
-            if own:
-                result = self._coordinator.schedule(self._own_step_function, args=(batch,))
-            else:
-                # All steps below this one are over, so tables may forget their numbers.
-                oldest = state.steps - len(pending)
-                token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
-                result = self._coordinator.schedule(self._step_function, args=(batch, [token]))
-            pending.append((number, result))
-            state.steps += 1
-            state.steps_of_epoch += 1
-            if self._save_every is not None and state.steps % self._save_every == 0:
-                # A checkpoint is of a moment between steps, so all of them must end first.
-                while pending:
+            calls.settle()
+
+        try:
+            for batch in batches:
+                # Without a limit the chief would read the whole dataset ahead of the workers.
+                while len(calls) >= self._most_pending:
                     finish_one()
                 if self.model.stop_training:
                     break
-                assert self._checkpoints is not None
-                self._checkpoints.save(state)
-        while pending:
-            finish_one()
+                called.on_train_batch_begin(state.steps_of_epoch)
+                if own:
+                    function, arguments = self._own_step_function, [batch]
+                else:
+                    # All steps below this one are over, so tables may forget their numbers.
+                    oldest = state.steps - len(calls)
+                    token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
+                    function, arguments = self._step_function, [batch, [token]]
+                state.steps += 1
+                state.steps_of_epoch += 1
+                begun = dataclasses.replace(state)
+                calls.add(function, arguments, begun)
+                # At the end of an epoch, the rows are saved after callbacks, and not before too.
+                is_last = state.steps_of_epoch == steps_per_epoch
+                if self._save_every and state.steps % self._save_every == 0 and not is_last:
+                    # A checkpoint is of a moment between steps, so all of them must end first.
+                    finish_all()
+                    if self.model.stop_training:
+                        break
+                    assert self._checkpoints is not None
+                    self._checkpoints.save(state)
+            finish_all()
+        except Exception:
+            # A batch that was drawn may not have been trained, nor may those of failed steps.
+            vars(state).update(vars(begun if calls.drop() else done))
+            raise
         return self._results(totals, whole=True)
 
     def _token(self, step: int) -> int:
@@ -450,13 +458,18 @@ class ParameterServerTrainer:
 
     def _evaluate(self, x: tf.data.Dataset, steps: int | None) -> dict[str, Any]:
         totals = _Totals()
-        pending: collections.deque[Any] = collections.deque()
-        for batch in x if steps is None else x.take(steps):
-            while len(pending) >= self._most_pending:
-                totals.add(*fetched(pending.popleft()))
-            pending.append(self._coordinator.schedule(self._test_function, args=(batch,)))
-        while pending:
-            totals.add(*fetched(pending.popleft()))
+        calls: WorkerCalls[None] = WorkerCalls(self._coordinator, self._servers)
+        try:
+            for batch in x if steps is None else x.take(steps):
+                while len(calls) >= self._most_pending:
+                    totals.add(*calls.fetch()[1])
+                calls.add(self._test_function, [batch], None)
+            while calls:
+                totals.add(*calls.fetch()[1])
+            calls.settle()
+        except Exception:
+            calls.drop()
+            raise
         return self._results(totals, whole=True)
 
     def _results(self, totals: _Totals, *, whole: bool) -> dict[str, Any]:
@@ -496,20 +509,6 @@ def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
     return coordinator
 
 
-@contextlib.contextmanager
-def _server_errors() -> Iterator[None]:
-    """Converts errors in the block to ServerLostError if a server has died."""
-    try:
-        yield
-    except _LOST as error:
-        found = sorted(set(_SERVER.findall(str(error))))
-        which = f"The server ps {' and '.join(found)}" if found else "A server"
-        raise ServerLostError(
-            f"{which} has died, and its rows with it: start it and the chief again, with the same "
-            f"`run_id` and `checkpoint_dir`. Received: {type(error).__name__}: {error}"
-        ) from error
-
-
 class _Batches:
     """Yields the batches of one epoch after another.
 
@@ -532,7 +531,6 @@ class _Batches:
             for batch in self._dataset.skip(state.batch):
                 state.batch += 1
                 yield batch
-            state.batch = 0
             return
         for _ in range(self._steps - state.steps_of_epoch):
             batch = self._next()

@@ -3,23 +3,72 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.servers import servers_of
+from tf_embed.exchange.servers import Servers, servers_of
 
 # The chief's exit code after the loss of a server, which tells a supervisor to restart both. It is
 # EX_TEMPFAIL of sysexits.h.
 LOST_SERVER_EXIT_CODE = 75
+# The errors of calls to a process that has died, or whose connection was lost.
+CONNECTION_ERRORS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.UnavailableError,
+)
+
+
+# In messages of gRPC about connections.
+_OF_GRPC = re.compile(r"failed to connect|[Ss]ocket closed|[Cc]onnection re|recvmsg|GOAWAY")
 
 
 class ServerLostError(RuntimeError):
-    """A parameter server has died. This process can't continue training, but a new chief can."""
+    """A parameter server has died, or a call to it has lost its connection.
+
+    This process can't continue training, but a new chief can.
+    """
+
+
+@contextlib.contextmanager
+def server_errors(servers: Servers) -> Iterator[None]:
+    """Raises any error in the block as ServerLostError if a server has died."""
+    try:
+        yield
+    except ServerLostError:
+        raise
+    except Exception as error:
+        lost = servers.lost()
+        if not lost and _is_of_connection(error):
+            raise lost_connection(error) from error
+        if not lost:
+            raise
+        raise ServerLostError(
+            f"The server ps {' and '.join(map(str, lost))} has died, and its rows with it: start "
+            "it and the chief again, with the same `run_id` and `checkpoint_dir`. Received: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def lost_connection(error: Exception) -> ServerLostError:
+    """Returns what a chief raises if a call failed, and all servers still run."""
+    return ServerLostError(
+        "A call has lost its connection to a server that still runs: start the chief again, with "
+        f"the same `run_id` and `checkpoint_dir`. Received: {type(error).__name__}: {error}"
+    )
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Returns whether an error is of gRPC, and not one of an op, such as a write on a full disk."""
+    is_any = isinstance(error, CONNECTION_ERRORS) and "/job:ps/" in str(error)
+    return is_any and _OF_GRPC.search(str(error)) is not None
 
 
 def run_with_servers(
@@ -29,8 +78,9 @@ def run_with_servers(
 
     A worker, `worker`, and a parameter server, `ps`, serve until they are terminated. The chief
     waits for them, compares their builds of the op library with its own, and calls `train` with a
-    strategy. Tables that are made in the strategy's scope have their rows on the servers. If
-    `train` raises `ServerLostError`, the chief prints it and exits at once, with code 75.
+    strategy. Tables that are made in the strategy's scope have their rows on the servers. If a
+    server dies, or a worker dies before `train` begins, the chief prints a `ServerLostError` and
+    exits at once, with code 75.
 
     Args:
         train: A function of the tf.distribute.ParameterServerStrategy, called on the chief.
@@ -67,13 +117,26 @@ def run_with_servers(
     if resolver.task_type in ("worker", "ps"):
         _serve(resolver)
     strategy = tf.distribute.ParameterServerStrategy(resolver)
-    servers_of(strategy, run_id)
     try:
-        return train(strategy)
+        with _starting():
+            servers = servers_of(strategy, run_id)
+        with server_errors(servers):
+            return train(strategy)
     except ServerLostError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         sys.stdout.flush()  # os._exit does not flush. sys.exit would wait for the dead server.
         os._exit(LOST_SERVER_EXIT_CODE)
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    try:
+        yield
+    except CONNECTION_ERRORS as error:
+        raise ServerLostError(
+            "A server or a worker has died while the chief was starting: start it and the chief "
+            f"again. Received: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _serve(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> NoReturn:

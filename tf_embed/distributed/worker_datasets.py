@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.distributed.worker_results import fetched
+from tf_embed.distributed.worker_calls import fetched
 from tf_embed.ops import exchange_ops
 
 DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
@@ -55,9 +55,11 @@ class WorkerDatasets:
         read = tf.function(lambda iterator: next(iterator), autograph=False)
         try:
             return fetched(self._coordinator.schedule(read, args=(self.iterator(),)))
-        except tf.errors.OutOfRangeError as error:
-            with contextlib.suppress(tf.errors.OutOfRangeError):  # the data ends
+        except Exception as error:
+            with contextlib.suppress(Exception):  # this error
                 self._coordinator.join()  # which otherwise raises it in the next call
+            if not isinstance(error, tf.errors.OutOfRangeError):
+                raise
             raise ValueError(
                 "`x(worker, workers)` must give a dataset with a batch. Received: one without any"
             ) from error

@@ -24,6 +24,7 @@ class Servers:
 
     Attributes:
         run_id: The same.
+        is_named: Whether `run_id` was given, so that a later chief may use the same.
         devices: The CPU of each server.
     """
 
@@ -36,9 +37,11 @@ class Servers:
                 "A ParameterServerStrategy with tables needs a task `ps` in its cluster. Received: "
                 f"the devices {_names_of_cpus()}"
             )
+        self.is_named = run_id is not None
         self.run_id = uuid.uuid4().hex if run_id is None else run_id
         self.devices = tuple(_cpu_of(job, task) for job, task in self._tasks if job == "ps")
         self._next_table = 0
+        self._generation = 0  # the one that this process began last
 
     @property
     def count(self) -> int:
@@ -54,6 +57,44 @@ class Servers:
         """Returns the servers' name of the next table. All chiefs of a run make the same ones."""
         number, self._next_table = self._next_table, self._next_table + 1
         return f"tf_embed/{self.run_id}/{number}/{name}"
+
+    def begin_generation(self) -> int:
+        """Returns a number that no earlier training of the run had. Servers remember it."""
+        generation = max(map(self._generation_on, range(self.count))) + 1
+        for number, device in enumerate(self.devices):
+            with tf.init_scope(), tf.device(device):
+                value = tf.constant(generation, tf.int64)
+                tf.raw_ops.AssignVariableOp(resource=self._generation_of(number), value=value)
+        self._generation = generation
+        return generation
+
+    def lost(self) -> list[int]:
+        """Returns the numbers of servers that have died, whether or not they were restarted."""
+        found = []
+        for number in range(self.count):
+            try:
+                is_alive = self._generation_on(number) >= self._generation
+            except tf.errors.OpError:  # this is the answer
+                is_alive = False
+            if not is_alive:
+                found.append(number)
+        return found
+
+    def _generation_on(self, number: int) -> int:
+        """Returns the newest generation that a server knows; 0: none."""
+        with tf.init_scope(), tf.device(self.devices[number]):
+            handle = self._generation_of(number)
+            if not bool(tf.raw_ops.VarIsInitializedOp(resource=handle)):
+                return 0
+            return int(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64))
+
+    def _generation_of(self, number: int) -> tf.Tensor:
+        """Returns the variable with the generation of a server. It lives as long as the server."""
+        with tf.device(self.devices[number]):
+            # A later chief finds the variable of an earlier one by this name.
+            return tf.raw_ops.VarHandleOp(
+                dtype=tf.int64, shape=[], shared_name=f"tf_embed/{self.run_id}/generation"
+            )
 
     def check_builds(self) -> None:
         """Compares the op library of this process with that of each server and worker.

@@ -34,14 +34,46 @@ class ServerPart(Table):
     Args:
         options: The options of this part; `device` is the CPU of the server.
         name_on_server: The resource name on the server. An existing part is used again.
+        is_named: Whether a later chief may use the same name.
     """
 
-    def __init__(self, options: TableOptions, name_on_server: str) -> None:
+    def __init__(self, options: TableOptions, name_on_server: str, is_named: bool) -> None:
         self._name_on_server = name_on_server
+        self._is_named = is_named
+        self._was_kept = False  # by this process
         super().__init__(options)
 
     def _name_of_resource(self) -> str:
         return self._name_on_server
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether `keep` was called for this part, by this process or an earlier chief."""
+        return self._was_kept or (self._is_named and self._is_kept_by_server())
+
+    def keep(self) -> None:
+        """Makes the server keep the rows until it ends, if a later chief may find them.
+
+        Otherwise they would go with the chief: TensorFlow drops all that a process has made on a
+        server ten minutes after it has last heard of it.
+        """
+        if self._is_named and not self._is_kept_by_server():
+            with tf.init_scope(), tf.device(self.options.device):
+                handle = self.resource_handle
+                tf.raw_ops.QueueEnqueueV2(handle=self._keeper(), components=[handle])
+        self._was_kept = True
+
+    def _is_kept_by_server(self) -> bool:
+        with tf.init_scope(), tf.device(self.options.device):
+            return int(tf.raw_ops.QueueSizeV2(handle=self._keeper())) > 0
+
+    def _keeper(self) -> tf.Tensor:
+        """A queue of the server with the handle, which a later chief finds by this name."""
+        return tf.raw_ops.FIFOQueueV2(
+            component_types=[tf.resource],
+            capacity=1,
+            shared_name=f"{self._name_on_server}/keeper",
+        )
 
 
 class ServerTable(RoutedTable):
@@ -67,6 +99,7 @@ class ServerTable(RoutedTable):
                         share_of_options(options, number, servers.count, "server"), device=device
                     ),
                     name,
+                    servers.is_named,
                 )
                 for number, device in enumerate(servers.devices)
             )
@@ -85,7 +118,7 @@ class ServerTable(RoutedTable):
         return True
 
     @property
-    def parts(self) -> tuple[Table, ...]:
+    def parts(self) -> tuple[ServerPart, ...]:
         """The table of each server."""
         return self._parts
 
