@@ -80,9 +80,9 @@ class ServerMishapsTest(tf.test.TestCase):
     def test_calls_after_one_that_raised_train_each_batch_once(self) -> None:
         with self.cluster() as made:
             found = self.run_chief(made, "failed_calls")
-        self.assertEqual((found["begin"], found["steps"]), (5, 40))
+        self.assertEqual((found["begin"], found["epoch"], found["steps"]), (5, 60, 80))
         self.assertBetween(found["end"], 26, 30)
-        self.assertEqual(found["trained"], [2] * 20)
+        self.assertEqual(found["trained"], [4] * 20)
 
     def test_a_batch_that_fails_is_trained_once_it_is_right(self) -> None:
         with self.cluster() as made:

@@ -99,12 +99,17 @@ def failed_calls(strategy: Any) -> Any:
             if self._event == "end" and batch == 5:
                 raise _Error()
 
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if self._event == "epoch":
+                raise _Error()
+
     data = _data(range(20))
-    for epoch, event in enumerate(("begin", "end")):
+    for epoch, event in enumerate(("begin", "end", "epoch")):
         with contextlib.suppress(_Error):
             trainer.fit(data, epochs=epoch + 1, callbacks=[Fail(event)], verbose=0)
         found[event] = trainer.steps
         trainer.fit(data, epochs=epoch + 1, verbose=0)
+    trainer.fit(data, epochs=4, verbose=0)
     found["steps"] = trainer.steps
     found["trained"] = _trained(trainer.model, 20)
     return found

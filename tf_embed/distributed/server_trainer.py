@@ -261,9 +261,11 @@ class ParameterServerTrainer:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})
                 epoch, state.epoch, state.steps_of_epoch = state.epoch, state.epoch + 1, 0
+                if steps_per_epoch is None:
+                    state.batch = 0  # a pass has ended
                 called.on_epoch_end(epoch, logs)
-                if steps_per_epoch is None or state.epoch >= epochs or model.stop_training:
-                    state.batch = 0  # a pass has ended, or the next call may have other data
+                if state.epoch >= epochs or model.stop_training:
+                    state.batch = 0  # the next call of `fit` may have other data
                 if self._checkpoints is not None:
                     self._checkpoints.save(state)
         called.on_train_end()
