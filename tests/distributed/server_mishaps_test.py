@@ -20,7 +20,7 @@ import server_mishaps
 import server_programs
 import tensorflow as tf
 from absl.testing import parameterized
-from server_cluster import Cluster, cluster
+from server_cluster import Cluster, cluster, wait_for
 
 import tf_embed
 from tf_embed.distributed import ServerLostError, servers
@@ -28,7 +28,6 @@ from tf_embed.distributed.servers import server_errors
 from tf_embed.distributed.worker_calls import WorkerCalls, fetched
 
 _LOST_SERVER = 75
-_SECONDS = 120
 
 
 class ServerMishapsTest(tf.test.TestCase):
@@ -46,10 +45,7 @@ class ServerMishapsTest(tf.test.TestCase):
         return made.result()
 
     def wait_for_begun(self) -> None:
-        deadline = time.monotonic() + _SECONDS
-        while not (self.folder / "begun").exists():
-            assert time.monotonic() < deadline, "it did not begin"
-            time.sleep(0.02)
+        wait_for(self.folder / "begun")
         (self.folder / "begun").unlink()
 
     def test_a_new_model_has_the_rows_of_the_checkpoint(self) -> None:
@@ -136,9 +132,7 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
         ):
             raise _unavailable("from remote target /job:ps/replica:0/task:1: Socket closed")
 
-    def test_a_chief_in_whose_start_a_process_dies_ends_as_if_it_had_lost_a_server(
-        self,
-    ):
+    def test_a_chief_in_whose_start_a_process_dies_has_lost_a_server(self) -> None:
         cluster_of_one = {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
         config = {"cluster": cluster_of_one, "task": {"type": "chief", "index": 0}}
         error = io.StringIO()

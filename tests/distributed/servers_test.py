@@ -15,21 +15,13 @@ import numpy as np
 import server_programs
 import tensorflow as tf
 from absl.testing import parameterized
-from server_cluster import Cluster, cluster
+from server_cluster import Cluster, cluster, wait_for
 
 import tf_embed
 from tf_embed.ops import table_ops
 
 ROOT = pathlib.Path(__file__).parents[2]
-_SECONDS = 120
 _LOST_SERVER = 75
-
-
-def wait_for(path: pathlib.Path) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.02)
 
 
 class ServersTest(tf.test.TestCase, parameterized.TestCase):

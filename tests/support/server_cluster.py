@@ -10,13 +10,23 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from tf_embed.distributed.processes import reserved_ports
 
 _SECONDS = 300  # far more than any program takes
+_FILE_SECONDS = 120
 _ROOT = pathlib.Path(__file__).parents[2]
+
+
+def wait_for(path: pathlib.Path) -> None:
+    """Waits until a program has written a file."""
+    deadline = time.monotonic() + _FILE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.02)
 
 
 class Cluster:

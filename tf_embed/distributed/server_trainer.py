@@ -228,7 +228,7 @@ class ParameterServerTrainer:
         own = None
         with server_errors(self._servers):
             if callable(x):
-                own = WorkerDatasets(x, self._coordinator, self._servers.num_workers)
+                own = WorkerDatasets(x, self._coordinator, self._servers)
             self._prepare(x if own is None else own)
             self._begin()
             # Another trainer of the same tables may have trained since the last call.

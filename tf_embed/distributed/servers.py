@@ -24,8 +24,6 @@ CONNECTION_ERRORS = (
     tf.errors.CancelledError,
     tf.errors.UnavailableError,
 )
-
-
 # In messages of gRPC about connections.
 _OF_GRPC = re.compile(r"failed to connect|[Ss]ocket closed|[Cc]onnection re|recvmsg|GOAWAY")
 

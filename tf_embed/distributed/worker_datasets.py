@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.distributed.worker_calls import fetched
+from tf_embed.distributed.worker_calls import WorkerCalls
+from tf_embed.exchange.servers import Servers
 from tf_embed.ops import exchange_ops
 
 DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
@@ -23,19 +23,20 @@ class WorkerDatasets:
         dataset_fn: Returns a worker's dataset of batches. It takes the worker's number, an int64
             scalar tensor, and the number of workers. It is traced once.
         coordinator: The coordinator of the workers.
-        num_workers: Number of workers.
+        servers: The servers of the cluster.
 
     Raises:
         TypeError: If the function does not return a dataset.
     """
 
-    def __init__(self, dataset_fn: DatasetFunction, coordinator: Any, num_workers: int) -> None:
+    def __init__(self, dataset_fn: DatasetFunction, coordinator: Any, servers: Servers) -> None:
         self._coordinator = coordinator
+        self._servers = servers
 
         traced = tf.function(dataset_fn)
 
         def made() -> tf.data.Dataset:
-            dataset = traced(exchange_ops.number_of_task(), num_workers)
+            dataset = traced(exchange_ops.number_of_task(), servers.num_workers)
             if not isinstance(dataset, tf.data.Dataset):
                 raise TypeError(
                     "`x(worker, workers)` must give a tf.data.Dataset. Received: "
@@ -53,13 +54,11 @@ class WorkerDatasets:
             ValueError: If the dataset is empty.
         """
         read = tf.function(lambda iterator: next(iterator), autograph=False)
+        calls: WorkerCalls[None] = WorkerCalls(self._coordinator, self._servers)
         try:
-            return fetched(self._coordinator.schedule(read, args=(self.iterator(),)))
-        except Exception as error:
-            with contextlib.suppress(Exception):  # this error
-                self._coordinator.join()  # which otherwise raises it in the next call
-            if not isinstance(error, tf.errors.OutOfRangeError):
-                raise
+            calls.add(read, [self.iterator()], None)
+            return calls.fetch()[1]
+        except tf.errors.OutOfRangeError as error:
             raise ValueError(
                 "`x(worker, workers)` must give a dataset with a batch. Received: one without any"
             ) from error
