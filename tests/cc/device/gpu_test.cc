@@ -33,7 +33,18 @@ TableKind DeviceTables(const DeviceOptions& device) {
   return {"DeviceTableOnGpu", create, true, false, /*on_device=*/true};
 }
 
-std::vector<TableKind> ContractTables() { return {DeviceTables(DeviceOptions())}; }
+std::vector<TableKind> ContractTables() {
+  const NewCache new_cache = [](const TableOptions& options, std::unique_ptr<Table>* cache) {
+    std::unique_ptr<Table> on_gpu;
+    TF_EMBED_RETURN_IF_ERROR(NewDeviceTable(options, DeviceOptions(), &on_gpu));
+    *cache = NewCopyingTable(std::move(on_gpu), MemoryOfDevice(0));
+    return Status();
+  };
+  TableKind tiers = TieredTables(64, "ThreeTiersOnGpu", new_cache, NewHostOverDisk);
+  tiers.has_disk = true;
+  tiers.same_powers = false;
+  return {DeviceTables(DeviceOptions()), tiers};
+}
 
 std::vector<DeviceKind> ContractDevices() {
   return {{"Gpu", MemoryOfDevice(0), NewDeviceTable, [] { return NewDeviceSplit(0); },
