@@ -96,25 +96,18 @@ struct SpreadPooledGradientsKernel {
   }
 };
 
-// For each of `blocks` blocks of columns of each group. G: the gradients; S: the sums.
+// The sums that SumKernel writes: of each key that is no padding. G: the gradients; S: the sums.
 template <typename G, typename S>
-struct SumGroupsKernel {
+struct NumberedSums {
   NumberedKeys keys;
   BatchView batch;
   GradientsView<G> gradients;
-  size_t blocks;
   S* sums;
 
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const size_t number = i / blocks;
-    if (!keys.groups.Has(number)) return;
-    const DeviceGroup group = keys.groups.groups[number];
-    if (keys.IsPadding(group)) return;
-    S* const to = sums + keys.NumberOf(group) * gradients.dim;
-    gradients.Sum(tile, batch, group, i % blocks, [to](size_t j, typename Number<G>::Compute sum) {
-      to[j] = Number<S>::Store(sum);
-    });
+  TF_EMBED_DEVICE bool WantsSum(const DeviceGroup& group) const { return !keys.IsPadding(group); }
+  TF_EMBED_DEVICE void PutSum(const DeviceGroup& group, size_t column,
+                              typename Number<G>::Compute sum) const {
+    sums[keys.NumberOf(group) * gradients.dim + column] = Number<S>::Store(sum);
   }
 };
 
@@ -199,8 +192,10 @@ class DeviceKeySumsOn final : public DeviceKeySums {
       gradients.factors = factors.data();
     }
     const size_t blocks = gradients.template Blocks<typename Device::Tile>();
-    device_.Launch(context_, batch_.size * blocks, kKeyCost,
-                   SumGroupsKernel<G, S>{keys_, BatchView(batch_), gradients, blocks, sums});
+    using Sums = NumberedSums<G, S>;
+    LaunchSums(
+        device_, context_, batch_.size, batch_.size, kKeyCost,
+        SumKernel<Sums>{keys_.groups, 0, blocks, Sums{keys_, BatchView(batch_), gradients, sums}});
     return device_.Check(context_);
   }
 

@@ -13,7 +13,10 @@
 #include <string>
 #include <utility>
 
+#include "cc/core/base/process_salt.h"
 #include "cc/device/copying_table.h"
+#include "cc/device/cuda_groups_inl.h"
+#include "cc/device/cuda_sums_inl.h"
 #include "cc/device/current_gpu.h"
 #include "cc/device/device_key_sums_inl.h"
 #include "cc/device/device_split_inl.h"
@@ -78,35 +81,6 @@ __global__ void __launch_bounds__(kThreads)
   // may not, which is why masks name half a warp.
   size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
   for (; i < count; i += tiles) kernel(CudaTile(), i);
-}
-
-__global__ void NumberPlaces(uint32_t* numbers, size_t count) {
-  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < count) numbers[i] = static_cast<uint32_t>(i);
-}
-
-// 1 where a key is another than the one before; `heads` [count + 1].
-__global__ void MarkHeads(const int64_t* keys, size_t count, uint32_t* heads) {
-  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  // One thread more than keys: the last one writes the 0 that RunningSum turns into the number of
-  // groups.
-  if (i > count) return;
-  heads[i] = i < count && (i == 0 || keys[i] != keys[i - 1]) ? 1 : 0;
-}
-
-// `sums`: the running sum of MarkHeads.
-__global__ void WriteStarts(const uint32_t* sums, size_t count, uint32_t* starts) {
-  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < count && sums[i + 1] != sums[i]) starts[sums[i]] = static_cast<uint32_t>(i);
-}
-
-__global__ void WriteGroups(const int64_t* keys, const uint32_t* members, const uint32_t* starts,
-                            const uint32_t* size, size_t count, DeviceGroup* groups) {
-  const size_t g = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (g >= *size) return;
-  const uint32_t begin = starts[g];
-  const uint32_t end = g + 1 < *size ? starts[g + 1] : static_cast<uint32_t>(count);
-  groups[g] = DeviceGroup{keys[begin], members + begin, end - begin};
 }
 
 // The pool of the scratch memory of batches. A pool that holds more than its threshold, used or
@@ -270,7 +244,7 @@ class CudaDevice {
     bool is_under_way_ = false;
   };
 
-  // Equal keys by a stable sort: the members of a group keep the order of the batch.
+  // Equal keys, in the order of the batch (cuda_groups_inl.h).
   class Groups {
    public:
     explicit Groups(int device) : device_(device) {}
@@ -297,6 +271,8 @@ class CudaDevice {
     GroupsView view_;
   };
 
+  static constexpr bool kHasLongSums = true;
+
   explicit CudaDevice(int device) : device_(device), scratch_(ScratchPool(device)) {}
 
   Groups NewGroups() const { return Groups(device_); }
@@ -307,47 +283,54 @@ class CudaDevice {
     const OnGpu current(device_);
     const cudaStream_t stream = StreamOf(context);
     const size_t n = batch.size;
-    // | groups | sorted keys | places | sorted places | heads, n + 1 | starts |
+    const int bits = BitsOfClaims(n);
+    // | groups | claims | places | sorted places | numbers | members | heads, n + 1 | starts |
     size_t bytes = 0;
     const auto part = [&bytes](size_t size) {
       const size_t begin = bytes;
       bytes += (size + 255) / 256 * 256;
       return begin;
     };
-    // One allocation for all arrays of a batch: the host calls the driver once and not seven times.
+    // One allocation for all arrays of a batch: the host calls the driver once and not nine times.
     // 256 bytes of alignment serve each type, and CUB.
-    const size_t at_groups = part(n * sizeof(DeviceGroup));
-    const size_t at_keys = part(n * sizeof(int64_t));
-    const size_t at_places = part(n * sizeof(uint32_t));
-    const size_t at_members = part(n * sizeof(uint32_t));
-    const size_t at_heads = part((n + 1) * sizeof(uint32_t));
-    const size_t at_starts = part(n * sizeof(uint32_t));
+    const size_t of_batch = n * sizeof(uint32_t);
+    const size_t of_claims = sizeof(uint32_t) << bits;
+    const size_t at_groups = part(n * sizeof(DeviceGroup)), at_claims = part(of_claims);
+    const size_t at_places = part(of_batch), at_sorted = part(of_batch);
+    const size_t at_numbers = part(of_batch), at_members = part(of_batch);
+    const size_t at_heads = part(of_batch + sizeof(uint32_t)), at_starts = part(of_batch);
     size_t sort_bytes = 0;
     // With null for its memory CUB only computes how much it needs.
-    TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(
-        nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, 64, stream)));
+    TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs<uint32_t, uint32_t>(
+        nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, bits, stream)));
     const size_t at_scratch = part(sort_bytes);
     groups->stream_ = stream;
     groups->memory_ = static_cast<char*>(Allocate(context, bytes));
     if (groups->memory_ == nullptr) return NoMemory(context, bytes);
     char* const memory = groups->memory_;
-    auto* const keys = reinterpret_cast<int64_t*>(memory + at_keys);
-    auto* const places = reinterpret_cast<uint32_t*>(memory + at_places);
-    auto* const members = reinterpret_cast<uint32_t*>(memory + at_members);
-    auto* const heads = reinterpret_cast<uint32_t*>(memory + at_heads);
-    auto* const starts = reinterpret_cast<uint32_t*>(memory + at_starts);
+    const auto array = [memory](size_t at) { return reinterpret_cast<uint32_t*>(memory + at); };
+    uint32_t* const places = array(at_places);
+    uint32_t* const sorted = array(at_sorted);
+    uint32_t* const numbers = array(at_numbers);
+    uint32_t* const members = array(at_members);
+    uint32_t* const heads = array(at_heads);
+    uint32_t* const starts = array(at_starts);
     auto* const written = reinterpret_cast<DeviceGroup*>(memory + at_groups);
     // Enough for n + 1 threads, as MarkHeads needs.
     const unsigned blocks = static_cast<unsigned>(n / kThreads + 1);
-    NumberPlaces<<<blocks, kThreads, 0, stream>>>(places, n);
+    cudaMemsetAsync(array(at_claims), 0, of_claims, stream);
+    ClaimPlaces<<<blocks, kThreads, 0, stream>>>(batch.keys, n, ProcessSalt(), bits,
+                                                 array(at_claims), places, numbers);
     TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs(
-        memory + at_scratch, sort_bytes, batch.keys, keys, places, members, n, 0, 64, stream)));
-    MarkHeads<<<blocks, kThreads, 0, stream>>>(keys, n, heads);
+        memory + at_scratch, sort_bytes, places, sorted, numbers, members, n, 0, bits, stream)));
+    MarkHeads<<<blocks, kThreads, 0, stream>>>(sorted, n, heads);
     TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
-    WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, n, starts);
-    WriteGroups<<<blocks, kThreads, 0, stream>>>(keys, members, starts, heads + n, n, written);
+    // The sort has read `numbers`, which get the groups of the keys.
+    WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, members, n, starts, numbers);
+    WriteGroups<<<blocks, kThreads, 0, stream>>>(batch.keys, members, starts, heads + n, n,
+                                                 written);
     // The size stays on the device; the host does not wait to learn it.
-    groups->view_ = GroupsView{written, heads + n};
+    groups->view_ = GroupsView{written, heads + n, numbers};
     return Check(context);
   }
 
@@ -407,6 +390,35 @@ class CudaDevice {
     const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
     RunTiles<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0,
                StreamOf(context)>>>(kernel, count);
+  }
+
+  // SumKernel, of so many groups of so many keys.
+  template <class Sums>
+  void LaunchSums(const ExecContext& context, size_t count, size_t keys,
+                  const SumKernel<Sums>& given) const {
+    // Without memory for the list of long groups, tiles sum all of them.
+    char* const memory = keys <= kLongGroup
+                             ? nullptr
+                             : static_cast<char*>(Allocate(context, LongGroups::Bytes(keys)));
+    if (memory == nullptr) return Launch(context, count * given.blocks, 0, given);
+    const OnGpu current(device_);
+    const cudaStream_t stream = StreamOf(context);
+    constexpr unsigned kOfBlock = LongSum<Sums>::kThreads;
+    constexpr unsigned kLongBlocks = 128;
+    constexpr size_t kMaxBlocks = 1 << 20;
+    SumKernel<Sums> kernel = given;
+    kernel.most_members = kLongGroup;
+    LongGroups listed;
+    listed.count = reinterpret_cast<uint32_t*>(memory);
+    listed.numbers = listed.count + 1;
+    cudaMemsetAsync(listed.count, 0, sizeof(uint32_t), stream);
+    ListLongGroups<<<static_cast<unsigned>(count / kThreads + 1), kThreads, 0, stream>>>(
+        kernel, count, listed);
+    const size_t blocks = count * kernel.blocks / (kOfBlock / CudaTile::kLanes) + 1;
+    RunSums<CudaTile>
+        <<<kLongBlocks + static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kOfBlock,
+           0, stream>>>(kernel, count, listed, kLongBlocks);
+    Free(context, memory, 0);
   }
 
   Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {

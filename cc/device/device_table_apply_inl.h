@@ -48,11 +48,13 @@ Status DeviceTableImpl<Device>::ApplyAs(const ExecContext& context, const KeyBat
 template <class Device>
 template <class Verb>
 void DeviceTableImpl<Device>::LaunchSums(const ExecContext& context, const GroupsView& groups,
-                                         size_t first, size_t count, const Verb& verb) const {
+                                         size_t first, size_t count, size_t keys,
+                                         const Verb& verb) const {
   // Every key has one gradient of the compute type, which is read where it lies.
   if (verb.sums == nullptr) return;
   const size_t blocks = verb.gradients.template Blocks<typename Device::Tile>();
-  device_.Launch(context, count * blocks, kSumCost, SumKernel<Verb>{groups, first, blocks, verb});
+  tf_embed::LaunchSums(device_, context, count, keys, kSumCost,
+                       SumKernel<Verb>{groups, first, blocks, verb});
 }
 
 template <class Device>

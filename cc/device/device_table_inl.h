@@ -53,6 +53,7 @@
 #include "cc/device/device_table.h"
 #include "cc/device/device_write_planner.h"
 #include "cc/device/distinct_kernels.h"
+#include "cc/device/find_or_insert_kernels.h"
 #include "cc/device/pooled_kernels.h"
 #include "cc/device/row_kernels.h"
 #include "cc/device/rule_kernels.h"
@@ -269,7 +270,7 @@ class DeviceTableImpl final : public DeviceTable,
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
   template <class Verb>
   void LaunchSums(const ExecContext& context, const GroupsView& groups, size_t first, size_t count,
-                  const Verb& verb) const;
+                  size_t keys, const Verb& verb) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
   PoolView ViewOf(const ExecContext& context, const PooledFind& find, const BagsView& bags) const;
   // Fills the host copy of the initial row of all keys, unless it is random.
@@ -469,7 +470,9 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   Array<uint32_t> rows(device_, context);
   Array<uint32_t> wanted(device_, context);
   Array<uint32_t> chosen(device_, context);
+  Array<uint32_t> given(device_, context);
   TF_EMBED_RETURN_IF_ERROR(rows.Make(batch.size));
+  if (Verb::kGives) TF_EMBED_RETURN_IF_ERROR(given.Make(batch.size));
   // Marks first, then their running sum, in place. The last element becomes the total.
   TF_EMBED_RETURN_IF_ERROR(wanted.MakeZeros(batch.size + 1));
   const BatchView view(batch);
@@ -506,13 +509,20 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
   // A planned write noted its uses in Survey.
-  WriteKernel<Verb> kernel{table, view, groups, 0, rows.data(), coming, uses, context.now, verb};
+  WriteKernel<Verb> kernel{table,  view, groups,      0,    rows.data(),
+                           coming, uses, context.now, verb, given.data()};
   // Launches of one stream run one after the other, so they can share the scratch memory of
   // `together` keys.
   for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
     const size_t count = std::min(write.together, batch.size - kernel.first);
-    if constexpr (Verb::kSums) LaunchSums(context, groups, kernel.first, count, verb);
+    if constexpr (Verb::kSums) {
+      // Cannot fail once rows have left: without memory the device sums by tiles alone.
+      LaunchSums(context, groups, kernel.first, count, batch.size, verb);
+    }
     device_.Launch(context, count, key_cost, kernel);
+  }
+  if constexpr (Verb::kGives) {
+    device_.Launch(context, batch.size, key_cost, GiveKernel<Verb>{kernel});
   }
   // Equal keys in a batch declared distinct. They can't run with the others, because two tiles
   // would change one row.

@@ -78,6 +78,9 @@ struct DuplicateKeysKernel {
       const uint32_t row = write.table.index.FindRow(tile, group.key);
       // WriteKernel has inserted all keys that had room, so this one was refused or is left to the
       // caller.
+      if constexpr (Verb::kGives) {
+        write.verb.Give(tile, write.table, group, row, row != kNoRow, write.batch.First(group));
+      }
       if (row == kNoRow) {
         write.Absent(tile, group);
       } else {

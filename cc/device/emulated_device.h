@@ -71,15 +71,19 @@ class EmulatedDevice {
 
   class Groups {
    public:
-    explicit Groups(Allocator* allocator) : keys_(allocator), groups_(allocator) {}
-    GroupsView view() const { return {groups_.data(), &size_}; }
+    explicit Groups(Allocator* allocator)
+        : keys_(allocator), groups_(allocator), numbers_(allocator) {}
+    GroupsView view() const { return {groups_.data(), &size_, numbers_.data()}; }
 
    private:
     friend class EmulatedDevice;
     KeyGroups keys_;
     Buffer<DeviceGroup> groups_;
+    Buffer<uint32_t> numbers_;
     uint32_t size_ = 0;
   };
+
+  static constexpr bool kHasLongSums = false;  // LaunchSums
 
   // With `in_serial`, launches run on the caller's thread alone, which may then hold locks that are
   // not held while it waits for others (lock_order.h).
@@ -96,12 +100,16 @@ class EmulatedDevice {
     keys.size = batch.size;
     TF_EMBED_RETURN_IF_ERROR(groups->keys_.Build(context, keys, nullptr));
     TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
+    TF_EMBED_RETURN_IF_ERROR(groups->numbers_.Resize(batch.size));
     groups->size_ = 0;
     // Serial, because the ranges append to one array.
     return groups->keys_.ForEachRange(context.InSerial(), 1, [&](KeyGroups::Range* range) {
       while (range->Next()) {
         for (size_t i = 0; i < range->size(); ++i) {
           const KeyGroup& group = (*range)[i];
+          for (size_t k = 0; k < group.count; ++k) {
+            groups->numbers_[group.positions[k]] = groups->size_;
+          }
           groups->groups_[groups->size_++] =
               DeviceGroup{group.key, group.positions, static_cast<uint32_t>(group.count)};
         }

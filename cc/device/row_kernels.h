@@ -32,8 +32,12 @@ struct DeviceGroup {
 // The distinct keys of a batch, in any order.
 struct GroupsView {
   const DeviceGroup* groups = nullptr;
-  const uint32_t* size = nullptr;  // on the device, which alone may know it
+  const uint32_t* size = nullptr;     // on the device, which alone may know it
+  const uint32_t* numbers = nullptr;  // of the group of each key; null: key i is of group i
 
+  TF_EMBED_DEVICE uint32_t NumberOf(size_t i) const {
+    return numbers == nullptr ? static_cast<uint32_t>(i) : numbers[i];
+  }
   TF_EMBED_DEVICE bool Has(size_t i) const { return i < *size && groups[i].count > 0; }
   // That number of a launch that begins with `first`.
   TF_EMBED_DEVICE DeviceGroup Get(size_t first, size_t number) const {
@@ -276,6 +280,7 @@ struct NewRows {
 //     Absent(tile, table, group)         for one that does not
 //     kWritesPresent                     whether the first of these changes the row
 //     kSums                              whether SumKernel goes before (rule_kernels.h)
+//     kGives                             whether GiveKernel goes behind (find_or_insert_kernels.h)
 template <class Verb>
 struct WriteKernel {
   TableView table;
@@ -287,6 +292,7 @@ struct WriteKernel {
   bool uses;
   Moment now;
   Verb verb;
+  uint32_t* given = nullptr;  // for GiveKernel: the row of each group, or kNoRow
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t number) const {
@@ -294,14 +300,21 @@ struct WriteKernel {
     if (!groups.Has(i)) return;
     const DeviceGroup group = groups.Get(first, number);
     // Found by an earlier launch. Nothing was inserted or erased since, so the row is still there.
-    if (rows[i] != kNoRow) return Present(tile, group, rows[i]);
+    if (rows[i] != kNoRow) {
+      Give(tile, i, rows[i]);
+      return Present(tile, group, rows[i]);
+    }
     const uint32_t* const mark = coming.marks + group.members[0];
     const uint32_t before = mark[0];  // so many rows come before this one
     // The running sum rises behind a marked key. Its number is compared with the room here, on the
     // device: the host may not know how many rows there are.
     const bool comes = mark[1] != before && before < coming.Room(*table.counts);
-    if (!comes) return Absent(tile, group);
+    if (!comes) {
+      Give(tile, i, kNoRow);
+      return Absent(tile, group);
+    }
     const uint32_t added = table.NewRow(before);
+    Give(tile, i, added);
     char* const row = table.Row(added);
     // The row is not in the index yet, so no other tile of the launch can reach it while it is
     // being written.
@@ -338,6 +351,12 @@ struct WriteKernel {
   }
 
  private:
+  template <class Tile>
+  TF_EMBED_DEVICE void Give(const Tile& tile, size_t i, uint32_t row) const {
+    if constexpr (Verb::kGives) {
+      if (tile.lane() == 0) given[i] = row;
+    }
+  }
   template <class Statistics>
   TF_EMBED_DEVICE void SetScore(const Statistics& statistics, const DeviceGroup& group) const {
     // The last of equal keys wins, as for weights.
@@ -383,68 +402,10 @@ TF_EMBED_DEVICE void WriteInitialSlots(const Tile& tile, const TableView& table,
   CopyBytes(tile, table.initial_slots, table.layout.slot_bytes, row + table.layout.slot_offset);
 }
 
-// Copies a row to all members of a group; a new row begins as the default of the first of them.
-struct FindOrInsertVerb {
-  static constexpr bool kWritesPresent = false;
-  static constexpr bool kSums = false;
-  BatchView batch;
-  DefaultsView defaults;
-  char* weights;
-  bool* exists;  // may be null
-
-  template <class Tile>
-  TF_EMBED_DEVICE void Present(const Tile& tile, const TableView& table, const DeviceGroup& group,
-                               char* row) const {
-    Give(tile, table, group, row, true);
-  }
-  template <class Tile>
-  TF_EMBED_DEVICE void New(const Tile& tile, const TableView& table, const DeviceGroup& group,
-                           char* row) const {
-    defaults.Write(tile, group.key, batch.First(group), row);
-    WriteInitialSlots(tile, table, row);
-    tile.Sync();  // copies are by other units
-    Give(tile, table, group, row, false);
-  }
-  template <class Tile>
-  TF_EMBED_DEVICE void Absent(const Tile& tile, const TableView& table,
-                              const DeviceGroup& group) const {
-    char* const first = weights + batch.First(group) * table.layout.weight_bytes;
-    defaults.Write(tile, group.key, batch.First(group), first);
-    tile.Sync();
-    Give(tile, table, group, first, false);
-  }
-
- private:
-  template <class Tile>
-  TF_EMBED_DEVICE void Give(const Tile& tile, const TableView& table, const DeviceGroup& group,
-                            const char* row, bool present) const {
-    const size_t bytes = table.layout.weight_bytes;
-    const HeldRow<Tile> held(tile, row, bytes, weights);
-    // A key with many members would otherwise wait for one load of a position after another: each
-    // round loads a position a lane, one round ahead of the copies.
-    const auto next = [&](uint32_t first) {  // each lane its place of the next ones
-      if (first >= group.count || tile.lane() >= group.count - first) return size_t{0};
-      return batch.Position(group.members[first + tile.lane()]);
-    };
-    size_t own = next(0);
-    for (uint32_t first = 0; first < group.count; first += Tile::kLanes) {
-      const uint32_t count = group.count - first;
-      const size_t here = own;
-      own = next(first + static_cast<uint32_t>(Tile::kLanes));
-      if (exists != nullptr && tile.lane() < count) exists[here] = present;
-      for (uint32_t k = 0; k < Tile::kLanes && k < count; ++k) {
-        char* const to = weights + tile.From(here, k) * bytes;
-        // Absent passes a `row` that is the output of the first member.
-        if (to != row) held.CopyTo(tile, to);
-      }
-    }
-    if (!present && tile.lane() == 0) CountMisses<Tile>(table.tallies, group.key, group.count);
-  }
-};
-
 struct AssignVerb {
   static constexpr bool kWritesPresent = true;
   static constexpr bool kSums = false;
+  static constexpr bool kGives = false;
   BatchView batch;
   const char* weights;
   const char* slots;  // may be null
@@ -492,6 +453,7 @@ template <typename T>
 struct AccumVerb {
   static constexpr bool kWritesPresent = true;
   static constexpr bool kSums = false;
+  static constexpr bool kGives = false;
   BatchView batch;
   const T* old_rows;
   const T* new_rows;

@@ -314,6 +314,7 @@ struct ApplyVerb {
   using Compute = typename Number<T>::Compute;
   static constexpr bool kWritesPresent = true;
   static constexpr bool kSums = true;
+  static constexpr bool kGives = false;
   static constexpr bool kNarrow = !std::is_same_v<T, Compute>;
 
   BatchView batch;
@@ -329,15 +330,18 @@ struct ApplyVerb {
     return std::is_same_v<G, Compute> && group.count == 1 && gradients.factors == nullptr;
   }
 
-  template <class Tile>
-  TF_EMBED_DEVICE void Sum(const Tile& tile, const DeviceGroup& group, size_t block) const {
-    Compute* const to = sums + group.slot * gradients.dim;
-    gradients.Sum(tile, batch, group, block, [to](size_t j, Compute sum) { to[j] = sum; });
+  // For SumKernel.
+  TF_EMBED_DEVICE bool WantsSum(const DeviceGroup& group) const { return !IsOneGradient(group); }
+  TF_EMBED_DEVICE void PutSum(const DeviceGroup& group, size_t column, Compute sum) const {
+    sums[group.slot * gradients.dim + column] = sum;
   }
+
   template <class Tile>
   TF_EMBED_DEVICE void SumAll(const Tile& tile, const DeviceGroup& group) const {
-    if (IsOneGradient(group)) return;
-    for (size_t i = 0; i < gradients.template Blocks<Tile>(); ++i) Sum(tile, group, i);
+    if (!WantsSum(group)) return;
+    for (size_t i = 0; i < gradients.template Blocks<Tile>(); ++i) {
+      gradients.Sum(tile, batch, group, i, [&](size_t j, Compute sum) { PutSum(group, j, sum); });
+    }
   }
 
   template <class Tile>
@@ -377,23 +381,40 @@ struct ApplyVerb {
   TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
 };
 
-// For each of `blocks` blocks of columns of each group, before WriteKernel: the sum of its
-// gradients, if it has more than one.
-template <class Verb>
+// For each of `blocks` blocks of columns of each group: the sum of its gradients. Sums has
+//     batch, gradients
+//     WantsSum(group)             whether anyone needs it
+//     PutSum(group, column, sum)
+template <class Sums>
 struct SumKernel {
   GroupsView groups;
   size_t first;  // WriteKernel
   size_t blocks;
-  Verb verb;
+  Sums sums;
+  // Groups of more members are left to the device, which may have a faster way for them.
+  uint32_t most_members = UINT32_MAX;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const size_t number = i / blocks;
     if (!groups.Has(first + number)) return;
     const DeviceGroup group = groups.Get(first, number);
-    if (!verb.IsOneGradient(group)) verb.Sum(tile, group, i % blocks);
+    if (group.count > most_members || !sums.WantsSum(group)) return;
+    sums.gradients.Sum(tile, sums.batch, group, i % blocks,
+                       [&](size_t j, auto sum) { sums.PutSum(group, j, sum); });
   }
 };
+
+// Sums so many groups of so many keys. `cost`: of a block of columns, in nanoseconds.
+template <class Device, class Sums>
+void LaunchSums(const Device& device, const ExecContext& context, size_t count, size_t keys,
+                size_t cost, const SumKernel<Sums>& kernel) {
+  if constexpr (Device::kHasLongSums) {
+    device.LaunchSums(context, count, keys, kernel);
+  } else {
+    device.Launch(context, count * kernel.blocks, cost, kernel);
+  }
+}
 
 // For each place of the index: the rule's change between steps; see TablePass.
 template <typename T>
