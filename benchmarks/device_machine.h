@@ -108,6 +108,43 @@ class Machine {
     context.stream = Stream();
     return context;
   }
+  // Streams beside the main one, for work that does not depend on one another.
+  class Side {
+   public:
+    explicit Side(size_t count) : streams_(count), done_(count) {
+      for (cudaStream_t& stream : streams_) {
+        Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      }
+      Check(cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming));
+      for (cudaEvent_t& event : done_) {
+        Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+      }
+    }
+    Side(const Side&) = delete;
+    Side& operator=(const Side&) = delete;
+    ~Side() {
+      for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+      for (cudaEvent_t event : done_) cudaEventDestroy(event);
+      cudaEventDestroy(begun_);
+    }
+    cudaStream_t stream(size_t i) const { return streams_[i]; }
+    // They go on behind the main one, and it behind them.
+    void Fork() const {
+      Check(cudaEventRecord(begun_, Stream()));
+      for (cudaStream_t stream : streams_) Check(cudaStreamWaitEvent(stream, begun_, 0));
+    }
+    void Join() const {
+      for (size_t i = 0; i < streams_.size(); ++i) {
+        Check(cudaEventRecord(done_[i], streams_[i]));
+        Check(cudaStreamWaitEvent(Stream(), done_[i], 0));
+      }
+    }
+
+   private:
+    std::vector<cudaStream_t> streams_;
+    std::vector<cudaEvent_t> done_;
+    cudaEvent_t begun_;
+  };
   static Status NewTable(const TableOptions& options, const DeviceOptions& device,
                          std::unique_ptr<Table>* table) {
     return NewDeviceTable(options, device, table);
@@ -138,6 +175,13 @@ class Machine {
     const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   };
   static ExecContext Context() { return ExecContext::Serial(); }
+  class Side {
+   public:
+    explicit Side(size_t) {}
+    void* stream(size_t) const { return nullptr; }
+    void Fork() const {}
+    void Join() const {}
+  };
   static Status NewTable(const TableOptions& options, const DeviceOptions& device,
                          std::unique_ptr<Table>* table) {
     return NewEmulatedDeviceTable(options, device, table);

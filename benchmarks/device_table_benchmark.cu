@@ -2,7 +2,8 @@
 // How fast a DeviceTable is, key by key and in a step of training.
 //
 //     device_table_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
-//                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N] [--max_row_bytes=N]
+//                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N] [--streams=N]
+//                            [--max_row_bytes=N]
 //
 // The first part follows the method of HierarchicalKV's benchmark: a table with room for `capacity`
 // rows holds a share of them (the load), 2^20 distinct keys an operation, of which 0.6 are present
@@ -23,7 +24,8 @@
 // absent; backward sums their gradients by key and steps. The median of the rounds counts.
 //
 // Beside it the same batches in arrays of fixed ids (static_array.h): `step / static array's` is
-// the quotient of both medians.
+// the quotient of both medians. Tables, and arrays, have streams of their own, which a pass forks
+// from one stream and joins again; with --streams=1 they take turns on one.
 //
 // `of copy`: the bytes that the operation has to move at least (keys; reads and writes of each row;
 // rows and gradients of the caller), by time, over the rate of a copy on the device, which reads
@@ -59,6 +61,7 @@ struct Settings {
   std::vector<double> loads = {0.5, 0.75, 1.0};
   size_t rounds = Machine::kGpu ? 10 : 2;
   size_t tables = 10;
+  size_t streams = 10;
   size_t ids = Machine::kGpu ? 104857 : 1000;  // a table
   size_t range = Machine::kGpu ? 1677721 : 16000;
   DeviceOptions device;
@@ -419,33 +422,46 @@ void RunSteps(const Settings& settings) {
     return batch;
   };
   Rule rule = RuleOf(RuleKind::kAdam, kDim);
-  const auto forward = [&] {
+  const Machine::Side side(settings.streams);
+  // Calls pass(t, context) for each table, with a stream of `side`.
+  const auto for_each_table = [&](const auto& pass) {
+    side.Fork();
     for (size_t t = 0; t < count; ++t) {
-      Check(tables[t]->FindOrInsert(context, batch_of(t), DefaultRows(), rows.data() + t * n * kDim,
-                                    nullptr));
+      ExecContext own = context;
+      own.stream = side.stream(t % settings.streams);
+      pass(t, own);
     }
+    side.Join();
+  };
+  const auto forward = [&] {
+    for_each_table([&](size_t t, const ExecContext& own) {
+      Check(tables[t]->FindOrInsert(own, batch_of(t), DefaultRows(), rows.data() + t * n * kDim,
+                                    nullptr));
+    });
   };
   const auto evaluate = [&] {
-    for (size_t t = 0; t < count; ++t) {
-      Check(tables[t]->Find(context, batch_of(t), DefaultRows(), rows.data() + t * n * kDim,
-                            nullptr, {}));
-    }
+    for_each_table([&](size_t t, const ExecContext& own) {
+      Check(tables[t]->Find(own, batch_of(t), DefaultRows(), rows.data() + t * n * kDim, nullptr,
+                            {}));
+    });
   };
   const auto backward = [&] {
-    for (size_t t = 0; t < count; ++t) {
-      Check(tables[t]->Apply(context, batch_of(t), gradients.data() + t * n * kDim,
-                             DataType::kFloat, rule));
-    }
+    for_each_table([&](size_t t, const ExecContext& own) {
+      Check(tables[t]->Apply(own, batch_of(t), gradients.data() + t * n * kDim, DataType::kFloat,
+                             rule));
+    });
   };
   const auto static_forward = [&] {
-    for (size_t t = 0; t < count; ++t) {
-      arrays[t]->Gather(ids_of_arrays.data() + t * n, rows.data() + t * n * kDim);
-    }
+    for_each_table([&](size_t t, const ExecContext&) {
+      arrays[t]->Gather(ids_of_arrays.data() + t * n, rows.data() + t * n * kDim,
+                        side.stream(t % settings.streams));
+    });
   };
   const auto static_backward = [&] {
-    for (size_t t = 0; t < count; ++t) {
-      arrays[t]->Step(ids_of_arrays.data() + t * n, gradients.data() + t * n * kDim, rule);
-    }
+    for_each_table([&](size_t t, const ExecContext&) {
+      arrays[t]->Step(ids_of_arrays.data() + t * n, gradients.data() + t * n * kDim, rule,
+                      side.stream(t % settings.streams));
+    });
   };
   std::vector<double> forwards, backwards, steps, evaluations;
   std::vector<double> static_forwards, static_backwards, static_steps;
@@ -536,6 +552,7 @@ bool Read(const std::string& argument, Settings* settings) {
   if (name == "--keys") return settings->keys = number, number > 0;
   if (name == "--capacity") return settings->capacity = number, number > 0;
   if (name == "--rounds") return settings->rounds = number, number > 0;
+  if (name == "--streams") return settings->streams = number, number > 0;
   if (name == "--ids") return settings->ids = number, number > 0;
   if (name == "--max_row_bytes") {
     settings->device.max_row_bytes = number;

@@ -94,8 +94,8 @@ class StaticArray {
     while ((rows - 1) >> bits_ > 0) ++bits_;
 #if defined(__CUDACC__)
     size_t sort_bytes = 0, sum_bytes = 0;
-    Sort(nullptr, nullptr, &sort_bytes);
-    Sum(nullptr, &sum_bytes);
+    Sort(nullptr, nullptr, &sort_bytes, Machine::Stream());
+    Sum(nullptr, &sum_bytes, Machine::Stream());
     scratch_bytes_ = std::max(sort_bytes, sum_bytes);
     scratch_ = std::make_unique<MachineArray<char>>(scratch_bytes_);
 #endif
@@ -103,19 +103,18 @@ class StaticArray {
 
 #if defined(__CUDACC__)
 
-  void Gather(const int64_t* ids, float* rows) {
-    GatherRows<<<Blocks(16 * batch_), kThreads, 0, Machine::Stream()>>>(
-        ids, batch_, weights_.data(), dim_, rows);
+  void Gather(const int64_t* ids, float* rows, cudaStream_t stream) {
+    GatherRows<<<Blocks(16 * batch_), kThreads, 0, stream>>>(ids, batch_, weights_.data(), dim_,
+                                                             rows);
     Machine::Check(cudaGetLastError());
   }
 
-  void Step(const int64_t* ids, const float* gradients, const Rule& rule) {
-    const cudaStream_t stream = Machine::Stream();
+  void Step(const int64_t* ids, const float* gradients, const Rule& rule, cudaStream_t stream) {
     const unsigned blocks = Blocks(batch_ + 1);
     NumberIds<<<blocks, kThreads, 0, stream>>>(places_.data(), batch_);
-    Sort(scratch_->data(), ids, &scratch_bytes_);
+    Sort(scratch_->data(), ids, &scratch_bytes_, stream);
     MarkFirstIds<<<blocks, kThreads, 0, stream>>>(sorted_ids_.data(), batch_, heads_.data());
-    Sum(scratch_->data(), &scratch_bytes_);
+    Sum(scratch_->data(), &scratch_bytes_, stream);
     WriteFirstIds<<<blocks, kThreads, 0, stream>>>(heads_.data(), batch_, firsts_.data());
     StepRows<<<static_cast<unsigned>(batch_), static_cast<unsigned>(dim_), 0, stream>>>(
         RuleConstants<float>(rule), sorted_ids_.data(), sorted_places_.data(), firsts_.data(),
@@ -128,25 +127,25 @@ class StaticArray {
   static unsigned Blocks(size_t threads) {
     return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   }
-  void Sort(char* scratch, const int64_t* ids, size_t* bytes) {
+  void Sort(char* scratch, const int64_t* ids, size_t* bytes, cudaStream_t stream) {
     Machine::Check(cub::DeviceRadixSort::SortPairs(scratch, *bytes, ids, sorted_ids_.data(),
                                                    places_.data(), sorted_places_.data(), batch_, 0,
-                                                   bits_, Machine::Stream()));
+                                                   bits_, stream));
   }
-  void Sum(char* scratch, size_t* bytes) {
+  void Sum(char* scratch, size_t* bytes, cudaStream_t stream) {
     Machine::Check(cub::DeviceScan::ExclusiveSum(scratch, *bytes, heads_.data(), heads_.data(),
-                                                 batch_ + 1, Machine::Stream()));
+                                                 batch_ + 1, stream));
   }
 
 #else
 
-  void Gather(const int64_t* ids, float* rows) {
+  void Gather(const int64_t* ids, float* rows, void*) {
     for (size_t i = 0; i < batch_; ++i) {
       std::copy_n(weights_.data() + static_cast<size_t>(ids[i]) * dim_, dim_, rows + i * dim_);
     }
   }
 
-  void Step(const int64_t* ids, const float* gradients, const Rule& rule) {
+  void Step(const int64_t* ids, const float* gradients, const Rule& rule, void*) {
     const RuleConstants<float> constants(rule);
     std::vector<size_t> places(batch_);
     std::iota(places.begin(), places.end(), size_t{0});

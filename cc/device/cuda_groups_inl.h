@@ -24,12 +24,10 @@ inline int BitsOfClaims(size_t keys) {
   return bits;
 }
 
-// `claims` [2^bits, zeros]: 1 + the number of a key of each place that is taken. Writes the place
-// of each key and, to sort beside it, its number. `salt`: no chosen keys make it slow.
-__global__ void ClaimPlaces(const int64_t* keys, size_t count, uint64_t salt, int bits,
-                            uint32_t* claims, uint32_t* places, uint32_t* numbers) {
-  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= count) return;
+// `claims` [2^bits, zeros]: 1 + the number of a key of each place that is taken. Returns the place
+// of key i. `salt`: no chosen keys make it slow.
+__device__ inline uint32_t ClaimPlace(const int64_t* keys, size_t i, uint64_t salt, int bits,
+                                      uint32_t* claims) {
   const int64_t key = keys[i];
   const uint64_t mask = (uint64_t{1} << bits) - 1;
   uint64_t place = Mix64(static_cast<uint64_t>(key) ^ salt) & mask;
@@ -38,11 +36,53 @@ __global__ void ClaimPlaces(const int64_t* keys, size_t count, uint64_t salt, in
     // for one another.
     uint32_t there = *static_cast<const volatile uint32_t*>(claims + place);
     if (there == 0) there = atomicCAS(claims + place, 0u, static_cast<uint32_t>(i) + 1);
-    if (there == 0 || keys[there - 1] == key) break;
+    if (there == 0 || keys[there - 1] == key) return static_cast<uint32_t>(place);
     place = (place + 1) & mask;
   }
-  places[i] = static_cast<uint32_t>(place);
+}
+
+// Writes the place of each key and, to sort beside it, its number.
+__global__ void ClaimPlaces(const int64_t* keys, size_t count, uint64_t salt, int bits,
+                            uint32_t* claims, uint32_t* places, uint32_t* numbers) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  places[i] = ClaimPlace(keys, i, salt, bits, claims);
   numbers[i] = static_cast<uint32_t>(i);
+}
+
+// The first key of each place, by its distance from the end, and the number of its keys; zeros
+// before.
+struct FirstOfPlace {
+  uint32_t before_end;
+  uint32_t count;
+};
+
+// ClaimPlaces, and `firsts` [2^bits] for WriteFirsts.
+__global__ void ClaimFirsts(const int64_t* keys, size_t count, uint64_t salt, int bits,
+                            uint32_t* claims, uint32_t* places, FirstOfPlace* firsts) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const uint32_t place = ClaimPlace(keys, i, salt, bits, claims);
+  places[i] = place;
+  // Once for all equal keys of a warp, whose lowest lane has the first of them.
+  const unsigned equal = __match_any_sync(__activemask(), place);
+  if (__ffs(static_cast<int>(equal)) - 1 != static_cast<int>(threadIdx.x % 32)) return;
+  atomicMax(&firsts[place].before_end, UINT32_MAX - static_cast<uint32_t>(i));
+  atomicAdd(&firsts[place].count, static_cast<uint32_t>(__popc(equal)));
+}
+
+// Groups that know no member but the first; that of the other members has count 0.
+__global__ void WriteFirsts(const int64_t* keys, size_t count, const uint32_t* places,
+                            const FirstOfPlace* firsts, uint32_t* members, uint32_t* numbers,
+                            DeviceGroup* groups, uint32_t* size) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i == 0) *size = static_cast<uint32_t>(count);
+  if (i >= count) return;
+  const FirstOfPlace here = firsts[places[i]];
+  const uint32_t first = UINT32_MAX - here.before_end;
+  members[i] = static_cast<uint32_t>(i);
+  numbers[i] = first;
+  groups[i] = DeviceGroup{keys[i], members + i, first == i ? here.count : 0};
 }
 
 // 1 where a place is another than the one before; `heads` [count + 1].

@@ -120,6 +120,9 @@ template <class Tile, class Sums>
 __global__ void __launch_bounds__(LongSum<Sums>::kThreads)
     RunSums(const __grid_constant__ SumKernel<Sums> kernel, size_t count, LongGroups listed,
             unsigned long_blocks) {
+  // Only the device knows how many groups there are, mostly far fewer than keys.
+  const size_t here = *kernel.groups.size > kernel.first ? *kernel.groups.size - kernel.first : 0;
+  if (count > here) count = here;
   if (blockIdx.x >= long_blocks) {
     constexpr size_t kTiles = LongSum<Sums>::kThreads / Tile::kLanes;
     const size_t tiles = (gridDim.x - long_blocks) * kTiles;

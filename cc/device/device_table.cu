@@ -16,6 +16,7 @@
 #include "cc/core/base/process_salt.h"
 #include "cc/device/copying_table.h"
 #include "cc/device/cuda_groups_inl.h"
+#include "cc/device/cuda_memory_inl.h"
 #include "cc/device/cuda_sums_inl.h"
 #include "cc/device/current_gpu.h"
 #include "cc/device/device_key_sums_inl.h"
@@ -81,56 +82,6 @@ __global__ void __launch_bounds__(kThreads)
   // may not, which is why masks name half a warp.
   size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
   for (; i < count; i += tiles) kernel(CudaTile(), i);
-}
-
-// The pool of the scratch memory of batches. A pool that holds more than its threshold, used or
-// not, frees its idle memory at each wait for a stream; in a pool with the rows of a large table,
-// the arrays of each batch would be mapped again. Null if there is no memory for a pool: scratch
-// memory then comes from the pool of the tables.
-cudaMemPool_t ScratchPool(int device) {
-  constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
-  static std::mutex mutex;
-  static std::map<int, cudaMemPool_t> pools;
-  std::lock_guard<std::mutex> lock(mutex);
-  const auto [entry, is_new] = pools.try_emplace(device, nullptr);
-  if (!is_new) return entry->second;
-  cudaMemPoolProps properties = {};
-  properties.allocType = cudaMemAllocationTypePinned;
-  properties.location.type = cudaMemLocationTypeDevice;
-  properties.location.id = device;
-  uint64_t kept = kKeptBytes;
-  const OnGpu current(device);
-  if (cudaMemPoolCreate(&entry->second, &properties) == cudaSuccess) {
-    // If it fails, the pool keeps no memory: slower, and otherwise the same.
-    (void)cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &kept);
-  } else {
-    entry->second = nullptr;
-    (void)cudaGetLastError();  // null says it
-  }
-  return entry->second;
-}
-
-// Clears the thread's last error, which other callers would take for theirs.
-Status StatusOf(cudaError_t error, int device) {
-  if (error == cudaSuccess) return Status();
-  (void)cudaGetLastError();  // told by the status below
-  return Status::Unavailable("GPU " + std::to_string(device) +
-                             " failed: " + cudaGetErrorString(error) + ".");
-}
-
-// Null means that there was no memory. An earlier failure of another kind stays the thread's last
-// error, for Check to find.
-template <typename Allocate>
-void* MemoryOrNull(const Allocate& allocate) {
-  void* memory = nullptr;
-  const cudaError_t error = allocate(&memory);
-  if (error == cudaSuccess) return memory;
-  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();  // null says it
-  return nullptr;
-}
-
-cudaStream_t StreamOf(const ExecContext& context) {
-  return static_cast<cudaStream_t>(context.stream);
 }
 
 // Results of CUDA calls are not looked at one by one: a failure stays the thread's last error,
@@ -271,6 +222,7 @@ class CudaDevice {
     GroupsView view_;
   };
 
+  static constexpr bool kHasFirsts = true;
   static constexpr bool kHasLongSums = true;
 
   explicit CudaDevice(int device) : device_(device), scratch_(ScratchPool(device)) {}
@@ -331,6 +283,41 @@ class CudaDevice {
                                                  written);
     // The size stays on the device; the host does not wait to learn it.
     groups->view_ = GroupsView{written, heads + n, numbers};
+    return Check(context);
+  }
+
+  // The same without a sort, if the caller needs no more of a group than its key, its first member
+  // and how many there are: the group of a key's first place has these, those of its other places
+  // have count 0.
+  Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
+    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
+    if (batch.size == 0) return Status();
+    const OnGpu current(device_);
+    const cudaStream_t stream = StreamOf(context);
+    const size_t n = batch.size;
+    const int bits = BitsOfClaims(n);
+    // | groups | firsts | claims | places | numbers | members | size |
+    const size_t of_claims = sizeof(uint32_t) << bits;
+    const size_t of_firsts = sizeof(FirstOfPlace) << bits;
+    const size_t of_groups = n * sizeof(DeviceGroup);
+    const size_t bytes = of_groups + of_firsts + of_claims + (3 * n + 1) * sizeof(uint32_t);
+    groups->stream_ = stream;
+    groups->memory_ = static_cast<char*>(Allocate(context, bytes));
+    if (groups->memory_ == nullptr) return NoMemory(context, bytes);
+    auto* const written = reinterpret_cast<DeviceGroup*>(groups->memory_);
+    auto* const firsts = reinterpret_cast<FirstOfPlace*>(groups->memory_ + of_groups);
+    auto* const claims = reinterpret_cast<uint32_t*>(groups->memory_ + of_groups + of_firsts);
+    uint32_t* const places = claims + (size_t{1} << bits);
+    uint32_t* const numbers = places + n;
+    uint32_t* const members = numbers + n;
+    uint32_t* const size = members + n;
+    const unsigned blocks = static_cast<unsigned>((n + kThreads - 1) / kThreads);
+    cudaMemsetAsync(firsts, 0, of_firsts + of_claims, stream);
+    ClaimFirsts<<<blocks, kThreads, 0, stream>>>(batch.keys, n, ProcessSalt(), bits, claims, places,
+                                                 firsts);
+    WriteFirsts<<<blocks, kThreads, 0, stream>>>(batch.keys, n, places, firsts, members, numbers,
+                                                 written, size);
+    groups->view_ = GroupsView{written, size, numbers};
     return Check(context);
   }
 
@@ -405,7 +392,7 @@ class CudaDevice {
     const cudaStream_t stream = StreamOf(context);
     constexpr unsigned kOfBlock = LongSum<Sums>::kThreads;
     constexpr unsigned kLongBlocks = 128;
-    constexpr size_t kMaxBlocks = 1 << 20;
+    constexpr size_t kMaxBlocks = 1 << 12;
     SumKernel<Sums> kernel = given;
     kernel.most_members = kLongGroup;
     LongGroups listed;
@@ -469,44 +456,6 @@ class CudaDevice {
 
   int device_;
   cudaMemPool_t scratch_;
-};
-
-// For the host's copies in both directions. Not from the pool of the tables, so that
-// compute-sanitizer tells accesses to the two apart.
-class GpuMemory final : public DeviceMemory {
- public:
-  explicit GpuMemory(int device) : device_(device) {}
-
-  void* Allocate(size_t bytes) override {
-    const OnGpu current(device_);
-    return MemoryOrNull([&](void** memory) { return cudaMalloc(memory, bytes); });
-  }
-  void Free(void* memory, size_t) override {
-    const OnGpu current(device_);
-    cudaFree(memory);
-  }
-  Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
-    return Copy(context, host, bytes, cudaMemcpyHostToDevice, device);
-  }
-  Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
-                 void* host) override {
-    const OnGpu current(device_);
-    TF_EMBED_RETURN_IF_ERROR(Copy(context, device, bytes, cudaMemcpyDeviceToHost, host));
-    return StatusOf(cudaStreamSynchronize(StreamOf(context)), device_);
-  }
-  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
-    return Copy(context, from, bytes, cudaMemcpyDeviceToDevice, to);
-  }
-
- private:
-  Status Copy(const ExecContext& context, const void* from, size_t bytes, cudaMemcpyKind kind,
-              void* to) const {
-    if (bytes == 0) return Status();
-    const OnGpu current(device_);
-    return StatusOf(cudaMemcpyAsync(to, from, bytes, kind, StreamOf(context)), device_);
-  }
-
-  const int device_;
 };
 
 }  // namespace

@@ -62,7 +62,7 @@ Status DeviceTableImpl<Device>::Apply(const ExecContext& context, const KeyBatch
                                       const Gradients& gradients, const Rule& rule) {
   TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
   Grouped groups(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, /*firsts=*/false, &groups));
   const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);
   TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
   return DispatchFloating(options_.value_type, [&](auto tag) -> Status {

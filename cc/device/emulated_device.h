@@ -83,6 +83,7 @@ class EmulatedDevice {
     uint32_t size_ = 0;
   };
 
+  static constexpr bool kHasFirsts = false;    // GroupFirsts
   static constexpr bool kHasLongSums = false;  // LaunchSums
 
   // With `in_serial`, launches run on the caller's thread alone, which may then hold locks that are
