@@ -67,18 +67,23 @@ class LongSum {
       begin = gradients.Begin(position);
       if (gradients.factors != nullptr) factor = gradients.factors[position];
     };
-    Compute loaded[kRowsOfWarp] = {};
+    Compute loaded[kRowsOfWarp];
     const auto load = [&](uint32_t first) {
 #pragma unroll
       for (unsigned k = 0; k != kRowsOfWarp; ++k) {
         const size_t from = __shfl_sync(kAll, begin, static_cast<int>(k));
-        const Compute by = __shfl_sync(kAll, factor, static_cast<int>(k));
+        loaded[k] = kNothing;
         if (!has_column || first + warp * kRowsOfWarp + k >= group.count) continue;
-        const Compute gradient = LoadGradient(gradients.values + from + column);
-        loaded[k] = gradients.factors == nullptr ? gradient : gradient * by;
+        loaded[k] = LoadGradient(gradients.values + from + column);
+      }
+      if (gradients.factors == nullptr) return;
+#pragma unroll
+      for (unsigned k = 0; k != kRowsOfWarp; ++k) {
+        const Compute by = __shfl_sync(kAll, factor, static_cast<int>(k));
+        if (first + warp * kRowsOfWarp + k < group.count) loaded[k] = loaded[k] * by;
       }
     };
-    Compute sum{};
+    Compute sum = kNothing;
     look(0);
     load(0);
     look(kRows);
@@ -90,14 +95,7 @@ class LongSum {
         load(first + kRows);
         look(first + 2 * kRows);
       }
-      if (warp == 0) {
-        const uint32_t left = group.count - first;
-        const uint32_t count = left < kRows ? left : kRows;
-        // The first gradient is taken as it is, as in GradientsView::Sum.
-        if (first == 0) sum = stage[0][lane];
-#pragma unroll 16
-        for (uint32_t k = first == 0 ? 1 : 0; k < count; ++k) sum = sum + stage[k][lane];
-      }
+      if (warp == 0) sum = Add(stage, lane, sum);
       __syncthreads();
     }
     if (warp == 0 && has_column) sums.PutSum(group, column, sum);
@@ -108,6 +106,30 @@ class LongSum {
   static constexpr unsigned kWarps = kThreads / kColumns;
   static constexpr unsigned kRows = 32768 / (kColumns * sizeof(Compute));
   static constexpr unsigned kRowsOfWarp = kRows / kWarps;
+  // x + -0 is x, of every x: what stands in rows behind the last one, and what a sum begins with.
+  static constexpr Compute kNothing = Compute{-0.0};
+  static constexpr unsigned kTogether = 32;
+
+  // Reads the next rows while it adds, or each addition would wait for its own.
+  static __device__ Compute Add(const Compute (&stage)[kRows][kColumns], unsigned lane,
+                                Compute sum) {
+    Compute next[kTogether];
+#pragma unroll
+    for (unsigned i = 0; i != kTogether; ++i) next[i] = stage[i][lane];
+#pragma unroll
+    for (unsigned first = 0; first != kRows; first += kTogether) {
+      Compute here[kTogether];
+#pragma unroll
+      for (unsigned i = 0; i != kTogether; ++i) here[i] = next[i];
+      if (first + kTogether != kRows) {
+#pragma unroll
+        for (unsigned i = 0; i != kTogether; ++i) next[i] = stage[first + kTogether + i][lane];
+      }
+#pragma unroll
+      for (unsigned i = 0; i != kTogether; ++i) sum = sum + here[i];
+    }
+    return sum;
+  }
 
   template <typename G>
   static __device__ Compute LoadGradient(const G* from) {
