@@ -129,6 +129,50 @@ TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes,
   }
 }
 
+// Copies rows of one size, one for each of the first kRows lanes, which have its ends; none where
+// `from` is null. All are read before the first is written, so that a tile waits for them once.
+template <size_t kRows, class Tile>
+TF_EMBED_DEVICE void CopyRows(const Tile& tile, const char* from, size_t bytes, char* to) {
+  using Held = SixteenBytes;
+  const uint64_t own_source = reinterpret_cast<uint64_t>(from);
+  const uint64_t own_target = reinterpret_cast<uint64_t>(to);
+  // Of other ends, and where there is but one, each by the units that it allows.
+  if (kRows == 1 || tile.Where((own_source | own_target | bytes) % sizeof(Held) != 0) != 0) {
+    for (size_t r = 0; r != kRows; ++r) {
+      const uint64_t source = tile.From(own_source, r);
+      const uint64_t target = tile.From(own_target, r);
+      if (source == 0) continue;
+      CopyBytes(tile, reinterpret_cast<const char*>(source), bytes,
+                reinterpret_cast<char*>(target));
+    }
+    return;
+  }
+  constexpr size_t kUnits = 2;  // of a row, that a lane holds in registers
+  const size_t units = bytes / sizeof(Held);
+  for (size_t first = tile.lane(); first < units + tile.lane(); first += kUnits * Tile::kLanes) {
+    Held held[kRows][kUnits];
+    TF_EMBED_UNROLL
+    for (size_t r = 0; r != kRows; ++r) {
+      const auto* const source = reinterpret_cast<const Unit<Held>*>(tile.From(own_source, r));
+      TF_EMBED_UNROLL
+      for (size_t k = 0; k != kUnits; ++k) {
+        const size_t unit = first + k * Tile::kLanes;
+        if (source != nullptr && unit < units) held[r][k] = source[unit].value;
+      }
+    }
+    TF_EMBED_UNROLL
+    for (size_t r = 0; r != kRows; ++r) {
+      const bool is_held = tile.From(own_source, r) != 0;
+      auto* const target = reinterpret_cast<Unit<Held>*>(tile.From(own_target, r));
+      TF_EMBED_UNROLL
+      for (size_t k = 0; k != kUnits; ++k) {
+        const size_t unit = first + k * Tile::kLanes;
+        if (is_held && unit < units) target[unit].value = held[r][k];
+      }
+    }
+  }
+}
+
 // A row that is copied to many places, of memory like `to`. If it is short, each lane holds its
 // part in registers. Otherwise it is read for each place, because the compiler can't know that a
 // copy does not overwrite its source.
@@ -255,7 +299,11 @@ struct TableView {
   }
   template <class Tile>
   TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsAt(uint32_t row) const {
-    return {statistics, StatisticsOf(Row(row))};
+    return StatisticsIn<Tile>(Row(row));
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsIn(char* row) const {
+    return {statistics, StatisticsOf(row)};
   }
   // REQUIRES: layout.has_marks.
   template <class Tile>

@@ -39,6 +39,9 @@ struct CudaTile {
     return __shfl_down_sync(Mask(), x, static_cast<unsigned>(distance), kLanes);
   }
   __device__ uint32_t Highest(uint32_t x) const { return __reduce_max_sync(Mask(), x); }
+  __device__ uint32_t Where(bool x) const {
+    return __ballot_sync(Mask(), x) >> (threadIdx.x & 16u) & 0xffffu;
+  }
 
   // uint64_t is another 64-bit type than the one that atomics are declared for.
   using Word = unsigned long long;
