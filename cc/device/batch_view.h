@@ -55,11 +55,11 @@ struct BatchView {
   // Gives each of the first kKeysOfTile lanes its key of those that tile `i` of a launch looks up.
   // False for a lane without one.
   template <class Tile>
-  TF_EMBED_DEVICE bool Take(const Tile& tile, size_t i, int64_t* key, size_t* position) const {
+  TF_EMBED_DEVICE bool Take(const Tile& tile, size_t i, int64_t* key, uint32_t* position) const {
     const size_t own = i * kKeysOfTile<Tile> + tile.lane();
     const bool has = tile.lane() < kKeysOfTile<Tile> && own < size;
     *key = has ? keys[own] : 0;
-    *position = has ? Position(own) : 0;
+    *position = has ? static_cast<uint32_t>(Position(own)) : 0;
     return has;
   }
   // Leaves a key without a row to the caller, if the caller wants to learn of those.
@@ -97,10 +97,9 @@ struct DefaultsView {
     CopyBytes(tile, RowAt(position), bytes, weights);
   }
 
-  // Whether each key has a row of its own, which is computed and not in memory.
-  TF_EMBED_DEVICE bool AreRandom() const {
-    return kind == DefaultRows::Kind::kInitializer && initializer != InitializerKind::kConstant &&
-           initializer != InitializerKind::kRow;
+  // Whether each absent key has a row of its own, which is computed.
+  TF_EMBED_HOST_DEVICE bool AreRandom() const {
+    return kind == DefaultRows::Kind::kInitializer && HasRandomInitializer();
   }
   // REQUIRES: !AreRandom().
   TF_EMBED_DEVICE const char* RowAt(size_t position) const {
@@ -125,37 +124,39 @@ struct DefaultsView {
 
   template <class Tile>
   TF_EMBED_DEVICE void WriteInitial(const Tile& tile, int64_t key, char* weights) const {
-    if (initializer == InitializerKind::kConstant || initializer == InitializerKind::kRow) {
-      return CopyBytes(tile, row, bytes, weights);
-    }
-    switch (type) {
-      case DataType::kFloat:
-        return WriteRandom<float>(tile, key, weights);
-      case DataType::kHalf:
-        return WriteRandom<Half>(tile, key, weights);
-      case DataType::kBFloat16:
-        return WriteRandom<BFloat16>(tile, key, weights);
-      case DataType::kDouble:
-        return WriteRandom<double>(tile, key, weights);
-      case DataType::kInt8:
-        return WriteRandom<int8_t>(tile, key, weights);
-      case DataType::kInt32:
-        return WriteRandom<int32_t>(tile, key, weights);
-      case DataType::kInt64:
-        return WriteRandom<int64_t>(tile, key, weights);
-      case DataType::kBool:
-        return WriteRandom<bool>(tile, key, weights);
-    }
+    if (!HasRandomInitializer()) return CopyBytes(tile, row, bytes, weights);
+    const uint64_t state = InitialState(seed, table_id, key);
+    // The type is asked for at each value: loops of their own would take more registers.
+    ForEachLane(tile, dim, [&](size_t j) {
+      const double value = RandomLane(initializer, a, b, state, j);
+      switch (type) {
+        case DataType::kFloat:
+          return Set<float>(weights, j, value);
+        case DataType::kHalf:
+          return Set<Half>(weights, j, value);
+        case DataType::kBFloat16:
+          return Set<BFloat16>(weights, j, value);
+        case DataType::kDouble:
+          return Set<double>(weights, j, value);
+        case DataType::kInt8:
+          return Set<int8_t>(weights, j, value);
+        case DataType::kInt32:
+          return Set<int32_t>(weights, j, value);
+        case DataType::kInt64:
+          return Set<int64_t>(weights, j, value);
+        case DataType::kBool:
+          return Set<bool>(weights, j, value);
+      }
+    });
   }
 
  private:
-  template <typename T, class Tile>
-  TF_EMBED_DEVICE void WriteRandom(const Tile& tile, int64_t key, char* weights) const {
-    const uint64_t state = InitialState(seed, table_id, key);
-    T* const to = reinterpret_cast<T*>(weights);
-    ForEachLane(tile, dim, [&](size_t j) {
-      to[j] = Number<T>::FromDouble(RandomLane(initializer, a, b, state, j));
-    });
+  TF_EMBED_HOST_DEVICE bool HasRandomInitializer() const {
+    return initializer != InitializerKind::kConstant && initializer != InitializerKind::kRow;
+  }
+  template <typename T>
+  static TF_EMBED_DEVICE void Set(char* weights, size_t j, double value) {
+    reinterpret_cast<T*>(weights)[j] = Number<T>::FromDouble(value);
   }
 };
 

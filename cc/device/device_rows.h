@@ -130,15 +130,16 @@ TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes,
 }
 
 // Copies rows of one size, one for each of the first kRows lanes, which have its ends; none where
-// `from` is null. All are read before the first is written, so that a tile waits for them once.
-template <size_t kRows, class Tile>
+// `from` is null. In each round a lane reads a unit of each row before it writes the first, so that
+// a tile waits for all of them at once. More units a lane would cost more tiles than they gain.
+template <uint32_t kRows, class Tile>
 TF_EMBED_DEVICE void CopyRows(const Tile& tile, const char* from, size_t bytes, char* to) {
   using Held = SixteenBytes;
   const uint64_t own_source = reinterpret_cast<uint64_t>(from);
-  const uint64_t own_target = reinterpret_cast<uint64_t>(to);
-  // Of other ends, and where there is but one, each by the units that it allows.
+  const uint64_t own_target = from == nullptr ? 0 : reinterpret_cast<uint64_t>(to);
+  // One by one if some ends do not allow these units, or if there is but one.
   if (kRows == 1 || tile.Where((own_source | own_target | bytes) % sizeof(Held) != 0) != 0) {
-    for (size_t r = 0; r != kRows; ++r) {
+    for (uint32_t r = 0; r != kRows; ++r) {
       const uint64_t source = tile.From(own_source, r);
       const uint64_t target = tile.From(own_target, r);
       if (source == 0) continue;
@@ -147,28 +148,19 @@ TF_EMBED_DEVICE void CopyRows(const Tile& tile, const char* from, size_t bytes, 
     }
     return;
   }
-  constexpr size_t kUnits = 2;  // of a row, that a lane holds in registers
-  const size_t units = bytes / sizeof(Held);
-  for (size_t first = tile.lane(); first < units + tile.lane(); first += kUnits * Tile::kLanes) {
-    Held held[kRows][kUnits];
+  const auto units = static_cast<uint32_t>(bytes / sizeof(Held));
+  for (uint32_t first = 0; first < units; first += Tile::kLanes) {
+    const uint32_t unit = first + static_cast<uint32_t>(tile.lane());
+    Held held[kRows];
     TF_EMBED_UNROLL
-    for (size_t r = 0; r != kRows; ++r) {
+    for (uint32_t r = 0; r != kRows; ++r) {
       const auto* const source = reinterpret_cast<const Unit<Held>*>(tile.From(own_source, r));
-      TF_EMBED_UNROLL
-      for (size_t k = 0; k != kUnits; ++k) {
-        const size_t unit = first + k * Tile::kLanes;
-        if (source != nullptr && unit < units) held[r][k] = source[unit].value;
-      }
+      if (source != nullptr && unit < units) held[r] = source[unit].value;
     }
     TF_EMBED_UNROLL
-    for (size_t r = 0; r != kRows; ++r) {
-      const bool is_held = tile.From(own_source, r) != 0;
+    for (uint32_t r = 0; r != kRows; ++r) {
       auto* const target = reinterpret_cast<Unit<Held>*>(tile.From(own_target, r));
-      TF_EMBED_UNROLL
-      for (size_t k = 0; k != kUnits; ++k) {
-        const size_t unit = first + k * Tile::kLanes;
-        if (is_held && unit < units) target[unit].value = held[r][k];
-      }
+      if (target != nullptr && unit < units) target[unit].value = held[r];
     }
   }
 }

@@ -402,12 +402,12 @@ Status DeviceTableImpl<Device>::Find(const ExecContext& context, const KeyBatch&
     return RuleWasChanged(options_.name);
   }
   keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
-  LaunchLookups(device_, context, batch.size, kFindCost + content_->layout().weight_bytes / 8,
-                FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
-                           exists, static_cast<char*>(slots.slots),
-                           context.training && content_->layout().statistics > 0,
-                           context.training && options_.is_cache, context.now,
-                           context.training ? ExpiryAt(context) : Expiry()});
+  LaunchFind(device_, context, kFindCost + content_->layout().weight_bytes / 8,
+             FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
+                        exists, static_cast<char*>(slots.slots),
+                        context.training && content_->layout().statistics > 0,
+                        context.training && options_.is_cache, context.now,
+                        context.training ? ExpiryAt(context) : Expiry()});
   return device_.Check(context);
 }
 

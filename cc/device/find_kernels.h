@@ -36,36 +36,65 @@ struct FindKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    Run</*kAll=*/true>(tile, i);
+  }
+
+  // `kAll`: whether slots may be asked for, and defaults be random.
+  template <bool kAll, class Tile>
+  TF_EMBED_DEVICE void Run(const Tile& tile, size_t i) const {
     const DeviceRowLayout& layout = table.layout;
     const size_t bytes = layout.weight_bytes;
     int64_t key;
-    size_t position;
+    uint32_t position;
     const bool has = batch.Take(tile, i, &key, &position);
     const uint32_t number = table.index.FindRows(tile, has, key);
     char* row = number == kNoRow ? nullptr : table.Row(number);
     if (row != nullptr && expiry.Has(table.StatisticsIn<Tile>(row))) row = nullptr;
     const bool is_absent = has && row == nullptr;
-    const bool is_random = is_absent && defaults.AreRandom();
-    const char* const from = is_absent && !is_random ? defaults.RowAt(position) : row;
-    char* const to = has ? weights + position * bytes : nullptr;
-    CopyRows<kKeysOfTile<Tile>>(tile, from, bytes, to);
-    for (uint32_t left = tile.Where(is_random); left != 0; left &= left - 1) {
-      const uint32_t lane = LowestBit(left);
-      char* const random = weights + tile.From(position, lane) * bytes;
-      defaults.WriteInitial(tile, tile.From(key, lane), random);
+    const bool is_random = kAll && is_absent && defaults.AreRandom();
+    // What needs the key comes before the copy, which it would take registers from. The statistics
+    // come after it: their loads would be waited for.
+    if (has && exists != nullptr) exists[position] = row != nullptr;
+    if (is_absent) CountMisses<Tile>(table.tallies, key, 1);
+    CopyRows<kKeysOfTile<Tile>>(tile, is_absent && !is_random ? defaults.RowAt(position) : row,
+                                bytes, weights + position * bytes);
+    if (uses && row != nullptr) table.StatisticsIn<Tile>(row).Use(now);
+    if (marks && row != nullptr) table.MarkOf<Tile>(row).Use(table.tick);
+    if constexpr (kAll) {
+      if (slots != nullptr) {
+        const char* const own = row == nullptr ? table.initial_slots : row + layout.slot_offset;
+        CopyRows<kKeysOfTile<Tile>>(tile, has ? own : nullptr, layout.slot_bytes,
+                                    slots + position * layout.slot_bytes);
+      }
+      for (uint32_t left = tile.Where(is_random); left != 0; left &= left - 1) {
+        const uint32_t lane = LowestBit(left);
+        char* const to = weights + tile.From(position, lane) * bytes;
+        defaults.WriteInitial(tile, tile.From(key, lane), to);
+      }
     }
-    if (slots != nullptr) {
-      const char* const own = row == nullptr ? table.initial_slots : row + layout.slot_offset;
-      CopyRows<kKeysOfTile<Tile>>(tile, has ? own : nullptr, layout.slot_bytes,
-                                  has ? slots + position * layout.slot_bytes : nullptr);
-    }
-    if (!has) return;
-    if (exists != nullptr) exists[position] = row != nullptr;
-    if (row == nullptr) return CountMisses<Tile>(table.tallies, key, 1);
-    if (uses) table.StatisticsIn<Tile>(row).Use(now);
-    if (marks) table.MarkOf<Tile>(row).Use(table.tick);
   }
 };
+
+// FindKernel where slots are not asked for and defaults are in memory: of two thirds of the
+// registers, so that more tiles run at a time.
+struct FindPlainKernel {
+  FindKernel find;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    find.Run</*kAll=*/false>(tile, i);
+  }
+};
+
+template <class Device>
+void LaunchFind(const Device& device, const ExecContext& context, size_t cost,
+                const FindKernel& find) {
+  if (find.slots != nullptr || find.defaults.AreRandom()) {
+    LaunchLookups(device, context, find.batch.size, cost, find);
+  } else {
+    LaunchLookups(device, context, find.batch.size, cost, FindPlainKernel{find});
+  }
+}
 
 struct FindPointersKernel {
   TableView table;
@@ -75,7 +104,7 @@ struct FindPointersKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     int64_t key;
-    size_t position;
+    uint32_t position;
     const bool has = batch.Take(tile, i, &key, &position);
     const uint32_t row = table.index.FindRows(tile, has, key);
     if (has) rows[position] = row == kNoRow ? nullptr : table.Row(row);
@@ -90,7 +119,7 @@ struct ContainsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     int64_t key;
-    size_t position;
+    uint32_t position;
     const bool has = batch.Take(tile, i, &key, &position);
     const uint32_t row = table.index.FindRows(tile, has, key);
     if (has) exists[position] = row != kNoRow;
