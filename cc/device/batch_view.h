@@ -55,11 +55,11 @@ struct BatchView {
   // Gives each of the first kKeysOfTile lanes its key of those that tile `i` of a launch looks up.
   // False for a lane without one.
   template <class Tile>
-  TF_EMBED_DEVICE bool Take(const Tile& tile, size_t i, int64_t* key, uint32_t* position) const {
+  TF_EMBED_DEVICE bool Take(const Tile& tile, size_t i, int64_t* key, size_t* position) const {
     const size_t own = i * kKeysOfTile<Tile> + tile.lane();
     const bool has = tile.lane() < kKeysOfTile<Tile> && own < size;
     *key = has ? keys[own] : 0;
-    *position = has ? static_cast<uint32_t>(Position(own)) : 0;
+    *position = has ? Position(own) : 0;
     return has;
   }
   // Leaves a key without a row to the caller, if the caller wants to learn of those.

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "cc/device/copying_table.h"
@@ -73,14 +74,26 @@ struct CudaTile {
 
 constexpr unsigned kThreads = 256;
 
+// Lookups are of a batch, whose keys one grid has tiles for. Other kernels loop: without, some of
+// them need fewer registers and some more, and which is faster was not measured.
+template <class Kernel>
+inline constexpr bool kFitsOneGrid =
+    std::is_same_v<Kernel, FindKernel> || std::is_same_v<Kernel, FindPlainKernel> ||
+    std::is_same_v<Kernel, FindPointersKernel> || std::is_same_v<Kernel, ContainsKernel> ||
+    std::is_same_v<Kernel, ProbeKernel>;
+
 template <class Kernel>
 __global__ void __launch_bounds__(kThreads)
     RunTiles(const __grid_constant__ Kernel kernel, size_t count) {
-  // All lanes of a tile have the same i, so they go the same way. The two tiles of a warp may not,
-  // which is why masks name half a warp. No loop over more of them: what a compiler computes ahead
-  // of one takes registers.
-  const size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
-  if (i < count) kernel(CudaTile(), i);
+  // All lanes of a tile have the same i, so they leave the loop together. The two tiles of a warp
+  // may not, which is why masks name half a warp.
+  size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
+  if constexpr (kFitsOneGrid<Kernel>) {
+    if (i < count) kernel(CudaTile(), i);
+  } else {
+    const size_t tiles = size_t{gridDim.x} * (kThreads / CudaTile::kLanes);
+    for (; i < count; i += tiles) kernel(CudaTile(), i);
+  }
 }
 
 __global__ void NumberPlaces(uint32_t* numbers, size_t count) {
@@ -405,9 +418,11 @@ class CudaDevice {
     if (count == 0) return;
     const OnGpu current(device_);
     constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
-    // The limit of every GPU, 2^31 blocks, is above what its memory has keys, places or rows for.
+    // RunTiles steps over the rest. A grid stays below the limit of every GPU, 2^31 blocks.
+    constexpr size_t kMaxBlocks = kFitsOneGrid<Kernel> ? kMaxBatchSize : 1 << 20;
     const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
-    RunTiles<<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(context)>>>(kernel, count);
+    RunTiles<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0,
+               StreamOf(context)>>>(kernel, count);
   }
 
   Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {

@@ -45,7 +45,7 @@ struct FindKernel {
     const DeviceRowLayout& layout = table.layout;
     const size_t bytes = layout.weight_bytes;
     int64_t key;
-    uint32_t position;
+    size_t position;
     const bool has = batch.Take(tile, i, &key, &position);
     const uint32_t number = table.index.FindRows(tile, has, key);
     char* row = number == kNoRow ? nullptr : table.Row(number);
@@ -104,7 +104,7 @@ struct FindPointersKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     int64_t key;
-    uint32_t position;
+    size_t position;
     const bool has = batch.Take(tile, i, &key, &position);
     const uint32_t row = table.index.FindRows(tile, has, key);
     if (has) rows[position] = row == kNoRow ? nullptr : table.Row(row);
@@ -119,7 +119,7 @@ struct ContainsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     int64_t key;
-    uint32_t position;
+    size_t position;
     const bool has = batch.Take(tile, i, &key, &position);
     const uint32_t row = table.index.FindRows(tile, has, key);
     if (has) exists[position] = row != kNoRow;

@@ -9,8 +9,8 @@
 namespace tf_embed {
 namespace {
 
-// Nearly as many as an index of 256 buckets has, so that many keys passed a full one.
-constexpr size_t kRows = 1340;
+// Nearly as many as an index of 32 buckets takes, so that some keys passed a full one.
+constexpr size_t kRows = 164;
 constexpr size_t kSizes[] = {0, 1, 3, 4, 5, 17};
 
 class Lookups : public testing::TestWithParam<DeviceKind> {
@@ -35,7 +35,7 @@ class Lookups : public testing::TestWithParam<DeviceKind> {
         on_device_->Apply(context_, batch, device_values.data(), DataType::kFloat, rule_).ok());
   }
 
-  // Keys of which so many of 4 are there, and which are all others or not.
+  // Keys of which so many of 4 are there, all different or few of them.
   std::vector<int64_t> Keys(size_t count, int present, bool distinct) {
     std::vector<int64_t> keys(count);
     const size_t first = random_() % (kRows - 64);
