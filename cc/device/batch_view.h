@@ -125,38 +125,37 @@ struct DefaultsView {
   template <class Tile>
   TF_EMBED_DEVICE void WriteInitial(const Tile& tile, int64_t key, char* weights) const {
     if (!HasRandomInitializer()) return CopyBytes(tile, row, bytes, weights);
-    const uint64_t state = InitialState(seed, table_id, key);
-    // The type is asked for at each value: loops of their own would take more registers.
-    ForEachLane(tile, dim, [&](size_t j) {
-      const double value = RandomLane(initializer, a, b, state, j);
-      switch (type) {
-        case DataType::kFloat:
-          return Set<float>(weights, j, value);
-        case DataType::kHalf:
-          return Set<Half>(weights, j, value);
-        case DataType::kBFloat16:
-          return Set<BFloat16>(weights, j, value);
-        case DataType::kDouble:
-          return Set<double>(weights, j, value);
-        case DataType::kInt8:
-          return Set<int8_t>(weights, j, value);
-        case DataType::kInt32:
-          return Set<int32_t>(weights, j, value);
-        case DataType::kInt64:
-          return Set<int64_t>(weights, j, value);
-        case DataType::kBool:
-          return Set<bool>(weights, j, value);
-      }
-    });
+    switch (type) {
+      case DataType::kFloat:
+        return WriteRandom<float>(tile, key, weights);
+      case DataType::kHalf:
+        return WriteRandom<Half>(tile, key, weights);
+      case DataType::kBFloat16:
+        return WriteRandom<BFloat16>(tile, key, weights);
+      case DataType::kDouble:
+        return WriteRandom<double>(tile, key, weights);
+      case DataType::kInt8:
+        return WriteRandom<int8_t>(tile, key, weights);
+      case DataType::kInt32:
+        return WriteRandom<int32_t>(tile, key, weights);
+      case DataType::kInt64:
+        return WriteRandom<int64_t>(tile, key, weights);
+      case DataType::kBool:
+        return WriteRandom<bool>(tile, key, weights);
+    }
   }
 
  private:
   TF_EMBED_HOST_DEVICE bool HasRandomInitializer() const {
     return initializer != InitializerKind::kConstant && initializer != InitializerKind::kRow;
   }
-  template <typename T>
-  static TF_EMBED_DEVICE void Set(char* weights, size_t j, double value) {
-    reinterpret_cast<T*>(weights)[j] = Number<T>::FromDouble(value);
+  template <typename T, class Tile>
+  TF_EMBED_DEVICE void WriteRandom(const Tile& tile, int64_t key, char* weights) const {
+    const uint64_t state = InitialState(seed, table_id, key);
+    T* const to = reinterpret_cast<T*>(weights);
+    ForEachLane(tile, dim, [&](size_t j) {
+      to[j] = Number<T>::FromDouble(RandomLane(initializer, a, b, state, j));
+    });
   }
 };
 

@@ -67,9 +67,9 @@ struct FindKernel {
                                     slots + position * layout.slot_bytes);
       }
       for (uint32_t left = tile.Where(is_random); left != 0; left &= left - 1) {
-        const uint32_t lane = LowestBit(left);
-        char* const to = weights + tile.From(position, lane) * bytes;
-        defaults.WriteInitial(tile, tile.From(key, lane), to);
+        // Read once more, or key and place would take registers from all of the above.
+        const size_t its = i * kKeysOfTile<Tile> + LowestBit(left);
+        defaults.WriteInitial(tile, batch.keys[its], weights + batch.Position(its) * bytes);
       }
     }
   }
