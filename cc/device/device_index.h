@@ -35,6 +35,11 @@ namespace tf_embed {
 
 inline constexpr uint32_t kNoRow = 0xffffffffu;
 
+// The keys that a tile looks up together, so that their loads are under way at the same time. A key
+// a lane, thus a tile of few lanes takes one.
+template <class Tile>
+inline constexpr size_t kKeysOfTile = Tile::kLanes < 8 ? 1 : 4;
+
 struct alignas(64) DeviceBucket {
   static constexpr size_t kLanes = 7;
   static constexpr int kPassedShift = 56;
@@ -54,6 +59,12 @@ struct alignas(64) DeviceBucket {
     return static_cast<uint32_t>(header >> (8 * lane)) & 255u;
   }
   static TF_EMBED_DEVICE uint64_t Passed(uint64_t header) { return header >> kPassedShift; }
+
+  // The line as units of one load: the first has the header for its key, then come the entries.
+  static constexpr size_t kUnits = 1 + kLanes;
+  TF_EMBED_DEVICE const Entry& Unit(size_t unit) const {
+    return reinterpret_cast<const Entry*>(this)[unit];
+  }
 };
 static_assert(sizeof(DeviceBucket) == 128, "a line of a GPU");
 
@@ -103,6 +114,16 @@ struct IndexView {
     uint32_t row;
     Search(tile, key, HashKey(key), &row);
     return row;
+  }
+
+  // The same for the keys of the first kKeysOfTile lanes, in these. `has`: whether a lane has one.
+  template <class Tile>
+  TF_EMBED_DEVICE uint32_t FindRows(const Tile& tile, bool has, int64_t key) const {
+    if constexpr (kKeysOfTile<Tile> == 1) {
+      return tile.From(has, 0) ? FindRow(tile, tile.From(key, 0)) : kNoRow;
+    } else {
+      return SearchTogether(tile, has, key);
+    }
   }
 
   // Puts a key in that is not there. There is an empty lane. For one lane.
@@ -209,6 +230,61 @@ struct IndexView {
       bucket = After(bucket);
     }
     return kNoPlace;
+  }
+
+  // Of each key the home first, then of each that is not found the bucket after it, and so on. A
+  // load of a tile reads the lines of `kLines` keys, a unit a lane.
+  template <class Tile>
+  TF_EMBED_DEVICE uint32_t SearchTogether(const Tile& tile, bool has, int64_t key) const {
+    constexpr size_t kUnits = DeviceBucket::kUnits;
+    constexpr size_t kLines = Tile::kLanes / kUnits;
+    constexpr size_t kLoads = kKeysOfTile<Tile> / kLines;
+    static_assert(kLoads * kLines == kKeysOfTile<Tile>, "loads are of whole lines");
+    const size_t line = tile.lane() / kUnits;  // of a load
+    const size_t unit = tile.lane() % kUnits;
+    const size_t own_first = tile.lane() % kLines * kUnits;  // the first lane of this key's line
+    uint32_t row = kNoRow;
+    if (buckets == nullptr) return row;
+    const uint64_t hash = HashKey(key);
+    uint64_t bucket = HomeOf(hash);
+    // Of a key that is looked for; otherwise 0, which is no digest of a key.
+    uint32_t own_digest = has ? static_cast<uint32_t>(DigestOf(hash)) : 0;
+    // Bounded, as in Search.
+    for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
+      DeviceBucket::Entry units[kLoads];
+      uint32_t digests[kLoads];
+      TF_EMBED_UNROLL
+      for (size_t l = 0; l != kLoads; ++l) {
+        digests[l] = tile.From(own_digest, l * kLines + line);
+        const uint64_t at = tile.From(bucket, l * kLines + line);
+        units[l] = {};
+        if (digests[l] != 0) units[l] = buckets[at].Unit(unit);
+      }
+      bool goes_on = false;
+      TF_EMBED_UNROLL
+      for (size_t l = 0; l != kLoads; ++l) {
+        const int64_t wanted = tile.From(key, l * kLines + line);
+        const auto header = static_cast<uint64_t>(tile.From(units[l].key, line * kUnits));
+        // The first unit says whether keys went on from the bucket, the others whether they are the
+        // key's.
+        const bool says = unit == 0 ? DeviceBucket::Passed(header) != 0
+                                    : DeviceBucket::Digest(header, unit - 1) == digests[l] &&
+                                          units[l].key == wanted;
+        const uint32_t said = tile.Where(digests[l] != 0 && says) >> own_first;
+        // At most one lane of the table has the key.
+        const uint32_t found = said & ((1u << kUnits) - 2);
+        const size_t holder = own_first + (found == 0 ? 0 : LowestBit(found));
+        const uint32_t its_row = tile.From(units[l].row, holder);
+        if (tile.lane() / kLines == l) {
+          if (found != 0) row = its_row;
+          goes_on = found == 0 && (said & 1) != 0;
+        }
+      }
+      if (tile.Where(goes_on) == 0) break;
+      if (!goes_on) own_digest = 0;
+      bucket = After(bucket);
+    }
+    return row;
   }
 
   template <class Tile, typename Next>

@@ -129,47 +129,41 @@ TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes,
   }
 }
 
-// A row that is copied to many places, of memory like `to`. If it is short, each lane holds its
-// part in registers. Otherwise it is read for each place, because the compiler can't know that a
-// copy does not overwrite its source.
-template <class Tile>
-class HeldRow {
- public:
-  TF_EMBED_DEVICE HeldRow(const Tile& tile, const char* row, size_t bytes, const char* to)
-      : row_(row), bytes_(bytes), is_held_(IsHeld(row, bytes, to)) {
-    // Fixed bounds and unrolled, because an array that is indexed by a variable would be in memory
-    // and not in registers.
-    if (!is_held_) return;
-    TF_EMBED_UNROLL
-    for (size_t i = 0; i != kUnits; ++i) {
-      const size_t unit = i * Tile::kLanes + tile.lane();
-      if (unit < bytes / sizeof(Held))
-        own_[i] = reinterpret_cast<const Unit<Held>*>(row)[unit].value;
-    }
-  }
-  TF_EMBED_DEVICE void CopyTo(const Tile& tile, char* to) const {
-    if (!is_held_) return CopyBytes(tile, row_, bytes_, to);
-    TF_EMBED_UNROLL
-    for (size_t i = 0; i != kUnits; ++i) {
-      const size_t unit = i * Tile::kLanes + tile.lane();
-      if (unit < bytes_ / sizeof(Held)) reinterpret_cast<Unit<Held>*>(to)[unit].value = own_[i];
-    }
-  }
-
- private:
+// Copies rows of one size, one for each of the first kRows lanes, which have its ends; none where
+// `from` is null. In each round a lane reads a unit of each row before it writes the first, so that
+// a tile waits for all of them at once. More units a lane would cost more tiles than they gain.
+template <uint32_t kRows, class Tile>
+TF_EMBED_DEVICE void CopyRows(const Tile& tile, const char* from, size_t bytes, char* to) {
   using Held = SixteenBytes;
-  static constexpr size_t kUnits = 2;  // of a lane
-
-  static TF_EMBED_DEVICE bool IsHeld(const char* row, size_t bytes, const char* to) {
-    const size_t ends = reinterpret_cast<size_t>(row) | reinterpret_cast<size_t>(to) | bytes;
-    return ends % sizeof(Held) == 0 && bytes <= kUnits * Tile::kLanes * sizeof(Held);
+  const uint64_t own_source = reinterpret_cast<uint64_t>(from);
+  const uint64_t own_target = from == nullptr ? 0 : reinterpret_cast<uint64_t>(to);
+  // One by one if some ends do not allow these units, or if there is but one.
+  if (kRows == 1 || tile.Where((own_source | own_target | bytes) % sizeof(Held) != 0) != 0) {
+    for (uint32_t r = 0; r != kRows; ++r) {
+      const uint64_t source = tile.From(own_source, r);
+      const uint64_t target = tile.From(own_target, r);
+      if (source == 0) continue;
+      CopyBytes(tile, reinterpret_cast<const char*>(source), bytes,
+                reinterpret_cast<char*>(target));
+    }
+    return;
   }
-
-  const char* row_;
-  size_t bytes_;
-  bool is_held_;
-  Held own_[kUnits] = {};
-};
+  const auto units = static_cast<uint32_t>(bytes / sizeof(Held));
+  for (uint32_t first = 0; first < units; first += Tile::kLanes) {
+    const uint32_t unit = first + static_cast<uint32_t>(tile.lane());
+    Held held[kRows];
+    TF_EMBED_UNROLL
+    for (uint32_t r = 0; r != kRows; ++r) {
+      const auto* const source = reinterpret_cast<const Unit<Held>*>(tile.From(own_source, r));
+      if (source != nullptr && unit < units) held[r] = source[unit].value;
+    }
+    TF_EMBED_UNROLL
+    for (uint32_t r = 0; r != kRows; ++r) {
+      auto* const target = reinterpret_cast<Unit<Held>*>(tile.From(own_target, r));
+      if (target != nullptr && unit < units) target[unit].value = held[r];
+    }
+  }
+}
 
 // The numbers of rows that were given out, by which new rows get theirs.
 struct TableCounts {
@@ -255,7 +249,11 @@ struct TableView {
   }
   template <class Tile>
   TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsAt(uint32_t row) const {
-    return {statistics, StatisticsOf(Row(row))};
+    return StatisticsIn<Tile>(Row(row));
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsIn(char* row) const {
+    return {statistics, StatisticsOf(row)};
   }
   // REQUIRES: layout.has_marks.
   template <class Tile>

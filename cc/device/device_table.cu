@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "cc/core/base/process_salt.h"
@@ -43,6 +44,9 @@ struct CudaTile {
     return __shfl_down_sync(Mask(), x, static_cast<unsigned>(distance), kLanes);
   }
   __device__ uint32_t Highest(uint32_t x) const { return __reduce_max_sync(Mask(), x); }
+  __device__ uint32_t Where(bool x) const {
+    return __ballot_sync(Mask(), x) >> (threadIdx.x & 16u) & 0xffffu;
+  }
 
   // uint64_t is another 64-bit type than the one that atomics are declared for.
   using Word = unsigned long long;
@@ -74,14 +78,26 @@ struct CudaTile {
 
 constexpr unsigned kThreads = 256;
 
+// Lookups are of a batch, whose keys one grid has tiles for. Other kernels loop: without, some of
+// them need fewer registers and some more, and which is faster was not measured.
+template <class Kernel>
+inline constexpr bool kFitsOneGrid =
+    std::is_same_v<Kernel, FindKernel> || std::is_same_v<Kernel, FindPlainKernel> ||
+    std::is_same_v<Kernel, FindPointersKernel> || std::is_same_v<Kernel, ContainsKernel> ||
+    std::is_same_v<Kernel, ProbeKernel>;
+
 template <class Kernel>
 __global__ void __launch_bounds__(kThreads)
     RunTiles(const __grid_constant__ Kernel kernel, size_t count) {
-  const size_t tiles = size_t{gridDim.x} * (kThreads / CudaTile::kLanes);
   // All lanes of a tile have the same i, so they leave the loop together. The two tiles of a warp
   // may not, which is why masks name half a warp.
   size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
-  for (; i < count; i += tiles) kernel(CudaTile(), i);
+  if constexpr (kFitsOneGrid<Kernel>) {
+    if (i < count) kernel(CudaTile(), i);
+  } else {
+    const size_t tiles = size_t{gridDim.x} * (kThreads / CudaTile::kLanes);
+    for (; i < count; i += tiles) kernel(CudaTile(), i);
+  }
 }
 
 // Results of CUDA calls are not looked at one by one: a failure stays the thread's last error,
@@ -372,8 +388,8 @@ class CudaDevice {
     if (count == 0) return;
     const OnGpu current(device_);
     constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
-    // RunTiles steps over the rest. A grid stays below the limit of every GPU.
-    constexpr size_t kMaxBlocks = 1 << 20;
+    // RunTiles steps over the rest. A grid stays below the limit of every GPU, 2^31 blocks.
+    constexpr size_t kMaxBlocks = kFitsOneGrid<Kernel> ? kMaxBatchSize : 1 << 20;
     const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
     RunTiles<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0,
                StreamOf(context)>>>(kernel, count);

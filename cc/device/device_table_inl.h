@@ -53,6 +53,7 @@
 #include "cc/device/device_table.h"
 #include "cc/device/device_write_planner.h"
 #include "cc/device/distinct_kernels.h"
+#include "cc/device/find_kernels.h"
 #include "cc/device/find_or_insert_kernels.h"
 #include "cc/device/pooled_kernels.h"
 #include "cc/device/row_kernels.h"
@@ -404,12 +405,12 @@ Status DeviceTableImpl<Device>::Find(const ExecContext& context, const KeyBatch&
     return RuleWasChanged(options_.name);
   }
   keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
-  device_.Launch(context, batch.size, kFindCost + content_->layout().weight_bytes / 8,
-                 FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
-                            exists, static_cast<char*>(slots.slots),
-                            context.training && content_->layout().statistics > 0,
-                            context.training && options_.is_cache, context.now,
-                            context.training ? ExpiryAt(context) : Expiry()});
+  LaunchFind(device_, context, kFindCost + content_->layout().weight_bytes / 8,
+             FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
+                        exists, static_cast<char*>(slots.slots),
+                        context.training && content_->layout().statistics > 0,
+                        context.training && options_.is_cache, context.now,
+                        context.training ? ExpiryAt(context) : Expiry()});
   return device_.Check(context);
 }
 
@@ -417,8 +418,8 @@ template <class Device>
 Status DeviceTableImpl<Device>::FindPointers(const ExecContext& context, const KeyBatch& batch,
                                              const void** rows) const {
   const Reading reading(this, context);
-  device_.Launch(context, batch.size, kFindCost,
-                 FindPointersKernel{View(), BatchView(batch), rows});
+  LaunchLookups(device_, context, batch.size, kFindCost,
+                FindPointersKernel{View(), BatchView(batch), rows});
   return device_.Check(context);
 }
 
@@ -426,7 +427,8 @@ template <class Device>
 Status DeviceTableImpl<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
                                          bool* exists) const {
   const Reading reading(this, context);
-  device_.Launch(context, batch.size, kFindCost, ContainsKernel{View(), BatchView(batch), exists});
+  LaunchLookups(device_, context, batch.size, kFindCost,
+                ContainsKernel{View(), BatchView(batch), exists});
   return device_.Check(context);
 }
 

@@ -72,8 +72,8 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
     TF_EMBED_RETURN_IF_ERROR(
         planner.Survey(batch, groups, write.exists, write.admits, rows.data(), wanted.data()));
   } else {
-    device_.Launch(
-        context, batch.size, kFindCost,
+    LaunchLookups(
+        device_, context, batch.size, kFindCost,
         ProbeKernel{content_->index(), view, groups, write.exists, rows.data(), wanted.data()});
     TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, wanted.data(), batch.size + 1));
   }
@@ -100,20 +100,20 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
   // A planned write noted its uses in Survey.
-  WriteKernel<Verb> kernel{table,  view, groups,      0,    rows.data(),
-                           coming, uses, context.now, verb, given.data()};
+  WriteKernel<Verb> kernel{table, view, groups, 0, rows.data(), coming, uses, context.now, verb};
   // Launches of one stream run one after the other, so they can share the scratch memory of
   // `together` keys.
-  for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
-    const size_t count = std::min(write.together, batch.size - kernel.first);
-    if constexpr (Verb::kSums) {
-      // Cannot fail once rows have left: without memory the device sums by tiles alone.
-      LaunchSums(context, groups, kernel.first, count, batch.size, verb);
-    }
-    device_.Launch(context, count, key_cost, kernel);
-  }
   if constexpr (Verb::kGives) {
-    device_.Launch(context, batch.size, key_cost, GiveKernel<Verb>{kernel});
+    LaunchGives(device_, context, batch.size, key_cost, kernel, given.data());
+  } else {
+    for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
+      const size_t count = std::min(write.together, batch.size - kernel.first);
+      if constexpr (Verb::kSums) {
+        // Can't fail, as rows may have left: without memory the device sums by tiles alone.
+        LaunchSums(context, groups, kernel.first, count, batch.size, verb);
+      }
+      device_.Launch(context, count, key_cost, kernel);
+    }
   }
   // Equal keys in a batch declared distinct. They can't run with the others, because two tiles
   // would change one row.

@@ -79,7 +79,7 @@ struct DuplicateKeysKernel {
       // WriteKernel has inserted all keys that had room, so this one was refused or is left to the
       // caller.
       if constexpr (Verb::kGives) {
-        write.verb.Give(tile, write.table, group, row, row != kNoRow, write.batch.First(group));
+        write.verb.Give(tile, write.table, group, row);
       }
       if (row == kNoRow) {
         write.Absent(tile, group);

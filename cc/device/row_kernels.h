@@ -15,214 +15,10 @@
 #include <type_traits>
 
 #include "cc/core/base/data_type.h"
-#include "cc/core/rows/initializer.h"
-#include "cc/core/table/table.h"
+#include "cc/device/batch_view.h"
 #include "cc/device/device_rows.h"
 
 namespace tf_embed {
-
-// A key of a batch, and where in the batch it stands.
-struct DeviceGroup {
-  int64_t key;
-  const uint32_t* members;  // numbers of keys of the batch, rising
-  uint32_t count;           // at least 1; or the group is none (distinct_kernels.h)
-  uint32_t slot = 0;        // of the verb's scratch memory, as WriteKernel gives it
-};
-
-// The distinct keys of a batch, in any order.
-struct GroupsView {
-  const DeviceGroup* groups = nullptr;
-  const uint32_t* size = nullptr;     // on the device, which alone may know it
-  const uint32_t* numbers = nullptr;  // of the group of each key; null: key i is of group i
-
-  TF_EMBED_DEVICE uint32_t NumberOf(size_t i) const {
-    return numbers == nullptr ? static_cast<uint32_t>(i) : numbers[i];
-  }
-  TF_EMBED_DEVICE bool Has(size_t i) const { return i < *size && groups[i].count > 0; }
-  // That number of a launch that begins with `first`.
-  TF_EMBED_DEVICE DeviceGroup Get(size_t first, size_t number) const {
-    DeviceGroup group = groups[first + number];
-    group.slot = static_cast<uint32_t>(number);
-    return group;
-  }
-};
-
-// KeyBatch, as kernels need it.
-struct BatchView {
-  explicit BatchView(const KeyBatch& batch)
-      : keys(batch.keys), positions(batch.positions), scores(batch.scores), absent(batch.absent) {}
-  TF_EMBED_DEVICE size_t Position(size_t i) const {
-    return positions == nullptr ? i : positions[i];
-  }
-  TF_EMBED_DEVICE size_t First(const DeviceGroup& group) const {
-    return Position(group.members[0]);
-  }
-  TF_EMBED_DEVICE size_t Last(const DeviceGroup& group) const {
-    return Position(group.members[group.count - 1]);
-  }
-  // Leaves a key without a row to the caller, if the caller wants to learn of those.
-  template <class Tile>
-  TF_EMBED_DEVICE void LeaveAbsent(const Tile& tile, const DeviceGroup& group) const {
-    if (absent == nullptr) return;
-    ForEachLane(tile, group.count, [&](size_t k) { absent[Position(group.members[k])] = true; });
-  }
-
-  const int64_t* keys;
-  const uint32_t* positions;
-  const int64_t* scores;
-  bool* absent;  // KeyBatch::absent
-};
-
-// The weights of absent keys.
-struct DefaultsView {
-  DefaultRows::Kind kind;
-  const char* rows;  // DefaultRows::rows
-  DataType type;
-  size_t dim;
-  size_t bytes;
-  // The table's initializer. If it is not random, all initial rows are `row`.
-  InitializerKind initializer;
-  double a;
-  double b;
-  uint64_t seed;
-  uint64_t table_id;
-  const char* row;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void Write(const Tile& tile, int64_t key, size_t position, char* weights) const {
-    if (kind == DefaultRows::Kind::kOneEach) {
-      CopyBytes(tile, rows + position * bytes, bytes, weights);
-    } else if (kind == DefaultRows::Kind::kOneForAll) {
-      CopyBytes(tile, rows, bytes, weights);
-    } else {
-      WriteInitial(tile, key, weights);
-    }
-  }
-
-  // The same row, of values T, without memory for it: calls use(value_of), with value_of(j) the
-  // value of column j.
-  template <typename T, typename Use>
-  TF_EMBED_DEVICE void UseRow(int64_t key, size_t position, const Use& use) const {
-    // A pooled find has no memory for a row of each absent key, so random values are computed
-    // column by column.
-    const char* from = kind == DefaultRows::Kind::kInitializer ? row : rows;
-    if (kind == DefaultRows::Kind::kOneEach) from += position * bytes;
-    if (kind == DefaultRows::Kind::kInitializer && initializer != InitializerKind::kConstant &&
-        initializer != InitializerKind::kRow) {
-      const uint64_t state = InitialState(seed, table_id, key);
-      return use(
-          [&](size_t j) { return Number<T>::FromDouble(RandomLane(initializer, a, b, state, j)); });
-    }
-    const T* const values = reinterpret_cast<const T*>(from);
-    use([values](size_t j) { return values[j]; });
-  }
-
-  template <class Tile>
-  TF_EMBED_DEVICE void WriteInitial(const Tile& tile, int64_t key, char* weights) const {
-    if (initializer == InitializerKind::kConstant || initializer == InitializerKind::kRow) {
-      return CopyBytes(tile, row, bytes, weights);
-    }
-    switch (type) {
-      case DataType::kFloat:
-        return WriteRandom<float>(tile, key, weights);
-      case DataType::kHalf:
-        return WriteRandom<Half>(tile, key, weights);
-      case DataType::kBFloat16:
-        return WriteRandom<BFloat16>(tile, key, weights);
-      case DataType::kDouble:
-        return WriteRandom<double>(tile, key, weights);
-      case DataType::kInt8:
-        return WriteRandom<int8_t>(tile, key, weights);
-      case DataType::kInt32:
-        return WriteRandom<int32_t>(tile, key, weights);
-      case DataType::kInt64:
-        return WriteRandom<int64_t>(tile, key, weights);
-      case DataType::kBool:
-        return WriteRandom<bool>(tile, key, weights);
-    }
-  }
-
- private:
-  template <typename T, class Tile>
-  TF_EMBED_DEVICE void WriteRandom(const Tile& tile, int64_t key, char* weights) const {
-    const uint64_t state = InitialState(seed, table_id, key);
-    T* const to = reinterpret_cast<T*>(weights);
-    ForEachLane(tile, dim, [&](size_t j) {
-      to[j] = Number<T>::FromDouble(RandomLane(initializer, a, b, state, j));
-    });
-  }
-};
-
-template <class Tile>
-TF_EMBED_DEVICE void CountMisses(TableTallies* tallies, int64_t key, uint64_t number) {
-  // Spread over several counters, so that atomics do not contend for one line.
-  Tile::Add(&tallies->misses[HashKey(key) % TableTallies::kMissCounters].count, number);
-}
-
-// For each key of a batch.
-struct FindKernel {
-  TableView table;
-  BatchView batch;
-  DefaultsView defaults;
-  char* weights;
-  bool* exists;  // may be null
-  char* slots;   // may be null
-  bool uses;     // whether it is a use of the rows, by their statistics
-  bool marks;    // the same, by their marks
-  Moment now;
-  Expiry expiry;  // expired rows are absent
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const DeviceRowLayout& layout = table.layout;
-    const size_t position = batch.Position(i);
-    uint32_t number = table.index.FindRow(tile, batch.keys[i]);
-    // All lanes must agree on the branch below, which has calls that need the whole tile.
-    if (number != kNoRow && expiry.Has(tile, table.StatisticsAt<Tile>(number))) number = kNoRow;
-    char* const to = weights + position * layout.weight_bytes;
-    const char* from_slots = table.initial_slots;
-    if (number == kNoRow) {
-      defaults.Write(tile, batch.keys[i], position, to);
-      if (tile.lane() == 0) CountMisses<Tile>(table.tallies, batch.keys[i], 1);
-    } else {
-      char* const row = table.Row(number);
-      CopyBytes(tile, row, layout.weight_bytes, to);
-      from_slots = row + layout.slot_offset;
-      if (uses && tile.lane() == 0) table.StatisticsAt<Tile>(number).Use(now);
-      if (marks && tile.lane() == 0) table.MarkOf<Tile>(row).Use(table.tick);
-    }
-    if (slots != nullptr) {
-      CopyBytes(tile, from_slots, layout.slot_bytes, slots + position * layout.slot_bytes);
-    }
-    if (exists != nullptr && tile.lane() == 0) exists[position] = number != kNoRow;
-  }
-};
-
-// For each key of a batch.
-struct FindPointersKernel {
-  TableView table;
-  BatchView batch;
-  const void** rows;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
-    if (tile.lane() == 0) rows[batch.Position(i)] = row == kNoRow ? nullptr : table.Row(row);
-  }
-};
-
-// For each key of a batch.
-struct ContainsKernel {
-  TableView table;
-  BatchView batch;
-  bool* exists;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
-    if (tile.lane() == 0) exists[batch.Position(i)] = row != kNoRow;
-  }
-};
 
 // The first place of a group whose `exists` is false.
 inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
@@ -236,9 +32,9 @@ inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
   return first;
 }
 
-// For each group: its row, or kNoRow; and 1 in `marks` [batch size + 1, zeros] at the first member
-// of each key that is absent, and wanted: if `exists` is given, those of which one place says that
-// the key is absent; if absent keys are left to the caller, none.
+// For each kKeysOfTile groups. Of a group: its row, or kNoRow; and 1 in `marks` [batch size + 1,
+// zeros] at the first member of each key that is absent, and wanted: if `exists` is given, those of
+// which one place says that the key is absent; if absent keys are left to the caller, none.
 struct ProbeKernel {
   IndexView index;
   BatchView batch;
@@ -249,11 +45,12 @@ struct ProbeKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (!groups.Has(i)) return;
-    const DeviceGroup group = groups.groups[i];
-    const uint32_t row = index.FindRow(tile, group.key);
-    if (tile.lane() != 0) return;
-    rows[i] = row;
+    const size_t g = i * kKeysOfTile<Tile> + tile.lane();
+    const bool has = tile.lane() < kKeysOfTile<Tile> && groups.Has(g);
+    const DeviceGroup group = has ? groups.groups[g] : DeviceGroup{};
+    const uint32_t row = index.FindRows(tile, has, group.key);
+    if (!has) return;
+    rows[g] = row;
     if (row == kNoRow && batch.absent == nullptr &&
         (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count)) {
       // At the first member, so that the running sum numbers new keys in the order of the batch.
@@ -280,7 +77,8 @@ struct NewRows {
 //     Absent(tile, table, group)         for one that does not
 //     kWritesPresent                     whether the first of these changes the row
 //     kSums                              whether SumKernel goes before (rule_kernels.h)
-//     kGives                             whether GiveKernel goes behind (find_or_insert_kernels.h)
+//     kGives                             whether it has kernels in place of this one
+//                                        (find_or_insert_kernels.h)
 template <class Verb>
 struct WriteKernel {
   TableView table;
@@ -292,7 +90,6 @@ struct WriteKernel {
   bool uses;
   Moment now;
   Verb verb;
-  uint32_t* given = nullptr;  // for GiveKernel: the row of each group, or kNoRow
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t number) const {
@@ -300,32 +97,14 @@ struct WriteKernel {
     if (!groups.Has(i)) return;
     const DeviceGroup group = groups.Get(first, number);
     // Found by an earlier launch. Nothing was inserted or erased since, so the row is still there.
-    if (rows[i] != kNoRow) {
-      Give(tile, i, rows[i]);
-      return Present(tile, group, rows[i]);
-    }
-    const uint32_t* const mark = coming.marks + group.members[0];
-    const uint32_t before = mark[0];  // so many rows come before this one
-    // The running sum rises behind a marked key. Its number is compared with the room here, on the
-    // device: the host may not know how many rows there are.
-    const bool comes = mark[1] != before && before < coming.Room(*table.counts);
-    if (!comes) {
-      Give(tile, i, kNoRow);
-      return Absent(tile, group);
-    }
-    const uint32_t added = table.NewRow(before);
-    Give(tile, i, added);
+    if (rows[i] != kNoRow) return Present(tile, group, rows[i]);
+    const uint32_t added = NewRowOf(group);
+    if (added == kNoRow) return Absent(tile, group);
     char* const row = table.Row(added);
     // The row is not in the index yet, so no other tile of the launch can reach it while it is
     // being written.
     verb.New(tile, table, group, row);
-    if (tile.lane() == 0) {
-      const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(added);
-      statistics.Begin(now);
-      SetScore(statistics, group);
-      if (table.layout.has_marks) table.template MarkOf<Tile>(row).Change(table.tick);
-      table.index.template Insert<Tile>(group.key, HashKey(group.key), added);
-    }
+    if (tile.lane() == 0) Enter<Tile>(group, added);
   }
 
   template <class Tile>
@@ -336,7 +115,29 @@ struct WriteKernel {
   template <class Tile>
   TF_EMBED_DEVICE void Present(const Tile& tile, const DeviceGroup& group, uint32_t row) const {
     verb.Present(tile, table, group, table.Row(row));
-    if (tile.lane() != 0) return;
+    if (tile.lane() == 0) NotePresent<Tile>(group, row);
+  }
+
+  // The parts of one lane. The row a new key gets, or kNoRow.
+  TF_EMBED_DEVICE uint32_t NewRowOf(const DeviceGroup& group) const {
+    const uint32_t* const mark = coming.marks + group.members[0];
+    const uint32_t before = mark[0];  // so many rows come before this one
+    // The running sum rises behind a marked key. Its number is compared with the room here, on the
+    // device: the host may not know how many rows there are.
+    const bool comes = mark[1] != before && before < coming.Room(*table.counts);
+    return comes ? table.NewRow(before) : kNoRow;
+  }
+  // After the new row was written.
+  template <class Tile>
+  TF_EMBED_DEVICE void Enter(const DeviceGroup& group, uint32_t added) const {
+    const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(added);
+    statistics.Begin(now);
+    SetScore(statistics, group);
+    if (table.layout.has_marks) table.template MarkOf<Tile>(table.Row(added)).Change(table.tick);
+    table.index.template Insert<Tile>(group.key, HashKey(group.key), added);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void NotePresent(const DeviceGroup& group, uint32_t row) const {
     if (table.layout.has_marks) {
       const DeviceMark<Tile> mark = table.template MarkOf<Tile>(table.Row(row));
       if (Verb::kWritesPresent) {
@@ -351,12 +152,6 @@ struct WriteKernel {
   }
 
  private:
-  template <class Tile>
-  TF_EMBED_DEVICE void Give(const Tile& tile, size_t i, uint32_t row) const {
-    if constexpr (Verb::kGives) {
-      if (tile.lane() == 0) given[i] = row;
-    }
-  }
   template <class Statistics>
   TF_EMBED_DEVICE void SetScore(const Statistics& statistics, const DeviceGroup& group) const {
     // The last of equal keys wins, as for weights.

@@ -6,9 +6,10 @@
 //     kLanes             how many, a divisor of kSquareSums
 //     lane()             which of them this is
 //     Sync()             writes of all lanes before it are visible to all after it
-//     From(x, lane)      the x of that lane; all lanes call
+//     From(x, lane)      the x of that lane, which may be another for each; all lanes call
 //     Down(x, distance)  the x of the lane so far above; of the last ones, anything
 //     Highest(x)         the largest x of a uint32
+//     Where(x)           a bit for each lane: whether its x is true
 //
 // and, of any memory that kernels of one launch share, relaxed atomics: Load, Add, Max, Exchange,
 // CompareExchange of uint64_t. A launch sees all that the launches before it wrote.
@@ -38,6 +39,15 @@ namespace tf_embed {
 template <class Tile, typename Body>
 TF_EMBED_DEVICE void ForEachLane(const Tile& tile, size_t count, const Body& body) {
   for (size_t i = tile.lane(); i < count; i += Tile::kLanes) body(i);
+}
+
+// The number of the lowest bit that is set. REQUIRES: there is one.
+TF_EMBED_DEVICE uint32_t LowestBit(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__ffs(static_cast<int>(bits))) - 1;
+#else
+  return static_cast<uint32_t>(__builtin_ctz(bits));
+#endif
 }
 
 #if !defined(__CUDACC__)
@@ -76,6 +86,7 @@ struct SingleTile : HostAtomics {
     return x;
   }
   uint32_t Highest(uint32_t x) const { return x; }
+  uint32_t Where(bool x) const { return x ? 1 : 0; }
 };
 
 #endif  // !defined(__CUDACC__)

@@ -22,7 +22,7 @@ class Lanes {
  public:
   static constexpr size_t kCount = 16;
 
-  enum class Call : uint8_t { kNone, kSync, kFrom, kDown, kHighest, kReturn };
+  enum class Call : uint8_t { kNone, kSync, kFrom, kDown, kHighest, kWhere, kReturn };
 
   Lanes() : stacks_(new char[kCount * kStackBytes]) {}
 
@@ -103,6 +103,13 @@ class LockstepTile : public HostAtomics {
   uint32_t Highest(uint32_t x) const {
     const uint64_t* const values = lanes_->Meet(lane_, Lanes::Call::kHighest, x);
     return static_cast<uint32_t>(*std::max_element(values, values + kLanes));
+  }
+  uint32_t Where(bool x) const {
+    const uint64_t* const values = lanes_->Meet(lane_, Lanes::Call::kWhere, x);
+    uint32_t lanes = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane)
+      lanes |= static_cast<uint32_t>(values[lane]) << lane;
+    return lanes;
   }
 
  private:
