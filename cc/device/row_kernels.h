@@ -554,19 +554,35 @@ struct PlaceKernel {
   }
 };
 
-// Erases the key at a place and frees its row; idempotent within a launch. Runs on one lane.
+// Erases the key at each lane's place, or kNoPlace, and frees its row; idempotent within a launch.
+// All lanes call and get how many of them were there.
 template <class Tile>
-TF_EMBED_DEVICE void EraseAt(const TableView& table, uint64_t place) {
-  const DeviceBucket::Entry& entry = table.index.EntryAt(place);
-  // The entry still has its key after an erasure, because only the digest is cleared; so a second
-  // erasure of the place computes the same hash and returns here.
-  if (!table.index.template Erase<Tile>(HashKey(entry.key), place)) return;
-  // The list has a place for every row number, so it can't overflow.
-  const uint64_t end = Tile::Add(&table.counts->rows_free, 1);
-  *table.rows.Free(static_cast<uint32_t>(end)) = entry.row;
+TF_EMBED_DEVICE uint32_t EraseTogether(const Tile& tile, const TableView& table, uint64_t place) {
+  uint32_t row = kNoRow;
+  uint32_t mine = 0;
+  if (place != IndexView::kNoPlace) {
+    const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+    row = entry.row;
+    // An erased entry still has its key, so a second erasure computes the same hash: it is none.
+    mine = table.index.template Erase<Tile>(HashKey(entry.key), place) ? 1 : 0;
+  }
+  uint32_t before = 0;
+  uint32_t count = 0;
+  for (size_t lane = 0; lane < Tile::kLanes; ++lane) {
+    if (lane == tile.lane()) before = count;
+    count += tile.From(mine, lane);
+  }
+  if (count == 0) return 0;
+  // Once for all lanes, because the tiles of a launch wait for each other at this word. The list
+  // has a place for every row number, so it can't overflow.
+  uint64_t end = 0;
+  if (tile.lane() == 0) end = Tile::Add(&table.counts->rows_free, count);
+  end = tile.From(end, 0);
+  if (mine != 0) *table.rows.Free(static_cast<uint32_t>(end + before)) = row;
+  return count;
 }
 
-// For each group, after PlaceKernel.
+// For as many groups as a tile has lanes, after PlaceKernel.
 struct EraseKernel {
   TableView table;
   GroupsView groups;
@@ -574,8 +590,8 @@ struct EraseKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size || tile.lane() != 0 || places[i] == IndexView::kNoPlace) return;
-    EraseAt<Tile>(table, places[i]);
+    const uint64_t number = i * Tile::kLanes + tile.lane();
+    EraseTogether(tile, table, number < *groups.size ? places[number] : IndexView::kNoPlace);
   }
 };
 
