@@ -262,11 +262,13 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
   Array<uint64_t> numbers(device_, context_), sorted_numbers(device_, context_);
   Array<uint32_t> order(device_, context_), sorted_order(device_, context_);
   Array<uint64_t> victims(device_, context_), scores(device_, context_);
+  Array<uint64_t> num_firsts(device_, context_);
   TF_EMBED_RETURN_IF_ERROR(numbers.Make(size));
   TF_EMBED_RETURN_IF_ERROR(sorted_numbers.Make(size));
   TF_EMBED_RETURN_IF_ERROR(order.Make(size));
   TF_EMBED_RETURN_IF_ERROR(sorted_order.Make(size));
   TF_EMBED_RETURN_IF_ERROR(victims.MakeOnes(size));
+  TF_EMBED_RETURN_IF_ERROR(num_firsts.MakeZeros(1));
   LaunchLanes(device_, context_, size, kPlaceCost, FillIndicesKernel{order.data(), size});
   uint32_t* from = order.data();
   uint32_t* to = sorted_order.data();
@@ -288,10 +290,15 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
   TF_EMBED_RETURN_IF_ERROR(device_.Sort(context_, numbers.data(), from, size,
                                         static_cast<int>(eviction_sets.bits) + 1,
                                         sorted_numbers.data(), to));
-  device_.Launch(context_, size, kFindCost,
-                 ChooseVictimsKernel{View(), eviction_sets, sorted_numbers.data(), to, size,
-                                     NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
-                                     context_.now.step, victims.data(), coming});
+  uint32_t* const firsts = from;  // is free again
+  LaunchLanes(
+      device_, context_, size, kPlaceCost,
+      FirstCandidatesKernel{sorted_numbers.data(), size, eviction_sets, firsts, num_firsts.data()});
+  device_.Launch(
+      context_, size, kFindCost,
+      ChooseVictimsKernel{View(), eviction_sets, firsts, num_firsts.data(), sorted_numbers.data(),
+                          to, size, NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
+                          context_.now.step, victims.data(), coming});
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, coming, size + 1));
   // Except the sink, nothing can fail any more.
   return Evict(victims.data(), size, &tallies_->evicted);

@@ -269,9 +269,29 @@ struct EvictionSetKernel {
   }
 };
 
-// For each candidate, sorted by eviction set; the first one's tile deals with them all. As many as
-// the table has room for come at no row's cost; each further one needs a victim, the lowest of
-// those left, and where scores decide, one of no higher score. Marks those that come.
+// For as many candidates, sorted by eviction set, as a tile has lanes: lists those that are the
+// first of their sets, in any order.
+struct FirstCandidatesKernel {
+  const uint64_t* numbers;
+  uint64_t size;
+  EvictionSets eviction_sets;
+  uint32_t* firsts;
+  uint64_t* num_firsts;  // 0 before
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint64_t k = i * Tile::kLanes + tile.lane();
+    const bool is_first =
+        k < size && numbers[k] != eviction_sets.None() && (k == 0 || numbers[k - 1] != numbers[k]);
+    uint32_t count;
+    const uint64_t place = AddTogether(tile, is_first, num_firsts, &count);
+    if (is_first) firsts[place] = static_cast<uint32_t>(k);
+  }
+};
+
+// For each eviction set that has candidates: as many of them as the table has room for come at no
+// row's cost; each further one needs a victim, the lowest of those left, and where scores decide,
+// one of no higher score. Marks those that come.
 //
 // Victims are found by the index and few rows. Each lane has a part of the set and goes over it by
 // the index alone, as long as hints say how low its rows may be; it keeps the lowest of them as
@@ -281,7 +301,9 @@ struct EvictionSetKernel {
 struct ChooseVictimsKernel {
   TableView table;
   EvictionSets eviction_sets;
-  const uint64_t* numbers;
+  const uint32_t* firsts;  // by FirstCandidatesKernel: few tiles work, and so they stand together
+  const uint64_t* num_firsts;
+  const uint64_t* numbers;  // of the candidates, sorted
   const uint32_t* order;
   uint64_t batch_size;
   NewRows wanted;
@@ -292,11 +314,12 @@ struct ChooseVictimsKernel {
   uint32_t* marks;    // [batch size + 1, zeros]
 
   template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const uint64_t number = numbers[i];
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t n) const {
     // One tile owns all candidates of an eviction set. So no two tiles choose the same victim, and
     // no lock is needed.
-    if (number == eviction_sets.None() || (i > 0 && numbers[i - 1] == number)) return;
+    if (n >= *num_firsts) return;
+    const size_t i = firsts[n];
+    const uint64_t number = numbers[i];
     const uint64_t room = wanted.Room(*table.counts);
     uint32_t mine = 0;
     uint32_t mine_free = 0;

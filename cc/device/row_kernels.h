@@ -559,26 +559,17 @@ struct PlaceKernel {
 template <class Tile>
 TF_EMBED_DEVICE uint32_t EraseTogether(const Tile& tile, const TableView& table, uint64_t place) {
   uint32_t row = kNoRow;
-  uint32_t mine = 0;
+  bool mine = false;
   if (place != IndexView::kNoPlace) {
     const DeviceBucket::Entry& entry = table.index.EntryAt(place);
     row = entry.row;
     // An erased entry still has its key, so a second erasure computes the same hash: it is none.
-    mine = table.index.template Erase<Tile>(HashKey(entry.key), place) ? 1 : 0;
+    mine = table.index.template Erase<Tile>(HashKey(entry.key), place);
   }
-  uint32_t before = 0;
-  uint32_t count = 0;
-  for (size_t lane = 0; lane < Tile::kLanes; ++lane) {
-    if (lane == tile.lane()) before = count;
-    count += tile.From(mine, lane);
-  }
-  if (count == 0) return 0;
-  // Once for all lanes, because the tiles of a launch wait for each other at this word. The list
-  // has a place for every row number, so it can't overflow.
-  uint64_t end = 0;
-  if (tile.lane() == 0) end = Tile::Add(&table.counts->rows_free, count);
-  end = tile.From(end, 0);
-  if (mine != 0) *table.rows.Free(static_cast<uint32_t>(end + before)) = row;
+  uint32_t count;
+  // The list has a place for every row number, so it can't overflow.
+  const uint64_t end = AddTogether(tile, mine, &table.counts->rows_free, &count);
+  if (mine) *table.rows.Free(static_cast<uint32_t>(end)) = row;
   return count;
 }
 

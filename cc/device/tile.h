@@ -40,6 +40,23 @@ TF_EMBED_DEVICE void ForEachLane(const Tile& tile, size_t count, const Body& bod
   for (size_t i = tile.lane(); i < count; i += Tile::kLanes) body(i);
 }
 
+// Adds the number of lanes that say `mine` to a word, once for all of them, because lanes and tiles
+// would wait for each other there. Returns the word before, and for each further such lane one
+// more; all lanes call and get the `count`.
+template <class Tile>
+TF_EMBED_DEVICE uint64_t AddTogether(const Tile& tile, bool mine, uint64_t* to, uint32_t* count) {
+  uint32_t before = 0;
+  *count = 0;
+  for (size_t lane = 0; lane < Tile::kLanes; ++lane) {
+    if (lane == tile.lane()) before = *count;
+    *count += tile.From(mine ? 1u : 0u, lane);
+  }
+  if (*count == 0) return 0;
+  uint64_t first = 0;
+  if (tile.lane() == 0) first = Tile::Add(to, *count);
+  return tile.From(first, 0) + before;
+}
+
 #if !defined(__CUDACC__)
 
 // The atomics of a device that is this process's threads.
