@@ -204,16 +204,18 @@ struct FindPlacesKernel {
   }
 };
 
-// For each of these places, possibly repeated: erases the row.
+// For as many of these places as a tile has lanes, possibly repeated: erases the rows.
 struct DropKernel {
   TableView table;
   const uint64_t* places;
+  uint64_t size;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint64_t number = i * Tile::kLanes + tile.lane();
     // A separate launch from FindPlacesKernel: a lookup must not meet an entry that is being
     // erased.
-    if (tile.lane() == 0 && places[i] != IndexView::kNoPlace) EraseAt<Tile>(table, places[i]);
+    EraseTogether(tile, table, number < size ? places[number] : IndexView::kNoPlace);
   }
 };
 

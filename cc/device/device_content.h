@@ -22,6 +22,14 @@
 
 namespace tf_embed {
 
+// Launches a kernel that deals with an item a lane, for so many items.
+template <class Device, class Kernel>
+void LaunchLanes(const Device& device, const ExecContext& context, size_t items, size_t cost,
+                 const Kernel& kernel) {
+  constexpr size_t kTogether = Device::Tile::kLanes;
+  device.Launch(context, (items + kTogether - 1) / kTogether, cost * kTogether, kernel);
+}
+
 // An array in device memory, of the verb that made it.
 template <class Device, typename T>
 class DeviceArray {

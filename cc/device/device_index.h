@@ -2,8 +2,8 @@
 // The index of a table in device memory, from keys to numbers of rows: an array of buckets of one
 // 128-byte line, in which a key is looked for from its home on.
 //
-//     | header: 7 digests, 1 count | - | key row | key row | ... 7 entries |
-//     0                            8   16
+//     | header: 7 digests, 1 count | - | key row hint | key row hint | ... 7 entries |
+//     0                            8   16             32
 //
 // A digest is a byte of its key's hash, 1 to 255; 0 marks a lane that is empty, so every key is
 // legal. One 8-byte word holds all of a bucket's and is compared at once. A tile with a lane for
@@ -19,6 +19,9 @@
 // A row's number stands beside the key, and not only the place of the lane, for two reasons: an
 // index is full to three quarters at most, and rows take most of a device's memory; and when an
 // index is rebuilt, rows stay where they are, so growth takes no second copy of them.
+//
+// A hint says how low a row may be in the order in which rows leave, so that the lowest is found by
+// the lines of an index and few rows (policy_kernels.h).
 //
 // Launches: in one, either all look keys up, or all put new keys in, or all take keys out, no key
 // twice. So no tile meets an entry that is half written, and no lock is taken.
@@ -48,8 +51,11 @@ struct alignas(64) DeviceBucket {
   struct alignas(16) Entry {  // by one load
     int64_t key;
     uint32_t row;
-    uint32_t unused;
+    // 1 + a score that the row had (eviction_order.h), which is at most its present one: uses only
+    // raise it. Whatever else changes a row's statistics sets kNoHint.
+    uint32_t hint;
   };
+  static constexpr uint32_t kNoHint = 0;
 
   uint64_t header;
   uint64_t unused;
@@ -65,6 +71,11 @@ struct alignas(64) DeviceBucket {
   TF_EMBED_DEVICE const Entry& Unit(size_t unit) const {
     return reinterpret_cast<const Entry*>(this)[unit];
   }
+  // Scores of more than 32 bits have no hint.
+  static TF_EMBED_DEVICE uint32_t HintOf(uint64_t score) {
+    return score < 0xffffffffu ? static_cast<uint32_t>(score) + 1 : kNoHint;
+  }
+  static TF_EMBED_DEVICE uint64_t ScoreOf(uint32_t hint) { return uint64_t{hint} - 1; }
 };
 static_assert(sizeof(DeviceBucket) == 128, "a line of a GPU");
 
@@ -101,7 +112,11 @@ struct IndexView {
     return DeviceBucket::Digest(header, place % DeviceBucket::kLanes) != 0;
   }
 
-  // The place of a key, or kNoPlace. All lanes call and get the same.
+  // The place of a key, or kNoPlace, and its row, or kNoRow. All lanes call and get the same.
+  template <class Tile>
+  TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash, uint32_t* row) const {
+    return Search(tile, key, hash, row);
+  }
   template <class Tile>
   TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash) const {
     uint32_t row;
@@ -141,9 +156,7 @@ struct IndexView {
         // none can see the digest without the entry.
         const uint64_t with = header | DigestOf(hash) << (8 * lane);
         if (!Tile::CompareExchange(&buckets[bucket].header, &header, with)) continue;
-        DeviceBucket::Entry& entry = buckets[bucket].entries[lane];
-        entry.key = key;
-        entry.row = row;
+        buckets[bucket].entries[lane] = DeviceBucket::Entry{key, row, DeviceBucket::kNoHint};
         return;
       }
       // The bucket is full: count the key, so that searches go on to the next bucket.

@@ -267,7 +267,7 @@ void DeviceTableImpl<Device>::Drop(const ExecContext& context, const int64_t* ke
     device_.CopyIn(context, keys + first, size * sizeof(int64_t), scratch_->keys);
     device_.Launch(context, size, kFindCost,
                    FindPlacesKernel{content_->index(), scratch_->keys, scratch_->places});
-    device_.Launch(context, size, kPlaceCost, DropKernel{View(), scratch_->places});
+    LaunchLanes(device_, context, size, kPlaceCost, DropKernel{View(), scratch_->places, size});
   }
 }
 

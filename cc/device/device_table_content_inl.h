@@ -30,8 +30,8 @@ Status DeviceTableImpl<Device>::Erase(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(places.Make(batch.size));
   device_.Launch(context, batch.size, kFindCost,
                  PlaceKernel{content_->index(), groups.view(), places.data()});
-  device_.Launch(context, batch.size, kPlaceCost,
-                 EraseKernel{View(), groups.view(), places.data()});
+  LaunchLanes(device_, context, batch.size, kPlaceCost,
+              EraseKernel{View(), groups.view(), places.data()});
   return Launched(context, batch.size);
 }
 

@@ -39,11 +39,10 @@ Status DeviceTableImpl<Device>::Group(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(groups->late.Make(batch.size));
   TF_EMBED_RETURN_IF_ERROR(groups->counters.MakeZeros(2));
   auto* const num_groups = reinterpret_cast<uint32_t*>(groups->counters.data() + 1);
-  constexpr size_t kTogether = Device::Tile::kLanes;
-  device_.Launch(context, (batch.size + kTogether - 1) / kTogether, kPlaceCost * kTogether,
-                 ClaimKernel{batch.keys, batch.size, ProcessSalt(), groups->claims.data(),
-                             claims - 1, groups->claimed.data(), groups->members.data(), num_groups,
-                             groups->late.data(), groups->counters.data()});
+  LaunchLanes(device_, context, batch.size, kPlaceCost,
+              ClaimKernel{batch.keys, batch.size, ProcessSalt(), groups->claims.data(), claims - 1,
+                          groups->claimed.data(), groups->members.data(), num_groups,
+                          groups->late.data(), groups->counters.data()});
   groups->view = GroupsView{groups->claimed.data(), num_groups};
   return device_.Check(context);
 }

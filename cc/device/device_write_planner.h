@@ -201,7 +201,7 @@ Status DeviceWritePlanner<Device>::Evict(const uint64_t* places, size_t count, u
   if (policy_.sink != nullptr) {
     TF_EMBED_RETURN_IF_ERROR(TellSink(places, count));
   }
-  device_.Launch(context_, count, kPlaceCost, EraseRowsKernel{View(), places, left});
+  LaunchLanes(device_, context_, count, kPlaceCost, EraseRowsKernel{View(), places, count, left});
   return Status();
 }
 
@@ -211,7 +211,8 @@ Status DeviceWritePlanner<Device>::TellSink(const uint64_t* places, size_t count
   WholeRowArrays<Device> arrays(device_, context_);
   WholeRows rows(allocator_);
   TF_EMBED_RETURN_IF_ERROR(numbers.MakeZeros(count + 1));
-  device_.Launch(context_, count, kPlaceCost, MarkPlacesKernel{places, numbers.data()});
+  LaunchLanes(device_, context_, count, kPlaceCost,
+              MarkPlacesKernel{places, count, numbers.data()});
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, numbers.data(), count + 1));
   uint32_t leaving = 0;
   device_.CopyOut(context_, numbers.data() + count, sizeof(leaving), &leaving);
@@ -261,35 +262,43 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
   Array<uint64_t> numbers(device_, context_), sorted_numbers(device_, context_);
   Array<uint32_t> order(device_, context_), sorted_order(device_, context_);
   Array<uint64_t> victims(device_, context_), scores(device_, context_);
+  Array<uint64_t> num_firsts(device_, context_);
   TF_EMBED_RETURN_IF_ERROR(numbers.Make(size));
   TF_EMBED_RETURN_IF_ERROR(sorted_numbers.Make(size));
   TF_EMBED_RETURN_IF_ERROR(order.Make(size));
   TF_EMBED_RETURN_IF_ERROR(sorted_order.Make(size));
   TF_EMBED_RETURN_IF_ERROR(victims.MakeOnes(size));
-  device_.Launch(context_, size, kPlaceCost, FillIndicesKernel{order.data()});
+  TF_EMBED_RETURN_IF_ERROR(num_firsts.MakeZeros(1));
+  LaunchLanes(device_, context_, size, kPlaceCost, FillIndicesKernel{order.data(), size});
   uint32_t* from = order.data();
   uint32_t* to = sorted_order.data();
   if (by_scores) {
     TF_EMBED_RETURN_IF_ERROR(scores.Make(size));
     // Later members of a group have no score: they sort to the end.
     device_.Fill(context_, numbers.data(), 0xff, size * sizeof(uint64_t));
-    device_.Launch(context_, size, kPlaceCost,
-                   ScoreKernel{BatchView(batch), groups, scores.data(), numbers.data()});
+    LaunchLanes(device_, context_, size, kPlaceCost,
+                ScoreKernel{BatchView(batch), groups, scores.data(), numbers.data()});
     TF_EMBED_RETURN_IF_ERROR(
         device_.Sort(context_, numbers.data(), from, size, 64, sorted_numbers.data(), to));
     std::swap(from, to);
   }
-  device_.Launch(context_, size, kPlaceCost,
-                 EvictionSetKernel{batch.keys, wanted.marks, from, eviction_sets, numbers.data()});
+  LaunchLanes(
+      device_, context_, size, kPlaceCost,
+      EvictionSetKernel{batch.keys, wanted.marks, from, size, eviction_sets, numbers.data()});
   // Stable, so within an eviction set the order of the batch, or that of scores, remains. One bit
   // more than sets have, for those that do not come.
   TF_EMBED_RETURN_IF_ERROR(device_.Sort(context_, numbers.data(), from, size,
                                         static_cast<int>(eviction_sets.bits) + 1,
                                         sorted_numbers.data(), to));
-  device_.Launch(context_, size, kFindCost,
-                 ChooseVictimsKernel{View(), eviction_sets, sorted_numbers.data(), to, size,
-                                     NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
-                                     context_.now.step, victims.data(), coming});
+  uint32_t* const firsts = from;  // is free again
+  LaunchLanes(
+      device_, context_, size, kPlaceCost,
+      FirstCandidatesKernel{sorted_numbers.data(), size, eviction_sets, firsts, num_firsts.data()});
+  device_.Launch(
+      context_, size, kFindCost,
+      ChooseVictimsKernel{View(), eviction_sets, firsts, num_firsts.data(), sorted_numbers.data(),
+                          to, size, NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
+                          context_.now.step, victims.data(), coming});
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, coming, size + 1));
   // Except the sink, nothing can fail any more.
   return Evict(victims.data(), size, &tallies_->evicted);

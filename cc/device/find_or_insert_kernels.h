@@ -137,9 +137,7 @@ struct GiveKernel {
 template <class Device, class Verb>
 void LaunchGives(const Device& device, const ExecContext& context, size_t keys, size_t cost,
                  const WriteKernel<Verb>& write, uint32_t* given) {
-  constexpr size_t kLanes = Device::Tile::kLanes;
-  device.Launch(context, (keys + kLanes - 1) / kLanes, cost * kLanes,
-                MakeRowsKernel<Verb>{write, keys, given});
+  LaunchLanes(device, context, keys, cost, MakeRowsKernel<Verb>{write, keys, given});
   LaunchLookups(device, context, keys, cost, GiveKernel<Verb>{write, given});
 }
 

@@ -40,11 +40,11 @@ struct SurveyKernel {
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     if (i >= *groups.size) return;
     const DeviceGroup group = groups.groups[i];
-    const uint64_t place = table.index.Find(tile, group.key, HashKey(group.key));
+    uint32_t row;
+    const uint64_t place = table.index.Find(tile, group.key, HashKey(group.key), &row);
     if (tile.lane() != 0) return;
     rows[i] = kNoRow;
-    if (place != IndexView::kNoPlace) {
-      const uint32_t row = table.index.EntryAt(place).row;
+    if (row != kNoRow) {
       const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(row);
       if (!expiry.Has(statistics)) {
         statistics.Use(now);
@@ -60,34 +60,44 @@ struct SurveyKernel {
   }
 };
 
-// For each of some places, or kNoPlace: takes the row out, and counts it.
+// Takes out the row at each lane's place, or kNoPlace, and counts it. All lanes call.
+template <class Tile>
+TF_EMBED_DEVICE void EraseAndCount(const Tile& tile, const TableView& table, uint64_t place,
+                                   uint64_t* left) {
+  const uint32_t count = EraseTogether(tile, table, place);
+  if (count > 0 && tile.lane() == 0) Tile::Add(left, count);
+}
+
+// For as many of some places, or kNoPlace, as a tile has lanes: takes the rows out, and counts
+// them.
 struct EraseRowsKernel {
   TableView table;
   const uint64_t* places;
+  uint64_t size;
   uint64_t* left;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (tile.lane() != 0 || places[i] == IndexView::kNoPlace) return;
-    // No place comes twice: each is that of a distinct key, of one lane of a bucket, or of a victim
-    // of one eviction set.
-    EraseAt<Tile>(table, places[i]);
-    Tile::Add(left, 1);
+    const uint64_t number = i * Tile::kLanes + tile.lane();
+    EraseAndCount(tile, table, number < size ? places[number] : IndexView::kNoPlace, left);
   }
 };
 
-// For each of some places, or kNoPlace: marks whether there is a row that leaves.
+// For as many of some places, or kNoPlace, as a tile has lanes: marks whether there is a row that
+// leaves.
 struct MarkPlacesKernel {
   const uint64_t* places;
+  uint64_t size;
   uint32_t* marks;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (tile.lane() == 0 && places[i] != IndexView::kNoPlace) marks[i] = 1;
+    const uint64_t number = i * Tile::kLanes + tile.lane();
+    if (number < size && places[number] != IndexView::kNoPlace) marks[number] = 1;
   }
 };
 
-// For each of them, by the running sum of the marks: copies the whole row.
+// For each place, by the running sum of the marks: copies the whole row.
 struct CopyLeavingKernel {
   TableView table;
   const uint64_t* places;
@@ -112,17 +122,19 @@ struct Finder {
   template <class Tile, typename Leaves>
   TF_EMBED_DEVICE void Look(const Tile& tile, const TableView& table, size_t i, uint64_t bucket,
                             const Leaves& leaves) const {
-    ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
+    // Not by ForEachLane, because all lanes must call EraseAndCount as often.
+    for (size_t lanes = 0; lanes < DeviceBucket::kLanes; lanes += Tile::kLanes) {
+      const size_t lane = lanes + tile.lane();
       const uint64_t place = bucket * DeviceBucket::kLanes + lane;
-      if (!table.index.template Holds<Tile>(place) || !leaves(place)) return;
-      // Nothing is erased yet: the sink gets a copy of these rows first.
-      if (places != nullptr) {
+      const bool found =
+          lane < DeviceBucket::kLanes && table.index.template Holds<Tile>(place) && leaves(place);
+      if (places == nullptr) {
+        EraseAndCount(tile, table, found ? place : IndexView::kNoPlace, left);
+      } else if (found) {
+        // Nothing is erased yet: the sink gets a copy of these rows first.
         places[i * DeviceBucket::kLanes + lane] = place;
-        return;
       }
-      EraseAt<Tile>(table, place);
-      Tile::Add(left, 1);
-    });
+    }
   }
 };
 
@@ -167,7 +179,7 @@ struct EvictBelowKernel : Finder {
   }
 };
 
-// For each group: the bits of its score, at its first member.
+// For as many groups as a tile has lanes: the bits of their scores, at their first members.
 struct ScoreKernel {
   BatchView batch;
   GroupsView groups;
@@ -176,21 +188,24 @@ struct ScoreKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size || tile.lane() != 0) return;
-    const DeviceGroup group = groups.groups[i];
+    const uint64_t number = i * Tile::kLanes + tile.lane();
+    if (number >= *groups.size) return;
+    const DeviceGroup group = groups.groups[number];
     const uint64_t bits = ScoreBitsOf(batch.scores[batch.Last(group)]);
     scores[group.members[0]] = bits;
     falling[group.members[0]] = ~bits;
   }
 };
 
-// For each place of an order of the batch.
+// For as many places of an order of the batch as a tile has lanes.
 struct FillIndicesKernel {
   uint32_t* order;
+  uint64_t size;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (tile.lane() == 0) order[i] = static_cast<uint32_t>(i);
+    const uint64_t number = i * Tile::kLanes + tile.lane();
+    if (number < size) order[number] = static_cast<uint32_t>(number);
   }
 };
 
@@ -202,7 +217,7 @@ struct EvictionSets {
   // The eviction set of keys that do not come.
   TF_EMBED_DEVICE uint64_t None() const { return uint64_t{1} << bits; }
 
-  // Calls visit(place, entry, hash) for the keys of one, each by one lane.
+  // Calls visit(place, entry, hash) for the keys of one, each by one lane, the same each time.
   template <class Tile, typename Visit>
   TF_EMBED_DEVICE void ForEach(const Tile& tile, const IndexView& index, uint64_t number,
                                const Visit& visit) const {
@@ -211,11 +226,12 @@ struct EvictionSets {
     if (index.buckets == nullptr || index.bits < bits) return;
     const uint64_t homes = index.num_buckets() >> bits;
     const auto look = [&](uint64_t place) {
-      if (!index.template Holds<Tile>(place)) return;
-      const DeviceBucket::Entry& entry = index.EntryAt(place);
+      DeviceBucket::Entry& entry = index.EntryAt(place);
+      // Beside the header and not after it: most places hold a key. And the key alone, because the
+      // hint of another set's row may be written by another tile.
       const uint64_t hash = HashKey(entry.key);
       // Keys that overflowed from the set before lie in these buckets too.
-      if (Of(hash) == number) visit(place, entry, hash);
+      if (index.template Holds<Tile>(place) && Of(hash) == number) visit(place, &entry, hash);
     };
     const uint64_t first = number * homes;
     ForEachLane(tile, homes * DeviceBucket::kLanes,
@@ -233,30 +249,61 @@ struct EvictionSets {
   }
 };
 
-// For each place of an order: the eviction set of the key that it names, to sort by.
+// For as many places of an order as a tile has lanes: the eviction sets of the keys that they name,
+// to sort by.
 struct EvictionSetKernel {
   const int64_t* keys;
   const uint32_t* wanted;  // the running sum
   const uint32_t* order;
+  uint64_t size;
   EvictionSets eviction_sets;
   uint64_t* numbers;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (tile.lane() != 0) return;
-    const uint32_t member = order[i];
-    numbers[i] = wanted[member + 1] != wanted[member] ? eviction_sets.Of(HashKey(keys[member]))
-                                                      : eviction_sets.None();
+    const uint64_t number = i * Tile::kLanes + tile.lane();
+    if (number >= size) return;
+    const uint32_t member = order[number];
+    numbers[number] = wanted[member + 1] != wanted[member] ? eviction_sets.Of(HashKey(keys[member]))
+                                                           : eviction_sets.None();
   }
 };
 
-// For each candidate, sorted by eviction set; the first one's tile deals with them all. As many as
-// the table has room for come at no row's cost; each further one needs a victim, the lowest of
-// those left, and where scores decide, one of no higher score. Marks those that come.
+// For as many candidates, sorted by eviction set, as a tile has lanes: lists those that are the
+// first of their sets, in any order.
+struct FirstCandidatesKernel {
+  const uint64_t* numbers;
+  uint64_t size;
+  EvictionSets eviction_sets;
+  uint32_t* firsts;
+  uint64_t* num_firsts;  // 0 before
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint64_t k = i * Tile::kLanes + tile.lane();
+    const bool is_first =
+        k < size && numbers[k] != eviction_sets.None() && (k == 0 || numbers[k - 1] != numbers[k]);
+    uint32_t count;
+    const uint64_t place = AddTogether(tile, is_first, num_firsts, &count);
+    if (is_first) firsts[place] = static_cast<uint32_t>(k);
+  }
+};
+
+// For each eviction set that has candidates: as many of them as the table has room for come at no
+// row's cost; each further one needs a victim, the lowest of those left, and where scores decide,
+// one of no higher score. Marks those that come.
+//
+// Victims are found by the index and few rows. Each lane has a part of the set and goes over it by
+// the index alone, as long as hints say how low its rows may be; it keeps the lowest of them as
+// candidates. The lowest candidate of all lanes is then read: it leaves if it is as low as its hint
+// said, and moves up otherwise. As hints are lower bounds, no other row is lower than one that
+// leaves.
 struct ChooseVictimsKernel {
   TableView table;
   EvictionSets eviction_sets;
-  const uint64_t* numbers;
+  const uint32_t* firsts;  // by FirstCandidatesKernel: few tiles work, and so they stand together
+  const uint64_t* num_firsts;
+  const uint64_t* numbers;  // of the candidates, sorted
   const uint32_t* order;
   uint64_t batch_size;
   NewRows wanted;
@@ -267,11 +314,12 @@ struct ChooseVictimsKernel {
   uint32_t* marks;    // [batch size + 1, zeros]
 
   template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const uint64_t number = numbers[i];
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t n) const {
     // One tile owns all candidates of an eviction set. So no two tiles choose the same victim, and
     // no lock is needed.
-    if (number == eviction_sets.None() || (i > 0 && numbers[i - 1] == number)) return;
+    if (n >= *num_firsts) return;
+    const size_t i = firsts[n];
+    const uint64_t number = numbers[i];
     const uint64_t room = wanted.Room(*table.counts);
     uint32_t mine = 0;
     uint32_t mine_free = 0;
@@ -287,55 +335,143 @@ struct ChooseVictimsKernel {
       count += tile.From(mine, lane);
       come += tile.From(mine_free, lane);
     }
-    for (Victim last; come < count; ++come) {
-      // Victims are taken in rising rank, so each search starts above the one before and needs no
-      // list of those taken. Ranks are distinct, because they end with the hash.
-      last = LowestAbove(tile, number, last);
-      if (last.place == IndexView::kNoPlace) break;
-      if (scores != nullptr && scores[order[i + come]] < last.rank.score()) break;
-      if (tile.lane() == 0) victims[i + come] = last.place;
+    Candidates candidates;
+    for (; come < count; ++come) {
+      // In rising rank. Ranks are distinct, because they end with the hash.
+      const Row victim = TakeLowest(tile, number, &candidates);
+      if (victim.place == IndexView::kNoPlace) break;
+      if (scores != nullptr && scores[order[i + come]] < victim.rank.score()) break;
+      if (tile.lane() == 0) victims[i + come] = victim.place;
     }
     ForEachLane(tile, come, [&](size_t k) { marks[order[i + k]] = 1; });
   }
 
  private:
-  struct Victim {
+  struct Row {
     uint64_t place = IndexView::kNoPlace;
-    Rank rank;
+    Rank rank;             // or, by its hint, a lower bound of it
+    bool is_read = false;  // whether it is the rank, and the row may leave
 
-    TF_EMBED_DEVICE void TakeLower(const Victim& other) {
-      if (other.place == IndexView::kNoPlace) return;
-      if (place == IndexView::kNoPlace || other.rank < rank) *this = other;
+    TF_EMBED_DEVICE bool IsBelow(const Row& other) const {
+      return place != IndexView::kNoPlace &&
+             (other.place == IndexView::kNoPlace || rank < other.rank);
     }
   };
 
-  // The lowest row of an eviction set that may leave, above the one before if there is one.
+  // Of a lane's part of an eviction set, the lowest rows, as far as is known.
+  struct Candidates {
+    static constexpr size_t kMost = 4;
+
+    Row rows[kMost];           // rising, then those of no place
+    bool left_out_any = true;  // whether there may be others, none of them lower
+    // The last that was the lowest here. Whatever is not above it by its hint has left, or may not.
+    Row last;
+
+    TF_EMBED_DEVICE bool AreUsedUp() const {
+      return left_out_any && rows[0].place == IndexView::kNoPlace;
+    }
+    TF_EMBED_DEVICE void Add(Row row) {
+      // Behind the last one a row has a place only if none that was left out may be lower.
+      bool fits = !left_out_any;
+      TF_EMBED_UNROLL
+      for (size_t i = 0; i < kMost; ++i) {
+        if (rows[i].place == IndexView::kNoPlace ? !fits : !row.IsBelow(rows[i])) continue;
+        const Row above = rows[i];
+        rows[i] = row;
+        row = above;
+        fits = true;
+      }
+      if (row.place != IndexView::kNoPlace) left_out_any = true;
+    }
+    TF_EMBED_DEVICE void TakeFirst() {
+      last = rows[0];
+      TF_EMBED_UNROLL
+      for (size_t i = 1; i < kMost; ++i) rows[i - 1] = rows[i];
+      rows[kMost - 1] = Row();
+    }
+  };
+
+  // Scores of users may fall.
+  TF_EMBED_DEVICE bool HasHints() const { return eviction != EvictionOrder::kScore; }
+
+  // Takes the lowest row of an eviction set that may leave and was not taken before. All lanes get
+  // it.
   template <class Tile>
-  TF_EMBED_DEVICE Victim LowestAbove(const Tile& tile, uint64_t number,
-                                     const Victim& before) const {
-    Victim lowest;
+  TF_EMBED_DEVICE Row TakeLowest(const Tile& tile, uint64_t number, Candidates* candidates) const {
+    for (;;) {
+      // All lanes together, because one that looks alone would take as long.
+      if (tile.Highest(candidates->AreUsedUp() ? 1 : 0) != 0) Look(tile, number, candidates);
+      const Row lowest = Lowest(tile, candidates->rows[0]);
+      if (lowest.place == IndexView::kNoPlace) return lowest;
+      uint32_t leaves = 0;
+      if (candidates->rows[0].place == lowest.place) leaves = TakeFirst<Tile>(candidates) ? 1 : 0;
+      if (tile.Highest(leaves) != 0) return lowest;
+    }
+  }
+
+  // Fills a lane's candidates up.
+  template <class Tile>
+  TF_EMBED_DEVICE void Look(const Tile& tile, uint64_t number, Candidates* candidates) const {
+    if (!candidates->left_out_any ||
+        candidates->rows[Candidates::kMost - 1].place != IndexView::kNoPlace) {
+      return;
+    }
+    Candidates found;
+    found.left_out_any = false;
+    found.last = candidates->last;
     eviction_sets.ForEach(tile, table.index, number,
-                          [&](uint64_t place, const DeviceBucket::Entry& entry, uint64_t hash) {
-                            const DeviceStatistics<Tile> statistics =
-                                table.StatisticsAt<Tile>(entry.row);
-                            // Rows of the present step stay: this includes all rows of the batch,
-                            // whose use SurveyKernel has noted.
-                            if (statistics.Get(Statistic::kLastStep) == step) return;
-                            Victim here;
-                            here.place = place;
-                            here.rank = RankOf(eviction, statistics, hash);
-                            if (before.place == IndexView::kNoPlace || before.rank < here.rank) {
-                              lowest.TakeLower(here);
+                          [&](uint64_t place, DeviceBucket::Entry* entry, uint64_t hash) {
+                            Row row{place, Rank(), false};
+                            if (HasHints() && entry->hint != DeviceBucket::kNoHint) {
+                              row.rank = Rank(DeviceBucket::ScoreOf(entry->hint), hash);
+                            } else if (!Read<Tile>(entry, hash, &row)) {
+                              return;
                             }
+                            if (found.last.IsBelow(row) || found.last.place == IndexView::kNoPlace)
+                              found.Add(row);
                           });
+    *candidates = found;
+  }
+
+  // Takes the first candidate of this lane; false if it does not leave, or not yet.
+  template <class Tile>
+  TF_EMBED_DEVICE bool TakeFirst(Candidates* candidates) const {
+    Row row = candidates->rows[0];
+    candidates->TakeFirst();
+    if (row.is_read) return true;
+    const Rank least = row.rank;
+    if (!Read<Tile>(&table.index.EntryAt(row.place), least.hash(), &row)) return false;
+    if (!(least < row.rank)) return true;
+    // Used since its hint was written. If it is not added, the next look finds it by its new hint.
+    candidates->Add(row);
+    return false;
+  }
+
+  // Reads the rank of a row and writes its hint; false if the row may not leave.
+  template <class Tile>
+  TF_EMBED_DEVICE bool Read(DeviceBucket::Entry* entry, uint64_t hash, Row* row) const {
+    const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(entry->row);
+    row->rank = RankOf(eviction, statistics, hash);
+    row->is_read = true;
+    const uint32_t hint = HasHints() ? DeviceBucket::HintOf(row->rank.score()) : entry->hint;
+    if (hint != entry->hint) entry->hint = hint;
+    // Rows of the present step stay: this includes all rows of the batch, whose use SurveyKernel
+    // has noted.
+    return statistics.Get(Statistic::kLastStep) != step;
+  }
+
+  // The lowest of all lanes' rows.
+  template <class Tile>
+  static TF_EMBED_DEVICE Row Lowest(const Tile& tile, Row row) {
     const auto from = [&](const auto& move) {
-      Victim moved;
-      moved.place = move(lowest.place);
-      moved.rank = Rank(move(lowest.rank.score()), move(lowest.rank.hash()));
+      Row moved;
+      moved.place = move(row.place);
+      moved.rank = Rank(move(row.rank.score()), move(row.rank.hash()));
       return moved;
     };
     for (size_t distance = Tile::kLanes / 2; distance > 0; distance /= 2) {
-      lowest.TakeLower(from([&](uint64_t x) { return tile.Down(x, distance); }));
+      const Row other = from([&](uint64_t x) { return tile.Down(x, distance); });
+      if (other.IsBelow(row)) row = other;
     }
     return from([&](uint64_t x) { return tile.From(x, 0); });
   }

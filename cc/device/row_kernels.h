@@ -311,19 +311,26 @@ struct PlaceKernel {
   }
 };
 
-// Erases the key at a place and frees its row; idempotent within a launch. Runs on one lane.
+// Erases the key at each lane's place, or kNoPlace, and frees its row; idempotent within a launch.
+// All lanes call and get how many of them were there.
 template <class Tile>
-TF_EMBED_DEVICE void EraseAt(const TableView& table, uint64_t place) {
-  const DeviceBucket::Entry& entry = table.index.EntryAt(place);
-  // The entry still has its key after an erasure, because only the digest is cleared; so a second
-  // erasure of the place computes the same hash and returns here.
-  if (!table.index.template Erase<Tile>(HashKey(entry.key), place)) return;
+TF_EMBED_DEVICE uint32_t EraseTogether(const Tile& tile, const TableView& table, uint64_t place) {
+  uint32_t row = kNoRow;
+  bool mine = false;
+  if (place != IndexView::kNoPlace) {
+    const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+    row = entry.row;
+    // An erased entry still has its key, so a second erasure computes the same hash: it is none.
+    mine = table.index.template Erase<Tile>(HashKey(entry.key), place);
+  }
+  uint32_t count;
   // The list has a place for every row number, so it can't overflow.
-  const uint64_t end = Tile::Add(&table.counts->rows_free, 1);
-  *table.rows.Free(static_cast<uint32_t>(end)) = entry.row;
+  const uint64_t end = AddTogether(tile, mine, &table.counts->rows_free, &count);
+  if (mine) *table.rows.Free(static_cast<uint32_t>(end)) = row;
+  return count;
 }
 
-// For each group, after PlaceKernel.
+// For as many groups as a tile has lanes, after PlaceKernel.
 struct EraseKernel {
   TableView table;
   GroupsView groups;
@@ -331,8 +338,8 @@ struct EraseKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size || tile.lane() != 0 || places[i] == IndexView::kNoPlace) return;
-    EraseAt<Tile>(table, places[i]);
+    const uint64_t number = i * Tile::kLanes + tile.lane();
+    EraseTogether(tile, table, number < *groups.size ? places[number] : IndexView::kNoPlace);
   }
 };
 

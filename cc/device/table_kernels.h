@@ -180,8 +180,11 @@ struct AssignStatisticsKernel {
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     if (i >= *groups.size) return;
     const DeviceGroup group = groups.groups[i];
-    const uint32_t row = table.index.FindRow(tile, group.key);
+    uint32_t row;
+    const uint64_t place = table.index.Find(tile, group.key, HashKey(group.key), &row);
     if (row == kNoRow || tile.lane() != 0) return;
+    // The row may rank lower from now on.
+    table.index.EntryAt(place).hint = DeviceBucket::kNoHint;
     const DeviceStatistics<Tile> present{table.statistics, table.StatisticsOf(table.Row(row))};
     const uint64_t* const words = statistics + batch.Last(group) * set.size();
     for (size_t i = 0; i < StatisticSet::kMax; ++i) {

@@ -50,6 +50,27 @@ TF_EMBED_DEVICE uint32_t LowestBit(uint32_t bits) {
 #endif
 }
 
+TF_EMBED_DEVICE uint32_t CountBits(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__popc(bits));
+#else
+  return static_cast<uint32_t>(__builtin_popcount(bits));
+#endif
+}
+
+// Adds the number of lanes that say `mine` to a word, once for all of them, because lanes and tiles
+// would wait for each other there. Returns the word before, and for each further such lane one
+// more; all lanes call and get the `count`.
+template <class Tile>
+TF_EMBED_DEVICE uint64_t AddTogether(const Tile& tile, bool mine, uint64_t* to, uint32_t* count) {
+  const uint32_t who = tile.Where(mine);
+  *count = CountBits(who);
+  if (who == 0) return 0;
+  uint64_t first = 0;
+  if (tile.lane() == 0) first = Tile::Add(to, *count);
+  return tile.From(first, 0) + CountBits(who & ((1u << tile.lane()) - 1));
+}
+
 #if !defined(__CUDACC__)
 
 // The atomics of a device that is this process's threads.
