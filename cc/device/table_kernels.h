@@ -61,7 +61,9 @@ struct CopyTableKernel {
     number = tile.From(number, 0);
     char* const old_row = from.Row(entry.row);
     char* const row = to.Row(number);
-    CopyBytes(tile, old_row, from.layout.statistics_offset, row);
+    CopyBytes(tile, old_row, from.layout.weight_bytes, row);
+    const size_t slots = from.layout.slot_offset;
+    CopyBytes(tile, old_row + slots, from.layout.slot_bytes, row + slots);
     ForEachLane(tile, from.layout.words, [&](size_t i) {
       // Word by word with atomic loads, because finds may note a use meanwhile. Weights and slots
       // are plain: writers wait.

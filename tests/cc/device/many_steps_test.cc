@@ -34,13 +34,15 @@ class ManySteps : public testing::TestWithParam<DeviceKind> {
     rule.stochastic_rounding = sizeof(T) == 2;
     std::vector<T> wanted(kBatch * dim);
     const OnDevice<T> found(memory(), wanted);
+    const OnDevice<int64_t> device_keys(memory(), std::vector<int64_t>(kBatch));
+    const OnDevice<float> device_values(memory(), std::vector<float>(kBatch * dim));
     // Lanes that take turns on the host take long.
     const int steps = GetParam().name == std::string("Lockstep") ? 10 : 100;
     for (int step = 1; step <= steps; ++step) {
       const std::vector<int64_t> keys = SkewedKeys(&random);
       const std::vector<float> values = RandomValues<float>(kBatch * dim, &random);
-      const OnDevice<int64_t> device_keys(memory(), keys);
-      const OnDevice<float> device_values(memory(), values);
+      device_keys.Write(keys);
+      device_values.Write(values);
       const KeyBatch host_batch{keys.data(), kBatch, nullptr};
       const KeyBatch device_batch{device_keys.data(), kBatch, nullptr};
       ASSERT_TRUE(on_host->FindOrInsert(training, host_batch, {}, wanted.data(), nullptr).ok());

@@ -18,13 +18,18 @@ class OnDevice {
       : memory_(memory),
         size_(values.size()),
         data_(static_cast<T*>(memory->Allocate(bytes() + 1))) {
-    EXPECT_TRUE(memory_->CopyIn(ExecContext::Serial(), values.data(), bytes(), data_).ok());
+    Write(values);
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
   ~OnDevice() { memory_->Free(data_, bytes() + 1); }
 
   T* data() const { return data_; }
+  // As many as it has.
+  void Write(const std::vector<T>& values) const {
+    EXPECT_EQ(size_, values.size());
+    EXPECT_TRUE(memory_->CopyIn(ExecContext::Serial(), values.data(), bytes(), data_).ok());
+  }
   std::vector<T> Values() const {
     std::vector<T> values(size_);
     EXPECT_TRUE(memory_->CopyOut(ExecContext::Serial(), data_, bytes(), values.data()).ok());
