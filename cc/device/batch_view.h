@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels need of a batch: its keys, its distinct keys, and the rows of those that are absent.
+// The views that kernels have of a batch: of its keys, its distinct keys, and rows for absent ones.
 #ifndef TF_EMBED_CC_DEVICE_BATCH_VIEW_H_
 #define TF_EMBED_CC_DEVICE_BATCH_VIEW_H_
 

@@ -106,7 +106,7 @@ class LongSum {
   static constexpr unsigned kWarps = kThreads / kColumns;
   static constexpr unsigned kRows = 32768 / (kColumns * sizeof(Compute));
   static constexpr unsigned kRowsOfWarp = kRows / kWarps;
-  // x + -0 is x, of every x: what stands in rows behind the last one, and what a sum begins with.
+  // x + -0 is x, of every x: the value of rows behind the last one, and the beginning of a sum.
   static constexpr Compute kNothing = Compute{-0.0};
   static constexpr unsigned kTogether = 32;
 
@@ -137,7 +137,7 @@ class LongSum {
   }
 };
 
-// The first blocks sum long groups, the others what tiles of the class Tile sum.
+// The first blocks sum long groups; the tiles of the others sum the rest.
 template <class Tile, class Sums>
 __global__ void __launch_bounds__(LongSum<Sums>::kThreads)
     RunSums(const __grid_constant__ SumKernel<Sums> kernel, size_t count, LongGroups listed,

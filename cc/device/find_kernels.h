@@ -52,7 +52,7 @@ struct FindKernel {
     if (row != nullptr && expiry.Has(table.StatisticsIn<Tile>(row))) row = nullptr;
     const bool is_absent = has && row == nullptr;
     const bool is_random = kAll && is_absent && defaults.AreRandom();
-    // What needs the key comes before the copy, which it would take registers from. The statistics
+    // The uses of the key come before the copy, which it would take registers from. The statistics
     // come after it: their loads would be waited for.
     if (has && exists != nullptr) exists[position] = row != nullptr;
     if (is_absent) CountMisses<Tile>(table.tallies, key, 1);
