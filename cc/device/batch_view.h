@@ -16,9 +16,11 @@ namespace tf_embed {
 // A key of a batch, and where in the batch it stands.
 struct DeviceGroup {
   int64_t key;
-  const uint32_t* members;  // numbers of keys of the batch, rising
-  uint32_t count;           // at least 1; or the group is none (distinct_kernels.h)
-  uint32_t slot = 0;        // of the verb's scratch memory, as WriteKernel gives it
+  // Numbers of keys of the batch, rising. Only the first may be read where a device has grouped by
+  // GroupFirsts.
+  const uint32_t* members;
+  uint32_t count;     // at least 1; or the group is none (distinct_kernels.h)
+  uint32_t slot = 0;  // of the verb's scratch memory, as WriteKernel gives it
 };
 
 // The distinct keys of a batch, in any order.

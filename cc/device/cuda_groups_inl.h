@@ -61,11 +61,12 @@ struct FirstOfPlace {
 __global__ void ClaimFirsts(const int64_t* keys, size_t count, uint64_t salt, int bits,
                             uint32_t* claims, uint32_t* places, FirstOfPlace* firsts) {
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const unsigned lanes = __ballot_sync(0xffffffffu, i < count);
   if (i >= count) return;
   const uint32_t place = ClaimPlace(keys, i, salt, bits, claims);
   places[i] = place;
   // Once for all equal keys of a warp, whose lowest lane has the first of them.
-  const unsigned equal = __match_any_sync(__activemask(), place);
+  const unsigned equal = __match_any_sync(lanes, place);
   if (__ffs(static_cast<int>(equal)) - 1 != static_cast<int>(threadIdx.x % 32)) return;
   atomicMax(&firsts[place].before_end, UINT32_MAX - static_cast<uint32_t>(i));
   atomicAdd(&firsts[place].count, static_cast<uint32_t>(__popc(equal)));

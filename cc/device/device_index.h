@@ -24,7 +24,8 @@
 // the lines of an index and few rows (policy_kernels.h).
 //
 // Launches: in one, either all look keys up, or all put new keys in, or all take keys out, no key
-// twice. So no tile meets an entry that is half written, and no lock is taken.
+// twice. So no tile meets an entry that is half written, and no lock is taken. Hints alone are
+// written beside lookups, which do not use them.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_INDEX_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_INDEX_H_
 
@@ -52,7 +53,8 @@ struct alignas(64) DeviceBucket {
     int64_t key;
     uint32_t row;
     // 1 + a score that the row had (eviction_order.h), which is at most its present one: uses only
-    // raise it. Whatever else changes a row's statistics sets kNoHint.
+    // raise it, while the steps and the clock of the caller rise. Whatever else changes a row's
+    // statistics sets kNoHint.
     uint32_t hint;
   };
   static constexpr uint32_t kNoHint = 0;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table in the memory of a device.
 //
-// A find is one launch, in which each tile of lanes looks up a key (device_index.h) and copies its
-// row. A write groups the batch's equal keys and numbers the absent ones in batch order. Then one
-// tile changes the row of each distinct key (row_kernels.h). No kernel locks a row.
+// A find is one launch, in which each tile of lanes looks up a few keys (device_index.h) and copies
+// their rows. A write groups the batch's equal keys and numbers the absent ones in batch order.
+// Then a tile changes the row of each distinct key (row_kernels.h); a lookup that inserts has
+// kernels of its own for that (find_or_insert_kernels.h). No kernel locks a row.
 //
 // Order, not locks in device memory, separates verbs: finds run together, a write runs alone. On
 // the host, the two locks below ensure that. On a GPU, a verb returns once its launches are queued.

@@ -59,8 +59,8 @@ struct ClaimKernel {
   static constexpr uint64_t kTag = ~uint64_t{0xffffffff};
 };
 
-// After WriteKernel, for one tile: the keys that came too late, whose rows are there or were
-// refused.
+// After WriteKernel, or the kernels in its place, for one tile: the keys that came too late, whose
+// rows are there or were refused.
 template <class Verb>
 struct DuplicateKeysKernel {
   WriteKernel<Verb> write;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device that is the host: its memory is the table's allocator, a launch runs its kernel on the
 // caller's threads, and nothing is asynchronous. With it a machine without a GPU runs, and the
-// tests and the sanitizers check, every line of a DeviceTable but those of device_table.cu.
+// tests and the sanitizers check, every line of a DeviceTable but those of device_table.cu and of
+// the cuda_*.h that it includes.
 //
 // A device gives a DeviceTable
 //     Tile                        the lanes that work on a key; see tile.h
 //     Order                       the verbs of one table among streams: reads together, writes
 //                                 alone
 //     Groups, NewGroups, Group    the distinct keys of a batch, and where they stand
+//     GroupFirsts                 where kHasFirsts: the same, of groups that know no member but
+//                                 the first
+//     LaunchSums                  where kHasLongSums: a launch of SumKernel
 //     AsyncReadback               a copy from the device's memory to the host without a wait; this
 //                                 one's copies by CopyLater
 //     Allocate, Free, Fill, CopyIn, CopyOut
@@ -72,8 +76,14 @@ class EmulatedDevice {
   class Groups {
    public:
     explicit Groups(Allocator* allocator)
-        : keys_(allocator), groups_(allocator), numbers_(allocator) {}
-    GroupsView view() const { return {groups_.data(), &size_, numbers_.data()}; }
+        : keys_(allocator),
+          groups_(allocator),
+          numbers_(allocator),
+          firsts_(allocator),
+          members_(allocator) {}
+    GroupsView view() const {
+      return {has_firsts_ ? firsts_.data() : groups_.data(), &size_, numbers_.data()};
+    }
 
    private:
     friend class EmulatedDevice;
@@ -81,6 +91,10 @@ class EmulatedDevice {
     Buffer<DeviceGroup> groups_;
     Buffer<uint32_t> numbers_;
     uint32_t size_ = 0;
+    // Of GroupFirsts.
+    Buffer<DeviceGroup> firsts_;
+    Buffer<uint32_t> members_;
+    bool has_firsts_ = false;
   };
 
   static constexpr bool kHasFirsts = false;    // GroupFirsts
@@ -103,6 +117,7 @@ class EmulatedDevice {
     TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
     TF_EMBED_RETURN_IF_ERROR(groups->numbers_.Resize(batch.size));
     groups->size_ = 0;
+    groups->has_firsts_ = false;
     // Serial, because the ranges append to one array.
     return groups->keys_.ForEachRange(context.InSerial(), 1, [&](KeyGroups::Range* range) {
       while (range->Next()) {
@@ -117,6 +132,27 @@ class EmulatedDevice {
       }
       return Status();
     });
+  }
+
+  // As a GPU groups, for tests: a place that is not the first of its key is a group of count 0, and
+  // whoever reads a second member gets none.
+  Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
+    constexpr uint32_t kNone = 0xffffffffu;
+    TF_EMBED_RETURN_IF_ERROR(EmulatedDevice::Group(context, batch, groups));
+    TF_EMBED_RETURN_IF_ERROR(groups->firsts_.Resize(batch.size));
+    TF_EMBED_RETURN_IF_ERROR(groups->members_.Resize(2 * batch.size));
+    for (size_t i = 0; i < batch.size; ++i) {
+      const DeviceGroup& group = groups->groups_[groups->numbers_[i]];
+      uint32_t* const members = groups->members_.data() + 2 * i;
+      const uint32_t first = group.members[0];
+      members[0] = static_cast<uint32_t>(i);
+      members[1] = kNone;
+      groups->firsts_[i] = DeviceGroup{group.key, members, first == i ? group.count : 0};
+      groups->numbers_[i] = first;
+    }
+    groups->size_ = static_cast<uint32_t>(batch.size);
+    groups->has_firsts_ = true;
+    return Status();
   }
 
   void* Allocate(const ExecContext&, size_t bytes) const { return allocator_->Allocate(bytes); }

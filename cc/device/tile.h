@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile: the lanes that work on one key together. Kernels are written once, over a Tile type; on a
-// GPU its lanes are threads of a warp, on the host there is one, and the tests have a tile of many
-// lanes that take turns.
+// A tile: the lanes that work on a key, or a few, together. Kernels are written once, over a Tile
+// type; on a GPU its lanes are threads of a warp, on the host there is one, and the tests have a
+// tile of many lanes that take turns.
 //
 //     kLanes             how many, a divisor of kSquareSums
 //     lane()             which of them this is

@@ -3,6 +3,8 @@
 // batches of which half is one key.
 #include <algorithm>
 #include <atomic>
+#include <string>
+#include <type_traits>
 
 #include "tests/cc/support/contract_tables.h"
 #include "tests/cc/support/on_device.h"
@@ -74,7 +76,7 @@ TEST_P(LargeApply, GivesTheRowsOfTheHost) {
   ExpectAsOnTheHost<BFloat16>(false);
 }
 
-// Rows that lanes hold while they copy them, and longer ones, and those of odd bytes.
+// Rows of whole units of a copy, and longer ones, and those of odd bytes.
 TEST_P(LargeApply, AKeyOfHalfTheBatchHasWhatItHasOnTheHost) {
   constexpr size_t kKeys = 3000;
   Random random(5);
@@ -115,6 +117,46 @@ TEST_P(LargeApply, AKeyOfHalfTheBatchHasWhatItHasOnTheHost) {
     ASSERT_TRUE(on_device->Find(serial, device_batch, {}, device_rows.data(), nullptr, {}).ok());
     ExpectSameBits(rows, device_rows.Values(), "rows after two steps");
   }
+}
+
+// Keys of more gradients than a tile adds on a GPU, in more launches than one, and of numbers
+// around those that a block adds at a time.
+TEST_P(LargeApply, KeysOfManyGradientsHaveWhatTheyHaveOnTheHost) {
+  const bool is_slow = GetParam().name == std::string("Lockstep");
+  std::vector<size_t> counts = {128, 129, 256, 257, 512};
+  Random random(9);
+  while (!is_slow && counts.size() < 150) counts.push_back(129 + random() % 500);
+  std::vector<int64_t> keys;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    keys.insert(keys.end(), counts[i], static_cast<int64_t>(i));
+  }
+  std::shuffle(keys.begin(), keys.end(), random);
+  ForEachType([&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    if constexpr (!std::is_integral_v<T>) {
+      constexpr size_t kDim = 70;
+      TableOptions options;
+      options.value_type = TypeOf<T>();
+      options.dim = kDim;
+      std::unique_ptr<Table> on_device;
+      ASSERT_TRUE(GetParam().new_table(options, DeviceOptions(), &on_device).ok());
+      const std::unique_ptr<Table> on_host = HostTable::Create(options);
+      const std::vector<T> values = RandomValues<T>(keys.size() * kDim, &random);
+      const OnDevice<int64_t> device_keys(memory(), keys);
+      const OnDevice<T> device_values(memory(), values);
+      const Rule rule = MakeRule(RuleKind::kAdagrad, kDim, 0.1);
+      const KeyBatch host_batch{keys.data(), keys.size(), nullptr};
+      const KeyBatch device_batch{device_keys.data(), keys.size(), nullptr};
+      ASSERT_TRUE(on_host->Apply(serial, host_batch, values.data(), TypeOf<T>(), rule).ok());
+      ASSERT_TRUE(
+          on_device->Apply(serial, device_batch, device_values.data(), TypeOf<T>(), rule).ok());
+      std::vector<T> rows(keys.size() * kDim);
+      const OnDevice<T> device_rows(memory(), rows);
+      ASSERT_TRUE(on_host->Find(serial, host_batch, {}, rows.data(), nullptr, {}).ok());
+      ASSERT_TRUE(on_device->Find(serial, device_batch, {}, device_rows.data(), nullptr, {}).ok());
+      ExpectSameBits(rows, device_rows.Values(), "rows");
+    }
+  });
 }
 
 // Knows the largest array that was ever taken.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lookups of as many keys as a tile takes together, some more and some fewer: as on the host.
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "tests/cc/support/contract_tables.h"
@@ -183,6 +184,41 @@ TEST_P(Lookups, OfAnyNumberOfKeysFindWhatTheHostFinds) {
       }
     }
   }
+}
+
+// In a table that has no room for all of them: each place of a key, which comes or does not, gets
+// the default of the first.
+TEST_P(Lookups, ThatInsertGiveAllPlacesOfAKeyTheDefaultOfTheFirst) {
+  constexpr size_t kDim = 16, kDistinct = 600, kPlaces = 3 * kDistinct;
+  TableOptions options;
+  options.dim = kDim;
+  DeviceOptions device;
+  device.max_bytes = 64 << 10;
+  std::unique_ptr<Table> table;
+  ASSERT_TRUE(GetParam().new_table(options, device, &table).ok());
+  std::vector<int64_t> keys(kPlaces);
+  for (size_t i = 0; i < kPlaces; ++i) keys[i] = static_cast<int64_t>(i % kDistinct);
+  std::shuffle(keys.begin(), keys.end(), random_);
+  std::vector<float> defaults(kPlaces * kDim);
+  for (size_t i = 0; i < defaults.size(); ++i) defaults[i] = static_cast<float>(i / kDim);
+  const OnDevice<int64_t> device_keys(memory(), keys);
+  const OnDevice<float> device_defaults(memory(), defaults);
+  const OnDevice<float> rows(memory(), std::vector<float>(kPlaces * kDim));
+  const OnDevice<char> exists(memory(), std::vector<char>(kPlaces, 1));
+  ASSERT_TRUE(table
+                  ->FindOrInsert(context_, {device_keys.data(), kPlaces, nullptr},
+                                 {DefaultRows::Kind::kOneEach, device_defaults.data()}, rows.data(),
+                                 reinterpret_cast<bool*>(exists.data()))
+                  .ok());
+  std::map<int64_t, float> firsts;
+  for (size_t i = 0; i < kPlaces; ++i) firsts.emplace(keys[i], static_cast<float>(i));
+  const std::vector<float> given = rows.Values();
+  for (size_t i = 0; i < given.size(); ++i) ASSERT_EQ(firsts[keys[i / kDim]], given[i]) << i / kDim;
+  EXPECT_EQ(std::vector<char>(kPlaces, 0), exists.Values());
+  const TableStats stats = table->Stats();
+  EXPECT_GT(stats.rows, 50u);
+  EXPECT_GT(stats.refused, 50u);
+  EXPECT_EQ(kDistinct, stats.rows + stats.refused);
 }
 
 TEST_P(Lookups, FindEachOfManyKeysOfAFullIndex) {

@@ -137,6 +137,7 @@ class LockstepDevice : public EmulatedDevice {
     explicit Order(const LockstepDevice& device) : EmulatedDevice::Order(device) {}
   };
   using EmulatedDevice::EmulatedDevice;
+  static constexpr bool kHasFirsts = true;
 
   template <class Kernel>
   void Launch(const ExecContext&, size_t count, size_t, const Kernel& kernel) const {
