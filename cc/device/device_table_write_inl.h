@@ -100,11 +100,11 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
   // A planned write noted its uses in Survey.
   WriteKernel<Verb> kernel{table, view, groups, 0, rows.data(), coming, uses, context.now, verb};
-  // Launches of one stream run one after the other, so they can share the scratch memory of
-  // `together` keys.
   if constexpr (Verb::kGives) {
     LaunchGives(device_, context, batch.size, key_cost, kernel, given.data());
   } else {
+    // Launches of one stream run one after the other, so they can share the scratch memory of
+    // `together` keys.
     for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
       const size_t count = std::min(write.together, batch.size - kernel.first);
       if constexpr (Verb::kSums) {

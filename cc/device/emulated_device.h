@@ -76,14 +76,8 @@ class EmulatedDevice {
   class Groups {
    public:
     explicit Groups(Allocator* allocator)
-        : keys_(allocator),
-          groups_(allocator),
-          numbers_(allocator),
-          firsts_(allocator),
-          members_(allocator) {}
-    GroupsView view() const {
-      return {has_firsts_ ? firsts_.data() : groups_.data(), &size_, numbers_.data()};
-    }
+        : keys_(allocator), groups_(allocator), numbers_(allocator) {}
+    GroupsView view() const { return {groups_.data(), &size_, numbers_.data()}; }
 
    private:
     friend class EmulatedDevice;
@@ -91,10 +85,6 @@ class EmulatedDevice {
     Buffer<DeviceGroup> groups_;
     Buffer<uint32_t> numbers_;
     uint32_t size_ = 0;
-    // Of GroupFirsts.
-    Buffer<DeviceGroup> firsts_;
-    Buffer<uint32_t> members_;
-    bool has_firsts_ = false;
   };
 
   static constexpr bool kHasFirsts = false;    // GroupFirsts
@@ -117,7 +107,6 @@ class EmulatedDevice {
     TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
     TF_EMBED_RETURN_IF_ERROR(groups->numbers_.Resize(batch.size));
     groups->size_ = 0;
-    groups->has_firsts_ = false;
     // Serial, because the ranges append to one array.
     return groups->keys_.ForEachRange(context.InSerial(), 1, [&](KeyGroups::Range* range) {
       while (range->Next()) {
@@ -132,27 +121,6 @@ class EmulatedDevice {
       }
       return Status();
     });
-  }
-
-  // As a GPU groups, for tests: a place that is not the first of its key is a group of count 0, and
-  // whoever reads a second member gets none.
-  Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
-    constexpr uint32_t kNone = 0xffffffffu;
-    TF_EMBED_RETURN_IF_ERROR(EmulatedDevice::Group(context, batch, groups));
-    TF_EMBED_RETURN_IF_ERROR(groups->firsts_.Resize(batch.size));
-    TF_EMBED_RETURN_IF_ERROR(groups->members_.Resize(2 * batch.size));
-    for (size_t i = 0; i < batch.size; ++i) {
-      const DeviceGroup& group = groups->groups_[groups->numbers_[i]];
-      uint32_t* const members = groups->members_.data() + 2 * i;
-      const uint32_t first = group.members[0];
-      members[0] = static_cast<uint32_t>(i);
-      members[1] = kNone;
-      groups->firsts_[i] = DeviceGroup{group.key, members, first == i ? group.count : 0};
-      groups->numbers_[i] = first;
-    }
-    groups->size_ = static_cast<uint32_t>(batch.size);
-    groups->has_firsts_ = true;
-    return Status();
   }
 
   void* Allocate(const ExecContext&, size_t bytes) const { return allocator_->Allocate(bytes); }

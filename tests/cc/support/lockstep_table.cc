@@ -136,8 +136,52 @@ class LockstepDevice : public EmulatedDevice {
   struct Order : EmulatedDevice::Order {
     explicit Order(const LockstepDevice& device) : EmulatedDevice::Order(device) {}
   };
-  using EmulatedDevice::EmulatedDevice;
+  explicit LockstepDevice(Allocator* allocator)
+      : EmulatedDevice(allocator), allocator_(allocator) {}
+
+  // As a GPU groups: a place that is not the first of its key is a group of count 0, and whoever
+  // reads a second member gets none.
   static constexpr bool kHasFirsts = true;
+  class Groups : public EmulatedDevice::Groups {
+   public:
+    explicit Groups(Allocator* allocator)
+        : EmulatedDevice::Groups(allocator),
+          groups_(allocator),
+          members_(allocator),
+          numbers_(allocator) {}
+    GroupsView view() const {
+      if (size_ == 0) return EmulatedDevice::Groups::view();
+      return {groups_.data(), &size_, numbers_.data()};
+    }
+    Status KeepFirsts(size_t size) {
+      constexpr uint32_t kNone = 0xffffffffu;
+      const GroupsView all = EmulatedDevice::Groups::view();
+      TF_EMBED_RETURN_IF_ERROR(groups_.Resize(size));
+      TF_EMBED_RETURN_IF_ERROR(members_.Resize(2 * size));
+      TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(size));
+      for (size_t i = 0; i < size; ++i) {
+        const DeviceGroup& group = all.groups[all.numbers[i]];
+        uint32_t* const members = members_.data() + 2 * i;
+        members[0] = static_cast<uint32_t>(i);
+        members[1] = kNone;
+        numbers_[i] = group.members[0];
+        groups_[i] = DeviceGroup{group.key, members, numbers_[i] == i ? group.count : 0};
+      }
+      size_ = static_cast<uint32_t>(size);
+      return Status();
+    }
+
+   private:
+    Buffer<DeviceGroup> groups_;
+    Buffer<uint32_t> members_;
+    Buffer<uint32_t> numbers_;
+    uint32_t size_ = 0;  // 0: all members are known
+  };
+  Groups NewGroups() const { return Groups(allocator_); }
+  Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
+    TF_EMBED_RETURN_IF_ERROR(Group(context, batch, groups));
+    return groups->KeepFirsts(batch.size);
+  }
 
   template <class Kernel>
   void Launch(const ExecContext&, size_t count, size_t, const Kernel& kernel) const {
@@ -146,6 +190,9 @@ class LockstepDevice : public EmulatedDevice {
       lanes.Run([&](size_t lane) { kernel(LockstepTile(&lanes, lane), i); }, i % 2 == 0);
     }
   }
+
+ private:
+  Allocator* allocator_;
 };
 
 }  // namespace
