@@ -18,6 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from metric_layers import LargeCount
 
 import tf_embed
 from tf_embed.distributed import worker_calls
@@ -31,20 +32,6 @@ _STATE = 1 << 20  # a metric of 4 MiB: sending it to the chief takes longer than
 def ids_of_an_epoch() -> np.ndarray:
     """The ids of an epoch, [steps * 8, 3]."""
     return np.random.default_rng(5).integers(0, IDS, [STEPS * 8, 3]).astype(np.int64)
-
-
-class Large(keras.metrics.Metric):
-    """Counts steps in each element of a large state."""
-
-    def __init__(self) -> None:
-        super().__init__(name="counted")
-        self.state = self.add_weight(shape=[_STATE], initializer="zeros", name="state")
-
-    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
-        self.state.assign_add(keras.ops.ones_like(self.state))
-
-    def result(self) -> Any:
-        return keras.ops.stack([keras.ops.min(self.state), keras.ops.max(self.state)])
 
 
 class Progress(keras.callbacks.Callback):
@@ -78,7 +65,9 @@ def train(strategy: Any, folder: pathlib.Path, checkpoints: str) -> dict[str, An
         )(ids)
         model = keras.Model(ids, keras.layers.Lambda(lambda x: keras.ops.sum(x, [1, 2]))(rows))
         model.compile(
-            keras.optimizers.SGD(0.0), lambda y, found: keras.ops.sum(found), metrics=[Large()]
+            keras.optimizers.SGD(0.0),
+            lambda y, found: keras.ops.sum(found),
+            metrics=[LargeCount(_STATE)],
         )
     saves = {"checkpoint_dir": checkpoints, "save_every": SAVE_STEPS} if checkpoints else {}
     trainer = tf_embed.distributed.ParameterServerTrainer(model, **saves)

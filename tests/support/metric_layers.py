@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that count: a metric and a state of their own, updated in a step or in an inner graph."""
+"""Layers and a metric that count, by a state of their own, in a step or in an inner graph."""
 
 from __future__ import annotations
 
@@ -7,6 +7,26 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+
+
+class LargeCount(keras.metrics.Metric):
+    """Counts steps in each element of a large state, which takes a worker long to send.
+
+    Its result is the least and the largest of them, [2].
+
+    Args:
+        elements: Number of elements, 4 bytes each.
+    """
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(name="counted")
+        self.state = self.add_weight(shape=[elements], initializer="zeros", name="state")
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.state.assign_add(keras.ops.ones_like(self.state))
+
+    def result(self) -> Any:
+        return keras.ops.stack([keras.ops.min(self.state), keras.ops.max(self.state)])
 
 
 class Seen(keras.layers.Layer):
