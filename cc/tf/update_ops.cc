@@ -111,14 +111,13 @@ class ApplyOp : public TableOp {
                                   tokens[0].shape().DebugString(), ".");
     }
     const auto token = tokens[0].vec<int64_t>();
-    AppliedSteps* const applied = table->applied_steps();
     // A worker that lost the answer sends the step again; a second application would move the rows
-    // twice.
-    if (!applied->Begin(token(0), token(1))) return absl::OkStatus();
-    const absl::Status status = Apply(context, table, keys, gradients, rule);
-    // A failed step may be sent again.
-    if (!status.ok()) applied->Withdraw(token(0));
-    return status;
+    // twice. The second waits for the first, and takes its place if that fails.
+    AppliedSteps::Arrival arrival(table->applied_steps(), token(0), token(1));
+    if (!arrival.is_first()) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(Apply(context, table, keys, gradients, rule));
+    arrival.End();
+    return absl::OkStatus();
   }
 
   absl::Status Apply(tf::OpKernelContext* context, TableResource* table, const KeysInput& keys,

@@ -6,34 +6,45 @@
 #ifndef TF_EMBED_CC_CORE_BASE_APPLIED_STEPS_H_
 #define TF_EMBED_CC_CORE_BASE_APPLIED_STEPS_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <mutex>
-#include <set>
 
 namespace tf_embed {
 
 class AppliedSteps {
  public:
-  // Whether `step` comes for the first time. It then counts as applied, unless it is withdrawn.
-  // Steps below `ended` are over, whether they were applied or not: none of them is applied any
-  // more, and nothing is kept of them. May throw std::bad_alloc; then nothing has changed.
-  bool Begin(int64_t step, int64_t ended) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const bool is_first = step >= ended && step >= ended_ && applied_.insert(step).second;
-    if (ended > ended_) {
-      ended_ = ended;
-      applied_.erase(applied_.begin(), applied_.lower_bound(ended));
+  // A step that has come. If it goes out of scope before its end, it failed, and may come again.
+  class Arrival {
+   public:
+    // Steps below `ended` are over, whether they were applied or not: none of them is applied any
+    // more, and nothing is kept of them. If another thread applies the step, waits until that has
+    // ended or failed. May throw std::bad_alloc; then nothing has changed.
+    Arrival(AppliedSteps* steps, int64_t step, int64_t ended)
+        : steps_(*steps), step_(step), is_first_(steps->Begin(step, ended)) {}
+    Arrival(const Arrival&) = delete;
+    Arrival& operator=(const Arrival&) = delete;
+    ~Arrival() {
+      if (is_first_ && !has_ended_) steps_.Withdraw(step_);
     }
-    return is_first;
-  }
 
-  // Takes back a step that failed, so that it may come again.
-  void Withdraw(int64_t step) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    applied_.erase(step);
-  }
+    // Whether this is the one that applies it.
+    bool is_first() const { return is_first_; }
+    // REQUIRES: is_first(). The step was applied.
+    void End() {
+      steps_.End(step_);
+      has_ended_ = true;
+    }
+
+   private:
+    AppliedSteps& steps_;
+    const int64_t step_;
+    const bool is_first_;
+    bool has_ended_ = false;
+  };
 
   // The number of steps that it remembers.
   size_t size() const {
@@ -42,9 +53,41 @@ class AppliedSteps {
   }
 
  private:
+  bool Begin(int64_t step, int64_t ended) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      const bool is_over = step < ended || step < ended_;
+      const auto found = is_over ? applied_.end() : applied_.find(step);
+      if (found != applied_.end() && !found->second) {
+        changed_.wait(lock);
+        continue;
+      }
+      const bool is_first = !is_over && found == applied_.end();
+      if (is_first) applied_.emplace(step, false);
+      if (ended > ended_) {
+        ended_ = ended;
+        applied_.erase(applied_.begin(), applied_.lower_bound(ended));
+        changed_.notify_all();
+      }
+      return is_first;
+    }
+  }
+  void End(int64_t step) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = applied_.find(step);
+    if (found != applied_.end()) found->second = true;  // else it is over
+    changed_.notify_all();
+  }
+  void Withdraw(int64_t step) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    applied_.erase(step);
+    changed_.notify_all();
+  }
+
   mutable std::mutex mutex_;  // held for no other lock
+  std::condition_variable changed_;
   int64_t ended_ = std::numeric_limits<int64_t>::min();
-  std::set<int64_t> applied_;  // none below ended_
+  std::map<int64_t, bool> applied_;  // whether it has ended; none below ended_
 };
 
 }  // namespace tf_embed
