@@ -9,8 +9,9 @@ once, behind switches (mutant_switches.py, python_switches.py), so that a test c
 it evaluates. A mutant of C++ is tried with the C++ tests that evaluate its place, and then with the
 quick tests of Python that do. A mutant of Python is tried with the tests of `--tests` that evaluate
 its place. Both take `--budget` seconds at most, so the number of caught mutants is a lower bound. A
-mutant that does not compile is replaced by another one. The last line has the figures. The exit
-status is 1 if fewer than `--share` were caught, or if the tests fail on the unchanged code.
+mutant that does not compile is replaced by another one, as is one of equivalent_mutants.toml, which
+no test can tell from the code. The last line has the figures. The exit status is 1 if fewer than
+`--share` were caught, or if the tests fail on the unchanged code.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import mutant_switches
 import python_switches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+EQUIVALENT = pathlib.Path(__file__).with_name("equivalent_mutants.toml")
 ROOMS = ("cc/core", "tf_embed/optimizers", "tf_embed/table")
 # The marks of the tests of Python that mutants of C++ are tried with.
 QUICK = "smoke and not slow"
 # The tests that mutants of Python are tried with: of the rooms that have mutants, and around them.
 TESTS = (
     "tests/python/optimizers,tests/python/table,tests/python/variable,tests/python/layers,"
-    "tests/distributed"
+    "tests/distributed,tests/integration/api_golden_test.py"
 )
 
 # The replacement of each operator in C++. Comparisons and operators have spaces around them,
@@ -115,12 +118,18 @@ class Mutant:
         """The changed file."""
         return source[: self.begin] + self.text + source[self.end :]
 
+    def change(self, source: str) -> str:
+        """The text before and after it."""
+        return f"{source[self.begin : self.end].strip()} -> {self.text.strip()}"
+
+    def line(self, source: str) -> str:
+        """The line of its place, without the white space around it."""
+        return source.splitlines()[source.count("\n", 0, self.begin)].strip()
+
     def shown(self, source: str) -> str:
         """The change in a line."""
-        line = source.count("\n", 0, self.begin) + 1
-        before = source[self.begin : self.end].strip()
-        around = source.splitlines()[line - 1].strip()
-        return f"{self.path}:{line} {before} -> {self.text.strip()}    {around}"
+        number = source.count("\n", 0, self.begin) + 1
+        return f"{self.path}:{number} {self.change(source)}    {self.line(source)}"
 
 
 def mutants_of_cc(path: str, source: str) -> Iterator[Mutant]:
@@ -177,6 +186,30 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
     """All mutants of a file."""
     make = mutants_of_python if path.endswith(".py") else mutants_of_cc
     return list(make(path, source))
+
+
+def equivalent_mutants() -> set[tuple[str, str, str]]:
+    """The path, the line and the change of each mutant that no test can tell from the code."""
+    return {
+        (one["path"], line, change)
+        for one in tomllib.loads(EQUIVALENT.read_text())["mutants"]
+        for line in one["lines"]
+        for change in one["changes"]
+    }
+
+
+def telling(
+    drawn: Sequence[Mutant],
+    sources: Mapping[str, str],
+    equivalent: Collection[tuple[str, str, str]],
+) -> list[Mutant]:
+    """The mutants that are not equivalent to the code, in their order."""
+
+    def key(one: Mutant) -> tuple[str, str, str]:
+        source = sources[one.path]
+        return one.path, one.line(source), one.change(source)
+
+    return [one for one in drawn if key(one) not in equivalent]
 
 
 def tracked(rooms: Sequence[str]) -> list[str]:
@@ -360,7 +393,10 @@ def main() -> None:
     every = {path: mutants_of(path, source) for path, source in sources.items()}
     drawn = [one for mutants in every.values() for one in mutants]
     draw.shuffle(drawn)
-    print(f"{len(drawn)} mutants of {len(sources)} files", flush=True)
+    told = telling(drawn, sources, equivalent_mutants())
+    left = len(drawn) - len(told)
+    drawn = told
+    print(f"{len(drawn)} mutants of {len(sources)} files, without {left} equivalent", flush=True)
     chosen = drawn[: arguments.mutants]
     if arguments.list:
         print(*(one.shown(sources[one.path]) for one in chosen), sep="\n")

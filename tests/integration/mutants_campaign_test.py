@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from unittest import mock
 
 from absl.testing import absltest, parameterized
@@ -229,6 +230,35 @@ class PythonSwitchesTest(absltest.TestCase):
         self.assertEqual(text("f(a + b * 2)", "f(a + b + 2)"), "a + b * 2")
         self.assertEqual(text("if a < b and c: x = 1", "if a <= b and c: x = 1"), "a < b")
         self.assertEqual(text("a and b and c", "a or b and c"), "a and b and c")
+
+
+class EquivalentTest(absltest.TestCase):
+    """The mutants that no test can tell from the code."""
+
+    def test_each_is_a_mutant_of_the_code_and_says_why(self):
+        listed = tomllib.loads(mutants.EQUIVALENT.read_text())["mutants"]
+        for one in listed:
+            source = (mutants.ROOT / one["path"]).read_text()
+            made = {
+                (m.line(source), m.change(source)) for m in mutants.mutants_of(one["path"], source)
+            }
+            for line in one["lines"]:
+                for change in one["changes"]:
+                    self.assertIn((line, change), made, one["path"])
+            self.assertGreater(len(one["why"].split()), 3)
+
+    def test_they_are_not_tried(self):
+        made = mutants.mutants_of("x.py", "a = b + 1\nc = b + 1\n")
+        sources = {"x.py": "a = b + 1\nc = b + 1\n"}
+        told = mutants.telling(made, sources, {("x.py", "a = b + 1", "+ -> -")})
+        self.assertEqual(
+            [one.shown(sources["x.py"]) for one in told],
+            [
+                "x.py:2 + -> -    c = b + 1",
+                "x.py:1 1 -> 2    a = b + 1",
+                "x.py:2 1 -> 2    c = b + 1",
+            ],
+        )
 
 
 LISTED = """Running main() from gtest_main.cc
