@@ -32,9 +32,8 @@ CODES = {"<=": "l", ">=": "g", "==": "=", "!=": "!"}
 MENTION = re.compile(
     r"^(?:\./)?(cc/\S+?):(\d+):\d+:\s+(?:error|fatal error|\s*required)", re.MULTILINE
 )
-TESTS = "tests(//tests/cc/...) except //tests/cc/models/... except //tests/cc/gpu/..."
-# They look at the symbols of objects, so switches change their outcome.
-OTHER_TESTS = re.compile("shared_symbols|benchmark")
+# Those of shell have arguments, which Bazel gives them, or look at the symbols of objects.
+TESTS = "kind(cc_test, //tests/cc/...) except //tests/cc/models/... except //tests/cc/gpu/..."
 
 
 def switched(token: str, number: int) -> str:
@@ -182,7 +181,7 @@ class SwitchedTests:
 
     def _query(self) -> list[str]:
         listed = self.bazel("query", TESTS, "--output=label").stdout.split()
-        return [one for one in listed if one.startswith("//") and not OTHER_TESTS.search(one)]
+        return [one for one in listed if one.startswith("//")]
 
     def _cases(self, program: pathlib.Path, target: str) -> list[tuple[str, ...]]:
         if "/fuzz:" in target:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/core/base/hash.h"
+#include "cc/core/files/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace tf_embed {
@@ -105,6 +106,25 @@ TEST(Admission, KeysThatWaitAreForgottenWhenSoManyOthersHaveCome) {
     others(100000);
     EXPECT_LE(admission->bytes(), bytes + bytes / 2);
   }
+}
+
+TEST(Admission, OneKeyMayWaitAtMost) {
+  for (const bool is_forgotten : {false, true}) {
+    const auto counter = Admission::NewCounter(HostAllocator(), 2, 1);
+    EXPECT_FALSE(CountOne(counter.get(), 1));
+    EXPECT_FALSE(CountOne(counter.get(), 2));  // begins a generation: 1 is in the old one
+    const int64_t key = 1;
+    if (is_forgotten) counter->Forget(&key, 1);
+    EXPECT_EQ(!is_forgotten, CountOne(counter.get(), key));
+  }
+}
+
+TEST(Admission, SavedNumbersAreThoseOfEarlierVersions) {
+  const auto bloom = Admission::NewBloom(HostAllocator(), 4, 0.01, 100);
+  for (int64_t key = 0; key < 120; ++key) CountOne(bloom.get(), key % 90 * 1000003 - 5);
+  std::vector<int64_t> numbers;
+  ASSERT_TRUE(bloom->Save(&numbers).ok());
+  EXPECT_EQ(805323574u, ExtendCrc32c(0, numbers.data(), numbers.size() * sizeof(int64_t)));
 }
 
 TEST(Admission, SavesAndLoads) {
