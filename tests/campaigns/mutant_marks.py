@@ -4,8 +4,9 @@
     TF_EMBED_MUTANTS_REACHED=marks TF_EMBED_MUTANTS_TESTS=tests.json pytest -p mutant_marks tests/
 
 `marks` is a file with a byte for each mutant (mutant_switch.h, mutant_switch.py). `tests.json` gets
-the numbers of the mutants whose places each test evaluates, its seconds, and the numbers of the
-mutants whose places are evaluated before the first test, for instance while modules are imported.
+the numbers of the mutants whose places each test evaluates, its seconds, the names of the tests
+that failed instead, and the numbers of the mutants whose places are evaluated before the first
+test, for instance while modules are imported.
 Places that fixtures of modules evaluate count for the first test after it alone. With `-n` each
 process has files of its own, whose names end with its name.
 """
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 
-_found: dict[str, Any] = {"imported": [], "tests": {}}
+_found: dict[str, Any] = {"imported": [], "failed": [], "tests": {}}
 # This plugin is loaded before tf_embed, which maps the file.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     _shared = pathlib.Path(os.environ["TF_EMBED_MUTANTS_REACHED"])
@@ -51,8 +52,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Notes the marks that a test leaves."""
     begin = time.monotonic()
     yield
-    seconds = time.monotonic() - begin
-    _found["tests"][item.nodeid] = {"reached": _taken(), "seconds": seconds}
+    seconds, reached = time.monotonic() - begin, _taken()
+    if item.nodeid not in _found["failed"]:
+        _found["tests"][item.nodeid] = {"reached": reached, "seconds": seconds}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes the name of a test that fails."""
+    if report.failed and report.nodeid not in _found["failed"]:
+        _found["failed"].append(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:

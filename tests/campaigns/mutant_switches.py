@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -133,22 +134,31 @@ class SwitchedTests:
                 longer alone is left out.
         """
         self.tree, self.bazel, self.budget = tree, bazel, budget
+        self.record = tree / "mutant_cases.json"
         self.invalid: set[int] = set()
         self.tests: list[Test] = []
         self._most = 0
 
-    def build(self, places: Mapping[int, tuple[str, int, int]], sources: Mapping[str, str]) -> None:
+    def build(
+        self,
+        places: Mapping[int, tuple[str, int, int]],
+        sources: Mapping[str, str],
+        recorded: bool = False,
+    ) -> None:
         """Builds the tests and the library.
 
         Args:
             places: By number of the mutant, from 1 on: its file, and the begin and the end of the
                 replaced text.
             sources: The files.
+            recorded: Whether the tree has what an earlier run of the same mutants found.
 
         Raises:
             SystemExit: If the build fails, and not at a mutant.
         """
         self._most = max(places)
+        if recorded:
+            self.invalid = set(json.loads(self.record.read_text())["invalid"])
         shutil.copy2(pathlib.Path(__file__).with_name("mutant_switch.h"), self.tree / SWITCH)
         targets = self._query()
         while True:
@@ -191,27 +201,31 @@ class SwitchedTests:
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return [(f"--gtest_filter={case}",) for case in cases_of(listed)]
 
-    def measure(self, jobs: int) -> list[str]:
-        """Runs each case without a mutant, and keeps those that the budget has room for.
+    def measure(self, jobs: int, recorded: bool = False) -> list[str]:
+        """Runs each case without a mutant, and keeps those that pass within the budget.
 
         Args:
             jobs: The number of cases at a time.
+            recorded: As in `build`.
 
         Returns:
-            The names of those that took longer.
-
-        Raises:
-            SystemExit: If a case fails.
+            The names of the others.
         """
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            statuses = list(pool.map(self._measured, self.tests))
-        for test, status in zip(self.tests, statuses, strict=True):
-            if status not in (0, None):
-                sys.exit(f"{test.name} fails on the code as it is.")
-        pairs = list(zip(self.tests, statuses, strict=True))
-        quick = [test for test, status in pairs if status is not None]
-        self.tests = sorted(quick, key=lambda test: test.seconds)
-        return [test.name for test, status in pairs if status is None]
+        if not recorded:
+            with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+                statuses = pool.map(self._measured, self.tests)
+                passed = [t for t, status in zip(self.tests, statuses, strict=True) if status == 0]
+            cases = {test.name: [test.seconds, sorted(test.reached)] for test in passed}
+            found = {"invalid": sorted(self.invalid), "cases": cases}
+            self.record.write_text(json.dumps(found))
+        found = json.loads(self.record.read_text())["cases"]
+        others = [test.name for test in self.tests if test.name not in found]
+        self.tests = [test for test in self.tests if test.name in found]
+        for test in self.tests:
+            test.seconds, reached = found[test.name]
+            test.reached = frozenset(reached)
+        self.tests.sort(key=lambda test: test.seconds)
+        return others
 
     def _measured(self, test: Test) -> int | None:
         with tempfile.NamedTemporaryFile() as reached:

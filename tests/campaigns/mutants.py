@@ -10,8 +10,8 @@ it evaluates. A mutant of C++ is tried with the C++ tests that evaluate its plac
 quick tests of Python that do. A mutant of Python is tried with the tests of `--tests` that evaluate
 its place. Both take `--budget` seconds at most, so the number of caught mutants is a lower bound. A
 mutant that does not compile is replaced by another one, as is one of equivalent_mutants.toml, which
-no test can tell from the code. The last line has the figures. The exit status is 1 if fewer than
-`--share` were caught, or if the tests fail on the unchanged code.
+no test can tell from the code. Tests that fail on the unchanged code are named and not tried. The
+last line has the figures. The exit status is 1 if fewer than `--share` were caught.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ class Tree:
     def pytest(
         self, arguments: Sequence[str], seconds: float | None, variables: Mapping[str, str]
     ) -> int:
-        """Runs tests of Python until one fails, or until they have taken too long."""
-        command = [self.python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
+        """Runs tests of Python, until they have taken too long."""
+        command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         return self.run(*command, seconds=seconds, **variables).returncode
 
 
@@ -333,9 +333,9 @@ class Campaign:
         budget = self.arguments.budget
         tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel, budget)
         places = {number: (one.path, one.begin, one.end) for number, one in by_number.items()}
-        tests.build(places, self.sources)
-        slow = tests.measure(self.arguments.jobs)
-        print(f"{len(tests.tests)} C++ cases; these take too long: {' '.join(slow)}", flush=True)
+        tests.build(places, self.sources, self.arguments.recorded)
+        others = tests.measure(self.arguments.jobs, self.arguments.recorded)
+        print(f"{len(tests.tests)} C++ cases; not tried, slow or failed: {others}", flush=True)
         python_tests = self.marked_tests(max(by_number), ["tests/python"], ["-m", QUICK])
 
         def try_mutant(number: int) -> tuple[str, str]:
@@ -351,9 +351,14 @@ class Campaign:
         self, most: int, tests: Sequence[str], options: Sequence[str]
     ) -> python_switches.MarkedTests:
         """Tests of Python that say which places they evaluate."""
-        return python_switches.MarkedTests(
-            self.tree.folder, self.tree.pytest, most, self.arguments.budget, tests, options
+        marked = python_switches.MarkedTests(
+            *(self.tree.folder, self.tree.pytest, most, self.arguments.budget, tests, options),
+            recorded=self.arguments.recorded,
         )
+        print(
+            f"{len(marked.found)} tests of Python; not tried, failed: {marked.failed}", flush=True
+        )
+        return marked
 
     def try_all(
         self,
@@ -386,6 +391,11 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests of a mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
     parser.add_argument("--tree", default=str(ROOT / "build" / "mutants" / "tree"))
+    parser.add_argument(
+        "--recorded",
+        action="store_true",
+        help="take the times and the marks of all tests from an earlier run with these arguments",
+    )
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)

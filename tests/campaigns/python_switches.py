@@ -97,6 +97,7 @@ class MarkedTests:
         found: By the name of a test, the numbers of the mutants whose places it evaluates, and its
             seconds without a mutant.
         imported: The numbers of the mutants whose places are evaluated before the first test.
+        failed: The names of the tests that fail without a mutant, so that none is tried with them.
     """
 
     def __init__(
@@ -107,8 +108,9 @@ class MarkedTests:
         budget: float,
         tests: Sequence[str],
         options: Sequence[str] = (),
+        recorded: bool = False,
     ) -> None:
-        """Runs all of them.
+        """Runs all of them, unless that was done before.
 
         Args:
             folder: The tree.
@@ -118,28 +120,33 @@ class MarkedTests:
             budget: The seconds that the tests of a mutant may take together.
             tests: Folders or files.
             options: Arguments of pytest, for instance `-m` and marks, or `-n` and processes.
+            recorded: Whether the tree has what an earlier run of the same mutants found.
 
         Raises:
-            SystemExit: If one fails.
+            SystemExit: If they can't be run.
         """
         self._run, self._budget = run, budget
         marks, results = folder / "mutant_marks.bin", folder / "mutant_tests.json"
-        for old in folder.glob("mutant_tests.json*"):
-            old.unlink()
-        marks.write_bytes(bytes(most + 1))
-        variables = {
-            "TF_EMBED_MUTANTS_REACHED": str(marks),
-            "TF_EMBED_MUTANTS_TESTS": str(results),
-            "PYTHONPATH": f"{folder}{os.pathsep}{pathlib.Path(__file__).parent}",
-        }
-        if run(["-p", "mutant_marks", *options, *tests], None, variables):
-            sys.exit(f"Tests in {', '.join(tests)} fail on the code as it is.")
+        if not recorded:
+            for old in folder.glob("mutant_tests.json*"):
+                old.unlink()
+            marks.write_bytes(bytes(most + 1))
+            variables = {
+                "TF_EMBED_MUTANTS_REACHED": str(marks),
+                "TF_EMBED_MUTANTS_TESTS": str(results),
+                "PYTHONPATH": f"{folder}{os.pathsep}{pathlib.Path(__file__).parent}",
+            }
+            # 1: some have failed.
+            if run(["-p", "mutant_marks", *options, *tests], None, variables) not in (0, 1):
+                sys.exit(f"Tests in {', '.join(tests)} can't be run.")
         self.found: dict[str, dict[str, Any]] = {}
         self.imported: set[int] = set()
+        self.failed: set[str] = set()
         for file in folder.glob("mutant_tests.json*"):
             said = json.loads(file.read_text())
             self.found |= said["tests"]
             self.imported |= set(said["imported"])
+            self.failed |= set(said["failed"])
 
     def chosen(self, number: int, near: Sequence[str] = ()) -> list[str]:
         """The names of the tests that a mutant is tried with, in their order.
@@ -167,4 +174,5 @@ class MarkedTests:
     def catch(self, number: int, near: Sequence[str] = ()) -> bool:
         """Whether a test fails with a mutant, or takes too long."""
         names, seconds = self.chosen(number, near), 60 + 5 * self._budget
-        return bool(names and self._run(names, seconds, {"TF_EMBED_MUTANT": str(number)}))
+        variables = {"TF_EMBED_MUTANT": str(number)}
+        return bool(names and self._run(["-x", *names], seconds, variables))

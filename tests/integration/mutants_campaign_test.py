@@ -290,6 +290,10 @@ def test_two():
 
 def test_none():
     pass
+
+def test_failed():
+    mark(2)
+    assert "TF_EMBED_MUTANTS_REACHED" not in os.environ
 """
 
 
@@ -316,8 +320,14 @@ class ChoiceTest(parameterized.TestCase):
         path.write_text(TESTS_OF_MARKS)
         tree = object.__new__(mutants.Tree)
         tree.folder, tree.python, tree.environment = folder, sys.executable, dict(os.environ)
-        tests = python_switches.MarkedTests(folder, tree.pytest, 4, 60.0, ["near"], options)
+        arguments = (folder, tree.pytest, 4, 60.0, ["near"], options)
+        tests = python_switches.MarkedTests(*arguments)
         one, two, none = (f"near/marks_test.py::test_{name}" for name in ("one", "two", "none"))
+        self.assertEqual(tests.failed, {"near/marks_test.py::test_failed"})
+        again = python_switches.MarkedTests(*arguments, recorded=True)
+        self.assertEqual(again.found, tests.found)
+        with self.assertRaisesRegex(SystemExit, "Tests in far can't be run"):
+            python_switches.MarkedTests(folder, tree.pytest, 4, 60.0, ["far"])
         self.assertEqual(tests.chosen(1), [one])
         self.assertEqual(tests.chosen(2), [two])
         self.assertEqual(tests.chosen(3), [one])
