@@ -20,6 +20,7 @@ import argparse
 import ast
 import concurrent.futures
 import dataclasses
+import json
 import os
 import pathlib
 import random
@@ -285,12 +286,17 @@ class Campaign:
 
     Attributes:
         counts: The number of mutants by outcome.
+        outcomes: The outcome and the test of each mutant that was tried, by its number.
     """
 
     def __init__(self, arguments: argparse.Namespace, sources: dict[str, str]) -> None:
         self.arguments, self.sources = arguments, sources
         self.counts = {"caught": 0, "survived": 0, "invalid": 0}
         self.tree = Tree(pathlib.Path(arguments.tree))
+        self.record = self.tree.folder / "mutant_outcomes.json"
+        self.outcomes: dict[str, tuple[str, str]] = {}
+        if arguments.recorded and self.record.exists():
+            self.outcomes = json.loads(self.record.read_text())
 
     @property
     def tried(self) -> int:
@@ -318,7 +324,7 @@ class Campaign:
         def try_mutant(number: int) -> tuple[str, str]:
             path = pathlib.PurePath(by_number[number].path)
             room = f"tests/python/{path.parts[1]}/"
-            near = [f"{room}{path.stem}_test.py", room]
+            near = [f"{room}{path.stem}_test.py", f"tests/distributed/{path.stem}_test.py", room]
             names = tests.chosen(number, near)
             if tests.catch(number, near):
                 return "caught", f"{len(names)} tests of Python"
@@ -367,9 +373,16 @@ class Campaign:
         until: int | None = None,
     ) -> None:
         """Tries mutants, some at a time, until so many were tried."""
+
+        def try_unless_caught(number: int) -> tuple[str, str]:
+            outcome, test = self.outcomes.get(str(number), ("", ""))
+            return (outcome, test) if outcome == "caught" else try_mutant(number)
+
         with concurrent.futures.ThreadPoolExecutor(self.arguments.jobs) as pool:
-            trials = [pool.submit(try_mutant, number) for number in by_number]
+            trials = [pool.submit(try_unless_caught, number) for number in by_number]
             for number, trial in zip(by_number, trials, strict=True):
+                self.outcomes[str(number)] = trial.result()
+                self.record.write_text(json.dumps(self.outcomes))
                 self.report(by_number[number], *trial.result())
                 if until is not None and self.tried >= until:
                     pool.shutdown(cancel_futures=True)
@@ -394,7 +407,8 @@ def main() -> None:
     parser.add_argument(
         "--recorded",
         action="store_true",
-        help="take the times and the marks of all tests from an earlier run with these arguments",
+        help="go on with a run of the same arguments: with its times and marks of all tests, and "
+        "without the mutants that it caught",
     )
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()

@@ -94,8 +94,8 @@ class MarkedTests:
     """Tests of Python, and the places of mutants that each evaluates.
 
     Attributes:
-        found: By the name of a test, the numbers of the mutants whose places it evaluates, and its
-            seconds without a mutant.
+        found: By the name of a test or of a whole file, the numbers of the mutants whose places it
+            evaluates, and its seconds without a mutant.
         imported: The numbers of the mutants whose places are evaluated before the first test.
         failed: The names of the tests that fail without a mutant, so that none is tried with them.
     """
@@ -108,6 +108,7 @@ class MarkedTests:
         budget: float,
         tests: Sequence[str],
         options: Sequence[str] = (),
+        whole: str = "",
         recorded: bool = False,
     ) -> None:
         """Runs all of them, unless that was done before.
@@ -120,6 +121,9 @@ class MarkedTests:
             budget: The seconds that the tests of a mutant may take together.
             tests: Folders or files.
             options: Arguments of pytest, for instance `-m` and marks, or `-n` and processes.
+            whole: The beginning of the names of files that are tried as one test each, because
+                their tests share a run of programs; none if empty. Of them, those in which a test
+                has failed are not tried.
             recorded: Whether the tree has what an earlier run of the same mutants found.
 
         Raises:
@@ -147,6 +151,13 @@ class MarkedTests:
             self.found |= said["tests"]
             self.imported |= set(said["imported"])
             self.failed |= set(said["failed"])
+        for name in [one for one in self.found if whole and one.startswith(whole)]:
+            test, path = self.found.pop(name), name.partition("::")[0]
+            if any(one.startswith(f"{path}::") for one in self.failed):
+                continue
+            file = self.found.setdefault(path, {"reached": [], "seconds": 0.0})
+            file["reached"] += test["reached"]
+            file["seconds"] += test["seconds"]
 
     def chosen(self, number: int, near: Sequence[str] = ()) -> list[str]:
         """The names of the tests that a mutant is tried with, in their order.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pathlib
 import shutil
@@ -326,6 +327,13 @@ class ChoiceTest(parameterized.TestCase):
         self.assertEqual(tests.failed, {"near/marks_test.py::test_failed"})
         again = python_switches.MarkedTests(*arguments, recorded=True)
         self.assertEqual(again.found, tests.found)
+        whole = python_switches.MarkedTests(*arguments, whole="near/", recorded=True)
+        self.assertEqual(whole.found, {}, "one of its tests fails")
+        for file in folder.glob("mutant_tests.json*"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"failed": []}))
+        whole = python_switches.MarkedTests(*arguments, whole="near/", recorded=True)
+        self.assertEqual(list(whole.found), ["near/marks_test.py"])
+        self.assertCountEqual(whole.found["near/marks_test.py"]["reached"], [1, 2, 3])
         with self.assertRaisesRegex(SystemExit, "Tests in far can't be run"):
             python_switches.MarkedTests(folder, tree.pytest, 4, 60.0, ["far"])
         self.assertEqual(tests.chosen(1), [one])
