@@ -78,6 +78,8 @@ def verbs(strategy: Any) -> Any:
     found["stats"] = there.stats()["rows"] == int(here.size())
     there.upsert(tf.range(2000, dtype=tf.int64), tf.ones([2000, DIM]))
     found["bound"] = [int(there.size()), int(there.drain_evicted()[0].shape[0]) > 0]
+    size = there.size()
+    found["trigger"] = [int(there.restrict(size - 9, trigger=size - i)) for i in range(2)]
     found["restrict"] = [int(there.restrict(100)), int(there.size())]
     there.clear()
     found["clear"] = int(there.size())

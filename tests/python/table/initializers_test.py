@@ -508,11 +508,14 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(initializer.seed, seed)
         self.assertGreater(rows_of(initializer).std(), 0.0)
 
-    def test_a_seed_is_that_of_keras_generator_in_64_bits(self):
-        made = [keras.random.SeedGenerator(5) for _ in range(2)]
-        high, low = (int(half) for half in np.asarray(made[0].next()))
-        seed = with_own_seed(keras.initializers.RandomNormal(seed=made[1])).seed
-        self.assertEqual(seed, (high % 2**31) * 2**32 + low % 2**32)
+    @parameterized.parameters(5, 2**31 + 7)
+    def test_a_seed_is_that_of_keras_generator_in_64_bits(self, seed):
+        made = [keras.random.SeedGenerator(seed) for _ in range(2)]
+        for _ in range(3):
+            high, low = (int(half) for half in np.asarray(made[0].next()))
+            drawn = with_own_seed(keras.initializers.RandomNormal(seed=made[1])).seed
+            self.assertEqual(drawn, (high % 2**31) * 2**32 + low % 2**32)
+        self.assertGreater(low, 0)
 
     def test_the_global_seed_of_tensorflow_is_the_high_half_of_a_seed(self):
         tf.random.set_seed(3)

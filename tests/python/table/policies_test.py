@@ -281,6 +281,23 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
         upsert(v, [1, 4])
         self.assertEqual(keys_of(v), [1, 3, 4])
 
+    def test_reads_that_are_not_of_training_are_no_use_of_a_row(self):
+        v = variable(TablePolicy(9, "lfu"))
+        wrapped = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1, use_ema=True))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf_embed.embedding_lookup(v, [1, 2], training=True))
+        wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+        upsert(v, [3])  # which has no slots yet
+        before = {name: one.numpy() for name, one in v.row_statistics([1, 2, 3]).items()}
+        for slot in v.get_slot_variables(wrapped):
+            slot.lookup([1, 2, 3])
+        v.lookup([1, 2, 3])
+        after = v.row_statistics([1, 2, 3])
+        for name, statistic in before.items():
+            self.assertAllEqual(after[name], statistic, name)
+        v.lookup([1], training=True)
+        self.assertGreater(int(v.row_statistics([1])["count"][0]), before["count"][0])
+
     def test_an_evicted_key_comes_back_with_its_initial_row_and_fresh_slots(self):
         v = variable(TablePolicy(2), initializer=0.5)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(1.0))
