@@ -242,6 +242,20 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             run(tf.constant(gradients, dtype), tf.constant(ids))
         self.assertAllClose(dense, dense_adam(rows, steps, **OPTIONS[options]), **CLOSE)
 
+    @parameterized.parameters(0, 1, 40)
+    def test_the_last_step_is_exact_beyond_2_to_the_24th(self, missed):
+        results = []
+        # In all three alpha is the learning rate.
+        for begin in (10**6, 2**24 - 1, 2**30 + 2**24 + 1):
+            dense, optimizer = keras.Variable(np.ones([2, 1], np.float32)), SmartDecayAdam(0.05)
+            optimizer.build([dense])
+            for step in (begin, begin + 1 + missed):
+                optimizer.iterations.assign(step - 1)
+                optimizer.apply([tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0]))], [dense])
+            results.append(dense.numpy())
+        self.assertAllEqual(results[0], results[1])
+        self.assertAllEqual(results[0], results[2])
+
     def test_a_dense_gradient_makes_a_step_of_adam(self):
         rng = np.random.default_rng(SEED)
         shapes = [(ROWS, DIM), (3,), (), (2, 3, 4)]
