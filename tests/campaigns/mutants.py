@@ -76,9 +76,11 @@ CC_TOKEN = re.compile(
 # Lines that are no code, whose change does not affect its meaning, or that are evaluated by the
 # compiler, so that a switch has no effect.
 CC_SKIPPED = re.compile(
-    r"^\s*(//|#|static_assert|template|using|namespace|case|enum|\*)|_Pragma|prefetch|alignas"
-    r"|\bconstexpr\b|\) (const )?(override )?= 0;"
+    r"^\s*(//|#|static_assert|template|using|namespace|case|enum|struct|class|\*)|_Pragma|prefetch"
+    r"|alignas|\bconstexpr\b|\) (const )?(override )?= 0;|^\s*k[A-Z]\w* = \d+,|\w\[\d+\] = {"
 )
+# The first line of a function that the compiler may evaluate.
+CC_CONSTEXPR = re.compile(r"(inline )?constexpr .*\{$")
 PYTHON_OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
     ast.LtE: "<",
@@ -136,11 +138,16 @@ class Mutant:
 def mutants_of_cc(path: str, source: str) -> Iterator[Mutant]:
     """All mutants of a C++ file."""
     offset = 0
+    is_constexpr = False
     for line in source.splitlines(keepends=True):
         code = line.split(" //")[0]
         # Nothing in a literal.
         code = re.sub(r'"(?:\\.|[^"\\])*"', lambda found: "~" * len(found[0]), code)
-        if not CC_SKIPPED.search(line):
+        if CC_CONSTEXPR.match(line):
+            is_constexpr = True
+        elif line.startswith("}"):
+            is_constexpr = False
+        if not is_constexpr and not CC_SKIPPED.search(line):
             for found in CC_TOKEN.finditer(code):
                 text = OPERATORS.get(found[0]) or str(int(found[0]) + 1)
                 yield Mutant(path, offset + found.start(), offset + found.end(), text)

@@ -30,6 +30,14 @@ int Least(const std::vector<int>& v) {  // 1 < 2
   if (v.size() < 2 && v[0] == 3) return f("1 < 2", true);
   return a + 1;
 }
+constexpr int Table(int size) {
+  return size + 2;
+}
+enum class Kind {
+  kFirst = 4,
+};
+const double a[2] = {0.5, 1.5};
+struct B : A<false> {
 """
 # It prints each value that a mutant changes.
 PROGRAM = """#include <cstdint>
