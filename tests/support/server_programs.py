@@ -79,7 +79,7 @@ def verbs(strategy: Any) -> Any:
     there.upsert(tf.range(2000, dtype=tf.int64), tf.ones([2000, DIM]))
     found["bound"] = [int(there.size()), int(there.drain_evicted()[0].shape[0]) > 0]
     size = there.size()
-    found["trigger"] = [int(there.restrict(size - 9, trigger=size - i)) for i in range(2)]
+    found["trigger"] = [int(there.table.restrict(size - 9, "lru", size - i)) for i in range(2)]
     found["restrict"] = [int(there.restrict(100)), int(there.size())]
     there.clear()
     found["clear"] = int(there.size())
