@@ -321,19 +321,23 @@ class Campaign:
             return
         switch = self.tree.folder / python_switches.SWITCH
         shutil.copy2(pathlib.Path(__file__).with_name("mutant_switch.py"), switch)
-        for path in {one.path for one in by_number.values()}:
+        paths = sorted({one.path for one in by_number.values()})
+        called = {path: number for number, path in enumerate(paths, max(by_number) + 1)}
+        for path in paths:
             source = self.sources[path]
             made = {i: one.made(source) for i, one in by_number.items() if one.path == path}
-            (self.tree.folder / path).write_text(python_switches.with_switches(source, made))
+            text = python_switches.with_switches(source, made, called[path])
+            (self.tree.folder / path).write_text(text)
         options = ["-m", "not slow", "-n", str(self.arguments.jobs), "--dist", "worksteal"]
-        tests = self.marked_tests(max(by_number), self.arguments.tests.split(","), options)
+        tests = self.marked_tests(max(called.values()), self.arguments.tests.split(","), options)
 
         def try_mutant(number: int) -> tuple[str, str]:
             path = pathlib.PurePath(by_number[number].path)
             room = f"tests/python/{path.parts[1]}/"
             near = [f"{room}{path.stem}_test.py", f"tests/distributed/{path.stem}_test.py", room]
-            names = tests.chosen(number, near)
-            if tests.catch(number, near):
+            places = number, called[by_number[number].path], near
+            names = tests.chosen(*places)
+            if tests.catch(*places):
                 return "caught", f"{len(names)} tests of Python"
             return "survived", f"{len(names)} tests" if names else "no test evaluates it"
 

@@ -8,6 +8,7 @@ tests run once without any, and tell which places they evaluate. A mutant is tri
 from __future__ import annotations
 
 import ast
+import collections
 import json
 import os
 import pathlib
@@ -62,26 +63,35 @@ def difference(one: ast.AST, other: ast.AST) -> Place:
             found = tuple(place)
 
 
-def with_switches(source: str, changed: Mapping[int, str]) -> str:
+def _plain(number: int) -> ast.Call:
+    """The call that says whether a place stays as it is."""
+    return ast.Call(ast.Name("_plain_mutant", ast.Load()), [ast.Constant(number)], [])
+
+
+def with_switches(source: str, changed: Mapping[int, str], called: int) -> str:
     """A file of Python with mutants behind switches.
 
     Args:
         source: The file.
         changed: By number of the mutant, the file with its change.
+        called: The number of a place that is evaluated whenever a function of the file is called.
     """
     tree = ast.parse(source)
     others = {number: ast.parse(text) for number, text in changed.items()}
     places = {number: difference(tree, other) for number, other in others.items()}
     # Inner expressions first, so that those around them have their switches.
     for number, place in sorted(places.items(), key=lambda one: -len(one[1])):
-        called = ast.Call(ast.Name("_plain_mutant", ast.Load()), [ast.Constant(number)], [])
-        switched = ast.IfExp(called, _at(tree, place), _at(others[number], place))
+        switched = ast.IfExp(_plain(number), _at(tree, place), _at(others[number], place))
         field, index = place[-1]
         holder = _at(tree, place[:-1])
         if index is None:
             setattr(holder, field, switched)
         else:
             getattr(holder, field)[index] = switched
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            first = 1 if ast.get_docstring(node) is not None else 0
+            node.body.insert(first, ast.Expr(_plain(called)))
     # After the docstring and the imports from __future__.
     first = 1 if ast.get_docstring(tree) is not None else 0
     while isinstance(tree.body[first], ast.ImportFrom) and tree.body[first].module == "__future__":
@@ -159,31 +169,36 @@ class MarkedTests:
             file["reached"] += test["reached"]
             file["seconds"] += test["seconds"]
 
-    def chosen(self, number: int, near: Sequence[str] = ()) -> list[str]:
+    def chosen(self, number: int, called: int = 0, near: Sequence[str] = ()) -> list[str]:
         """The names of the tests that a mutant is tried with, in their order.
+
+        Of each class of tests the quickest one comes first, and then the next one of each, because
+        the tests of a class resemble each other.
 
         Args:
             number: Its number.
-            near: The beginnings of the names of the tests that come first; these are tried too if
-                its place is evaluated before the first test.
+            called: The number of the calls of its file. The tests that make any are tried with a
+                mutant whose place is evaluated before the first test.
+            near: The beginnings of the names of the tests that come before all others.
         """
 
-        def rank(name: str) -> tuple[int, float]:
+        def seconds(name: str) -> float:
+            return float(self.found[name]["seconds"])
+
+        reached = called if number in self.imported else number
+        names = [name for name, one in self.found.items() if reached in one["reached"]]
+        turns: collections.Counter[str] = collections.Counter()
+        ranks: dict[str, tuple[int, int, float]] = {}
+        for name in sorted(names, key=seconds):
             distance = next((i for i, one in enumerate(near) if name.startswith(one)), len(near))
-            return distance, self.found[name]["seconds"]
+            kind = name.rpartition("::")[0] or name
+            ranks[name] = distance, turns[kind], seconds(name)
+            turns[kind] += 1
+        names.sort(key=lambda name: ranks[name])
+        return mutant_switches.fitting(names, seconds, self._budget)
 
-        names = [
-            name
-            for name, one in self.found.items()
-            if number in one["reached"] or (number in self.imported and rank(name)[0] < len(near))
-        ]
-        names.sort(key=rank)
-        return mutant_switches.fitting(
-            names, lambda name: self.found[name]["seconds"], self._budget
-        )
-
-    def catch(self, number: int, near: Sequence[str] = ()) -> bool:
+    def catch(self, number: int, called: int = 0, near: Sequence[str] = ()) -> bool:
         """Whether a test fails with a mutant, or takes too long."""
-        names, seconds = self.chosen(number, near), 60 + 5 * self._budget
+        names, seconds = self.chosen(number, called, near), 60 + 5 * self._budget
         variables = {"TF_EMBED_MUTANT": str(number)}
         return bool(names and self._run(["-x", *names], seconds, variables))

@@ -196,7 +196,8 @@ class PythonSwitchesTest(absltest.TestCase):
         super().setUp()
         self.mutants = dict(enumerate(mutants.mutants_of("x.py", VALUES), 1))
         made = {number: one.made(VALUES) for number, one in self.mutants.items()}
-        self.text = python_switches.with_switches(VALUES, made)
+        self.calls = len(self.mutants) + 1
+        self.text = python_switches.with_switches(VALUES, made, self.calls)
         self.enterContext(mock.patch.dict(sys.modules, {"tf_embed.mutant_switch": mutant_switch}))
 
     def _values(self, text, chosen=0):
@@ -221,13 +222,16 @@ class PythonSwitchesTest(absltest.TestCase):
         self.assertEqual(set(mutants.PYTHON_OPERATORS.values()) - seen, set())
 
     def test_reached(self):
-        marks = bytearray(len(self.mutants) + 1)
+        marks = bytearray(self.calls + 1)
         with mock.patch.object(mutant_switch, "_reached", marks):
             exec(self.text, module := {})
             # The default of an argument and the sign of a class.
             self.assertEqual(sum(marks), 2)
+            self.assertEqual(marks[self.calls], 0)
+            module["added"](1)
+            self.assertEqual(marks[self.calls], 1)
             module["values"]([5, 6, 7])
-        self.assertEqual(list(marks), [0] + [1] * len(self.mutants))
+        self.assertEqual(list(marks), [0] + [1] * self.calls)
 
     def test_smallest_expression(self):
         def text(source, other):
@@ -319,6 +323,15 @@ class ChoiceTest(parameterized.TestCase):
         self.assertEqual(mutant_switches.fitting([4, 1], float, 3), [4])
         self.assertEqual(mutant_switches.fitting([], float, 3), [])
 
+    def test_the_quickest_of_each_class_come_first(self):
+        tests = object.__new__(python_switches.MarkedTests)
+        seconds = {"a::A::p": 1.0, "a::A::q": 2.0, "a::B::r": 3.0, "b::C::s": 4.0, "b::C::t": 0.5}
+        tests.found = {name: {"reached": [1], "seconds": one} for name, one in seconds.items()}
+        tests.imported, tests._budget = set(), 60.0
+        order = ["b::C::t", "a::A::p", "a::B::r", "a::A::q", "b::C::s"]
+        self.assertEqual(tests.chosen(1), order)
+        self.assertEqual(tests.chosen(1, near=["a::"])[:3], ["a::A::p", "a::B::r", "a::A::q"])
+
     @parameterized.parameters([[]], [["-n", "2"]])
     def test_python_tests_that_evaluate_a_place(self, options):
         temporary = tempfile.TemporaryDirectory()
@@ -331,7 +344,7 @@ class ChoiceTest(parameterized.TestCase):
         tree.folder, tree.python, tree.environment = folder, sys.executable, dict(os.environ)
         arguments = (folder, tree.pytest, 4, 60.0, ["near"], options)
         tests = python_switches.MarkedTests(*arguments)
-        one, two, none = (f"near/marks_test.py::test_{name}" for name in ("one", "two", "none"))
+        one, two = (f"near/marks_test.py::test_{name}" for name in ("one", "two"))
         self.assertEqual(tests.failed, {"near/marks_test.py::test_failed"})
         again = python_switches.MarkedTests(*arguments, recorded=True)
         self.assertEqual(again.found, tests.found)
@@ -351,8 +364,8 @@ class ChoiceTest(parameterized.TestCase):
         # It is evaluated by an import.
         self.assertEqual(tests.imported, {4})
         self.assertEqual(tests.chosen(4), [])
-        self.assertCountEqual(tests.chosen(4, ["far/", "near/"]), [one, two, none])
-        self.assertEqual(tests.chosen(2, ["near/"]), [two])
+        self.assertEqual(tests.chosen(4, called=2), [two])
+        self.assertEqual(tests.chosen(2, called=1, near=["near/"]), [two])
         self.assertFalse(tests.catch(1))  # it passes, without a library
         caught = "assert os.environ.get('TF_EMBED_MUTANT') != '2'"
         path.write_text(TESTS_OF_MARKS.replace("mark(2)", caught))

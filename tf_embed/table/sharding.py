@@ -93,5 +93,5 @@ def owners(
     )
     shards = validation.with_dependencies(shards, same)
     # The table refuses a shard that there is not, by its number. One that int32 can't hold would
-    # come to it as another; every such number is as wrong as the largest.
-    return tf.cast(tf.clip_by_value(shards, -1, tf.int32.max), tf.int32)
+    # come to it as another; every such number is as wrong as the nearest that it can.
+    return tf.cast(tf.clip_by_value(shards, tf.int32.min, tf.int32.max), tf.int32)

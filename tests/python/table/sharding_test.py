@@ -81,7 +81,19 @@ class PartitionTest(tf.test.TestCase, parameterized.TestCase):
             "beyond_int32",
             lambda k, n: tf.fill(tf.shape(k), tf.constant(2**32, tf.int64)),
             tf.errors.InvalidArgumentError,
-            r"a shard in \[0, 2\).",
+            rf"a shard in \[0, 2\). Received: {2**31 - 1} for key 1",
+        ),
+        (
+            "below_int32",
+            lambda k, n: tf.fill(tf.shape(k), tf.constant(-(2**40), tf.int64)),
+            tf.errors.InvalidArgumentError,
+            rf"a shard in \[0, 2\). Received: -{2**31} for key 1",
+        ),
+        (
+            "negative",
+            lambda k, n: tf.fill(tf.shape(k), tf.constant(-7, tf.int64)),
+            tf.errors.InvalidArgumentError,
+            r"a shard in \[0, 2\). Received: -7 for key 1",
         ),
     )
     def test_a_partitioner_that_gives_no_shards_is_refused(self, partitioner, error, message):

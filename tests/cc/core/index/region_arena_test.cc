@@ -89,6 +89,20 @@ TEST_F(RegionArenaTest, GrowthInTurnWastesLittle) {
   EXPECT_LE(allocator.live_blocks(), 1u) << "the open region";
 }
 
+TEST_F(RegionArenaTest, ARegionHasTheBlockThatItIsOpenedFor) {
+  while (bytes_out < (64u << 20)) Take(64 * 2000);
+  size_t regions = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const size_t before = allocator.live_blocks();
+    Take(64 * 2000);
+    ASSERT_LE(allocator.live_blocks(), before + 1);
+    regions += allocator.live_blocks() - before;
+  }
+  EXPECT_GT(regions, 0u);
+  EXPECT_LT(regions, 100u);
+  GiveAllBack();
+}
+
 TEST_F(RegionArenaTest, WithoutMemoryGivesNoBlockAndGoesOnLater) {
   for (int i = 0; i < 200; ++i) {
     allocator.FailAfter(0, true);

@@ -117,6 +117,21 @@ TEST(TableLoops, RowRulesTrainRowsOfZeros) {
   }
 }
 
+// Neither a gradient nor decay: the norm that the step is divided by is 0.
+TEST(TableLoops, LarsLeavesRowsWithoutAGradientAlone) {
+  constexpr size_t kDim = 6;
+  LarsRule::Hyper hyper{};
+  hyper.momentum = 0.9;
+  hyper.eta = 0.001;
+  const Rule rule = Rule::Of<LarsRule>(kDim, hyper, 0.05);
+  const RuleConstants<float> constants(rule);
+  const std::vector<float> gradient(kDim, 0.0f), ones(kDim, 1.0f);
+  std::vector<float> weights = ones, slots(rule.slots.slots_per_row());
+  LoopsOf(BestInstructionSet())
+      .StepOf<float>(rule)(constants, kDim, gradient.data(), weights.data(), slots.data());
+  EXPECT_EQ(ones, weights);
+}
+
 TEST(TableLoops, PassesAreTheSameBitsAndAreDueAtTheirSteps) {
   Random random(4);
   for (const size_t dim : kDims) {

@@ -368,6 +368,25 @@ TYPED_TEST(StochasticRounding, PassesRoundByNoiseOfTheirOwn) {
   ExpectSameBits(run(ExecContext::Serial()), run(Threads(3)), "weights");
 }
 
+TEST(StochasticRoundingOfKeys, IsThatOfEarlierVersions) {
+  RowInitializer initializer;
+  initializer.seed = 8;
+  initializer.table_id = 9;
+  const auto of_64_keys = [&](int64_t step, RoundingNoise::Of of) {
+    uint64_t up = 0;
+    for (int64_t key = 0; key < 64; ++key) {
+      const float weights[3] = {0.0f, 0.0f, 1.0f + 0x1p-11f};  // half of the way to a neighbour
+      Half rounded[3];
+      RoundingNoise(initializer, step, of).Round(key - 32, weights, 3, rounded);
+      up = 2 * up + (rounded[2].ToFloat() > 1.0f ? 1 : 0);
+    }
+    return up;
+  };
+  EXPECT_EQ(0x86d047a804359b4bu, of_64_keys(4, RoundingNoise::Of::kStep));
+  EXPECT_EQ(0xc76bb693fff3e792u, of_64_keys(4, RoundingNoise::Of::kPass));
+  EXPECT_EQ(0xb3434fd7022b7d0bu, of_64_keys(5, RoundingNoise::Of::kStep));
+}
+
 TEST(StochasticRoundingOfWideWeights, ChangesNothing) {
   constexpr size_t kDim = 5;
   const Batch all(KeysFrom(0, 100));
