@@ -40,7 +40,7 @@ struct BagOwners {
   size_t rank;            // this worker, to which nothing needs to be sent
   const int32_t* owners;  // of each key; null: by the rule
   OwnerRule rule;
-  bool unsigned_keys = false;
+  bool unsigned_keys;
 };
 
 // The way to ask for the bags of each table.

@@ -95,7 +95,7 @@ BagJoin JoinOf(const BagSplit& split, const Batch& batch, const float* weights, 
 }
 
 Status Split(const Batch& batch, AskBy ask_by, size_t rank, BagSplit* split) {
-  const BagOwners owners{kWorkers, rank, nullptr, OwnerRule::kHash};
+  const BagOwners owners{kWorkers, rank, nullptr, OwnerRule::kHash, false};
   return split->Build(ExecContext::Serial(), batch.view(), owners, ask_by, batch.costs());
 }
 
@@ -216,7 +216,7 @@ TEST(BagSplit, TellsWhereEachKeyInABagComesFrom) {
 TEST(BagSplit, RefusesAnOwnerThatIsNone) {
   const Batch batch(50);
   const std::vector<int32_t> chosen(batch.keys.size(), 3);
-  const BagOwners owners{kWorkers, 0, chosen.data(), OwnerRule::kHash};
+  const BagOwners owners{kWorkers, 0, chosen.data(), OwnerRule::kHash, false};
   BagSplit split;
   EXPECT_FALSE(
       split.Build(ExecContext::Serial(), batch.view(), owners, AskBy::kLess, batch.costs()).ok());
