@@ -151,7 +151,7 @@ class SwitchedTests:
             places: By number of the mutant, from 1 on: its file, and the begin and the end of the
                 replaced text.
             sources: The files.
-            recorded: Whether the tree has what an earlier run of the same mutants found.
+            recorded: Whether the tree has the results of an earlier run of the same mutants.
 
         Raises:
             SystemExit: If the build fails, and not at a mutant.

@@ -134,7 +134,7 @@ class MarkedTests:
             whole: The beginning of the names of files that are tried as one test each, because
                 their tests share a run of programs; none if empty. Of them, those in which a test
                 has failed are not tried.
-            recorded: Whether the tree has what an earlier run of the same mutants found.
+            recorded: Whether the tree has the results of an earlier run of the same mutants.
 
         Raises:
             SystemExit: If they can't be run.

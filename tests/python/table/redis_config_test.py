@@ -19,7 +19,7 @@ SECRET = {"TF_EMBED_TEST_SECRET": "sesame"}
 
 
 def settings(**arguments: object) -> dict[str, str]:
-    """What the op that makes a table named `items` is told."""
+    """The settings that the op which makes the table `items` gets."""
     lines = tf_embed.RedisServer(**arguments).settings("items")
     return dict(line.split("=", 1) for line in lines.splitlines())
 
