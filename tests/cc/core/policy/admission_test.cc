@@ -188,7 +188,9 @@ TEST(Admission, WhatOwnersCountedIsMerged) {
         bool admitted;
         all->Peek(&number, 1, &admitted);
         const bool expected = times[key] == 3;
-        if (exact) ASSERT_EQ(expected, admitted) << key;
+        if (exact) {
+          ASSERT_EQ(expected, admitted) << key;
+        }
         ASSERT_TRUE(admitted || !expected) << "late";
         early += admitted != expected ? 1 : 0;
       }
@@ -202,6 +204,18 @@ TEST(Admission, WhatOwnersCountedIsMerged) {
       }
       EXPECT_EQ(expected_keys, std::set<int64_t>(keys.begin(), keys.end()));
     }
+  }
+}
+
+TEST(Admission, EachCellOfAFilterIsMerged) {
+  for (int64_t key = 0; key < 64; ++key) {  // of filters of two cells
+    const auto make = [] { return Admission::NewBloom(HostAllocator(), 2, 0.99, 2); };
+    const auto all = make(), owner = make();
+    CountOne(owner.get(), key);
+    ASSERT_TRUE(all->Merge(*owner).ok());
+    bool admitted;
+    all->Peek(&key, 1, &admitted);
+    EXPECT_TRUE(admitted) << key;
   }
 }
 
