@@ -74,7 +74,7 @@ class SplitBagsOp final : public TableBatchOp {
     }
     const bool has_owners = owners->NumElements() != 0;
     const BagOwners rules{static_cast<size_t>(num_workers_), static_cast<size_t>(rank_),
-                          has_owners ? owners->flat<int32_t>().data() : nullptr, rule_};
+                          has_owners ? owners->flat<int32_t>().data() : nullptr, rule_, false};
     BagSplit split;
     TF_RETURN_IF_ERROR(ToTensorFlow(split.Build(
         // An owner has no weights, so it could not sum a weighted bag.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -24,6 +23,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
+
+import mutant_records
 
 T = TypeVar("T")
 SWITCH = "cc/core/base/mutant_switch.h"
@@ -123,42 +124,39 @@ class SwitchedTests:
     """
 
     def __init__(
-        self, tree: pathlib.Path, bazel: Callable[..., subprocess.CompletedProcess], budget: float
+        self,
+        tree: pathlib.Path,
+        bazel: Callable[..., subprocess.CompletedProcess],
+        records: mutant_records.Records,
+        budget: float,
     ) -> None:
         """Of a tree.
 
         Args:
             tree: Its folder.
             bazel: Runs Bazel there.
+            records: Results of an earlier run, which are not found again.
             budget: The seconds that the cases of a mutant may take together; a case that takes
                 longer alone is left out.
         """
         self.tree, self.bazel, self.budget = tree, bazel, budget
-        self.record = tree / "mutant_cases.json"
-        self.invalid: set[int] = set()
+        self.records = records
+        self.invalid: set[int] = set(records.load("invalid") or [])
         self.tests: list[Test] = []
         self._most = 0
 
-    def build(
-        self,
-        places: Mapping[int, tuple[str, int, int]],
-        sources: Mapping[str, str],
-        recorded: bool = False,
-    ) -> None:
+    def build(self, places: Mapping[int, tuple[str, int, int]], sources: Mapping[str, str]) -> None:
         """Builds the tests and the library.
 
         Args:
             places: By number of the mutant, from 1 on: its file, and the begin and the end of the
                 replaced text.
             sources: The files.
-            recorded: Whether the tree has the results of an earlier run of the same mutants.
 
         Raises:
             SystemExit: If the build fails, and not at a mutant.
         """
         self._most = max(places)
-        if recorded:
-            self.invalid = set(json.loads(self.record.read_text())["invalid"])
         shutil.copy2(pathlib.Path(__file__).with_name("mutant_switch.h"), self.tree / SWITCH)
         targets = self._query()
         while True:
@@ -183,6 +181,7 @@ class SwitchedTests:
             if not dropped:
                 sys.exit(f"The tests with mutants do not build:\n{done.stdout[-6000:]}")
             self.invalid |= dropped
+        self.records.save("invalid", sorted(self.invalid))
         folder = self.bazel("info", "bazel-bin").stdout.strip().splitlines()[-1]
         for target in targets:
             program = pathlib.Path(folder, *target.strip("/").split(":"))
@@ -201,24 +200,22 @@ class SwitchedTests:
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return [(f"--gtest_filter={case}",) for case in cases_of(listed)]
 
-    def measure(self, jobs: int, recorded: bool = False) -> list[str]:
+    def measure(self, jobs: int) -> list[str]:
         """Runs each case without a mutant, and keeps those that pass within the budget.
 
         Args:
             jobs: The number of cases at a time.
-            recorded: As in `build`.
 
         Returns:
             The names of the others.
         """
-        if not recorded:
+        found = self.records.load("cases")
+        if found is None:
             with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
                 statuses = pool.map(self._measured, self.tests)
                 passed = [t for t, status in zip(self.tests, statuses, strict=True) if status == 0]
-            cases = {test.name: [test.seconds, sorted(test.reached)] for test in passed}
-            found = {"invalid": sorted(self.invalid), "cases": cases}
-            self.record.write_text(json.dumps(found))
-        found = json.loads(self.record.read_text())["cases"]
+            found = {test.name: [test.seconds, sorted(test.reached)] for test in passed}
+            self.records.save("cases", found)
         others = [test.name for test in self.tests if test.name not in found]
         self.tests = [test for test in self.tests if test.name in found]
         for test in self.tests:

@@ -20,7 +20,7 @@ import argparse
 import ast
 import concurrent.futures
 import dataclasses
-import json
+import hashlib
 import os
 import pathlib
 import random
@@ -30,7 +30,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
+import mutant_records
 import mutant_switches
 import python_switches
 
@@ -44,6 +46,8 @@ TESTS = (
     "tests/python/optimizers,tests/python/table,tests/python/variable,tests/python/layers,"
     "tests/distributed,tests/integration/api_golden_test.py"
 )
+# The tests that look at public constants and defaults.
+DEFAULTS = "tests/integration/api_golden_test.py"
 
 # The replacement of each operator in C++. Comparisons and operators have spaces around them,
 # brackets of templates do not. mutant_switch.h makes them.
@@ -220,6 +224,11 @@ def telling(
     return [one for one in drawn if key(one) not in equivalent]
 
 
+def hash_of(text: str) -> str:
+    """A hash of a source."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def tracked(rooms: Sequence[str]) -> list[str]:
     """The files of some rooms that may be changed."""
     listed = subprocess.run(
@@ -293,17 +302,12 @@ class Campaign:
 
     Attributes:
         counts: The number of mutants by outcome.
-        outcomes: The outcome and the test of each mutant that was tried, by its number.
     """
 
     def __init__(self, arguments: argparse.Namespace, sources: dict[str, str]) -> None:
         self.arguments, self.sources = arguments, sources
-        self.counts = {"caught": 0, "survived": 0, "invalid": 0}
+        self.counts = {"caught": 0, "survived": 0, "invalid": 0, "broken": 0}
         self.tree = Tree(pathlib.Path(arguments.tree))
-        self.record = self.tree.folder / "mutant_outcomes.json"
-        self.outcomes: dict[str, tuple[str, str]] = {}
-        if arguments.recorded and self.record.exists():
-            self.outcomes = json.loads(self.record.read_text())
 
     @property
     def tried(self) -> int:
@@ -328,72 +332,91 @@ class Campaign:
             made = {i: one.made(source) for i, one in by_number.items() if one.path == path}
             text = python_switches.with_switches(source, made, called[path])
             (self.tree.folder / path).write_text(text)
-        options = ["-m", "not slow", "-n", str(self.arguments.jobs), "--dist", "worksteal"]
-        tests = self.marked_tests(max(called.values()), self.arguments.tests.split(","), options)
+        records = self.records("python", by_number)
+        tests = self.marked_tests(
+            records,
+            most=max(called.values()),
+            tests=self.arguments.tests.split(","),
+            mark="not slow",
+            options=["-n", str(self.arguments.jobs), "--dist", "worksteal"],
+            whole="tests/distributed/",
+            defaults=DEFAULTS,
+        )
 
         def try_mutant(number: int) -> tuple[str, str]:
             path = pathlib.PurePath(by_number[number].path)
             room = f"tests/python/{path.parts[1]}/"
             near = [f"{room}{path.stem}_test.py", f"tests/distributed/{path.stem}_test.py", room]
-            places = number, called[by_number[number].path], near
-            names = tests.chosen(*places)
-            if tests.catch(*places):
-                return "caught", f"{len(names)} tests of Python"
-            return "survived", f"{len(names)} tests" if names else "no test evaluates it"
+            return tests.outcome(number, called[by_number[number].path], near)
 
-        self.try_all(by_number, try_mutant)
+        self.try_all(by_number, try_mutant, records)
 
     def run_cc(self, by_number: Mapping[int, Mutant], wanted: int) -> None:
         """Tries `wanted` mutants of C++; those beyond replace the ones that do not compile."""
         if not by_number:
             return
         budget = self.arguments.budget
-        tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel, budget)
+        records = self.records("cc", by_number)
+        tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel, records, budget)
         places = {number: (one.path, one.begin, one.end) for number, one in by_number.items()}
-        tests.build(places, self.sources, self.arguments.recorded)
-        others = tests.measure(self.arguments.jobs, self.arguments.recorded)
+        tests.build(places, self.sources)
+        others = tests.measure(self.arguments.jobs)
         print(f"{len(tests.tests)} C++ cases; not tried, slow or failed: {others}", flush=True)
-        python_tests = self.marked_tests(max(by_number), ["tests/python"], ["-m", QUICK])
+        python_tests = self.marked_tests(
+            records, most=max(by_number), tests=["tests/python"], mark=QUICK
+        )
 
         def try_mutant(number: int) -> tuple[str, str]:
             folder = str(pathlib.PurePath(by_number[number].path).parent)
             outcome, test = tests.try_mutant(number, folder)
-            if outcome == "survived" and python_tests.catch(number):
-                return "caught", "tests/python"
-            return outcome, test
+            if outcome != "survived":
+                return outcome, test
+            of_python = python_tests.outcome(number)
+            return (outcome, test) if of_python[0] == "survived" else of_python
 
-        self.try_all(by_number, try_mutant, self.tried + wanted)
+        self.try_all(by_number, try_mutant, records, self.tried + wanted)
+
+    def records(self, kind: str, by_number: Mapping[int, Mutant]) -> mutant_records.Records:
+        """The records of the mutants of a language."""
+        sources = {one.path: self.sources[one.path] for one in by_number.values()}
+        drawn = [[number, *dataclasses.astuple(one)] for number, one in by_number.items()]
+        hashed = {path: hash_of(text) for path, text in sorted(sources.items())}
+        campaign = [drawn, hashed, self.arguments.tests, self.arguments.budget]
+        folder = self.tree.folder / "mutant_records" / kind
+        return mutant_records.Records(folder, campaign, self.arguments.recorded)
 
     def marked_tests(
-        self, most: int, tests: Sequence[str], options: Sequence[str]
+        self, records: mutant_records.Records, **options: Any
     ) -> python_switches.MarkedTests:
         """Tests of Python that say which places they evaluate."""
         marked = python_switches.MarkedTests(
-            *(self.tree.folder, self.tree.pytest, most, self.arguments.budget, tests, options),
-            recorded=self.arguments.recorded,
+            *(self.tree.folder, self.tree.pytest, records),
+            budget=self.arguments.budget,
+            **options,
         )
-        print(
-            f"{len(marked.found)} tests of Python; not tried, failed: {marked.failed}", flush=True
-        )
+        failed = sorted(marked.failed)
+        print(f"{len(marked.found)} tests of Python; not tried, failed: {failed}", flush=True)
         return marked
 
     def try_all(
         self,
         by_number: Mapping[int, Mutant],
         try_mutant: Callable[[int], tuple[str, str]],
+        records: mutant_records.Records,
         until: int | None = None,
     ) -> None:
         """Tries mutants, some at a time, until so many were tried."""
+        outcomes = records.load("outcomes") or {}
 
         def try_unless_caught(number: int) -> tuple[str, str]:
-            outcome, test = self.outcomes.get(str(number), ("", ""))
+            outcome, test = outcomes.get(str(number), ("", ""))
             return (outcome, test) if outcome == "caught" else try_mutant(number)
 
         with concurrent.futures.ThreadPoolExecutor(self.arguments.jobs) as pool:
             trials = [pool.submit(try_unless_caught, number) for number in by_number]
             for number, trial in zip(by_number, trials, strict=True):
-                self.outcomes[str(number)] = trial.result()
-                self.record.write_text(json.dumps(self.outcomes))
+                outcomes[str(number)] = trial.result()
+                records.save("outcomes", outcomes)
                 self.report(by_number[number], *trial.result())
                 if until is not None and self.tried >= until:
                     pool.shutdown(cancel_futures=True)
@@ -450,7 +473,8 @@ def main() -> None:
     share = counts["caught"] / tried if tried else 0.0
     print(
         f"mutants: {tried} tried, {counts['caught']} caught ({share:.0%}), {counts['survived']} "
-        f"survived, {counts['invalid']} did not compile, seed {arguments.seed}"
+        f"survived, {counts['invalid']} did not compile, {counts['broken']} with tests that fail "
+        f"without them, seed {arguments.seed}"
     )
     sys.exit(0 if share >= arguments.share else 1)
 

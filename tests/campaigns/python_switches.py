@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import mutant_records
 import mutant_switches
 
 SWITCH = "tf_embed/mutant_switch.py"
@@ -114,12 +115,15 @@ class MarkedTests:
         self,
         folder: pathlib.Path,
         run: Callable[..., int],
+        records: mutant_records.Records,
+        *,
         most: int,
         budget: float,
         tests: Sequence[str],
+        mark: str,
         options: Sequence[str] = (),
         whole: str = "",
-        recorded: bool = False,
+        defaults: str = "",
     ) -> None:
         """Runs all of them, unless that was done before.
 
@@ -127,22 +131,26 @@ class MarkedTests:
             folder: The tree.
             run: Runs pytest there with arguments, a number of seconds or None, and variables of the
                 environment; returns its status.
+            records: Results of an earlier run, which are not found again.
             most: The largest number of a mutant.
             budget: The seconds that the tests of a mutant may take together.
             tests: Folders or files.
-            options: Arguments of pytest, for instance `-m` and marks, or `-n` and processes.
+            mark: The marks of the tests to run.
+            options: Arguments of pytest for the first run, for instance `-n` and processes.
             whole: The beginning of the names of files that are tried as one test each, because
                 their tests share a run of programs; none if empty. Of them, those in which a test
                 has failed are not tried.
-            recorded: Whether the tree has the results of an earlier run of the same mutants.
+            defaults: The name of the file with the tests that look at constants and defaults; none
+                if empty. They come first for a mutant whose place is evaluated before all tests.
 
         Raises:
             SystemExit: If they can't be run.
         """
-        self._run, self._budget = run, budget
-        marks, results = folder / "mutant_marks.bin", folder / "mutant_tests.json"
-        if not recorded:
-            for old in folder.glob("mutant_tests.json*"):
+        self._run, self._budget, self._mark, self._defaults = run, budget, mark, defaults
+        lines = records.load("tests")
+        if lines is None:
+            marks, results = folder / "mutant_marks.bin", folder / "mutant_tests.jsonl"
+            for old in folder.glob("mutant_tests.jsonl*"):
                 old.unlink()
             marks.write_bytes(bytes(most + 1))
             variables = {
@@ -151,16 +159,15 @@ class MarkedTests:
                 "PYTHONPATH": f"{folder}{os.pathsep}{pathlib.Path(__file__).parent}",
             }
             # 1: some have failed.
-            if run(["-p", "mutant_marks", *options, *tests], None, variables) not in (0, 1):
+            arguments = ["-p", "mutant_marks", "-m", mark, *options, *tests]
+            if run(arguments, None, variables) not in (0, 1):
                 sys.exit(f"Tests in {', '.join(tests)} can't be run.")
-        self.found: dict[str, dict[str, Any]] = {}
-        self.imported: set[int] = set()
-        self.failed: set[str] = set()
-        for file in folder.glob("mutant_tests.json*"):
-            said = json.loads(file.read_text())
-            self.found |= said["tests"]
-            self.imported |= set(said["imported"])
-            self.failed |= set(said["failed"])
+            files = [path.read_text() for path in folder.glob("mutant_tests.jsonl*")]
+            lines = [json.loads(line) for text in files for line in text.splitlines()]
+            records.save("tests", lines)
+        self.found = {one["test"]: one for one in lines if "test" in one}
+        self.imported = {number for one in lines for number in one.get("imported", [])}
+        self.failed = {one["failed"] for one in lines if "failed" in one}
         for name in [one for one in self.found if whole and one.startswith(whole)]:
             test, path = self.found.pop(name), name.partition("::")[0]
             if any(one.startswith(f"{path}::") for one in self.failed):
@@ -182,23 +189,48 @@ class MarkedTests:
             near: The beginnings of the names of the tests that come before all others.
         """
 
-        def seconds(name: str) -> float:
-            return float(self.found[name]["seconds"])
+        def reaches(name: str) -> bool:
+            reached = self.found[name]["reached"]
+            is_called = number in self.imported and called in reached
+            return number in reached or is_called or looks_at_defaults(name)
 
-        reached = called if number in self.imported else number
-        names = [name for name, one in self.found.items() if reached in one["reached"]]
+        def looks_at_defaults(name: str) -> bool:
+            is_such = bool(self._defaults) and name.startswith(f"{self._defaults}::")
+            return is_such and number in self.imported
+
+        names = [name for name in self.found if reaches(name)]
         turns: collections.Counter[str] = collections.Counter()
         ranks: dict[str, tuple[int, int, float]] = {}
-        for name in sorted(names, key=seconds):
+        for name in sorted(names, key=self._seconds):
             distance = next((i for i, one in enumerate(near) if name.startswith(one)), len(near))
             kind = name.rpartition("::")[0] or name
-            ranks[name] = distance, turns[kind], seconds(name)
+            first = -1 if looks_at_defaults(name) else distance
+            ranks[name] = first, turns[kind], self._seconds(name)
             turns[kind] += 1
         names.sort(key=lambda name: ranks[name])
-        return mutant_switches.fitting(names, seconds, self._budget)
+        return mutant_switches.fitting(names, self._seconds, self._budget)
 
-    def catch(self, number: int, called: int = 0, near: Sequence[str] = ()) -> bool:
-        """Whether a test fails with a mutant, or takes too long."""
-        names, seconds = self.chosen(number, called, near), 60 + 5 * self._budget
-        variables = {"TF_EMBED_MUTANT": str(number)}
-        return bool(names and self._run(["-x", *names], seconds, variables))
+    def _seconds(self, name: str) -> float:
+        return float(self.found[name]["seconds"])
+
+    def outcome(self, number: int, called: int = 0, near: Sequence[str] = ()) -> tuple[str, str]:
+        """Tries a mutant.
+
+        Args:
+            number: Its number.
+            called: As in `chosen`.
+            near: As in `chosen`.
+
+        Returns:
+            "caught", "survived", or "broken" if the tests do not pass without the mutant; and a
+            text for the report.
+        """
+        names = self.chosen(number, called, near)
+        if not names:
+            return "survived", "no test evaluates it"
+        said = f"{len(names)} tests of Python"
+        arguments = ["-x", "-m", self._mark, *names]
+        seconds = 60 + 5 * max(self._budget, sum(map(self._seconds, names)))
+        if not self._run(arguments, seconds, {"TF_EMBED_MUTANT": str(number)}):
+            return "survived", said
+        return "broken" if self._run(arguments, seconds, {}) else "caught", said

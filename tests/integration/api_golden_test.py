@@ -51,8 +51,7 @@ def signature(value: Any) -> str:
 def described(name: str, value: Any) -> Iterator[str]:
     """The lines of a public name."""
     if isinstance(value, type) and issubclass(value, enum.Enum):
-        yield f"{name}: enum"
-        yield from (f"  {one.name} = {one.value!r}" for one in value)
+        yield from (f"{name}.{one.name} = {one.value!r}" for one in value)
         return
     if isinstance(value, type) and issubclass(value, BaseException):
         yield f"{name}: exception"
@@ -82,7 +81,7 @@ class ApiGoldenTest(absltest.TestCase):
         colors = enum.Enum("Colors", {"RED": 3})
         text = signature(lambda *a, b=colors.RED, **c: None)
         self.assertEqual(text, "(*a, b=Colors.RED, **c)")
-        self.assertEqual(list(described("Colors", colors)), ["Colors: enum", "  RED = 3"])
+        self.assertEqual(list(described("Colors", colors)), ["Colors.RED = 3"])
 
         @dataclasses.dataclass(frozen=True, kw_only=True)
         class Config:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import pathlib
 import shutil
@@ -17,6 +16,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "campaigns"))
+import mutant_records
 import mutant_switch
 import mutant_switches
 import mutants
@@ -323,14 +323,58 @@ class ChoiceTest(parameterized.TestCase):
         self.assertEqual(mutant_switches.fitting([4, 1], float, 3), [4])
         self.assertEqual(mutant_switches.fitting([], float, 3), [])
 
+    def marked(self, lines, **options):
+        records = mock.Mock(load=lambda name: lines)
+        arguments = {"most": 9, "budget": 60.0, "tests": ["near"], "mark": "not slow"}
+        return python_switches.MarkedTests(
+            pathlib.Path(), self.run_tests, records, **arguments | options
+        )
+
+    def run_tests(self, arguments, seconds, variables):
+        """Tests of which `a::A::q` fails with any mutant, and `b.py` in any case."""
+        self.ran = arguments
+        fails = "a::A::q" in arguments and "TF_EMBED_MUTANT" in variables
+        return int(fails or "b.py" in arguments)
+
     def test_the_quickest_of_each_class_come_first(self):
-        tests = object.__new__(python_switches.MarkedTests)
         seconds = {"a::A::p": 1.0, "a::A::q": 2.0, "a::B::r": 3.0, "b::C::s": 4.0, "b::C::t": 0.5}
-        tests.found = {name: {"reached": [1], "seconds": one} for name, one in seconds.items()}
-        tests.imported, tests._budget = set(), 60.0
+        lines = [{"test": name, "reached": [1], "seconds": one} for name, one in seconds.items()]
+        tests = self.marked(lines)
         order = ["b::C::t", "a::A::p", "a::B::r", "a::A::q", "b::C::s"]
         self.assertEqual(tests.chosen(1), order)
         self.assertEqual(tests.chosen(1, near=["a::"])[:3], ["a::A::p", "a::B::r", "a::A::q"])
+        self.assertEqual(tests.outcome(1), ("caught", "5 tests of Python"))
+        self.assertEqual(self.ran, ["-x", "-m", "not slow", *order])
+
+    def test_outcomes(self):
+        lines = [
+            {"imported": [4]},
+            {"test": "a::A::p", "reached": [1, 7], "seconds": 1.0},
+            {"test": "a::A::q", "reached": [2], "seconds": 1.0},
+            {"test": "b.py::t", "reached": [3], "seconds": 1.0},
+            {"test": "c.py::t", "reached": [5], "seconds": 1.0},
+            {"test": "c.py::u", "reached": [6], "seconds": 2.0},
+            {"test": "d.py::t", "reached": [5], "seconds": 1.0},
+            {"failed": "d.py::u"},
+            {"test": "golden::t", "reached": [], "seconds": 1.0},
+        ]
+        tests = self.marked(lines, defaults="golden")
+        self.assertEqual(tests.failed, {"d.py::u"})
+        self.assertEqual(tests.outcome(0), ("survived", "no test evaluates it"))
+        self.assertEqual(tests.outcome(1), ("survived", "1 tests of Python"))
+        self.assertEqual(tests.outcome(2), ("caught", "1 tests of Python"))
+        # A place that is evaluated by an import: the tests that look at defaults, and those that
+        # call its file.
+        self.assertEqual(tests.chosen(4), ["golden::t"])
+        self.assertEqual(tests.chosen(4, called=7), ["golden::t", "a::A::p"])
+        self.assertEqual(tests.chosen(4, called=7, near=["a::"]), ["golden::t", "a::A::p"])
+        # Files as a whole.
+        self.assertEqual(tests.chosen(5), ["c.py::t", "d.py::t"])
+        whole = self.marked(lines, whole="c")
+        self.assertEqual(whole.chosen(6), ["c.py"])
+        self.assertEqual(whole.found["c.py"], {"reached": [5, 6], "seconds": 3.0})
+        self.assertEqual(self.marked(lines, whole="d").chosen(5), ["c.py::t"], "a test of it fails")
+        self.assertEqual(self.marked(lines, whole="b").outcome(3), ("broken", "1 tests of Python"))
 
     @parameterized.parameters([[]], [["-n", "2"]])
     def test_python_tests_that_evaluate_a_place(self, options):
@@ -342,35 +386,36 @@ class ChoiceTest(parameterized.TestCase):
         path.write_text(TESTS_OF_MARKS)
         tree = object.__new__(mutants.Tree)
         tree.folder, tree.python, tree.environment = folder, sys.executable, dict(os.environ)
-        arguments = (folder, tree.pytest, 4, 60.0, ["near"], options)
-        tests = python_switches.MarkedTests(*arguments)
+
+        def marked(test_folder, recorded=False):
+            records = mutant_records.Records(folder / "records", test_folder, recorded)
+            return python_switches.MarkedTests(
+                *(folder, tree.pytest, records),
+                most=4,
+                budget=60.0,
+                tests=[test_folder],
+                mark="not slow",
+                options=options,
+            )
+
+        with self.assertRaisesRegex(SystemExit, "Tests in far can't be run"):
+            marked("far")
+        tests = marked("near")
         one, two = (f"near/marks_test.py::test_{name}" for name in ("one", "two"))
         self.assertEqual(tests.failed, {"near/marks_test.py::test_failed"})
-        again = python_switches.MarkedTests(*arguments, recorded=True)
-        self.assertEqual(again.found, tests.found)
-        whole = python_switches.MarkedTests(*arguments, whole="near/", recorded=True)
-        self.assertEqual(whole.found, {}, "one of its tests fails")
-        for file in folder.glob("mutant_tests.json*"):
-            file.write_text(json.dumps(json.loads(file.read_text()) | {"failed": []}))
-        whole = python_switches.MarkedTests(*arguments, whole="near/", recorded=True)
-        self.assertEqual(list(whole.found), ["near/marks_test.py"])
-        self.assertCountEqual(whole.found["near/marks_test.py"]["reached"], [1, 2, 3])
-        with self.assertRaisesRegex(SystemExit, "Tests in far can't be run"):
-            python_switches.MarkedTests(folder, tree.pytest, 4, 60.0, ["far"])
-        self.assertEqual(tests.chosen(1), [one])
-        self.assertEqual(tests.chosen(2), [two])
-        self.assertEqual(tests.chosen(3), [one])
-        self.assertEqual(tests.chosen(0), [])
-        # It is evaluated by an import.
         self.assertEqual(tests.imported, {4})
-        self.assertEqual(tests.chosen(4), [])
-        self.assertEqual(tests.chosen(4, called=2), [two])
-        self.assertEqual(tests.chosen(2, called=1, near=["near/"]), [two])
-        self.assertFalse(tests.catch(1))  # it passes, without a library
+        self.assertEqual(
+            [tests.chosen(number) for number in range(5)], [[], [one], [two], [one], []]
+        )
+        self.assertEqual(tests.outcome(1)[0], "survived")  # it passes, without a library
         caught = "assert os.environ.get('TF_EMBED_MUTANT') != '2'"
         path.write_text(TESTS_OF_MARKS.replace("mark(2)", caught))
-        self.assertTrue(tests.catch(2))
-        self.assertFalse(tests.catch(0))
+        self.assertEqual(tests.outcome(2)[0], "caught")
+        # Goes on without another run; not with records of other tests.
+        path.unlink()
+        self.assertEqual(marked("near", recorded=True).found, tests.found)
+        with self.assertRaisesRegex(SystemExit, "has no records of these mutants"):
+            marked("far", recorded=True)
 
 
 if __name__ == "__main__":
