@@ -254,7 +254,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
             tables.append(TableGradient(variable, trainer, keys, values))
         tables = one_for_each_table(check_scale(tables, self.inner_optimizer))
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:  # it may be built elsewhere
+        if tf.distribute.has_strategy():  # it may be built elsewhere
             self._check_strategy(
                 [table.anchor for table in tables],
                 [table.trainer for table in tables if not table.is_own],

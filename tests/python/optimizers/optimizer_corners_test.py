@@ -279,6 +279,21 @@ class ReplicasTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(layer.variable.size()), 0)
 
 
+    def test_one_replica_is_refused_as_several_are(self):
+        layer = DynamicEmbedding(DIM)
+        layer.build()
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizers.Lion())
+        optimizer.build([layer.variable.anchor])
+
+        def replica() -> None:
+            optimizer.apply([slices([1])], [layer.variable.anchor])
+
+        strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
+        with self.assertRaisesRegex(ValueError, "MirroredStrategy.*Lion"):
+            tf.function(lambda: strategy.run(replica))()
+        self.assertEqual(int(layer.variable.size()), 0)
+
+
 class MemoryTest(tf.test.TestCase):
     def test_a_traced_step_goes_with_its_function(self):
         v, dense = table(), keras.Variable(1.0)
