@@ -278,7 +278,6 @@ class ReplicasTest(tf.test.TestCase, parameterized.TestCase):
             tf.function(lambda: strategy.run(replica))()
         self.assertEqual(int(layer.variable.size()), 0)
 
-
     def test_one_replica_is_refused_as_several_are(self):
         layer = DynamicEmbedding(DIM)
         layer.build()
