@@ -15,7 +15,7 @@ from tf_embed import validation
 from tf_embed.configs import KerasConfig
 from tf_embed.table.redis_server import RedisServer
 
-_STANDALONE, _SENTINEL, _CLUSTER = 2, 1, 0
+_STANDALONE, _CLUSTER = 2, 0
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
