@@ -26,26 +26,25 @@ GOLDEN = ROOT / "tests" / "golden" / "api.txt"
 WRITE = "write it by `python tests/integration/api_golden_test.py --write`"
 
 
-def default(value: Any) -> str:
+class Shown:
     """A default, as every version of Python writes it."""
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__name__}.{value.name}"
-    name = getattr(value, "__name__", None)
-    return repr(value) if name is None else name
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        if isinstance(self._value, enum.Enum):
+            return f"{type(self._value).__name__}.{self._value.name}"
+        return getattr(self._value, "__name__", repr(self._value))
 
 
 def signature(value: Any) -> str:
     """The arguments of a function or a class, without their types."""
     bare = []
     for one in inspect.signature(value).parameters.values():
-        text = str(one.replace(annotation=inspect.Parameter.empty, default=one.empty))
-        has_default = one.default is not one.empty
-        bare.append((one.kind, f"{text}={default(one.default)}" if has_default else text))
-    kinds = [kind for kind, _ in bare]
-    texts = [text for _, text in bare]
-    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        texts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    return f"({', '.join(texts)})"
+        default = one.default if one.default is one.empty else Shown(one.default)
+        bare.append(one.replace(annotation=one.empty, default=default))
+    return str(inspect.Signature(bare))
 
 
 def described(name: str, value: Any) -> Iterator[str]:
