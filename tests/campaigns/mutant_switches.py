@@ -200,29 +200,32 @@ class SwitchedTests:
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return [(f"--gtest_filter={case}",) for case in cases_of(listed)]
 
-    def measure(self, jobs: int) -> list[str]:
+    def measure(self, jobs: int) -> tuple[list[str], list[str]]:
         """Runs each case without a mutant, and keeps those that pass within the budget.
 
         Args:
             jobs: The number of cases at a time.
 
         Returns:
-            The names of the others.
+            The names of the cases that took longer, and of those that failed.
         """
         found = self.records.load("cases")
         if found is None:
             with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-                statuses = pool.map(self._measured, self.tests)
-                passed = [t for t, status in zip(self.tests, statuses, strict=True) if status == 0]
-            found = {test.name: [test.seconds, sorted(test.reached)] for test in passed}
+                statuses = list(pool.map(self._measured, self.tests))
+            found = {
+                test.name: [status, test.seconds, sorted(test.reached)]
+                for test, status in zip(self.tests, statuses, strict=True)
+            }
             self.records.save("cases", found)
-        others = [test.name for test in self.tests if test.name not in found]
-        self.tests = [test for test in self.tests if test.name in found]
+        slow = [name for name, one in found.items() if one[0] is None]
+        failed = [name for name, one in found.items() if one[0] not in (0, None)]
+        self.tests = [test for test in self.tests if found[test.name][0] == 0]
         for test in self.tests:
-            test.seconds, reached = found[test.name]
+            _, test.seconds, reached = found[test.name]
             test.reached = frozenset(reached)
         self.tests.sort(key=lambda test: test.seconds)
-        return others
+        return slow, failed
 
     def _measured(self, test: Test) -> int | None:
         with tempfile.NamedTemporaryFile() as reached:

@@ -11,7 +11,8 @@ quick tests of Python that do. A mutant of Python is tried with the tests of `--
 its place. Both take `--budget` seconds at most, so the number of caught mutants is a lower bound. A
 mutant that does not compile is replaced by another one, as is one of equivalent_mutants.toml, which
 no test can tell from the code. Tests that fail on the unchanged code are named and not tried. The
-last line has the figures. The exit status is 1 if fewer than `--share` were caught.
+last line has the figures. The exit status is 1 if there were such tests, or if fewer than `--share`
+were caught.
 """
 
 from __future__ import annotations
@@ -302,11 +303,13 @@ class Campaign:
 
     Attributes:
         counts: The number of mutants by outcome.
+        failed: The names of the tests that fail on the unchanged code.
     """
 
     def __init__(self, arguments: argparse.Namespace, sources: dict[str, str]) -> None:
         self.arguments, self.sources = arguments, sources
         self.counts = {"caught": 0, "survived": 0, "invalid": 0, "broken": 0}
+        self.failed: list[str] = []
         self.tree = Tree(pathlib.Path(arguments.tree))
 
     @property
@@ -323,6 +326,7 @@ class Campaign:
         """Tries mutants of Python."""
         if not by_number:
             return
+        records = self.records("python", by_number)
         switch = self.tree.folder / python_switches.SWITCH
         shutil.copy2(pathlib.Path(__file__).with_name("mutant_switch.py"), switch)
         paths = sorted({one.path for one in by_number.values()})
@@ -332,7 +336,6 @@ class Campaign:
             made = {i: one.made(source) for i, one in by_number.items() if one.path == path}
             text = python_switches.with_switches(source, made, called[path])
             (self.tree.folder / path).write_text(text)
-        records = self.records("python", by_number)
         tests = self.marked_tests(
             records,
             most=max(called.values()),
@@ -360,8 +363,9 @@ class Campaign:
         tests = mutant_switches.SwitchedTests(self.tree.folder, self.tree.bazel, records, budget)
         places = {number: (one.path, one.begin, one.end) for number, one in by_number.items()}
         tests.build(places, self.sources)
-        others = tests.measure(self.arguments.jobs)
-        print(f"{len(tests.tests)} C++ cases; not tried, slow or failed: {others}", flush=True)
+        slow, failed = tests.measure(self.arguments.jobs)
+        self.failed += failed
+        print(f"{len(tests.tests)} C++ cases; slow: {slow}; failed: {failed}", flush=True)
         python_tests = self.marked_tests(
             records, most=max(by_number), tests=["tests/python"], mark=QUICK
         )
@@ -395,7 +399,8 @@ class Campaign:
             **options,
         )
         failed = sorted(marked.failed)
-        print(f"{len(marked.found)} tests of Python; not tried, failed: {failed}", flush=True)
+        self.failed += failed
+        print(f"{len(marked.found)} tests of Python; failed: {failed}", flush=True)
         return marked
 
     def try_all(
@@ -451,9 +456,9 @@ def main() -> None:
     every = {path: mutants_of(path, source) for path, source in sources.items()}
     drawn = [one for mutants in every.values() for one in mutants]
     draw.shuffle(drawn)
-    told = telling(drawn, sources, equivalent_mutants())
-    left = len(drawn) - len(told)
-    drawn = told
+    every_one = len(drawn)
+    drawn = telling(drawn, sources, equivalent_mutants())
+    left = every_one - len(drawn)
     print(f"{len(drawn)} mutants of {len(sources)} files, without {left} equivalent", flush=True)
     chosen = drawn[: arguments.mutants]
     if arguments.list:
@@ -476,7 +481,8 @@ def main() -> None:
         f"survived, {counts['invalid']} did not compile, {counts['broken']} with tests that fail "
         f"without them, seed {arguments.seed}"
     )
-    sys.exit(0 if share >= arguments.share else 1)
+    has_failed = campaign.failed or counts["broken"]
+    sys.exit(0 if share >= arguments.share and not has_failed else 1)
 
 
 if __name__ == "__main__":
