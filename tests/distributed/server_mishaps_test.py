@@ -8,8 +8,6 @@ import io
 import itertools
 import json
 import os
-import pathlib
-import tempfile
 import time
 import types
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ import server_mishaps
 import server_programs
 import tensorflow as tf
 from absl.testing import parameterized
-from server_cluster import Cluster, cluster, wait_for
+from server_cluster import ClusterTestCase, cluster, wait_for
 
 import tf_embed
 from tf_embed.distributed import ServerLostError, servers
@@ -30,19 +28,9 @@ from tf_embed.distributed.worker_calls import WorkerCalls, fetched
 _LOST_SERVER = 75
 
 
-class ServerMishapsTest(tf.test.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-
+class ServerMishapsTest(ClusterTestCase):
     def cluster(self) -> Any:
         return cluster(self.folder, server_mishaps.__file__, workers=1, servers=2)
-
-    def run_chief(self, made: Cluster, *arguments: str) -> Any:
-        self.assertEqual(made.run_chief(*arguments), 0, made.log("chief", 0))
-        return made.result()
 
     def wait_for_begun(self) -> None:
         wait_for(self.folder / "begun")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-import tempfile
 import time
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import server_programs
 import tensorflow as tf
 from absl.testing import parameterized
-from server_cluster import Cluster, cluster, wait_for
+from server_cluster import Cluster, ClusterTestCase, cluster, wait_for
 
 import tf_embed
 from tf_embed.ops import table_ops
@@ -24,68 +23,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 _LOST_SERVER = 75
 
 
-class ServersTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-
+class ServersTest(ClusterTestCase, parameterized.TestCase):
     def cluster(self, **tasks: int) -> Any:
         return cluster(self.folder, server_programs.__file__, **tasks)
-
-    def run_chief(self, made: Cluster, *arguments: str) -> Any:
-        self.assertEqual(made.run_chief(*arguments), 0, made.log("chief", 0))
-        return made.result()
 
     def begun(self, made: Cluster) -> list[Any]:
         """The lines that chiefs have printed at the begin of training."""
         lines = made.log("chief", 0).splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [one for one in found if "as_saved" in one]
-
-    def test_calls_give_what_they_do_in_one_process(self) -> None:
-        with self.cluster() as made:
-            found = self.run_chief(made, "verbs")
-            saves = self.run_chief(made, "saves", str(self.folder))
-            refused = self.run_chief(made, "refusals")
-        self.assertIn("/job:ps/replica:0/task:1", found.pop("device"))
-        self.assertEqual(found.pop("bound"), [700, True])
-        self.assertEqual(found.pop("trigger"), [0, 9])
-        self.assertEqual(found.pop("restrict"), [591, 100])
-        self.assertEqual(found.pop("clear"), 0)
-        self.assertEqual(set(found), {"upsert", "accum", "remove", "export", "stats"})
-        self.assertAllEqual(list(found.values()), [True] * len(found))
-        self.assertLen(saves, 9)
-        self.assertEqual([what for what, is_same in saves.items() if not is_same], [])
-        expected = {
-            "local": ("is made in the scope of a ParameterServerStrategy, so its", "local"),
-            "strings": ("which is on parameter servers, can't have", "value_dtype=string"),
-            "outside": (
-                "on parameter servers, where tables are trained by",
-                "Nadam, whose rule runs outside",
-            ),
-            "average": ("gradient_accumulation_steps=2",),
-            "bags": ("table-batched", "can't have tables on parameter servers"),
-            "many tables": ("The layer of many tables 'emb' can't have",),
-            "rule": ("an optimizer whose rule runs outside of the table",),
-            "slots": ("does not work with slots that are written from outside",),
-            "copy": ("can't be copied: it is on 2 servers",),
-            "proc_size": ("must be left out, because", "servers, which write a part each"),
-            "run_id": ("`run_id` must be given before the strategy has its first",),
-            "not compiled": ("`model` must be compiled. Received",),
-            "save_every": ("is for a trainer with a `checkpoint_dir`",),
-            "no batch": ("`x` must have a batch. Received: a dataset",),
-            "bound": ("max_rows=1",),
-            "follower": ("`model`", "'there'", "tables of this process"),
-            "snapshots": ("all be on the same parameter servers, or none", "['there', 'here']"),
-            "saved_model": ("SavedModel", ".keras"),
-            "static export": ("static export", ".keras"),
-        }
-        self.assertEqual(set(refused), set(expected))
-        for what, words in expected.items():
-            for word in words:
-                self.assertIn(word, refused[what])
 
     def test_no_update_of_racing_workers_is_lost_also_if_one_dies(self) -> None:
         with self.cluster() as made:
@@ -121,7 +67,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertStartsWith(no_steps, "ValueError: `steps_per_epoch` must be given if `x` is")
             words = "TypeError: `x(worker, workers)` must give a tf.data.Dataset. Received"
             self.assertStartsWith(no_dataset, words)
-            words = "ValueError: `x(worker, workers)` must give a dataset with a batch"
+            words = "ValueError: `x(worker, workers)` must give each worker a dataset with a batch"
             self.assertStartsWith(no_batch, words)
             trained = found.pop("trained")
             self.assertEqual(found, {"size": 2, "steps": 100, "epochs": 2})

@@ -10,9 +10,12 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
+
+import tensorflow as tf
 
 from tf_embed.distributed.processes import reserved_ports
 
@@ -124,3 +127,20 @@ def cluster(
             yield made
         finally:
             made.end()
+
+
+class ClusterTestCase(tf.test.TestCase):
+    """Tests of clusters, each with a folder of its own.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def run_chief(self, made: Cluster, *arguments: str) -> Any:
+        """Runs the chief to its end, which must be good; its result."""
+        self.assertEqual(made.run_chief(*arguments), 0, made.log("chief", 0))
+        return made.result()

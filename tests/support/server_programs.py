@@ -523,7 +523,12 @@ def refusals(strategy: Any) -> Any:
     store = one_embedding.make_device_mem_store_options("/tmp/never_written", 9)
     many_tables = one_embedding.MultiTableEmbedding("emb", DIM, "float32", "int64", None, store)
     keys = tf.constant([1], tf.int64)
-    no_batch = tf.data.Dataset.from_tensors((tf.zeros([8, 3], tf.int64), tf.zeros([8]))).take(0)
+    batch = tf.data.Dataset.from_tensors((tf.zeros([8, 3], tf.int64), tf.zeros([8])))
+    no_batch = batch.take(0)
+
+    def one_batch(worker: tf.Tensor, workers: int) -> tf.data.Dataset:
+        return batch.shard(workers, worker)
+
     return {
         "local": message_of(lambda: tf_embed.Variable(distribution="local")),
         "strings": message_of(lambda: tf_embed.Variable(value_dtype="string")),
@@ -541,6 +546,9 @@ def refusals(strategy: Any) -> Any:
         "not compiled": message_of(lambda: trainer(keras.Sequential([keras.layers.Dense(1)]))),
         "save_every": message_of(lambda: trainer(sum_model(), save_every=1)),
         "no batch": message_of(lambda: trainer(sum_model()).fit(no_batch, verbose=0)),
+        "no batch of a worker": message_of(
+            lambda: trainer(sum_model()).fit(one_batch, steps_per_epoch=1000, verbose=0)
+        ),
         "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
         "follower": message_of(lambda: Follower(tf_embed.Variable(name="there"), "nowhere")),
         "snapshots": message_of(

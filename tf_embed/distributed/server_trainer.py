@@ -7,6 +7,7 @@ on any worker. Steps run concurrently and asynchronously.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import operator
@@ -254,9 +255,10 @@ class ParameterServerTrainer:
                 batches = _Batches(x, steps_per_epoch, state)
             while state.epoch < epochs and not model.stop_training:
                 called.on_epoch_begin(state.epoch)
-                logs = self._train_epoch(
-                    batches.of_epoch(), steps_per_epoch, called, own=own is not None
-                )
+                with contextlib.nullcontext() if own is None else own.empty_refused():
+                    logs = self._train_epoch(
+                        batches.of_epoch(), steps_per_epoch, called, own=own is not None
+                    )
                 if validation_data is not None:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})

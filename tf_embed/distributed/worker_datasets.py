@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -55,12 +56,19 @@ class WorkerDatasets:
         """
         read = tf.function(lambda iterator: next(iterator), autograph=False)
         calls: WorkerCalls[None] = WorkerCalls(self._coordinator, self._servers)
-        try:
+        with self.empty_refused():
             calls.add(read, [self.iterator()], None)
             return calls.fetch()[1]
-        except tf.errors.OutOfRangeError as error:
+
+    @contextlib.contextmanager
+    def empty_refused(self) -> Iterator[None]:
+        """Raises a ValueError if a call in the block finds the dataset of its worker empty."""
+        try:
+            yield
+        except tf.errors.OutOfRangeError as error:  # datasets repeat, so any other goes on
             raise ValueError(
-                "`x(worker, workers)` must give a dataset with a batch. Received: one without any"
+                "`x(worker, workers)` must give each worker a dataset with a batch. Received: one "
+                f"without any, of {self._servers.num_workers} workers. Is there a file for each?"
             ) from error
 
     def iterator(self) -> Any:

@@ -55,7 +55,7 @@ class RoutedTable(Table):
         padding: table_ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
-        training: bool = False,
+        training: bool,
     ) -> tf.Tensor:
         """See `Table`. Rows of distinct keys come here and are pooled here."""
         wide = table_ops.compute_dtype(self.options.value_dtype)

@@ -172,7 +172,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return rows, exists
 
     def rows(
-        self, keys: tf.Tensor, defaults: Any = None, token: Any = None, *, training: bool = False
+        self, keys: tf.Tensor, defaults: Any = None, token: Any = None, *, training: bool
     ) -> tf.Tensor:
         """The rows that `find` returns, keys.shape + [dim]."""
         return self.find(keys, defaults, token, training=training)[0]
@@ -187,7 +187,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         padding: table_ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
-        training: bool = False,
+        training: bool,
     ) -> tf.Tensor:
         """Looks up rows and pools the rows of each bag, without changing any row.
 

@@ -31,7 +31,7 @@ from tf_embed.ops.table_ops import Exported
 from tf_embed.table import admission_counts, joint_lookups
 from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
-from tf_embed.table.policies import MAX_ROWS
+from tf_embed.table.policies import MAX_ROWS, STATISTICS
 from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -128,7 +128,7 @@ class WorkerTable(RoutedTable):
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
         *,
-        training: bool = False,
+        training: bool,
     ) -> tf.Tensor:
         """See `Table`."""
         if joint_lookups.is_recording():
@@ -166,7 +166,7 @@ class WorkerTable(RoutedTable):
         padding: table_ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
-        training: bool = False,
+        training: bool,
     ) -> tf.Tensor:
         """See `Table`. Rows are pooled where they are, if that sends less."""
         # A sum of many rows may overflow float16, although each row fits.
@@ -228,10 +228,11 @@ class WorkerTable(RoutedTable):
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Table`."""
         routed = self.route(keys)
-        types = [PartType(0, tf.int64, 5), PartType(0, tf.bool)]
+        width = len(STATISTICS)
+        types = [PartType(0, tf.int64, width), PartType(0, tf.bool)]
         got = routing.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
         statistics, exists = super().row_statistics(got.parts[0])
-        parts = [Part(0, tf.ensure_shape(statistics, [None, 5])), Part(0, exists)]
+        parts = [Part(0, tf.ensure_shape(statistics, [None, width])), Part(0, exists)]
         statistics, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
         return routed.of_batch(statistics), routed.of_batch(exists)
 
@@ -366,7 +367,7 @@ class WorkerTable(RoutedTable):
         channel, gathered = self._saves, []
         with tf.device(self._workers.device):
             for part in parts:
-                width = 1 if part.shape.rank == 1 else int(part.shape[1] or 0)
+                width = 0 if part.shape.rank == 1 else int(part.shape[1] or 0)
                 # Rows without numbers make no message, but their count is still the sum over all
                 # workers.
                 if part.shape.rank == 2 and width == 0:
@@ -390,9 +391,7 @@ class WorkerTable(RoutedTable):
                 message = exchange_ops.pack_messages(sent, capacity)
                 got = channel.all_gather(message, key=8 + log)
                 (rows,) = exchange_ops.unpack_messages(
-                    got,
-                    both[:1],
-                    [PartType(0, part.dtype, 0 if part.shape.rank == 1 else width)],
+                    got, both[:1], [PartType(0, part.dtype, width)]
                 )
                 gathered.append(rows)
         return gathered
@@ -505,6 +504,4 @@ def _gradient_of(table: Table, gradients: tf.Tensor) -> tf.Tensor:
     wide = table_ops.compute_dtype(options.value_dtype)
     if table_ops.compute_dtype(gradients.dtype) != wide:
         gradients = tf.cast(gradients, wide)
-    if gradients.shape.rank == 2 and gradients.shape[1] == options.dim:
-        return gradients
     return tf.reshape(gradients, [-1, options.dim])

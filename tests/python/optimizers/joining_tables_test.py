@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any
@@ -200,6 +201,22 @@ class LateOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         optimizer.apply([slices(1)], [v.anchor])
         names = [one.name for one in v.get_slot_variables(optimizer)]
         self.assertEqual(names, ["u/adafactor/r", "u/adafactor/velocity"])
+
+    @parameterized.parameters(
+        ("Nadam", 786478824040203061), ("Adafactor", 7868460466436195227), ("RMSprop", "rmsprop")
+    )
+    def test_saved_slots_are_of_the_rule_of_later_versions(self, name, rule):
+        v, optimizer = table("v"), getattr(optimizers, name)(0.1)
+        tf_embed.DynamicEmbeddingOptimizer(optimizer).apply([slices(1)], [v.anchor])
+        for slot in v.get_slot_variables(optimizer):
+            self.assertEqual(getattr(slot.rule, "id", slot.rule), rule)
+
+    def test_what_a_slot_views_does_not_change(self):
+        v, optimizer = table("v"), tf_embed.DynamicEmbeddingOptimizer(optimizers.Adam(0.1))
+        optimizer.apply([slices(1)], [v.anchor])
+        momentum, velocity = v.get_slot_variables(optimizer)
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            momentum.begin = velocity.begin
 
 
 class TracedTest(tf.test.TestCase, parameterized.TestCase):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
+import re
 from typing import Any
 
 import keras
@@ -16,8 +18,9 @@ from reference import SEED
 
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
-from tf_embed.optimizers import SmartDecayAdam
+from tf_embed.optimizers import SmartDecayAdam, smart_decay_adam
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 ROWS, DIM, STEPS = 12, 5, 60
 KEYS = np.array([0, -1, 2**63 - 1, -(2**63), 7, 10**15, -(2**31) - 1, 3, 4, 5, 6, 8], np.int64)
 # The largest difference after sixty steps of float32; Adam rounds each decay, the table powers.
@@ -255,6 +258,12 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             results.append(dense.numpy())
         self.assertAllEqual(results[0], results[1])
         self.assertAllEqual(results[0], results[2])
+
+    def test_as_many_steps_are_replayed_as_in_a_table(self):
+        # So many that no test makes them.
+        header = ROOT / "cc" / "core" / "rules" / "smart_decay_adam_rule.h"
+        found = re.search(r"kMostReplayed = int64_t\{1\} << (\d+);", header.read_text())
+        self.assertEqual(smart_decay_adam._MOST_REPLAYED, 2 ** int(found[1]))
 
     def test_a_dense_gradient_makes_a_step_of_adam(self):
         rng = np.random.default_rng(SEED)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares results of `worker_verbs.run_verbs` with those of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# Of numbers below 3, which travel as floats of 16 bits.
+_TOLERANCES = {"wire bfloat16": 2.0**-7, "wire float16": 2.0**-10}
+
+
+class VerbsTestCase(tf.test.TestCase):
+    """Tests that compare results of verbs."""
+
+    def assert_results(
+        self, found: Sequence[Mapping[str, Any]], expected: Mapping[str, Any], kind: str
+    ) -> None:
+        """The results of some processes are those of one table.
+
+        Args:
+            found: Of each process: rows that it has, results of its own batches, sizes of the whole
+                table.
+            expected: The results of one table.
+            kind: The name of the kind of table.
+        """
+        self.assertEqual(set().union(*found), set(expected))
+        tolerance = _TOLERANCES.get(kind, 1e-6)
+        for what in sorted(expected):
+            if what.startswith("rows "):
+                together: dict[Any, Any] = {}
+                for part in found:
+                    self.assertEmpty(together.keys() & part[what].keys(), what)
+                    together |= part[what]
+                self.assert_same(together, expected[what], tolerance, what)
+            elif what.startswith("size "):
+                sizes = [part[what] for part in found]
+                self.assertEqual(sizes, [expected[what]] * len(found), what)
+            else:
+                (got,) = (part[what] for part in found if what in part)
+                self.assert_same(got, expected[what], tolerance, what)
+
+    def assert_same(self, found: Any, expected: Any, tolerance: float, what: str) -> None:
+        """Two results are the same: arrays, or tuples or dicts of such."""
+        if isinstance(expected, dict):
+            self.assertEqual(found.keys(), expected.keys(), what)
+            for key in expected:
+                self.assert_same(found[key], expected[key], tolerance, f"{what} {key!r}")
+            return
+        if isinstance(expected, tuple):
+            for one, other in zip(found, expected, strict=True):
+                self.assert_same(one, other, tolerance, what)
+            return
+        found, expected = np.asarray(found), np.asarray(expected)
+        self.assertEqual((found.dtype, found.shape), (expected.dtype, expected.shape), what)
+        if found.dtype == object or found.dtype.kind in "iub":
+            self.assertEqual(found.tolist(), expected.tolist(), what)
+        else:
+            self.assertAllClose(found, expected, rtol=tolerance, atol=tolerance, msg=what)
