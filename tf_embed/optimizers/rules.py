@@ -30,8 +30,8 @@ class RuleSlot(NamedTuple):
     """
 
     name: str
-    is_wide: bool = True
-    initial_value: float = 0.0
+    is_wide: bool
+    initial_value: float
 
 
 class FusedRule(NamedTuple):

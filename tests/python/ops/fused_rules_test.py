@@ -110,6 +110,10 @@ def trained_by_the_table(
     return table
 
 
+def wide(name: str) -> rules.RuleSlot:
+    return rules.RuleSlot(name, True, 0.0)
+
+
 class FusedRulesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(case=tuple(CASES), value_dtype=("float32", "float64"))
     @pytest.mark.smoke
@@ -174,7 +178,7 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_numbers_go_to_the_place_of_their_name(self):
         numbers = {"epsilon": 0.25, "beta_2": 0.75, "beta_1": 0.5}
-        slots = (rules.RuleSlot("m"), rules.RuleSlot("v"))
+        slots = (wide("m"), wide("v"))
         optimizer = self.optimizer_of(rules.FusedRule("adam", slots, lambda *_: numbers))
         hyper = rules.hyper_parameters(optimizer, weight_decay=True)
         self.assertAllEqual(hyper, [0.5, 0.0, 0.5, 0.75, 0.25])
@@ -188,9 +192,9 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ((),),
-        ((rules.RuleSlot("m"),),),
-        ((rules.RuleSlot("m"), rules.RuleSlot("v", is_wide=False)),),
-        ((rules.RuleSlot("m"), rules.RuleSlot("v"), rules.RuleSlot("v_hat")),),
+        ((wide("m"),),),
+        ((wide("m"), rules.RuleSlot("v", False, 0.0)),),
+        ((wide("m"), wide("v"), wide("v_hat")),),
     )
     def test_other_slots_than_the_rules_are_refused(self, slots):
         optimizer = self.optimizer_of(rules.FusedRule("adam", slots))
@@ -203,7 +207,7 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
         ({"momentum": 0.9, "nesterow": 0.0},),
     )
     def test_other_numbers_than_the_rules_are_refused(self, numbers):
-        rule = rules.FusedRule("momentum", (rules.RuleSlot("m"),), lambda *_: numbers)
+        rule = rules.FusedRule("momentum", (wide("m"),), lambda *_: numbers)
         optimizer = self.optimizer_of(rule)
         with self.assertRaisesRegex(
             ValueError, "hyper-parameters of the rule 'momentum' must be momentum, nesterov"
