@@ -56,6 +56,7 @@ class ServerTableTest(ClusterTestCase, VerbsTestCase):
             "save_every": ("is for a trainer with a `checkpoint_dir`",),
             "no batch": ("`x` must have a batch. Received: a dataset",),
             "no batch of a worker": ("must give each worker a dataset", "of 2 workers"),
+            "batches of the chief": ("`x(worker, workers)` must make its datasets itself",),
             "bound": ("max_rows=1",),
             "follower": ("`model`", "'there'", "tables of this process"),
             "snapshots": ("all be on the same parameter servers, or none", "['there', 'here']"),

@@ -523,10 +523,10 @@ def refusals(strategy: Any) -> Any:
     store = one_embedding.make_device_mem_store_options("/tmp/never_written", 9)
     many_tables = one_embedding.MultiTableEmbedding("emb", DIM, "float32", "int64", None, store)
     keys = tf.constant([1], tf.int64)
-    batch = tf.data.Dataset.from_tensors((tf.zeros([8, 3], tf.int64), tf.zeros([8])))
-    no_batch = batch.take(0)
+    no_batch = tf.data.Dataset.from_tensors((tf.zeros([8, 3], tf.int64), tf.zeros([8]))).take(0)
 
     def one_batch(worker: tf.Tensor, workers: int) -> tf.data.Dataset:
+        batch = tf.data.Dataset.from_tensors((tf.zeros([8, 3], tf.int64), tf.zeros([8])))
         return batch.shard(workers, worker)
 
     return {
@@ -548,6 +548,9 @@ def refusals(strategy: Any) -> Any:
         "no batch": message_of(lambda: trainer(sum_model()).fit(no_batch, verbose=0)),
         "no batch of a worker": message_of(
             lambda: trainer(sum_model()).fit(one_batch, steps_per_epoch=1000, verbose=0)
+        ),
+        "batches of the chief": message_of(
+            lambda: trainer(sum_model()).fit(lambda *_: no_batch, steps_per_epoch=9, verbose=0)
         ),
         "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
         "follower": message_of(lambda: Follower(tf_embed.Variable(name="there"), "nowhere")),

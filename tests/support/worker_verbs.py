@@ -133,17 +133,19 @@ class Verbs:
         return [tf.constant(one, dtype) for one, dtype in zip(arrays, dtypes, strict=True)]
 
     def write(self, verb: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Any]) -> None:
-        """Runs a verb on the batches of all workers, as one batch."""
-        parts = zip(*self.batches().values(), strict=True)
-        verb(*self.tensors([np.concatenate(arrays) for arrays in parts]))
+        """Runs a verb on the batches of all workers, as one batch; twice, as one may be empty."""
+        for _ in range(2):
+            parts = zip(*self.batches().values(), strict=True)
+            verb(*self.tensors([np.concatenate(arrays) for arrays in parts]))
 
     def read(self, name: str, verb: Callable[[tf.Tensor, int], Any]) -> None:
-        """A verb on the keys of each worker."""
-        for rank, (keys, _, _) in self.batches().items():
-            got = verb(self.tensors([keys, np.zeros([0]), np.zeros([0])])[0], rank)
-            self.found[f"{name} {self._step} of {rank}"] = tf.nest.map_structure(
-                lambda one: one.numpy(), got
-            )
+        """A verb on the keys of each worker; twice, as there may be none."""
+        for _ in range(2):
+            for rank, (keys, _, _) in self.batches().items():
+                got = verb(self.tensors([keys, np.zeros([0]), np.zeros([0])])[0], rank)
+                self.found[f"{name} {self._step} of {rank}"] = tf.nest.map_structure(
+                    lambda one: one.numpy(), got
+                )
 
     def contents(self, name: str) -> None:
         """Sizes, and all keys that this process has, with their rows."""
@@ -157,7 +159,7 @@ def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> 
     verbs, v = Verbs(kind, variable, ranks), variable
     # The initial rows of new keys, with nothing stored.
     verbs.read("lookup", lambda keys, _: v.lookup(keys, return_exists=True))
-    for _ in range(3):
+    for _ in range(2):
         verbs.write(lambda keys, rows, _: v.upsert(keys, rows))
         verbs.read("lookup", lambda keys, _: v.lookup(keys[:, tf.newaxis], return_exists=True))
     verbs.contents("after upsert")
@@ -165,6 +167,8 @@ def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> 
         run_accum(verbs)
     verbs.write(lambda keys, _, numbers: v.remove(keys[numbers % 2 == 0]))
     verbs.contents("after remove")
+    if kind.value_dtype != "bool":
+        run_defaults(verbs)
     if kind.policy is not None:
         verbs.read("training", lambda keys, _: v.lookup(keys))
         verbs.write(lambda keys, rows, numbers: v.upsert(keys, rows))
@@ -178,8 +182,7 @@ def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> 
     if tf.as_dtype(kind.value_dtype).is_floating:
         run_sparse(verbs)
     in_graph = tf.function(lambda keys: v.lookup(keys), reduce_retracing=True)
-    for _ in range(2):
-        verbs.read("graph", lambda keys, _: in_graph(keys))
+    verbs.read("graph", lambda keys, _: in_graph(keys))
     v.clear()
     verbs.contents("after clear")
     verbs.write(lambda keys, rows, _: v.upsert(keys, rows))
@@ -202,9 +205,31 @@ def run_accum(verbs: Verbs) -> None:
         exists = numbers % 4 > 0
         v.accum(keys, tf.ones_like(rows), rows, exists)
 
-    for _ in range(2):
-        verbs.write(accum)
+    verbs.write(accum)
     verbs.contents("after accum")
+
+
+def run_defaults(verbs: Verbs) -> None:
+    """Rows that the call itself gives for absent keys."""
+    table = verbs.variable.table
+
+    def given(keys: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.fill([tf.size(keys), DIM], 2), table.options.value_dtype)
+
+    def halves(keys: tf.Tensor) -> tf.Tensor:
+        return tf.constant([0, int(tf.size(keys)) // 2, int(tf.size(keys))], tf.int64)
+
+    verbs.read("found or given", lambda keys, _: table.find(keys, given(keys)))
+    verbs.read("given", lambda keys, _: table.rows(keys, given(keys), training=False))
+    if table.options.value_dtype.is_floating:
+        verbs.read(
+            "pooled",
+            lambda keys, _: table.find_pooled(
+                keys, (halves(keys),), combiner="sum", defaults=given(keys), training=False
+            ),
+        )
+    verbs.write(lambda keys, *_: table.find_or_insert(keys, given(keys)))
+    verbs.contents("after find_or_insert")
 
 
 def run_sparse(verbs: Verbs) -> None:

@@ -28,6 +28,7 @@ class WorkerDatasets:
 
     Raises:
         TypeError: If the function does not return a dataset.
+        ValueError: If it uses a dataset that was made before.
     """
 
     def __init__(self, dataset_fn: DatasetFunction, coordinator: Any, servers: Servers) -> None:
@@ -46,7 +47,13 @@ class WorkerDatasets:
             return dataset.repeat()
 
         self._made = tf.function(made, autograph=False)
-        self._made.get_concrete_function()  # a wrong `dataset_fn` raises here, not in a step
+        # A wrong `dataset_fn` raises here, not in a step.
+        captured = self._made.get_concrete_function().captured_inputs
+        if any(one.dtype == tf.variant for one in captured):
+            raise ValueError(
+                "`x(worker, workers)` must make its datasets itself, because one that was made "
+                f"before is on the chief. Received: {validation.shown(dataset_fn)}"
+            )
 
     def first_batch(self) -> Any:
         """Returns a worker's first batch, which its own iterator gives too.

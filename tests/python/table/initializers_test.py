@@ -17,7 +17,7 @@ from absl.testing import parameterized
 from reference import EXTREME_KEYS
 
 import tf_embed
-from tf_embed.table.initializers import row_initializer, table_id_of, with_own_seed
+from tf_embed.table.initializers import with_own_seed
 
 KEYS = EXTREME_KEYS["int64"] + list(range(2, 42))
 FLOATING = ("float32", "float16", "bfloat16", "float64")
@@ -109,10 +109,6 @@ class SamenessTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup([3]), v.lookup([3]))
         self.assertAllEqual(tf.function(v.lookup)(tf.constant([3], tf.int64)), v.lookup([3]))
 
-    def test_the_number_of_a_name_fits_int64_and_stays_as_it_is(self):
-        self.assertEqual(table_id_of("v"), -7063935088641709149)
-        self.assertEqual(table_id_of("table"), 5715596626311811563)
-
 
 class DistributionTest(tf.test.TestCase, parameterized.TestCase):
     """Bounds are five standard errors, so that any seed passes."""
@@ -188,18 +184,6 @@ class DistributionTest(tf.test.TestCase, parameterized.TestCase):
         fan = {"fan_in": 1.0, "fan_out": 8.0, "fan_avg": 4.5}[mode]
         wanted = math.sqrt(3.0 / fan)
         self.assertNear(sample.std(), wanted, 5 * wanted / math.sqrt(sample.size))
-
-    def test_axes_that_an_initializer_names_are_its_fans(self):
-        def spread(**axes: Any) -> float:
-            initializer = keras.initializers.HeNormal(seed=2)
-            vars(initializer).update(axes)
-            return row_initializer(initializer, dim=9, value_dtype=tf.float32, name="v").values[1]
-
-        plain = spread(input_axes=None, output_axes=None)
-        self.assertAllClose(spread(input_axes=(1,), output_axes=(0,)), plain / 3)
-        self.assertEqual(spread(input_axes=(0,), output_axes=(1,)), plain)
-        self.assertEqual(spread(input_axes=(1,), output_axes=None), plain)
-        self.assertEqual(spread(input_axes=None, output_axes=(0,)), plain)
 
 
 class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
