@@ -184,7 +184,8 @@ def mutants_of_python(path: str, source: str) -> Iterator[Mutant]:
     asserted = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assert) or (isinstance(node, ast.keyword) and node.arg == "strict")
+        if isinstance(node, ast.Assert)
+        or (isinstance(node, ast.keyword) and ast.unparse(node) == "strict=True")
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
@@ -396,8 +397,10 @@ class Campaign:
         sources = {one.path: self.sources[one.path] for one in by_number.values()}
         drawn = [[number, *dataclasses.astuple(one)] for number, one in by_number.items()]
         hashed = {path: hash_of(text) for path, text in sorted(sources.items())}
-        # Not the budget: with a larger one, survivors are tried with more tests.
-        campaign = [drawn, hashed, self.arguments.tests]
+        # A larger budget tries survivors of Python with more tests. In C++ it decides which cases
+        # are tried at all.
+        budget = self.arguments.budget if kind == "cc" else None
+        campaign = [drawn, hashed, self.arguments.tests, budget]
         folder = self.tree.folder / "mutant_records" / kind
         return mutant_records.Records(folder, campaign, self.arguments.recorded)
 
@@ -459,7 +462,7 @@ def main() -> None:
         "--recorded",
         action="store_true",
         help="go on with a run of the same arguments: with its times and marks of all tests, and "
-        "without the mutants that it caught; --budget may be larger",
+        "without the mutants that it caught; for Python, --budget may be larger",
     )
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()

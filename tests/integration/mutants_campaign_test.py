@@ -76,7 +76,7 @@ PYTHON = """def f(a, b=3):
     if a < b and (a in (1,)):
         return not True
     assert a < b or not b
-    return "é", (a) + (b), zip(a, b, strict=True)
+    return "é", (a) + (b), zip(a, b, strict=True), zip(b, strict=False)
 """
 
 
@@ -90,7 +90,7 @@ class MutantsTest(parameterized.TestCase):
     def test_mutants_of_python(self):
         found = {one.shown(PYTHON).split("    ")[0] for one in mutants.mutants_of("x.py", PYTHON)}
         wanted = {"1 3 -> 4", "3 < -> <=", "3 and -> or", "3 in -> not in", "3 1 -> 2"}
-        wanted |= {"4 True -> False", "6 + -> -"}
+        wanted |= {"4 True -> False", "6 + -> -", "6 False -> True"}
         self.assertEqual(found, {f"x.py:{one}" for one in wanted})
 
     @parameterized.parameters("tf_embed/table/policies.py", "tf_embed/optimizers/trainer.py")

@@ -7,7 +7,6 @@ on any worker. Steps run concurrently and asynchronously.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import operator
@@ -210,7 +209,8 @@ class ParameterServerTrainer:
             ServerLostError: If a server has died, or a step has lost its connection to one.
             RuntimeError: If a server has lost rows, and no checkpoint has them.
             TypeError: If an argument has a wrong type.
-            ValueError: If an argument is out of range, or a dataset has no batch.
+            ValueError: If an argument is out of range, a dataset has no batch, or `x` is a function
+                that uses a dataset that was made before.
         """
         if not callable(x):
             _check_dataset(x, "x")
@@ -255,10 +255,7 @@ class ParameterServerTrainer:
                 batches = _Batches(x, steps_per_epoch, state)
             while state.epoch < epochs and not model.stop_training:
                 called.on_epoch_begin(state.epoch)
-                with contextlib.nullcontext() if own is None else own.empty_refused():
-                    logs = self._train_epoch(
-                        batches.of_epoch(), steps_per_epoch, called, own=own is not None
-                    )
+                logs = self._train_epoch(batches.of_epoch(), steps_per_epoch, called, own)
                 if validation_data is not None:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})
@@ -388,8 +385,7 @@ class ParameterServerTrainer:
         batches: Iterable[Any],
         steps_per_epoch: int | None,
         called: keras.callbacks.CallbackList,
-        *,
-        own: bool,
+        own: WorkerDatasets | None,
     ) -> Any:
         """Trains for an epoch and returns its results.
 
@@ -397,12 +393,14 @@ class ParameterServerTrainer:
             batches: For each step its batch, or an iterator on the workers that yields it.
             steps_per_epoch: Steps of a whole epoch, if they are known.
             called: The callbacks.
-            own: Whether workers read the batches.
+            own: The datasets, if workers read the batches.
         """
         state, totals = self._state, _Totals()
         begun = dataclasses.replace(state)  # as of the last step that a worker may have begun
         done = dataclasses.replace(state)  # as of the last step whose result was fetched
-        calls: WorkerCalls[TrainingState] = WorkerCalls(self._coordinator, self._servers)
+        calls: WorkerCalls[TrainingState] = (
+            WorkerCalls(self._coordinator, self._servers) if own is None else own.calls()
+        )
         logs: dict[str, Any] = {}
 
         def finish_one() -> None:
@@ -425,7 +423,7 @@ class ParameterServerTrainer:
                 if self.model.stop_training:
                     break
                 called.on_train_batch_begin(state.steps_of_epoch)
-                if own:
+                if own is not None:
                     function, arguments = self._own_step_function, [batch]
                 else:
                     # All steps below this one are over, so tables may forget their numbers.

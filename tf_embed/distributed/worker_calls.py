@@ -27,11 +27,19 @@ class WorkerCalls(Generic[Note]):
     Args:
         coordinator: The coordinator of the workers.
         servers: The servers.
+        converted: Makes a context in which a function begins, ends, or its result is fetched; it
+            may raise another error than that of the call.
     """
 
-    def __init__(self, coordinator: Any, servers: Servers) -> None:
+    def __init__(
+        self,
+        coordinator: Any,
+        servers: Servers,
+        converted: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self._coordinator = coordinator
         self._servers = servers
+        self._converted = converted
         self._pending: collections.deque[tuple[Note, Any]] = collections.deque()
         self._has_failed = False
 
@@ -81,6 +89,11 @@ class WorkerCalls(Generic[Note]):
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
+        with self._converted(), self._first_raised():
+            yield
+
+    @contextlib.contextmanager
+    def _first_raised(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:

@@ -62,17 +62,19 @@ class WorkerDatasets:
             ValueError: If the dataset is empty.
         """
         read = tf.function(lambda iterator: next(iterator), autograph=False)
-        calls: WorkerCalls[None] = WorkerCalls(self._coordinator, self._servers)
-        with self.empty_refused():
-            calls.add(read, [self.iterator()], None)
-            return calls.fetch()[1]
+        calls: WorkerCalls[None] = self.calls()
+        calls.add(read, [self.iterator()], None)
+        return calls.fetch()[1]
+
+    def calls(self) -> WorkerCalls[Any]:
+        """Calls of functions that read batches. A ValueError if a worker's dataset is empty."""
+        return WorkerCalls(self._coordinator, self._servers, self._empty_refused)
 
     @contextlib.contextmanager
-    def empty_refused(self) -> Iterator[None]:
-        """Raises a ValueError if a call in the block finds the dataset of its worker empty."""
+    def _empty_refused(self) -> Iterator[None]:
         try:
             yield
-        except tf.errors.OutOfRangeError as error:  # datasets repeat, so any other goes on
+        except tf.errors.OutOfRangeError as error:  # a dataset that repeats has no other end
             raise ValueError(
                 "`x(worker, workers)` must give each worker a dataset with a batch. Received: one "
                 f"without any, of {self._servers.num_workers} workers. Is there a file for each?"

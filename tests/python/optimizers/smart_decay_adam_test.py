@@ -259,6 +259,18 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(results[0], results[1])
         self.assertAllEqual(results[0], results[2])
 
+    def test_moves_of_a_momentum_of_1_are_replayed(self):
+        rows, options = np.ones([ROWS, DIM], np.float32), {"beta_1": 0.5}
+        dense, optimizer = keras.Variable(rows), SmartDecayAdam(0.05, **options)
+        optimizer.build([dense])
+        steps = [
+            (np.array([row]), np.full([1, DIM], gradient, np.float32))
+            for row, gradient in ((0, 2.0), (1, 0.5), (0, 0.25))
+        ]
+        for ids, gradients in steps:
+            optimizer.apply([tf.IndexedSlices(tf.constant(gradients), tf.constant(ids))], [dense])
+        self.assertAllClose(dense[0], dense_adam(rows, steps, **options)[0], **CLOSE)
+
     def test_as_many_steps_are_replayed_as_in_a_table(self):
         # So many that no test makes them.
         header = ROOT / "cc" / "core" / "rules" / "smart_decay_adam_rule.h"

@@ -33,7 +33,7 @@ class GroupsTest(absltest.TestCase):
         self.assertEqual(sizes_of(*some, PLAIN, POOLED), [MOST - 2, 1])
 
     def test_lookups_stay_in_their_order(self):
-        lookups = [types.SimpleNamespace(pooling=None) for _ in range(MOST + 9)]
+        lookups = [types.SimpleNamespace(pooling=None, number=i) for i in range(MOST + 9)]
         groups = worker_lookups._groups(lookups)  # type: ignore[arg-type]
         self.assertEqual([one for group in groups for one in group], lookups)
 
