@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-FIRST = "lookup 1 of 0"
+_FIRST = "lookup 1 of 0"
 # Of numbers below 3, which travel as floats of 16 bits.
 _TOLERANCES = {"wire bfloat16": 2.0**-7, "wire float16": 2.0**-10}
 
@@ -45,8 +45,8 @@ class VerbsTestCase(tf.test.TestCase):
                 self.assert_same(got, expected[what], tolerance, what)
         if kind in _TOLERANCES:
             wire = tf.as_dtype(kind.removeprefix("wire ")).as_numpy_dtype
-            (rows,) = (part[FIRST][0] for part in found if FIRST in part)
-            exact = expected[FIRST][0]
+            (rows,) = (part[_FIRST][0] for part in found if _FIRST in part)
+            exact = expected[_FIRST][0]
             narrow = exact.astype(wire).astype(np.float32)
             # A worker's own rows need not travel.
             self.assertTrue(((rows == narrow) | (rows == exact)).all())

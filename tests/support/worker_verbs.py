@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All verbs of a table, on the workers that share it, or on one table with the batches of all.
+"""All verbs of a table, on the workers or servers that share it, or on one table.
 
-A program of `worker_programs`; a test runs the same code in its own process as the oracle.
+A program of `worker_programs`, and a part of server_tables.py. Tests run the same code in their own
+process, on one table that gets the batches of all, as the oracle.
 """
 
 from __future__ import annotations
