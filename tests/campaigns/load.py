@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables under load for long: writers, lookups, growth, eviction, tiers and snapshots at once.
 
-    python tests/campaigns/load.py [--seconds=600] [--kinds=removed,tiers] [--seed=1]
+    python tests/campaigns/load.py [--seconds=600] [--kinds=removed,tiers] [--processes=1]
 
-Each kind of `load_tables.KINDS` runs in a process of its own for its share of the time. Keys are
+Each kind of `load_tables.KINDS` runs in a process of its own for its share of the time, so
+`--processes=6` ends in a sixth of `--seconds`, with six times as many threads. Keys are
 drawn by a Zipf law whose hot set drifts. Two threads look up. Three write: by upserts, by
 accumulation and by steps of an optimizer. One restricts the table or drains its eviction log. One
 saves snapshots and loads them. A round runs all threads for four fifths of its time, then the
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
 import ctypes
 import gc
 import os
@@ -42,7 +44,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # more arenas retain freed memory
@@ -62,6 +64,7 @@ MORE_IN_USE = 16 << 20
 LONG_SECONDS = 60.0
 LEAKED_BYTES = 48 << 20  # a round, if a leak is planted
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+_starting = threading.Lock()  # a process must not inherit the pipe of another one
 
 
 class Latencies:
@@ -226,45 +229,65 @@ def load(
     report("end")
 
 
+def run_kind(
+    name: str, seconds: float, folder: pathlib.Path, arguments: argparse.Namespace
+) -> tuple[str, list[dict[str, Any]]]:
+    """Runs one kind in a process.
+
+    Args:
+        name: A kind of `load_tables.KINDS`.
+        seconds: The length of the load.
+        folder: An existing folder of its own.
+        arguments: With `plant`, `seed` and `stall`.
+
+    Returns:
+        A message of its first finding, or "", and its reports of figures.
+    """
+
+    def work(report: Report) -> None:
+        load(name, seconds, folder, arguments.plant or "", arguments.seed, report)
+
+    with _starting:
+        process = Process(work, folder / "errors")
+    wrong = ""
+    try:
+        process.wait_for("end", arguments.stall)
+        process.end(kill=False)
+    except Finding as finding:
+        wrong = str(finding)
+    said = [more for event, more in process.said if event == "figures"]
+    return next((text for text in (wrong, *(more["wrong"] for more in said)) if text), ""), said
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = figures.options(__doc__, PLANTS, stall=120.0)
     parser.add_argument("--seconds", type=float, default=600.0, help="of all kinds together")
     parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated; default: all")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--stall", type=float, default=120.0, help="seconds without a word")
+    parser.add_argument("--processes", type=int, default=1, help="kinds at the same time")
     parser.add_argument(
         "--folder", help="on the disk of tables over disk; default: a temporary one"
     )
-    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     names = arguments.kinds.split(",")
     if unknown := sorted(set(names) - set(KINDS)):
         parser.error(f"unknown kinds {unknown}")
+    if arguments.processes < 1:
+        parser.error(f"`--processes` must be at least 1, not {arguments.processes}")
     begin, failures, total = time.monotonic(), 0, 0
     counts: collections.Counter[str] = collections.Counter()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as parent:
-        for name in names:
-            folder = pathlib.Path(parent) / name
+    with (
+        tempfile.TemporaryDirectory(dir=arguments.folder) as parent,
+        concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool,
+    ):
+        folders = [pathlib.Path(parent) / name for name in names]
+        for folder in folders:
             folder.mkdir()
-            process = Process(
-                lambda report, name=name, folder=folder: load(
-                    name,
-                    arguments.seconds / len(names),
-                    folder,
-                    arguments.plant or "",
-                    arguments.seed,
-                    report,
-                ),
-                folder / "errors",
-            )
-            wrong = ""
-            try:
-                process.wait_for("end", arguments.stall)
-                process.end(kill=False)
-            except Finding as finding:
-                wrong = str(finding)
-            for _, more in (one for one in process.said if one[0] == "figures"):
-                wrong = wrong or more["wrong"]
+        seconds = arguments.seconds / len(names)
+        results = pool.map(
+            lambda folder: run_kind(folder.name, seconds, folder, arguments), folders
+        )
+        for name, (wrong, said) in zip(names, results, strict=True):
+            for more in said:
                 total += more["lookups"]
                 counts.update({f"{name}: {what}": found for what, found in more["found"].items()})
             failures += bool(wrong)

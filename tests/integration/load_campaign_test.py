@@ -12,8 +12,8 @@ from reference import SEED
 load = functools.partial(campaign_runs.run, "load", f"--seed={SEED}")
 
 
-def test_rows_and_statistics_are_right_under_load_over_tiers():
-    done = load("--seconds=4", "--kinds=tiers-bounded")
+def test_rows_and_statistics_are_right_under_load_in_memory_and_over_tiers():
+    done = load("--seconds=8", "--kinds=bounded,tiers-bounded", "--processes=2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"failures": 0' in done.stdout and "p99.9 of lookups" in done.stdout
 
