@@ -7,8 +7,8 @@ import pickle
 import tempfile
 
 import server_tables
+import table_verbs
 import tensorflow as tf
-import worker_verbs
 from server_cluster import ClusterTestCase, cluster
 from verb_results import VerbsTestCase
 
@@ -18,10 +18,10 @@ class ServerTableTest(ClusterTestCase, VerbsTestCase):
         with cluster(self.folder, server_tables.__file__, workers=1) as made:
             self.run_chief(made, "tables", str(self.folder))
         results = pickle.loads((self.folder / "results").read_bytes())
-        self.assertEqual(results.keys(), worker_verbs.KINDS.keys())
+        self.assertEqual(results.keys(), table_verbs.KINDS.keys())
         for name, found in results.items():
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                self.assert_results([found], worker_verbs.oracle(name, folder), name)
+                self.assert_results([found], table_verbs.oracle(name, folder), name)
 
     def test_bounds_saves_and_refusals(self) -> None:
         with cluster(self.folder, server_tables.__file__) as made:

@@ -7,16 +7,16 @@ import functools
 import tempfile
 from typing import Any
 
+import table_verbs
 import tensorflow as tf
 import worker_programs
-import worker_verbs
 from absl.testing import parameterized
 from verb_results import VerbsTestCase
 
 
 @functools.cache
 def launched() -> worker_programs.Launched:
-    return worker_programs.launch(worker_verbs.__file__, ["verbs", "local"], 2)
+    return worker_programs.launch(table_verbs.__file__, ["verbs", "local"], 2)
 
 
 class WorkerTableTest(VerbsTestCase, parameterized.TestCase):
@@ -24,10 +24,10 @@ class WorkerTableTest(VerbsTestCase, parameterized.TestCase):
         self.assertEqual(launched().code, 0, launched().printed)
         return launched().results
 
-    @parameterized.parameters(*worker_verbs.KINDS)
+    @parameterized.parameters(*table_verbs.KINDS)
     def test_every_verb_does_what_it_does_on_one_table(self, name):
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        expected = worker_verbs.oracle(name, folder)
+        expected = table_verbs.oracle(name, folder)
         found = [self.results()[rank]["verbs"][name] for rank in (0, 1)]
         self.assert_results(found, expected, name)
         if name != "bool rows":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All verbs of a table (worker_verbs.py) on parameter servers; a program of `server_cluster`."""
+"""All verbs of a table (table_verbs.py) on parameter servers; a program of `server_cluster`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pickle
 from typing import Any
 
 import server_programs
-import worker_verbs
+import table_verbs
 
 
 def tables(strategy: Any, folder: str) -> Any:
     """Writes the results for all kinds of tables into the file `results`."""
     results = {}
-    for name, kind in worker_verbs.KINDS.items():
+    for name, kind in table_verbs.KINDS.items():
         with strategy.scope():
             own = f"{folder}/{name}".replace(" ", "_")
-            variable = worker_verbs.new_variable(name, kind, own, kind.sharding)
-        results[name] = worker_verbs.run_verbs(kind, variable, [0, 1])
+            variable = table_verbs.new_variable(name, kind, own, kind.sharding)
+        results[name] = table_verbs.run_verbs(kind, variable, [0, 1])
     pathlib.Path(folder, "results").write_bytes(pickle.dumps(results))
     return {"kinds": len(results)}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares results of `worker_verbs.run_verbs` with those of one table."""
+"""Compares results of `table_verbs.run_verbs` with those of one table."""
 
 from __future__ import annotations
 
