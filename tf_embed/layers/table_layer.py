@@ -296,10 +296,10 @@ class TableLayer(LayerWithTables):
             return None
         if ids.dtype != self.key_dtype:
             ids = keras.ops.cast(ids, self.key_dtype)
-        padding_id: Any = self.padding_id
-        # As a Python integer it would not fit int64.
+        padding_id = self.padding_id
+        # A saved model has it as a Python integer, which TensorFlow takes for an int64.
         if isinstance(padding_id, int) and padding_id >= 2**63:
-            padding_id = np.uint64(padding_id)
+            ids, padding_id = keras.ops.cast(ids, "int64"), padding_id - 2**64
         return keras.ops.not_equal(ids, padding_id)
 
     # Saving.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import keras
@@ -287,6 +288,18 @@ class PaddingTest(tf.test.TestCase, parameterized.TestCase):
             layer = DynamicEmbedding(2, key_dtype, initializer="ones", padding_id=padding_id)
             ids = tf.constant(np.array([padding_id, 1], key_dtype))
             self.assertAllEqual(layer(ids), [[0, 0], [1, 1]])
+
+    @parameterized.parameters(("int64", -(2**63)), ("uint64", 2**64 - 1), ("int32", -1))
+    def test_a_loaded_model_masks_extreme_paddings(self, key_dtype, padding_id):
+        layer = DynamicEmbedding(2, key_dtype, initializer="ones", padding_id=padding_id)
+        inputs = keras.Input([3], dtype=key_dtype)
+        model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(layer(inputs)))
+        path = tempfile.mkdtemp(dir=self.get_temp_dir()) + "/model.keras"
+        model.save(path)
+        ids = np.array([[1, 2, padding_id], [3, padding_id, padding_id]], key_dtype)
+        loaded = keras.saving.load_model(path)
+        self.assertAllEqual(loaded(ids), np.ones([2, 2]))
+        self.assertAllEqual(loaded.predict(ids, verbose=0), np.ones([2, 2]))
 
     def test_padding_makes_a_mask(self):
         layer = filled(padding_id=0)
