@@ -77,6 +77,7 @@ class Publisher(WithBlock):
         self._whole_every = validation.positive_int(whole_every, "whole_every")
         self._run = secrets.token_hex(8)
         self._last: tuple[int, SnapshotInfo] | None = None  # that was published
+        self._highest = 0  # version, also if its folder is gone
         self._changes = 0  # publications of changes since all rows were written
         self._known: dict[int, Publication] = {}  # in the folder
         self._thread: threading.Thread | None = None
@@ -125,6 +126,8 @@ class Publisher(WithBlock):
         last = self._last
         if last is not None and len(last[1].tables) != len(tables):
             last = None  # the model has got more
+        if last is None or not publication.exists(self.path, last[0]):
+            whole = True  # followers could not know that changes are missing
         writer, since = self._begin(version, tables, tracked, None if whole else last)
         try:
             # Copied now: `_begin` has just fixed the moment of the rows.
@@ -144,7 +147,7 @@ class Publisher(WithBlock):
             self._last = (version, info)
             self._changes = 0 if since is None else self._changes + 1
             if self._changes >= self._whole_every:
-                self._write_all_rows(version + 1, tables)
+                self._write_all_rows(self._next_version(), tables)
             self._tidy()
 
         if wait:
@@ -191,7 +194,8 @@ class Publisher(WithBlock):
         return os.path.join(self.path, publication.folder_name(version))
 
     def _next_version(self) -> int:
-        return 1 + max([0, *publication.versions_in(self.path)])
+        self._highest = 1 + max([self._highest, *publication.versions_in(self.path)])
+        return self._highest
 
     def _begin(
         self,

@@ -189,6 +189,22 @@ class RowsTest(ServingTestCase):
         self.assertTrue(follower.update())
         self.assert_equal(trained, served)
 
+    @parameterized.parameters([[[3]], [[1, 2, 3]]])
+    def test_publications_that_are_removed_lose_no_rows(self, removed):
+        trained, served = self.pair()
+        publisher, follower = Publisher(trained, self.path), Follower(served, self.path)
+        for number in range(6):
+            trained.upsert([number], np.full([1, DIM], float(number), np.float32))
+            self.assertEqual(publisher.publish(), number + 1)
+            follower.update()
+            if number == 2:
+                for version in removed:
+                    publication.remove(self.path, version)
+            self.assert_equal(trained, served)
+        late = self.variable()
+        self.assertTrue(Follower(late, self.path).update())
+        self.assert_equal(trained, late)
+
     def test_a_second_publisher_goes_on_after_the_first(self):
         served = self.variable(initializer="normal")
         follower, before = Follower(served, self.path), 0
