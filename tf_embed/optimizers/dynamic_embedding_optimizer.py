@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
+from tf_embed.optimizers.joined_tables import JoinedTables
 from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, optimizer_of_config, step_variable
 from tf_embed.optimizers.split_variables import SplitVariables, split_variables
@@ -43,15 +44,6 @@ from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor, run_if
 
 _joining = threading.RLock()  # held while an optimizer is built and while a table joins one
-
-
-class _Tables(tf.Module):
-    """Lists that are there before their members, so that a checkpoint can wait for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.anchors: list[Anchor] = []
-        self.trainers: list[TableTrainer] = []
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -137,7 +129,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self._inner_optimizer = keras_optimizer
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.synchronous = validation.flag(synchronous, "synchronous")
-        self._tables = _Tables()
+        self._tables = JoinedTables(name)
         self._split: SplitVariables | None = None
         self._untrained = UntrainedTables(name)
 
@@ -178,6 +170,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             if anchor.own_trainer is None
         ]
         self._check_strategy(split.anchors, trainers)
+        self._tables.check(split.anchors, trainers)
         super().build(split.variables)
         dense = split.dense
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
@@ -198,8 +191,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             trainer.bind()
             if is_new and not is_kept and not self.bp_v2:  # as dense variables, nothing from before
                 trainer.table.drop_slots()
-        self._tables.anchors.extend(split.anchors)
-        self._tables.trainers.extend(trainers)
+        self._tables.add(split.anchors, trainers)
         self._split = split
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -411,13 +403,13 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             known = self._trainer_of_table(anchor.table)  # by another thread meanwhile
             if known is not None:
                 return known
+            self._tables.check([anchor], [trainer])
             # Slots of a table that nothing has trained in this process are those of a checkpoint.
             is_new = trainer.table.is_bound and not trainer.has_trained_before
             trainer.bind()
             if is_new and not self.bp_v2:
                 trainer.table.drop_slots()
-            self._tables.anchors.append(anchor)
-            self._tables.trainers.append(trainer)
+            self._tables.add([anchor], [trainer])
         return trainer
 
     def _check_strategy(self, anchors: list[Anchor], trainers: list[TableTrainer]) -> None:
@@ -445,7 +437,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     @property
     def table_trainers(self) -> list[TableTrainer]:
         """The trainers of tables without an optimizer of their own, once this one is built."""
-        return list(self._tables.trainers)
+        return self._tables.trainers
 
     @property
     def _rule_optimizer(self) -> Any:
