@@ -66,12 +66,13 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     Options work as in Keras, but over touched rows: clipping of the summed gradient,
     `global_clipnorm` with dense variables and tables together; `weight_decay` and `use_ema` change
     a row only in steps that touch it, and the end of `fit` puts the averages in place of all rows;
-    `gradient_accumulation_steps`; `loss_scale_factor`. A NaN or infinite gradient affects the rows
-    of its step as it would affect a dense variable of those rows. Other rows stay finite, which is
-    not guaranteed for a dense variable of all rows. Clip by these options: tf.clip_by_global_norm
-    takes the norm of each use of a key, before they are summed, and in a table-batched layer the
-    norm of the pooled values. For mixed_float16 give a keras.optimizers.LossScaleOptimizer to this
-    one, and compile with `auto_scale_loss=False`.
+    `gradient_accumulation_steps`; `loss_scale_factor`. Gradients that wait for a row are dropped if
+    it is removed or the table is cleared. They bring back a row that is evicted or restricted. A
+    NaN or infinite gradient affects the rows of its step as it would affect a dense variable of
+    those rows. Other rows stay finite, which is not guaranteed for a dense variable of all rows.
+    Clip by these options: tf.clip_by_global_norm takes the norm of each use of a key, before they
+    are summed, and in a table-batched layer the norm of the pooled values. For mixed_float16 give a
+    keras.optimizers.LossScaleOptimizer to this one, which is an instance of that class then.
 
     A table that comes after the first step joins with the first one that names it. Dense variables
     must be there when the optimizer is built, as in Keras.

@@ -67,8 +67,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             with tf.device(options.device):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
-            # TensorFlow keeps this context to run the destruction of a resource eagerly.
-            eagerly = self._destruction_context
+            eagerly = self._destruction_context  # in which TensorFlow destroys a resource
             freed = weakref.finalize(self, table_ops.destroy, self.resource_handle, eagerly)
             # Memory goes with the process, but files in a folder would stay.
             freed.atexit = bool(options.storage_attributes.get("path"))
@@ -372,10 +371,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self._updated(keys, done)
 
     def turn(self) -> AbstractContextManager[None]:
-        """A fair lock for a block that reads rows and writes them back.
+        """A lock, first come first served, for a block that reads rows and writes them back.
 
-        Threads and graphs get the lock first come, first served. The table's own operations do not
-        take it. It is not reentrant.
+        It is not reentrant. The table's own operations do not take it, unless they say so.
         """
         return turn_of(self.resource_handle)
 
@@ -400,13 +398,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return table_ops.prefetch(self.resource_handle, keys, self._owners(keys))
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
-        """Removes keys. Absent keys are ignored."""
-        return table_ops.erase(self.resource_handle, keys, self._owners(keys))
+        """Removes keys and gradients that wait for them, in a turn. Absent keys are ignored."""
+        with self.trainers.forgetting(keys):
+            return table_ops.erase(self.resource_handle, keys, self._owners(keys))
 
     def clear(self) -> tf.Operation | None:
-        """Removes every key."""
+        """Removes every key and all gradients that wait, in a turn."""
         self.wait_until_written()
-        return table_ops.clear(self.resource_handle)
+        with self.trainers.forgetting():
+            return table_ops.clear(self.resource_handle)
 
     def shrink(self) -> tf.Operation | None:
         """Compacts the table and frees memory."""

@@ -209,6 +209,29 @@ class GapsTest(tf.test.TestCase, parameterized.TestCase):
             tf.function(step)() if in_graph else step()
             self.assertAllClose(v.lookup([1]), [[wanted] * DIM])
 
+    @parameterized.product(in_graph=(True, False), kind=("SGD", "Lamb"))
+    def test_rows_that_are_removed_do_not_come_back_by_accumulated_gradients(self, in_graph, kind):
+        inner = getattr(optimizers, kind)(1.0, gradient_accumulation_steps=2)
+        v, optimizer = table(), tf_embed.DynamicEmbeddingOptimizer(inner)
+
+        def run(action: Callable[[], Any]) -> None:
+            def body() -> None:
+                action()
+
+            tf.function(body)() if in_graph else body()
+
+        def step(*keys: int) -> None:
+            run(lambda: optimizer.apply([slices(keys)], [v.anchor]))
+
+        step(1, 2)
+        run(lambda: v.remove([1]))
+        step(7)
+        self.assertCountEqual(v.export()[0].numpy(), [2, 7])
+        step(1, 2)
+        run(v.clear)
+        step(9)
+        self.assertAllEqual(v.export()[0], [9])
+
     def test_averages_take_the_place_of_weights_at_their_step_also_without_a_gradient(self):
         v, w = table(), keras.Variable(1.0)
         inner = optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3)
