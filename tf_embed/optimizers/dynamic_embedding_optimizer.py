@@ -6,15 +6,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-import zlib
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
+from tf_embed.optimizers import keras_file_state
 from tf_embed.optimizers.joined_tables import JoinedTables
 from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, optimizer_of_config, step_variable
@@ -38,10 +37,10 @@ from tf_embed.optimizers.table_gradient import (
 )
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
 from tf_embed.optimizers.untrained_tables import UntrainedTables
-from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor, run_if
+from tf_embed.variable.outer_optimizers import check_around
 
 _joining = threading.RLock()  # held while an optimizer is built and while a table joins one
 
@@ -125,8 +124,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         keras_optimizer = optimizer_of(keras_optimizer)
         check_optimizer(_rule_optimizer(keras_optimizer))
         name = "dynamic_embedding_optimizer" if name is None else validation.name_of(name)
+        is_base = type(self) is DynamicEmbeddingOptimizer
+        if is_base and isinstance(keras_optimizer, keras.optimizers.LossScaleOptimizer):
+            # Not `__new__`, because subclasses have other arguments.
+            object.__setattr__(self, "__class__", LossScalingTableOptimizer)
         # Keras wants a number here. The property below is the inner optimizer's.
-        super().__init__(learning_rate=0.0, name=name)
+        keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
         self._inner_optimizer = keras_optimizer
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.synchronous = validation.flag(synchronous, "synchronous")
@@ -154,14 +157,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 self._build(variables)
 
     def _build(self, variables: list[Any]) -> None:
-        for outer in callers.optimizers():
-            if isinstance(outer, keras.optimizers.LossScaleOptimizer):
-                raise ValueError(
-                    f"{self.name!r} must not be in a LossScaleOptimizer, as model.compile puts it "
-                    "where the dtype policy is mixed_float16: compile with auto_scale_loss=False "
-                    "and tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.LossScaleOptimizer("
-                    f"optimizer)). Received: {outer.name!r}"
-                )
+        check_around(self)
         rule_optimizer = self._rule_optimizer
         check_optimizer(rule_optimizer)  # an option may have been set since
         split = split_variables(variables)
@@ -172,7 +168,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         ]
         self._check_strategy(split.anchors, trainers)
         self._tables.check(split.anchors, trainers)
-        super().build(split.variables)
+        keras.optimizers.Optimizer.build(self, split.variables)
         dense = split.dense
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             with tf.init_scope():
@@ -532,11 +528,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
         Keras saves the inner optimizer, an attribute, by itself.
         """
-        arrays = {"step": step_variable(self._rule_optimizer).numpy()}
-        for i, trainer in enumerate(self.table_trainers):
-            arrays[f"table_{i}_name"] = _name_number(trainer)
-            arrays.update(trainer.arrays(f"table_{i}_"))
-        keras_files.write(store, arrays)
+        keras_file_state.save(store, self._rule_optimizer, self.table_trainers)
 
     def load_own_variables(self, store: Any) -> None:
         """Makes ready for Keras to load the inner optimizer, and sees to the step.
@@ -544,22 +536,13 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         Keras skips an optimizer that is not built, with a warning, as one that a model has not used
         yet. The tables would have slots of another step then.
         """
-        if not {"step", "checksum"}.intersection(store.keys()):
+        arrays = keras_file_state.load_step(store, self.name, self._rule_optimizer)
+        if arrays is None:
             return  # saved with another kind of optimizer
-        arrays = keras_files.read(store, self.name)
-        step_variable(self._rule_optimizer).assign(arrays["step"])
         model = callers.model_being_loaded(self)
         if model is not None:
             self.build(model.trainable_variables)
-        trainers = self.table_trainers
-        # Tables may have joined in another order. Names that are alike tell nothing.
-        saved = {int(arrays.get(f"table_{i}_name", -1)): i for i in range(len(trainers))}
-        names = [int(_name_number(trainer)) for trainer in trainers]
-        numbers = [saved[name] for name in names] if set(names) == set(saved) else []
-        if len(set(numbers)) != len(trainers):
-            numbers = list(range(len(trainers)))
-        for i, trainer in zip(numbers, trainers, strict=True):
-            trainer.load(arrays, f"table_{i}_")
+        keras_file_state.load_tables(arrays, self.table_trainers)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
@@ -579,13 +562,17 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return cls(**{**config, "keras_optimizer": inner})
 
 
+@keras.saving.register_keras_serializable(package="tf_embed")
+class LossScalingTableOptimizer(DynamicEmbeddingOptimizer, keras.optimizers.LossScaleOptimizer):
+    """One around a LossScaleOptimizer, which does the scaling.
+
+    Keras puts a LossScaleOptimizer around any other optimizer of a mixed_float16 model, also when
+    the model is loaded.
+    """
+
+
 def _rule_optimizer(optimizer: Any) -> Any:
     """The optimizer whose rule and options count."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.inner_optimizer
     return optimizer
-
-
-def _name_number(trainer: TableTrainer) -> np.ndarray:
-    """Returns a checksum of the table's name, to recognize the table in a file."""
-    return np.asarray(zlib.crc32(trainer.table.options.name.encode()), np.int64)

@@ -41,6 +41,10 @@ class _SavedPlaces(tf.train.experimental.PythonState):
         """
         restored = json.loads(tf.compat.as_text(string_value))
         places = _matches(list(self.now.values()), restored)
+        # Tables may have been renamed, if each of the checkpoint's is there.
+        left = [place for place in restored if place not in places]
+        if len(left) == places.count(None):
+            places = [left.pop(0) if place is None else place for place in places]
         kept = [place if place in restored else None for place in self.now]
         if places != kept:
             raise ValueError(

@@ -34,6 +34,7 @@ from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable, gradients_to_owners
+from tf_embed.variable.outer_optimizers import check_beside_own
 
 
 class Trainer(Protocol):
@@ -413,18 +414,7 @@ class Anchor(keras.Variable):
             if self.frozen:
                 return
             raise ValueError(self._no_optimizer())
-        options = ("loss_scale_factor", "gradient_accumulation_steps", "use_ema")
-        refused = {option: getattr(optimizer, option, None) for option in options}
-        refused = {option: value for option, value in refused.items() if value}
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            refused["LossScaleOptimizer"] = optimizer.name
-        if refused:
-            option, value = next(iter(refused.items()))
-            raise ValueError(
-                f"The optimizer {optimizer.name!r} must not use {option} in a model with a "
-                f"dynamic table of its own optimizer, {self.table_name!r}: Keras applies it to "
-                f"dense variables only. Received: {option}={value!r}"
-            )
+        check_beside_own(optimizer, self.table_name)
 
 
 class TwinAnchor(Anchor):

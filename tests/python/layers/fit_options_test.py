@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -224,9 +228,8 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.smoke
     def test_a_mixed_float16_model_trains_with_a_loss_scale_optimizer_in_the_wrapper(self):
         inner = keras.optimizers.LossScaleOptimizer(adam(), initial_scale=2.0**15)
-        model = self.model(
-            "wrapper", tf_embed.DynamicEmbeddingOptimizer(inner), auto_scale_loss=False
-        )
+        model = self.model("wrapper", tf_embed.DynamicEmbeddingOptimizer(inner))
+        self.assertIs(model.optimizer.inner_optimizer, inner)
         losses = model.fit(IDS, LABELS, batch_size=4, epochs=8, verbose=0).history["loss"]
         self.assertLess(losses[-1], 0.5 * losses[0])
         self.assertEqual(model(IDS[:2]).dtype, tf.float16)
@@ -265,10 +268,46 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
     def test_what_keras_wraps_by_itself_is_stopped_with_the_way_out(self, way):
         optimizer = adam() if way == "own" else tf_embed.DynamicEmbeddingOptimizer(adam())
         model = self.model(way, optimizer)
-        message = "auto_scale_loss=False" if way == "wrapper" else "LossScaleOptimizer"
+        message = {
+            "wrapper": "'dynamic_embedding_optimizer' must not be in a LossScaleOptimizer",
+            "own": "can't take its loss scale off the gradients of 'mine'",
+        }[way]
         with self.assertRaisesRegex(ValueError, message):
             model.fit(IDS, LABELS, verbose=0)
         self.assertEqual(int(model.layers[0].variable.size()), 0)
+
+    @parameterized.product(way=WAYS, how=("file", "pickle", "deep copy"))
+    def test_a_model_that_is_loaded_trains_on(self, way, how):
+        inner = keras.optimizers.LossScaleOptimizer(adam(), initial_scale=2.0**4)
+        model = self.model(way, tf_embed.DynamicEmbeddingOptimizer(inner))
+        model.fit(IDS, LABELS, batch_size=4, verbose=0)
+        if how == "file":
+            path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "model.keras")
+            model.save(path)
+            loaded = keras.models.load_model(path)
+        else:
+            loaded = (
+                copy.deepcopy(model) if how == "deep copy" else pickle.loads(pickle.dumps(model))
+            )
+        self.assertIs(type(loaded.optimizer), type(model.optimizer))
+        self.assertEqual(int(loaded.optimizer.iterations), 6)
+        for one in (model, loaded):
+            one.fit(IDS, LABELS, batch_size=4, shuffle=False, verbose=0)
+        self.assertAllEqual(rows(loaded), rows(model))
+        self.assertAllEqual(loaded.layers[-1].kernel, model.layers[-1].kernel)
+
+    def test_a_model_that_keras_wraps_when_it_is_loaded_can_be_compiled_again(self):
+        model = self.model("own", adam(), auto_scale_loss=False)
+        model.fit(IDS, LABELS, batch_size=4, verbose=0)
+        path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "model.keras")
+        model.save(path)
+        with self.assertRaisesRegex(ValueError, r"use load_model\(..., compile=False\)"):
+            keras.models.load_model(path)
+        loaded = keras.models.load_model(path, compile=False)
+        loaded.compile(adam(), "mse", auto_scale_loss=False)
+        self.assertAllEqual(rows(loaded), rows(model))
+        loaded.fit(IDS, LABELS, batch_size=4, verbose=0)
+        self.assertEqual(int(loaded.layers[0].optimizer.iterations), 12)
 
 
 class MinimizeTest(tf.test.TestCase, parameterized.TestCase):

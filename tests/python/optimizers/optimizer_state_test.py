@@ -180,6 +180,30 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(int(models[1].embed.variable.size()), 0)
 
 
+class OtherOptimizerTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(("adam", "sgd"), ("adam", "nadam"), ("nadam", "adam"))
+    def test_weights_of_a_model_with_another_optimizer_leave_the_step_alone(self, saved, other):
+        def new_model(kind: str) -> keras.Model:
+            # With a dense variable, so that Keras leaves the optimizer alone too.
+            layers = [DynamicEmbedding(2, name="mine"), keras.layers.Flatten()]
+            model = keras.Sequential(
+                [keras.Input([3], dtype="int64"), *layers, keras.layers.Dense(1)]
+            )
+            model.compile(tf_embed.DynamicEmbeddingOptimizer(kind), "mse")
+            return model
+
+        model, loaded = new_model(saved), new_model(other)
+        labels = np.ones([8, 1])
+        for _ in range(5):
+            model.train_on_batch(IDS[:8], labels)
+        loaded.train_on_batch(IDS[:8], labels)
+        path = os.path.join(self.get_temp_dir(), f"{saved}.{other}.weights.h5")
+        model.save_weights(path)
+        loaded.load_weights(path)
+        self.assertEqual(int(loaded.optimizer.iterations), 1)
+        self.assertAllEqual(loaded.layers[0](IDS[:8]), model.layers[0](IDS[:8]))
+
+
 class EveryOptimizerOfKerasTest(tf.test.TestCase, parameterized.TestCase):
     def check(self, way: str, make: Callable[[], Any]) -> None:
         """Saves and loads a trained model, and compares the optimizer and one more step."""

@@ -125,7 +125,8 @@ class RestoredTablesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (("b", "a"), ("a", "b")),
         (("b",), ("a", "b")),
-        (("a", "c"), ("a", "b")),
+        (("c",), ("a", "b")),
+        (("b", "c"), ("a", "b")),
         (("t_4", "t_3"), ("t", "t_1")),
         (("t_3",), ("t", "t_1")),
     )
@@ -138,8 +139,8 @@ class RestoredTablesTest(tf.test.TestCase, parameterized.TestCase):
             tf.train.Checkpoint(o=o).read(path)
         self._check_untouched(*tables)
 
-    @parameterized.parameters((("a", "b"),), (("a", "b", "c"),))
-    def test_tables_that_have_joined_in_the_same_order_are_restored(self, joined):
+    @parameterized.parameters((("a", "b"),), (("a", "b", "c"),), (("a", "c"),), (("t", "u"),))
+    def test_tables_that_have_joined_in_the_same_order_are_restored_under_any_name(self, joined):
         path = self._written(o=trained_in_turn(table("a"), table("b")))
         tables, o = [table(name) for name in joined], wrapped()
         join(o, *tables)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a `DynamicEmbeddingOptimizer` in the files of Keras, beside the inner optimizer's.
+
+It is the step, and the state that trainers keep for tables outside of their rows and slots.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_embed.optimizers.rules import step_variable
+from tf_embed.optimizers.trainer import TableTrainer
+from tf_embed.saving import keras_files
+
+_STEP, _CLASS = "step", "class"
+
+
+def save(store: Any, rule_optimizer: Any, trainers: Sequence[TableTrainer]) -> None:
+    """Writes the state.
+
+    Args:
+        store: The store that Keras gives to `save_own_variables`.
+        rule_optimizer: The optimizer whose step it is.
+        trainers: The trainers of its tables.
+    """
+    arrays = {
+        _STEP: step_variable(rule_optimizer).numpy(),
+        _CLASS: _checksum(type(rule_optimizer).__name__),
+    }
+    for i, trainer in enumerate(trainers):
+        arrays[f"table_{i}_name"] = _name_number(trainer)
+        arrays.update(trainer.arrays(f"table_{i}_"))
+    keras_files.write(store, arrays)
+
+
+def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarray] | None:
+    """Sets the step to the saved one, and returns the arrays for `load_tables`.
+
+    If another kind of optimizer was saved, nothing is set, and the result is None.
+
+    Args:
+        store: The store that Keras gives to `load_own_variables`.
+        owner: The name of the optimizer, for messages.
+        rule_optimizer: The optimizer whose step it is.
+
+    Raises:
+        ValueError: The arrays are damaged.
+    """
+    if not {_STEP, "checksum"}.intersection(store.keys()):
+        return None
+    arrays = keras_files.read(store, owner)
+    own_class = _checksum(type(rule_optimizer).__name__)
+    # Older files don't have it.
+    if not np.array_equal(arrays.get(_CLASS, own_class), own_class):
+        return None
+    step_variable(rule_optimizer).assign(arrays[_STEP])
+    return arrays
+
+
+def load_tables(arrays: dict[str, np.ndarray], trainers: Sequence[TableTrainer]) -> None:
+    """Sets the state of trainers, found by the names of their tables.
+
+    Args:
+        arrays: The result of `load_step`.
+        trainers: The trainers.
+    """
+    # Tables may have joined in another order. Names that are alike tell nothing.
+    saved = {int(arrays.get(f"table_{i}_name", -1)): i for i in range(len(trainers))}
+    names = [int(_name_number(trainer)) for trainer in trainers]
+    numbers = [saved[name] for name in names] if set(names) == set(saved) else []
+    if len(set(numbers)) != len(trainers):
+        numbers = list(range(len(trainers)))
+    for i, trainer in zip(numbers, trainers, strict=True):
+        trainer.load(arrays, f"table_{i}_")
+
+
+def _name_number(trainer: TableTrainer) -> np.ndarray:
+    """Returns a number of the table's name, to recognize the table in a file."""
+    return _checksum(trainer.table.options.name)
+
+
+def _checksum(text: str) -> np.ndarray:
+    return np.asarray(zlib.crc32(text.encode()), np.int64)
