@@ -102,6 +102,7 @@ class _Places(tf.Module):
             if place is None:
                 place, following = str(following), following + 1
                 if left:
+                    # Not an error, because the table may be new since the checkpoint.
                     logging.warning(
                         "%r restores nothing for %r: the checkpoint has no table of this name. Not "
                         "restored so far: %s",
