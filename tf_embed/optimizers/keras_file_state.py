@@ -68,14 +68,15 @@ def load_tables(arrays: dict[str, np.ndarray], trainers: Sequence[TableTrainer])
         arrays: The result of `load_step`.
         trainers: The trainers.
     """
-    # Tables may have joined in another order. Names that are alike tell nothing.
-    saved = {int(arrays.get(f"table_{i}_name", -1)): i for i in range(len(trainers))}
-    names = [int(_name_number(trainer)) for trainer in trainers]
-    numbers = [saved[name] for name in names] if set(names) == set(saved) else []
-    if len(set(numbers)) != len(trainers):
-        numbers = list(range(len(trainers)))
-    for i, trainer in zip(numbers, trainers, strict=True):
-        trainer.load(arrays, f"table_{i}_")
+    # Tables may have joined in another order.
+    count = sum(name.endswith("_name") for name in arrays)
+    saved = {int(arrays[f"table_{i}_name"]): i for i in range(count)}
+    places = [saved.get(int(_name_number(trainer)), -1) for trainer in trainers]
+    # Keras numbers the layers of all models of a process, and names that are alike tell nothing.
+    if len(saved) < count or max(places, default=-1) == -1:
+        places = list(range(len(trainers)))
+    for place, trainer in zip(places, trainers, strict=True):
+        trainer.load(arrays, f"table_{place}_")
 
 
 def _name_number(trainer: TableTrainer) -> np.ndarray:

@@ -133,6 +133,16 @@ class JoiningTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(found["first"], slices(3).values)
         self.assertAllClose(found["late"], slices(-3).values)
 
+    def test_a_table_that_has_joined_alone_gets_what_waits_for_it(self):
+        saved, store = Pair("accumulation", joins=True), {}
+        saved.train(1, 4, graph=False)
+        saved.optimizer.save_own_variables(store)
+        other = Pair("accumulation", joins=False, with_first=False)
+        other.optimizer.load_own_variables(store)
+        (trainer,) = other.optimizer.table_trainers
+        found, _ = trainer.accumulator.find(tf.constant(KEYS, tf.int64))
+        self.assertAllClose(found, slices(-3).values)
+
     def test_dense_variables_are_those_that_the_optimizer_was_built_with(self):
         optimizer = tf_embed.DynamicEmbeddingOptimizer("sgd")
         optimizer.build([table("v").anchor])
