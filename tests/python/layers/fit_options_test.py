@@ -277,6 +277,7 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(model.layers[0].variable.size()), 0)
 
     @parameterized.product(way=WAYS, how=("file", "pickle", "deep copy"))
+    @pytest.mark.smoke
     def test_a_model_that_is_loaded_trains_on(self, way, how):
         inner = keras.optimizers.LossScaleOptimizer(adam(), initial_scale=2.0**4)
         model = self.model(way, tf_embed.DynamicEmbeddingOptimizer(inner))

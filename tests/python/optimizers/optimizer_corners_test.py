@@ -210,6 +210,7 @@ class GapsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(v.lookup([1]), [[wanted] * DIM])
 
     @parameterized.product(in_graph=(True, False), kind=("SGD", "Lamb"))
+    @pytest.mark.smoke
     def test_rows_that_are_removed_do_not_come_back_by_accumulated_gradients(self, in_graph, kind):
         inner = getattr(optimizers, kind)(1.0, gradient_accumulation_steps=2)
         v, optimizer = table(), tf_embed.DynamicEmbeddingOptimizer(inner)

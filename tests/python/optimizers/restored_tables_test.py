@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -57,6 +58,7 @@ class RestoredTablesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(int(one.size()), 0)
 
     @parameterized.parameters(False, True)
+    @pytest.mark.smoke
     def test_rows_are_those_of_the_name_in_any_order(self, is_other_order):
         path = self._written(o=trained_in_turn(table("user"), table("item")))
         user, item, o = table("user"), table("item"), wrapped()
