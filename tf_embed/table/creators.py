@@ -360,16 +360,18 @@ class RedisTableCreator(KVCreator):
         return RedisTableConfig
 
 
-def policy_of(kv_creator: Any, policy: Any) -> Any:
+def policy_of(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     """The policy of a table with these two arguments.
 
     Args:
         kv_creator: None, or a creator.
         policy: None, or a TablePolicy.
+        num_shards: Number of shards of the table.
 
     Raises:
         TypeError: If `kv_creator` is not a creator of a table.
-        ValueError: If there is a `policy`, and the creator has its own.
+        ValueError: If there is a `policy`, and the creator has its own, or if the bound of the
+            creator is less than a row for each shard.
     """
     if kv_creator is None:
         return policy
@@ -385,6 +387,12 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
         raise ValueError(
             "`kv_creator` and `policy` both say which rows leave: give one of them. Received: "
             f"kv_creator={validation.shown(kv_creator)}, policy={validation.shown(policy)}"
+        )
+    max_capacity = kv_creator.policy.max_rows
+    if max_capacity is not None and max_capacity < num_shards:
+        raise ValueError(
+            "`max_capacity` of the config of `kv_creator` must be at least one for each of "
+            f"{num_shards} shards. Received: max_capacity={max_capacity}"
         )
     return kv_creator.policy
 
