@@ -133,7 +133,8 @@ class HkvHashTableConfig(KerasConfig):
     Args:
         init_capacity: Rows to reserve, in all shards together. Default: the variable's
             `init_size`.
-        max_capacity: The most rows, in all shards together. Default: no bound.
+        max_capacity: The most rows, in all shards together, at least one for each shard. Default:
+            no bound.
         max_hbm_for_values: Bytes of GPU memory for the rows of a table on a GPU, with their slots.
             Further rows are in host memory. The same as `gpu_bytes` of a `Storage`.
         evict_strategy: The eviction order, a `HkvEvictStrategy` or its number.
