@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 import figures
 import tensorflow as tf
-from killed_process import Finding, Process, Report
+from killed_process import Process, Report
 from savers import SAVERS, Saver
 
 NAMES = tuple(name for name in SAVERS if name != "backups")
@@ -142,11 +142,7 @@ def main() -> int:
                 lambda report, name=name: disturb(name, folder / name, arguments, report),
                 folder / "errors",
             )
-            words = ""
-            try:
-                process.wait_for("end", arguments.stall)
-                process.end(kill=False)
-            except Finding as finding:
+            if finding := process.finding(arguments.stall):
                 failures += 1
                 words = [more["words"] for event, more in process.said if event == "trying"][-1:]
                 print(f"{name}, {words}: {finding}", flush=True)

@@ -372,9 +372,7 @@ BATCH_CALLS: dict[str, Call] = {
         .taking("one id a bag", "tf.Variable, no axis")
         .taking(k.SYMBOLIC, "KerasTensor")
         .taking(MENDED, "row splits that fall, row splits beyond"),
-        per_sample_weights=k.SPARSE_WEIGHTS.taking("numbers", "integers").taking(
-            k.SYMBOLIC, "KerasTensor"
-        ),
+        per_sample_weights=k.SPARSE_WEIGHTS.taking(k.SYMBOLIC, "KerasTensor"),
     ),
     "tbe.TableBatchedEmbeddingBags.set_learning_rate": Call(
         _method("set_learning_rate"), dict, {"lr": NUMBER}

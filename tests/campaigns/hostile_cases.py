@@ -119,13 +119,13 @@ OF_SPARSE = {
     "sp_ids": k.SPARSE_IDS,
     "sp_weights": k.SPARSE_WEIGHTS,
     "name": k.OP_NAME,
-    "combiner": k.COMBINER,
+    "combiner": k.COMBINER.taking('it is "mean"', "None"),
 }
 OF_SAFE = {
     "embedding_weights": k.PARAMS,
     "sparse_ids": k.SPARSE_IDS,
     "sparse_weights": k.SPARSE_WEIGHTS,
-    "combiner": k.COMBINER,
+    "combiner": k.COMBINER.taking('it is "mean"', "None"),
     "default_id": k.SCALAR_KEY,
     "name": k.OP_NAME,
 }

@@ -280,7 +280,7 @@ SPARSE_IDS_ALONE = (
     .refused_by("the op, by the number of bags or keys", "huge dense_shape, row splits beyond")
 )
 SPARSE_WEIGHTS = kind(
-    {DEFAULT: "None"},
+    {DEFAULT: "None", "numbers": "integers"},
     {
         "other lengths": lambda: tf.ragged.constant([[1.0, 2.0], [3.0]]),
         "integers": lambda: tf.ragged.constant([[1], [2]]),

@@ -139,7 +139,7 @@ SOK_CALLS: dict[str, Call] = {
         {
             "params": TABLES,
             "sp_ids": k.SPARSE_IDS_ALONE,
-            "sp_weights": k.SPARSE_WEIGHTS,
+            "sp_weights": k.SPARSE_WEIGHTS.taking("numbers, as the ids", "SparseTensor"),
             "combiners": k.COMBINER.optional(),
         },
         says=("combiner",),

@@ -87,6 +87,21 @@ class Process:
             raise Finding(f"it ended by signal {number}\n{self.errors.read_text()[-3000:]}")
         return number
 
+    def finding(self, stall: float) -> str:
+        """Waits until it reports "end" and ends.
+
+        Returns:
+            Its finding, or "".
+        """
+        try:
+            has_reported = self.wait_for("end", stall)
+            number = self.end(kill=False)
+        except Finding as finding:
+            return str(finding)
+        if number:  # the system kills too, for example if memory is used up
+            return f"it ended by signal {number}"
+        return "" if has_reported else "it ended and did not report its end"
+
 
 class Campaign(Protocol):
     """The interface that `run_campaign` needs.

@@ -44,7 +44,7 @@ if __name__ == "__main__":
 
 import figures  # noqa: E402
 import load  # noqa: E402
-from killed_process import Finding, Process, Report  # noqa: E402
+from killed_process import Process, Report  # noqa: E402
 
 PLANTS = ("waits", "clock", "memory")
 LOADS = ("refusing", "tiers-bounded")
@@ -315,12 +315,7 @@ def main() -> int:
             process = Process(
                 lambda report, work=work, folder=folder: work(folder, report), folder / "errors"
             )
-            wrong = ""
-            try:
-                process.wait_for("end", arguments.stall)
-                process.end(kill=False)
-            except Finding as finding:
-                wrong = str(finding)
+            wrong = process.finding(arguments.stall)
             for _, more in (one for one in process.said if one[0] == "figures"):
                 wrong = wrong or more.get("wrong", "")
                 counts.update({f"{name}: {what}": found for what, found in more["found"].items()})

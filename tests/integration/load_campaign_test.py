@@ -31,6 +31,7 @@ def test_rows_statistics_and_memory_are_right_in_tables_of_each_kind():
         ("leak", "memory is not flat"),
         ("count", "statistics: they must be"),
         ("row", "a row that was not written"),
+        ("kill", "it ended by signal 9"),
     ],
 )
 def test_what_is_planted_is_found(plant: str, report: str):

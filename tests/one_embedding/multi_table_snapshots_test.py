@@ -250,6 +250,31 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
         again.load_snapshot("s")
         self.assertEqual(rows_of(again), rows_of(emb))
 
+    @parameterized.parameters((1, 3), (3, 1), (2, 3))
+    def test_folders_share_the_bound_of_a_layer_that_had_others(self, before, after):
+        # The ids of a table spread evenly over each number of folders.
+        ids = tf.constant(np.arange(24).reshape([12, 2]) // 2)
+        paths, policy = self.folders(3), tf_embed.TablePolicy(max_rows=24)
+        emb = self.emb(paths[:before], policy=policy, optimizer="sgd")
+        train(emb, ids)
+        emb.save_snapshot("s")
+        again = self.emb(paths[:after], policy=policy, optimizer="sgd")
+        again.load_snapshot("s")
+        self.assertEqual(int(again.size()), 24)
+        self.assertEqual(rows_of(again), rows_of(emb))
+
+    def test_a_lower_bound_evicts_the_rows_that_a_snapshot_has_beyond_it(self):
+        ids = tf.constant(np.arange(24).reshape([12, 2]) // 2)
+        paths = self.folders(3)
+        emb = self.emb(paths, optimizer="sgd")
+        train(emb, ids)
+        emb.save_snapshot("s")
+        again = self.emb(paths, policy=tf_embed.TablePolicy(max_rows=8), optimizer="sgd")
+        again.load_snapshot("s")
+        self.assertEqual([int(one.size()) for one in again.row_tables], [2, 2, 1, 1, 1, 1])
+        evicted = sum(int(one.stats()["evicted"]) for one in again.row_tables)
+        self.assertEqual(evicted, 24 - 8)
+
     def test_a_reader_gives_the_rows_of_one_table_after_the_other(self):
         folders = self.folders(2)
         emb = self.trained(folders)

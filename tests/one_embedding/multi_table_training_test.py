@@ -293,7 +293,52 @@ class PolicyTest(tf.test.TestCase, parameterized.TestCase):
     def test_tables_of_wide_ids_have_equal_parts_of_the_capacity(self):
         emb = self.emb(tf_embed.TablePolicy(), capacity=5, key_type="int64")
         train(emb, OUTER(), tf.constant(np.arange(20).reshape([10, 2])), None, 1.0)
-        self.assertEqual([int(one.size()) for one in emb.row_tables], [3, 3])
+        self.assertEqual([int(one.size()) for one in emb.row_tables], [3, 2])
+
+    def bounded(self, policy, capacity, num_folders=3, devices=None):
+        """A layer of four tables of wide ids."""
+        return layer(
+            constant_tables(0.0, 0.0, 0.0, 0.0),
+            dim=1,
+            store_options=store([f"/tmp/rows/{n}" for n in range(num_folders)], capacity),
+            policy=policy,
+            devices=devices,
+            optimizer=keras.optimizers.SGD(1.0),
+        )
+
+    @parameterized.parameters(
+        (tf_embed.TablePolicy(), 40),
+        (tf_embed.TablePolicy(max_rows=40), 1000),
+        (tf_embed.TablePolicy(max_rows=40, eviction=None), 1000),
+    )
+    def test_the_parts_of_all_tables_and_folders_add_up_to_the_bound(self, policy, capacity):
+        emb = self.bounded(policy, capacity)
+        train(emb, OUTER(), tf.constant(np.arange(400).reshape([100, 4])), None, 1.0)
+        sizes = [int(one.size()) for one in emb.row_tables]
+        self.assertEqual(sizes, [4] * 4 + [3] * 8)
+        again = type(emb).from_config(emb.get_config())  # of the whole bound, not of a part
+        bounds = [one.table.options.policy.max_rows for one in again.row_tables]
+        self.assertEqual(bounds, sizes)
+
+    @parameterized.parameters(
+        (tf_embed.TablePolicy(), 11, None, "`capacity` of `store_options`"),
+        (tf_embed.TablePolicy(11), 100, None, "`max_rows` of `policy`"),
+        (tf_embed.TablePolicy(), 11, ["/CPU:0"] * 3, "`capacity` of `store_options`"),
+    )
+    def test_a_bound_below_a_row_for_each_shard_is_refused(
+        self, policy, capacity, devices, argument
+    ):
+        folders = 3 if devices is None else 1
+        name = argument.split("`")[1]
+        words = f"{argument} must be at least 12, a row for each .*Received: {name}=11$"
+        with self.assertRaisesRegex(ValueError, words):
+            self.bounded(policy, capacity, folders, devices)
+
+    def test_a_capacity_that_bounds_nothing_may_be_low(self):
+        for policy in (None, tf_embed.TablePolicy(eviction=None)):
+            emb = self.bounded(policy, 1)
+            train(emb, OUTER(), tf.constant(np.arange(40).reshape([10, 4])), None, 1.0)
+            self.assertEqual(int(emb.size()), 40)
 
     @parameterized.parameters([None], [(1.0, 2.0)])
     def test_an_evicted_row_that_comes_back_starts_anew(self, values):

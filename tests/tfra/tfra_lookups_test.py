@@ -374,6 +374,32 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         zeros = tf.zeros([DIM])
         self.assertAllClose(found, [(dense[2] + dense[3]) / 2, zeros, dense[1], zeros])
 
+    @parameterized.product(
+        lookup=[
+            tf_embed.embedding_lookup_sparse,
+            tf_embed.safe_embedding_lookup_sparse,
+            tfra.ragged_embedding_ops.embedding_lookup_sparse,
+            tfra.ragged_embedding_ops.safe_embedding_lookup_sparse,
+        ],
+        value_dtype=[tf.float32, tf.float64, tf.bfloat16],
+        weight_dtype=[tf.int32, tf.int64, tf.uint8],
+    )
+    def test_weights_may_be_integers_and_a_combiner_none(self, lookup, value_dtype, weight_dtype):
+        v = tf_embed.Variable(dim=1, value_dtype=value_dtype)
+        v.upsert([1, 2, 3], tf.constant([[1.0], [2.0], [4.0]], value_dtype))
+        ids = tf.RaggedTensor.from_row_lengths(tf.constant([1, 2, 3], tf.int64), [2, 1])
+        whole = ids.with_values(tf.constant([1, 3, 5], weight_dtype))
+        pooled = value_dtype if value_dtype == tf.float64 else tf.float32
+        for combiner in ("sum", "mean", "sqrtn", None):
+            found = lookup(v, ids, whole, combiner=combiner)
+            self.assertEqual(found.dtype, pooled)
+            floats = tf.cast(whole, tf.float32)
+            self.assertAllEqual(found, lookup(v, ids, floats, combiner=combiner or "mean"))
+        self.assertAllEqual(lookup(v, ids, combiner=None), [[1.5], [4.0]])
+        if lookup is tf_embed.embedding_lookup_sparse:
+            sparse = lookup(v, ids.to_sparse(), whole.to_sparse(), combiner=None, max_norm=9.0)
+            self.assertAllEqual(sparse, [[7 / 4], [4.0]])
+
     @parameterized.parameters(1e19, None)
     def test_no_ids_at_all(self, max_norm):
         v = tf_embed.Variable(dim=2)
@@ -405,7 +431,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ({"sp_ids": tf.constant([[1]], tf.int64)}, TypeError, "`sp_ids` must be a tf.SparseTensor"),
-        ({"combiner": "max"}, ValueError, "`combiner` must be one of sum, mean, sqrtn"),
+        ({"combiner": "max"}, ValueError, "`combiner` must be None or one of sum, mean, sqrtn"),
         ({"sp_ids": [[1, 2]]}, TypeError, "must be a tf.SparseTensor or tf.RaggedTensor; tf_emb"),
         ({"sp_weights": tf.constant([[1.0]])}, TypeError, "`sp_weights` must be None or of the"),
         (
@@ -419,9 +445,9 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
             "`sp_ids` of 'mine' must be of dtype int64",
         ),
         (
-            {"sp_weights": tf.SparseTensor([[0, 0], [0, 1]], [1, 2], [1, 2])},
+            {"sp_weights": tf.SparseTensor([[0, 0], [0, 1]], [True, False], [1, 2])},
             TypeError,
-            "`sp_weights` must be floating",
+            "`sp_weights` must be floating or integers. Received: dtype=bool",
         ),
         (
             {"sp_weights": tf.SparseTensor([[0, 0]], [1.0], [1, 2])},

@@ -102,7 +102,7 @@ class TableLayer(LayerWithTables):
         self.restrict_policy = _registered_class(restrict_policy)
         self.policy = deserialized(policy, "policy")
         self.kv_creator = deserialized(kv_creator, "kv_creator")
-        table_policy = policy_of(self.kv_creator, self.policy)
+        table_policy = policy_of(self.kv_creator, self.policy, len(names))
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
         # Results are dropped: the calls refuse bad arguments here, before the table is made.

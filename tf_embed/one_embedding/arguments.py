@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.one_embedding.initializers import WeightInitializer
+from tf_embed.table.policies import TablePolicy
 
 
 def native(tables: list[list[WeightInitializer]], seed: int) -> Any:
@@ -37,6 +39,40 @@ def devices_of(devices: Any, paths: Sequence[str]) -> list[Any]:
             f"persistent_path={validation.shown(list(paths))}, devices={validation.shown(devices)}"
         )
     return list(devices)
+
+
+def policies_of(
+    policy: TablePolicy | None, capacity: int | None, num_tables: int, num_shards: int
+) -> list[TablePolicy | None]:
+    """The policies of the tables of rows, whose bounds add up to that of the layer.
+
+    Args:
+        policy: The user's policy.
+        capacity: That of the store. It is the bound of a policy that evicts and has none.
+        num_tables: Number of tables of rows.
+        num_shards: Number of shards of each of them.
+
+    Raises:
+        ValueError: If the bound is less than a row for each shard.
+    """
+    if policy is None:
+        return [None] * num_tables
+    bound, argument, owner = policy.max_rows, "max_rows", "policy"
+    if bound is None and policy.eviction is not None:
+        bound, argument, owner = capacity, "capacity", "store_options"
+    if bound is None:
+        return [policy] * num_tables
+    least = num_tables * num_shards
+    if bound < least:
+        raise ValueError(
+            f"`{argument}` of `{owner}` must be at least {least}, a row for each shard of the "
+            f"tables of rows. Received: {argument}={bound}"
+        )
+    # The first tables take the remainder.
+    part, more = divmod(bound, num_tables)
+    return [
+        dataclasses.replace(policy, max_rows=part + (number < more)) for number in range(num_tables)
+    ]
 
 
 def policy_of(dtype: Any) -> Any:

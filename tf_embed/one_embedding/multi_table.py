@@ -34,14 +34,16 @@ class MultiTableEmbedding(TableGroup):
 
     Differences from OneFlow:
         - Equal ids in two tables have two rows, unless `shared_ids` is set.
-        - Rows beyond `capacity` are stored, or treated as `policy` says.
+        - Rows beyond `capacity` are stored, unless it is the bound of `policy`.
         - Evaluation stores nothing.
         - The layer runs without a GPU.
         - Two layers may have the same name, if their `persistent_path` differs.
 
     Limits:
-        - With 64-bit ids, each table has its own table of rows, with an equal share of `capacity`
-          and of the store's budgets.
+        - With 64-bit ids, each table has its own table of rows, with an equal share of
+          `capacity`, of `max_rows` and of the store's budgets. The first tables of rows also have
+          the rows that are left over.
+          `max_keys` of an admission holds for each of `row_tables`.
         - If tables or columns have different initializers, rows are drawn outside of the table.
           Pooled lookups and steps then look up their keys twice.
         - With `shared_ids` and different initializers, a training loop must call the layer with
@@ -70,10 +72,11 @@ class MultiTableEmbedding(TableGroup):
         shared_ids: Whether all tables share one id space, as in OneFlow. Equal ids then share a
             row. Its initial row is drawn for the table of the id's first call with
             `training=True`. Default: False.
-        policy: A `tf_embed.TablePolicy` for admission and eviction. If it has an order of eviction
-            and no `max_rows`, `capacity` is the bound. New rows then evict others. Rows without
-            room are refused and counted in `stats()` of `row_tables`. Default: None, the table
-            grows.
+        policy: A `tf_embed.TablePolicy` for admission and eviction. Its `max_rows` is the bound of
+            all tables and folders together. If it has an order of eviction and no `max_rows`,
+            `capacity` is the bound. New rows then evict others. Rows without room are refused and
+            counted in `stats()` of `row_tables`. A bound must be at least a row for each shard of
+            `row_tables`. Default: None, the table grows.
         devices: The device of each shard; see `tf_embed.Variable`. Default: None, one shard for
             each folder of `persistent_path`, on the first GPU, or on the CPU if there is none.
         **kwargs: `trainable` of keras.layers.Layer.

@@ -40,8 +40,9 @@ def make_device_mem_store_options(
     Args:
         persistent_path: The folder of snapshots, a path; or a list with a folder for each shard.
             The first folder then has the snapshots.
-        capacity: The number of rows of all tables and shards together, an int from 1. A table that
-            exceeds it grows, or applies the layer's `policy`.
+        capacity: The number of rows of all tables and shards together, an int from 1. Further rows
+            are stored too. It is a bound only if the layer's `policy` has an order of eviction and
+            no `max_rows`.
         size_factor: The numbers in a row per weight, an int from 1: 1 with SGD, 2 with momentum and
             Adagrad, 3 with Adam and Ftrl. A wrong factor raises an error once the layer's optimizer
             is known. Default: None, the factor of the optimizer. Upstream's default is 1.
@@ -260,16 +261,11 @@ class StoreOptions:
             return Storage(gpu_bytes=self.device_bytes // num_tables)
         return None
 
-    def max_rows(self, num_tables: int) -> int | None:
-        """The number of rows of one of the tables that hold the rows."""
-        return None if self.capacity is None else -(-self.capacity // num_tables)
-
     def init_size(self, num_tables: int) -> int:
         """Returns the number of rows that each table reserves, or 0 for the table's default."""
-        rows = self.max_rows(num_tables)
-        if rows is None or self.kind == "cached_ssd":
+        if self.capacity is None or self.kind == "cached_ssd":
             return 0
-        return min(rows, _MOST_ROWS_AT_ONCE)
+        return min(-(-self.capacity // num_tables), _MOST_ROWS_AT_ONCE)
 
     def say_where_rows_are(self, device: str) -> None:
         """Logs, once in a process, that the tier of the device is host memory."""

@@ -16,7 +16,13 @@ from tf_embed.layers.ids import check_kind
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.layers.table_layer import deserialized, serialized
-from tf_embed.one_embedding.arguments import devices_of, native, padding_of, policy_of
+from tf_embed.one_embedding.arguments import (
+    devices_of,
+    native,
+    padding_of,
+    policies_of,
+    policy_of,
+)
 from tf_embed.one_embedding.batch import KeySpace, check_columns, check_same_shape
 from tf_embed.one_embedding.initializers import WeightInitializer
 from tf_embed.one_embedding.row_drawer import RowDrawer
@@ -139,10 +145,11 @@ class TableGroup(LayerWithTables):
         keys, dim = self._keys, sum(self._dims)
         groups = [[one] for one in initializers] if keys.is_apart else [initializers]
         self._num_members = len(groups) * len(store.paths)
-        policy = self._arguments.policy
-        if policy is not None and policy.eviction is not None and policy.max_rows is None:
-            policy = dataclasses.replace(policy, max_rows=store.max_rows(self._num_members))
-        devices = store.devices(self._arguments.devices)
+        devices = devices_of(store.devices(self._arguments.devices), store.paths)
+        devices = [device_names(one, tf.int64, row_type) for one in devices]
+        policies = policies_of(
+            self._arguments.policy, store.capacity, self._num_members, len(devices[0])
+        )
         table_of = keys.tables_of if keys.is_packed else tf.zeros_like
         number = 0
         for group, of_group in enumerate(groups):
@@ -151,8 +158,7 @@ class TableGroup(LayerWithTables):
             if initial is None:
                 initial = RowDrawer(name, of_group, self._dims, row_type, self.seed, table_of)
                 self._drawers += (initial,)
-            for path, device in zip(store.paths, devices_of(devices, store.paths), strict=True):
-                names = device_names(device, tf.int64, row_type)
+            for path, names in zip(store.paths, devices, strict=True):
                 if not number:
                     store.say_where_rows_are(names[0])
                 part = RowTable(
@@ -163,7 +169,7 @@ class TableGroup(LayerWithTables):
                     optimizer=optimizer,
                     devices=list(names),
                     init_size=store.init_size(self._num_members),
-                    policy=policy,
+                    policy=policies[number],
                     storage=store.storage(path, self._num_members, names[0]),
                     # Keras passes on only what is set later.
                     trainable=self.trainable,

@@ -133,7 +133,8 @@ class HkvHashTableConfig(KerasConfig):
     Args:
         init_capacity: Rows to reserve, in all shards together. Default: the variable's
             `init_size`.
-        max_capacity: The most rows, in all shards together. Default: no bound.
+        max_capacity: The most rows, in all shards together, at least one for each shard. Default:
+            no bound.
         max_hbm_for_values: Bytes of GPU memory for the rows of a table on a GPU, with their slots.
             Further rows are in host memory. The same as `gpu_bytes` of a `Storage`.
         evict_strategy: The eviction order, a `HkvEvictStrategy` or its number.
@@ -360,16 +361,18 @@ class RedisTableCreator(KVCreator):
         return RedisTableConfig
 
 
-def policy_of(kv_creator: Any, policy: Any) -> Any:
+def policy_of(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     """The policy of a table with these two arguments.
 
     Args:
         kv_creator: None, or a creator.
         policy: None, or a TablePolicy.
+        num_shards: Number of shards of the table.
 
     Raises:
         TypeError: If `kv_creator` is not a creator of a table.
-        ValueError: If there is a `policy`, and the creator has its own.
+        ValueError: If there is a `policy`, and the creator has its own, or if the bound of the
+            creator is less than a row for each shard.
     """
     if kv_creator is None:
         return policy
@@ -385,6 +388,12 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
         raise ValueError(
             "`kv_creator` and `policy` both say which rows leave: give one of them. Received: "
             f"kv_creator={validation.shown(kv_creator)}, policy={validation.shown(policy)}"
+        )
+    max_capacity = kv_creator.policy.max_rows
+    if max_capacity is not None and max_capacity < num_shards:
+        raise ValueError(
+            "`max_capacity` of the config of `kv_creator` must be at least one for each of "
+            f"{num_shards} shards. Received: max_capacity={max_capacity}"
         )
     return kv_creator.policy
 

@@ -21,16 +21,16 @@ def embedding_lookup_sparse(
     sp_ids: tf.RaggedTensor,
     sp_weights: tf.RaggedTensor | None = None,
     name: str | None = "embedding_lookup_sparse",
-    combiner: str = "mean",
+    combiner: str | None = "mean",
 ) -> tf.Tensor:
     """Looks up the rows of ragged ids and pools them; `tf_embed.embedding_lookup_sparse`.
 
     Args:
         params: A `tf_embed.Variable`.
         sp_ids: Integers or strings, [bags, (ids)].
-        sp_weights: None, or the weight of each id, floating, [bags, (ids)].
+        sp_weights: None, or the weight of each id, floating or integers, [bags, (ids)].
         name: Name of the operation.
-        combiner: "sum", "mean" or "sqrtn".
+        combiner: "sum", "mean" or "sqrtn"; None: "mean".
 
     Returns:
         [bags, dim].
@@ -52,7 +52,7 @@ def safe_embedding_lookup_sparse(
     embedding_weights: Any,
     sparse_ids: tf.RaggedTensor,
     sparse_weights: tf.RaggedTensor | None = None,
-    combiner: str = "mean",
+    combiner: str | None = "mean",
     default_id: int | str | None = None,
     name: str | None = None,
 ) -> Any:
@@ -61,8 +61,8 @@ def safe_embedding_lookup_sparse(
     Args:
         embedding_weights: A `tf_embed.Variable`.
         sparse_ids: Integers or strings, [bags, (ids)].
-        sparse_weights: None, or the weight of each id, floating, [bags, (ids)].
-        combiner: "sum", "mean" or "sqrtn".
+        sparse_weights: None, or the weight of each id, floating or integers, [bags, (ids)].
+        combiner: "sum", "mean" or "sqrtn"; None: "mean".
         default_id: None, or the id that a bag without ids has.
         name: Name of the operation.
 

@@ -31,7 +31,7 @@ def embedding_lookup_sparse(
     sp_weights: Any = None,
     partition_strategy: Any = None,
     name: str | None = "embedding_lookup_sparse",
-    combiner: str = "mean",
+    combiner: str | None = "mean",
     max_norm: float | None = None,
     return_trainable: bool = False,
     *,
@@ -46,11 +46,12 @@ def embedding_lookup_sparse(
         params: As in `tf_embed.embedding_lookup`.
         sp_ids: A tf.SparseTensor or tf.RaggedTensor of at least two axes, [d0, ...]; integers or
             strings.
-        sp_weights: None, or the weight of each id: floating, with the indices of `sp_ids`.
+        sp_weights: None, or the weight of each id, with the indices of `sp_ids`. They are cast to
+            float64 if rows are, otherwise to float32.
         partition_strategy: Accepted for the sake of old code.
         name: Name of the operation, and nothing more.
         combiner: "sum", of the rows times their weights; "mean", which divides it by the sum of
-            the weights; "sqrtn", by the root of the sum of their squares.
+            the weights; "sqrtn", by the root of the sum of their squares. None: "mean".
         max_norm: As in `tf_embed.embedding_lookup`; rows are scaled down before they are pooled.
         return_trainable: As in `tf_embed.embedding_lookup`.
         training: As in `tf_embed.embedding_lookup`.
@@ -78,7 +79,7 @@ def embedding_lookup_sparse(
     max_norm = norm_of_lookup(params, max_norm)
     with validation.name_scope(name, "embedding_lookup_sparse"):
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
-        validation.one_of(combiner, validation.COMBINERS, "combiner")
+        combiner = _combiner_of(combiner)
         pooled = _pool(table, anchor, bagged, combiner, max_norm, training)
         # The pooled lookup of a sparse matrix does not know the static number of bags.
         pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
@@ -89,7 +90,7 @@ def safe_embedding_lookup_sparse(
     embedding_weights: Params,
     sparse_ids: Any,
     sparse_weights: Any = None,
-    combiner: str = "mean",
+    combiner: str | None = "mean",
     default_id: int | str | None = None,
     name: str | None = "safe_embedding_lookup_sparse",
     partition_strategy: Any = None,
@@ -107,7 +108,7 @@ def safe_embedding_lookup_sparse(
     Args:
         embedding_weights: `params` of `tf_embed.embedding_lookup`.
         sparse_ids: A tf.SparseTensor or tf.RaggedTensor [d0, ..., dn], n >= 1; integers or strings.
-        sparse_weights: None, or the weight of each id: floating, with the indices of `sparse_ids`.
+        sparse_weights: None, or the weight of each id, as in `tf_embed.embedding_lookup_sparse`.
         combiner: As in `tf_embed.embedding_lookup_sparse`.
         default_id: The id that an empty bag has, with the weight 1. Default: none, and the bag
             gives zeros and trains nothing.
@@ -138,7 +139,8 @@ def safe_embedding_lookup_sparse(
     max_norm = norm_of_lookup(embedding_weights, max_norm)
     with validation.name_scope(name, "safe_embedding_lookup_sparse"):
         bagged = _bagged(sparse_ids, sparse_weights, table, ("sparse_ids", "sparse_weights"))
-        if validation.one_of(combiner, validation.COMBINERS, "combiner") != "sum":
+        combiner = _combiner_of(combiner)
+        if combiner != "sum":
             bagged = bagged.with_positive_weights()
         if default_id is not None:
             default_key = validation.tensor_of(
@@ -152,6 +154,15 @@ def safe_embedding_lookup_sparse(
             bagged = bagged.filled(default_key)
         pooled = bagged.unflatten(_pool(table, anchor, bagged, combiner, max_norm, training))
     return (pooled, anchor) if validation.flag(return_trainable, "return_trainable") else pooled
+
+
+def _combiner_of(combiner: str | None) -> str:
+    """The argument `combiner`.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
+    return validation.one_of(combiner, validation.COMBINERS, "combiner", or_none=True) or "mean"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +248,10 @@ def _bagged(
     keys = validation.tensor_of(bagged.keys, table.options.key_dtype, names[0], table.options.name)
     weights = bagged.weights
     if weights is not None:
-        if not weights.dtype.is_floating:
-            raise TypeError(f"`{names[1]}` must be floating. Received: dtype={weights.dtype.name}")
+        if not (weights.dtype.is_floating or weights.dtype.is_integer):
+            raise TypeError(
+                f"`{names[1]}` must be floating or integers. Received: dtype={weights.dtype.name}"
+            )
         weights = tf.cast(weights, table_ops.compute_dtype(table.options.value_dtype))
     return dataclasses.replace(bagged, keys=keys, weights=weights)
 

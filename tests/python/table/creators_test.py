@@ -146,7 +146,19 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             ValueError,
             "`kv_creator` and `policy` both",
         ),
-        (lambda: variable(None, 3, kv_creator=hkv(max_capacity=2)), ValueError, "3 shards"),
+        (
+            lambda: variable(None, 3, kv_creator=hkv(max_capacity=2)),
+            ValueError,
+            "^`max_capacity` of the config of `kv_creator` must be at least one for each of 3 "
+            "shards. Received: max_capacity=2$",
+        ),
+        (
+            lambda: tf_embed.layers.DynamicEmbedding(
+                2, kv_creator=hkv(max_capacity=2), devices=["/CPU:0"] * 3
+            ),
+            ValueError,
+            "^`max_capacity` of the config of `kv_creator` .*3 shards",
+        ),
         (lambda: HkvHashTableCreator(3), TypeError, "`config` of .* must be a tf_embed.tfra.*Hkv"),
         (
             lambda: HkvHashTableCreator(de.CuckooHashTableConfig()),
