@@ -29,6 +29,10 @@ class Snapshot(keras.callbacks.Callback):
     the callback. All share one `path` if tables are sharded over the workers. Each has its own
     `path` if tables are local to a worker (`distribution="local"`).
 
+    The last snapshot has the tables as training leaves them, with the averages of `use_ema`. List
+    callbacks that change weights when training ends before this one, such as
+    `keras.callbacks.EarlyStopping(restore_best_weights=True)`.
+
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.
         every_n_batches: Number of batches between two snapshots, an int from 1.
@@ -73,6 +77,7 @@ class Snapshot(keras.callbacks.Callback):
         self._given = chosen_sources(tables, "tables")
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot
+        self._trained = False  # whether this training has had a batch
         self._batches = BatchCount()
         self._saved = 0  # snapshots of this training
         self._last: str | None = None
@@ -81,6 +86,7 @@ class Snapshot(keras.callbacks.Callback):
         """Resets the counts."""
         self._snapshots = Snapshots(self._path, self._sources())
         self._seen = self._saved = 0
+        self._trained = False
         self._last = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -93,14 +99,16 @@ class Snapshot(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Saves a snapshot if `every_n_batches` batches have passed."""
+        self._trained = True
         self._seen += self._batches.end(batch, self.model, self.params)
         if self._seen >= self._every:
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Saves a snapshot if the tables have trained since the last one, and waits for it."""
+        """Saves a snapshot if training has had a batch, and waits for it."""
         assert self._snapshots is not None
-        if self._seen:
+        # Also after a snapshot of the last batch: rows may have changed after that.
+        if self._trained:
             self._save()
         self._snapshots.wait()
         self._tidy()

@@ -19,7 +19,8 @@ from tf_embed.snapshots import Snapshots
 def model_of(**options) -> keras.Model:
     """A model with a table."""
     inputs = keras.Input((2,), dtype="int64")
-    rows = tf_embed.layers.DynamicEmbedding(3, optimizer="adagrad", **options)(inputs)
+    options = {"optimizer": "adagrad", **options}
+    rows = tf_embed.layers.DynamicEmbedding(3, **options)(inputs)
     outputs = keras.layers.Dense(1)(keras.layers.Flatten()(rows))
     model = keras.Model(inputs, outputs)
     model.compile("sgd", "mse")
@@ -74,7 +75,7 @@ class SnapshotTest(parameterized.TestCase):
         (20, "arrays", [12, 24, 36, 40]),
         (10, "arrays", [14, 28, 40, 54, 60]),
         (10, "unknown", [14, 28, 40, 54, 60]),
-        (10, "repeated", [12, 24, 36, 48, 60, 72]),  # Keras trains 12 batches of an epoch
+        (10, "repeated", [12, 24, 36, 48, 60, 72, 72]),  # Keras trains 12 batches of an epoch
     )
     def test_it_counts_the_batches_of_an_execution(self, steps, kind, expected):
         model = model_of()
@@ -119,7 +120,39 @@ class SnapshotTest(parameterized.TestCase):
         )
         self.fit(model, saves, clear, epochs=3)
         found = Snapshots(self.path, model).list_snapshots()
-        self.assertEqual([info.since for info in found], [None, None, None])
+        self.assertEqual([info.since for info in found], [None, None, None, "snapshot-000003"])
+
+    @parameterized.parameters("averages", "early_stopping", "epoch_end")
+    def test_the_last_snapshot_has_the_model_as_training_leaves_it(self, way):
+        model = model_of(policy=TRACKED, optimizer=None if way == "averages" else "adagrad")
+        before = []
+        if way == "averages":  # they take the place of weights after the last epoch
+            averages = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+            model.compile(tf_embed.DynamicEmbeddingOptimizer(averages), "mse")
+        elif way == "early_stopping":
+            stopping = keras.callbacks.EarlyStopping("loss", mode="max", restore_best_weights=True)
+            before.append(stopping)
+        else:
+
+            class Change(keras.callbacks.Callback):
+                def on_epoch_end(self, epoch, logs=None):
+                    self.model.layers[1].variable.upsert([-5], [[epoch, 0.0, 0.0]])
+
+            before.append(Change())
+        saves = tf_embed.callbacks.Snapshot(self.path, every_n_batches=20, keep=None)
+        self.fit(model, *before, saves)
+        snapshots, other = Snapshots(self.path, model), model_of()
+        Snapshots(self.path, other).load(snapshots.latest())
+        self.assertEqual(rows_of(other), rows_of(model))
+        self.assertLen(snapshots.list_snapshots(), 3)
+
+    def test_training_without_a_batch_saves_nothing(self):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, every_n_batches=20)
+        self.fit(model, saves, epochs=1)
+        before = Snapshots(self.path, model).list_snapshots()
+        self.fit(model, saves, epochs=0)
+        self.assertEqual(Snapshots(self.path, model).list_snapshots(), before)
 
     def test_a_failure_ends_the_training(self):
         model = model_of(policy=TRACKED)
