@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import shutil
 import tempfile
 from unittest import mock
@@ -13,7 +15,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
-from tf_embed.snapshots import Snapshots
+from tf_embed.snapshots import Snapshots, manifest
 
 
 def model_of(**options) -> keras.Model:
@@ -153,6 +155,45 @@ class SnapshotTest(parameterized.TestCase):
         before = Snapshots(self.path, model).list_snapshots()
         self.fit(model, saves, epochs=0)
         self.assertEqual(Snapshots(self.path, model).list_snapshots(), before)
+
+    @parameterized.parameters("remove", "damage", "damage its base")
+    def test_all_rows_are_saved_if_the_previous_snapshot_can_not_be_read(self, harm):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, 10, keep=None, whole_every=10)
+
+        class Harm(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == 1:
+                    saves._snapshots.wait()
+                    folder = pathlib.Path(saves._path, "snapshot-000002")
+                    if harm == "remove":
+                        shutil.rmtree(folder)
+                    elif harm == "damage":
+                        (folder / manifest.FILE).write_text("{}")
+                    else:
+                        (folder.parent / "snapshot-000001" / manifest.FILE).write_text("{}")
+
+        with self.assertLogs(level="WARNING") as logs:
+            self.fit(model, saves, Harm())
+        last = "snapshot-000004" if harm == "remove" else "snapshot-000005"
+        self.assertIn("'snapshot-000002' can't be read", "".join(logs.output))
+        snapshots, other = Snapshots(self.path, model), model_of()
+        self.assertEqual(snapshots.latest(), last)
+        snapshots = Snapshots(self.path, other)
+        snapshots.load(last)
+        self.assertEqual(rows_of(other), rows_of(model))
+
+    def test_training_goes_on_past_a_damaged_snapshot_and_leaves_it(self):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, 20, keep=2)
+        self.fit(model, saves, epochs=1)
+        pathlib.Path(self.path, "snapshot-000002", manifest.FILE).write_text("{}")
+        with self.assertLogs(level="WARNING") as logs:
+            self.fit(model, saves)
+        self.assertIn("snapshot-000002", logs.output[0])
+        names = [f"snapshot-{number:06d}" for number in (2, 4, 5)]
+        self.assertEqual(sorted(os.listdir(self.path)), names)
+        self.assertEqual(Snapshots(self.path, model).latest(), names[-1])
 
     def test_a_failure_ends_the_training(self):
         model = model_of(policy=TRACKED)
