@@ -11,6 +11,7 @@ import types
 import zipfile
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ from absl.testing import parameterized
 
 import tf_embed
 from tf_embed.distributed.server_checkpoints import ServerCheckpoints, TrainingState
+from tf_embed.snapshots import manifest
 
 STATE = TrainingState(**dict.fromkeys(TrainingState.__dataclass_fields__, 1))
 Entries = dict[str, bytes]
@@ -99,6 +101,26 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
         if not is_alike:
             words = "was written with another optimizer than .*, whose variables begin anew"
             self.assertRegex(logged.output[0], words)
+
+    def test_a_damaged_checkpoint_does_not_end_the_training(self):
+        folder, table = self.folder(), tf_embed.Variable(dim=1)
+        table.upsert([1], [[1.0]])
+        checkpoints = self.checkpoints(compiled(1), folder)
+        snapshots = mock.patch.object(
+            checkpoints, "_snapshots", lambda: tf_embed.Snapshots(folder, table)
+        )
+        states = [TrainingState(steps) for steps in (1, 2, 3)]
+        names = [f"step_{state.steps:012d}" for state in states]
+        with snapshots, self.assertLogs(level="WARNING") as logged:
+            checkpoints.save(states[0])
+            pathlib.Path(folder, names[0], manifest.FILE).write_text("{}")
+            for state in states[1:]:
+                checkpoints.save(state)
+            self.assertEqual(checkpoints.restore(), states[-1])
+        self.assertIn(names[0], logged.output[0])
+        for found in (os.listdir(folder), os.listdir(f"{folder}/dense")):
+            found = {name.removesuffix(".npz") for name in found} - {"dense"}
+            self.assertEqual(found, {names[0], names[2]})
 
     @parameterized.parameters((["kind"],), (["kind", "optimizer"],))
     def test_a_file_of_an_earlier_version_is_read(self, missing):

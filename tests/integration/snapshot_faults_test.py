@@ -175,6 +175,42 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         saved.remove("damaged")
         self.assertEqual([info.name for info in saved.list_snapshots()], ["two"])
 
+    @parameterized.parameters(
+        # A damaged snapshot, the newest one that can be loaded, and those that leave.
+        ("a", "e", ["c", "b"]),
+        ("e", "d", ["b", "a"]),
+        ("d", "c", ["a"]),  # "e" has the changes since "d"
+    )
+    def test_damaged_snapshots_are_told_and_neither_counted_nor_removed(self, name, newest, left):
+        folder, v = self.folder(), filled(10)
+        saved = Snapshots(folder, v)
+        for one, since in (("a", None), ("b", None), ("c", None), ("d", None), ("e", "d")):
+            saved.save(one, since=since)
+        (folder / name / manifest.FILE).write_text("{}")
+        for call, expected in ((saved.latest, newest), (lambda: list(saved.keep(2)), left)):
+            with self.assertLogs(level="WARNING") as logs:
+                self.assertEqual(call(), expected)
+            self.assertIn(f"{folder / name}", logs.output[0])
+            self.assertLen(logs.output, 2 if name == "d" else 1)
+        self.assertEqual(sorted(os.listdir(folder)), sorted({*"abcde"} - {*left}))
+        self.check_loads(folder, newest, [content_of(v)])
+
+    @parameterized.parameters(True, False)
+    def test_without_a_snapshot_that_can_be_loaded_the_newest_one_is_an_error(self, is_there):
+        folder, v = self.folder(), filled(10)
+        saved = Snapshots(folder, v)
+        saved.save("a")
+        saved.save("b", since="a")
+        if is_there:
+            (folder / "a" / manifest.FILE).write_text("{}")
+        else:
+            shutil.rmtree(folder / "a")
+        with self.assertRaisesRegex(tf.errors.DataLossError, str(folder)):
+            saved.latest()
+        before = os.listdir(folder)
+        self.assertEqual(list(saved.keep(1)), [])
+        self.assertEqual(os.listdir(folder), before)
+
     def test_no_table_has_rows_when_one_of_several_can_not_be_loaded(self):
         folder = self.folder()
         Snapshots(folder, [filled(10, name="a"), filled(10, name="b")]).save("one")

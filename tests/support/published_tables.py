@@ -52,13 +52,16 @@ class Change:
 
 
 def model_of(
-    policy: tf_embed.TablePolicy | None = None, units: int = 3, names: tuple[str, ...] = ("a", "b")
+    policy: tf_embed.TablePolicy | None = None,
+    units: int = 3,
+    names: tuple[str, ...] = ("a", "b"),
+    optimizer: str | None = "adam",
 ) -> keras.Model:
     """A built model with two tables and dense weights, some of which are not trained."""
     inputs = [keras.Input((2,), dtype="int64", name=f"{name}_ids") for name in names]
     embedded = [
         tf_embed.layers.DynamicEmbedding(
-            DIM, optimizer="adam", policy=policy, combiner="mean", name=name
+            DIM, optimizer=optimizer, policy=policy, combiner="mean", name=name
         )(one)
         for name, one in zip(names, inputs, strict=True)
     ]

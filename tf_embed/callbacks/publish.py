@@ -19,6 +19,10 @@ _MOST_SECONDS = 1e6
 class Publish(keras.callbacks.Callback):
     """Publishes a model at intervals during training, and when training ends.
 
+    The last publication has the model as training leaves it, with the averages of `use_ema`. List
+    callbacks that change weights when training ends before this one, such as
+    `keras.callbacks.EarlyStopping(restore_best_weights=True)`.
+
     A `tf_embed.serving.Follower` of the same model reads the publications in another process. If
     tables have `TablePolicy(track_changes=True)`, a thread writes their changed rows while training
     continues. If a publication fails, the next one raises the error and ends the training.
@@ -73,7 +77,7 @@ class Publish(keras.callbacks.Callback):
         self._given = chosen_sources(model, "model")
         self._publisher: Publisher | None = None
         self._next = 0.0
-        self._changed = False  # since the last publication
+        self._trained = False  # whether this training has had a batch
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Creates a publisher. Its first publication has all rows."""
@@ -82,18 +86,19 @@ class Publish(keras.callbacks.Callback):
         )
         # Due after the first batch.
         self._next = time.monotonic()
-        self._changed = False
+        self._trained = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Publishes if the interval is over."""
-        self._changed = True
+        self._trained = True
         if time.monotonic() >= self._next:
             self._publish()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Publishes if the model has trained since the last publication, and waits until done."""
+        """Publishes if training has had a batch, and waits until done."""
         assert self._publisher is not None
-        if self._changed:
+        # Also after a publication of the last batch: weights may have changed after that.
+        if self._trained:
             self._publish()
         self._publisher.wait()
 
@@ -106,4 +111,3 @@ class Publish(keras.callbacks.Callback):
         # Without tracking, rows are as they are when they are written, so training must wait.
         self._publisher.publish(wait=not all(table.options.tracks_changes for table in tables))
         self._next = time.monotonic() + self._seconds
-        self._changed = False

@@ -13,7 +13,7 @@ from absl import logging
 
 from tf_embed import validation
 from tf_embed.callbacks.batch_count import BatchCount
-from tf_embed.snapshots import Snapshots
+from tf_embed.snapshots import Snapshots, files, manifest
 from tf_embed.snapshots.sources import chosen_sources, tables_in
 
 _NAME = re.compile(r"snapshot-(\d+)")
@@ -29,11 +29,19 @@ class Snapshot(keras.callbacks.Callback):
     the callback. All share one `path` if tables are sharded over the workers. Each has its own
     `path` if tables are local to a worker (`distribution="local"`).
 
+    The last snapshot has the tables as training leaves them, with the averages of `use_ema`. List
+    callbacks that change weights when training ends before this one, such as
+    `keras.callbacks.EarlyStopping(restore_best_weights=True)`.
+
+    Damage to an earlier snapshot does not end the training. If the previous snapshot, or one that
+    it builds on, can't be read any more, the next one has all rows, with a warning.
+
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.
         every_n_batches: Number of batches between two snapshots, an int from 1.
         keep: Number of newest snapshots to keep, together with their base snapshots; an int from 1,
-            or None for all.
+            or None for all. Damaged ones stay, are not counted, and a warning names them; see
+            `tf_embed.Snapshots.keep`.
         whole_every: Number of snapshots per full snapshot, an int from 1. The others have only the
             rows changed since the previous one. Above 1, tables must have `track_changes=True`.
         tables: The saved `tf_embed.Variable` or layer, or a list of these. Default: the tables of
@@ -73,6 +81,7 @@ class Snapshot(keras.callbacks.Callback):
         self._given = chosen_sources(tables, "tables")
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot
+        self._trained = False  # whether this training has had a batch
         self._batches = BatchCount()
         self._saved = 0  # snapshots of this training
         self._last: str | None = None
@@ -81,6 +90,7 @@ class Snapshot(keras.callbacks.Callback):
         """Resets the counts."""
         self._snapshots = Snapshots(self._path, self._sources())
         self._seen = self._saved = 0
+        self._trained = False
         self._last = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -93,14 +103,16 @@ class Snapshot(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Saves a snapshot if `every_n_batches` batches have passed."""
+        self._trained = True
         self._seen += self._batches.end(batch, self.model, self.params)
         if self._seen >= self._every:
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Saves a snapshot if the tables have trained since the last one, and waits for it."""
+        """Saves a snapshot if training has had a batch, and waits for it."""
         assert self._snapshots is not None
-        if self._seen:
+        # Also after a snapshot of the last batch: rows may have changed after that.
+        if self._trained:
             self._save()
         self._snapshots.wait()
         self._tidy()
@@ -115,6 +127,12 @@ class Snapshot(keras.callbacks.Callback):
         self._tidy()
         since = self._last if self._saved % self._whole_every else None
         name = f"snapshot-{self._next_number():06d}"
+        if since is not None and not files.is_loadable(self._path, since):
+            # Changes alone could not be loaded.
+            logging.warning(
+                "Snapshot %r has all rows: %r can't be read, or one that it builds on.", name, since
+            )
+            since = None
         in_background = all(table.options.tracks_changes for table in tables_in(self._sources()))
         try:
             snapshots.save(name, since=since, wait=not in_background)
@@ -129,8 +147,8 @@ class Snapshot(keras.callbacks.Callback):
         self._saved += 1
 
     def _next_number(self) -> int:
-        assert self._snapshots is not None
-        found = [_NAME.fullmatch(info.name) for info in self._snapshots.list_snapshots()]
+        # By the names of folders, because a damaged snapshot must not end the training.
+        found = map(_NAME.fullmatch, manifest.names_in(self._path))
         return 1 + max([0, *(int(one.group(1)) for one in found if one)])
 
     def _tidy(self) -> None:

@@ -105,10 +105,13 @@ class ServerCheckpoints:
             return
         snapshots.save(name)
         snapshots.keep(self._keep)
-        self._remove_dense(keep=[one.name for one in snapshots.list_snapshots()])
+        # By the names of folders, because a damaged checkpoint must not end the training.
+        self._remove_dense(keep=manifest.names_in(self._folder))
 
     def restore(self) -> TrainingState | None:
         """Loads the newest checkpoint, with the rows that servers have not kept.
+
+        A checkpoint is left out, with a warning, if the manifest of its tables is damaged.
 
         The state of the model's optimizer begins anew if the checkpoint has that of another one,
         as if the model had been compiled again.
@@ -118,16 +121,16 @@ class ServerCheckpoints:
 
         Raises:
             RuntimeError: If a server has lost its rows, and there is no checkpoint.
-            tf.errors.OpError: If the checkpoint is damaged.
+            tf.errors.OpError: If the checkpoint is damaged, or all are left out.
         """
         snapshots = self._snapshots()
-        names = (
-            self._names() if snapshots is None else [one.name for one in snapshots.list_snapshots()]
-        )
-        if not names:
+        if snapshots is None:
+            name = max(self._names(), default=None)
+        else:
+            name = snapshots.latest()
+        if name is None:
             self.check_rows(self._model, self._servers)
             return None
-        name = names[-1]
         state, read = self._read(name)
         tables = _tables_of(self._model)
         # Rows that servers have kept are newer than the checkpoint.
@@ -258,7 +261,7 @@ class ServerCheckpoints:
             )
         return state, values
 
-    def _remove_dense(self, keep: list[str]) -> None:
+    def _remove_dense(self, keep: Sequence[str]) -> None:
         for name in self._names():
             if name not in keep:
                 tf.io.gfile.remove(self._path(name))

@@ -38,6 +38,10 @@ class Follower(WithBlock):
     of them, and the dense weights, are of one version.
 
     Rows that were removed from the published tables are removed here, and their memory is freed.
+    If the folder is emptied, the numbers of the next Publisher begin at 1 again. The follower then
+    takes all its rows, and `version` becomes lower. As long as publications of the Publisher that
+    it follows are there, it takes no lower version of another one.
+
     The follower must be the only writer of its tables. They need no optimizer and no policy. The
     first update removes the rows that they had before.
 
@@ -76,6 +80,8 @@ class Follower(WithBlock):
         self._lock = ReadingLock()
         self._updating = threading.Lock()
         self._known: dict[int, Publication] = {}
+        # The runs of the versions that were in the folder together with the loaded one.
+        self._beside: dict[int, str | None] = {}
         # The run and version whose rows are loaded; None: rows may be of several runs.
         self._rows_of: tuple[str, int] | None = None
         self._served: Publication | None = None
@@ -184,6 +190,9 @@ class Follower(WithBlock):
     def wait_for(self, version: int = 1, timeout_seconds: float = 60.0) -> None:
         """Waits until a version, or a later one, is served by the thread of `follow`.
 
+        If the folder was emptied and another publisher has published there, a version of the
+        previous one does not count.
+
         Args:
             version: The result of `Publisher.publish`, an int from 1.
             timeout_seconds: Maximum time to wait, a number above 0.
@@ -196,11 +205,17 @@ class Follower(WithBlock):
         """
         version = validation.positive_int(version, "version")
         seconds = validation.positive_number(timeout_seconds, "timeout_seconds", most=_MOST_SECONDS)
+        # After the folder was emptied, a version of the previous publisher is not the awaited one.
+        old = self._served  # read once, because the thread may take the next one now
+        if old is None or old.version < version or not self._is_replaced(old):
+            old = None
+
+        def is_served() -> bool:
+            return self.version >= version and (old is None or self._served is not old)
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.version >= version or self._failure is not None, seconds
-            )
-        if self.version >= version:
+            self._changed.wait_for(lambda: is_served() or self._failure is not None, seconds)
+        if is_served():
             return
         self._raise_failure()
         raise tf.errors.DeadlineExceededError(
@@ -230,6 +245,36 @@ class Follower(WithBlock):
     def _end(self) -> None:
         self.stop()
 
+    def _is_replaced(self, served: Publication) -> bool:
+        """Whether another publisher has published in the folder after it was emptied.
+
+        It takes no lock, because a caller within `reading` may hold the thread up.
+        """
+        beside = self._beside
+        try:
+            if self._run_of(served.version) == served.run:
+                return False
+            present = publication.versions_in(self.path)
+        except _FILE_ERRORS:
+            return False  # unknown; the thread's next update meets the error and tells it
+        is_damaged = False
+        for version in reversed(present):
+            try:
+                run = self._run_of(version)
+            except _FILE_ERRORS:
+                is_damaged = True  # the thread's next update tells it
+                continue
+            if run is not None:
+                return run != served.run and run not in beside.values()
+        return is_damaged
+
+    def _run_of(self, version: int) -> str | None:
+        """Returns the run of a publication, or None if it is not there."""
+        try:
+            return publication.read(self.path, version).run
+        except tf.errors.NotFoundError:
+            return None  # it was removed, or is not whole yet
+
     def _run(self, seconds: float) -> None:
         while not self._stop.wait(seconds):
             try:
@@ -258,26 +303,83 @@ class Follower(WithBlock):
     def _update(self) -> None:
         failed: dict[int, Exception] = {}
         while True:
-            newest = self._look(failed)
-            found = [one for version, one in self._known.items() if version not in failed]
-            run, version = (None, 0) if self._rows_of is None else self._rows_of
+            self._look(failed)
+            run, version, found = self._start(failed)
             route = publication.route(found, run, version)
             if not route:
                 break
+            beside = self._runs(failed)
             try:
                 self._take(route)
             except _FILE_ERRORS as error:
                 failed.update((one.version, error) for one in route if self._blames(one, error))
-        newer = [error for version, error in failed.items() if version > self.version]
-        if newer and newest > self.version:
+            else:
+                self._beside = beside
+        newer = [error for one, error in failed.items() if one > version or self._may_be_new(one)]
+        if newer:
             raise newer[-1]
 
-    def _look(self, failed: dict[int, Exception]) -> int:
-        """Lists the publications; returns the newest version."""
+    def _look(self, failed: dict[int, Exception]) -> None:
+        """Lists the publications, and reads those that are not known yet."""
+        own = self._own()
+        for version in own:
+            del self._known[version]  # it is read again, after all lower versions
+        if self._rows_of is not None and not own:
+            self._known = {}  # numbers may be used again
+        self._list(failed)
+        if own and not self._own():
+            # The folder may have been emptied, so lower numbers may be used again, too.
+            self._known = {}
+            self._list(failed)
+
+    def _own(self) -> list[int]:
+        """Returns the known versions of the loaded run, from the loaded version on."""
+        if self._rows_of is None:
+            return []
+        run, version = self._rows_of
+        known = self._known.values()
+        return [one.version for one in known if one.run == run and one.version >= version]
+
+    def _start(self, failed: dict[int, Exception]) -> tuple[str | None, int, Sequence[Publication]]:
+        """Returns the run and version to go on from, and the publications to choose from.
+
+        They are None and 0 if all rows are to be loaded. If a folder is emptied, the numbers of the
+        next publisher begin at 1, so a lower version may be newer.
+        """
+        found = [one for one in self._known.values() if one.version not in failed]
+        if self._rows_of is None:
+            return None, 0, found
+        run, version = self._rows_of
+        runs = self._runs(failed)
+        if self._own():
+            self._beside = runs
+        elif new := {one for one in runs if self._is_new(one, runs[one], version)}:
+            # Those of other runs are left over.
+            new_runs = {runs[one] for one in new}
+            return None, 0, [one for one in found if one.run in new_runs]
+        return run, version, [one for one in found if one.version >= version]
+
+    def _runs(self, failed: dict[int, Exception]) -> dict[int, str | None]:
+        """Returns the run of each version in the folder; None: it can't be read."""
+        return {**{one.version: one.run for one in self._known.values()}, **dict.fromkeys(failed)}
+
+    def _is_new(self, version: int, run: str | None, loaded: int) -> bool:
+        """Whether a publication has come after the loaded one."""
+        if version > loaded or version not in self._beside:
+            return True
+        return None not in (run, self._beside[version]) and run != self._beside[version]
+
+    def _may_be_new(self, version: int) -> bool:
+        """Whether an unreadable publication may be of a publisher whose numbers begin again."""
+        if self._rows_of is None or self._own():
+            return False
+        return version < self._rows_of[1] and self._beside.get(version, "") is not None
+
+    def _list(self, failed: dict[int, Exception]) -> None:
         present = publication.versions_in(self.path)
         self._known = {one: self._known[one] for one in present if one in self._known}
         for version in present:
-            if version in self._known or version in failed or version < self._oldest_useful():
+            if version in self._known or version in failed:
                 continue
             # A folder without a manifest is still being written, or was left by a crash.
             if not publication.exists(self.path, version):
@@ -288,16 +390,11 @@ class Follower(WithBlock):
                 pass  # it was removed just now
             except _FILE_ERRORS as error:
                 failed[version] = error
-        return max([0, *self._known, *failed])
-
-    def _oldest_useful(self) -> int:
-        return 0 if self._rows_of is None else self._rows_of[1]
 
     def _blames(self, one: Publication, error: Exception) -> bool:
         """Whether a publication is not to be tried again in this update."""
         is_there = publication.exists(self.path, one.version)
-        if not is_there:
-            self._known.pop(one.version, None)
+        self._known.pop(one.version, None)  # it may be another publication now
         return is_there or not isinstance(error, tf.errors.NotFoundError)
 
     def _take(self, route: Sequence[Publication]) -> None:

@@ -65,7 +65,7 @@ class Publication:
     """The description of a publication, known without reading its rows.
 
     Attributes:
-        version: Its number. Later ones have higher numbers.
+        version: Its number. Later ones have higher numbers, until the folder is emptied.
         since: The version that it has the changes since; None: it has all rows. Whatever has the
             rows of that version, or of a later one of the same `run`, has those of this one once
             the changes are made.

@@ -97,7 +97,8 @@ class Publisher(WithBlock):
                 of the call. Tables that do not track changes need True.
 
         Returns:
-            The version. Versions increase, and may skip numbers.
+            The version. Versions increase, and may skip numbers. Those of a new Publisher begin at
+            1 if the folder is empty.
 
         Raises:
             TypeError: If an argument is not a bool.

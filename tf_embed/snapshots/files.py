@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -68,6 +68,59 @@ def readable(path: str, names: Sequence[str] | None = None) -> Iterator[Snapshot
         with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
             if manifest.exists(folder):
                 yield manifest.read(folder)
+
+
+def loadable(path: str) -> tuple[list[SnapshotInfo], dict[str, tf.errors.DataLossError]]:
+    """Reads the manifests of the snapshots in a folder.
+
+    Returns:
+        The snapshots whose manifests can be read, as can those of all that they build on, oldest
+        first. And the error of each of the others, by its name.
+    """
+    errors: dict[str, tf.errors.DataLossError] = {}
+    found = {info.name: info for info in manifest.all_in(path, errors)}
+    whole = []
+    for info in sorted(found.values(), key=age):
+        gap = _gap(info.name, found.get)
+        if gap is None:
+            whole.append(info)
+        # Otherwise another process has removed both since they were listed.
+        elif manifest.exists(folder := os.path.join(path, info.name)):
+            base = os.path.join(path, gap)
+            errors[info.name] = tf.errors.DataLossError(
+                None, None, f"'{folder}' has changes since '{base}', which can't be read."
+            )
+    return whole, errors
+
+
+def is_loadable(path: str, name: str) -> bool:
+    """Whether the manifests of a snapshot and of all that it builds on can be read."""
+    return _gap(name, lambda one: next(readable(path, [one]), None)) is None
+
+
+def _gap(name: str, find: Callable[[str], SnapshotInfo | None]) -> str | None:
+    """Returns the first name that is not found among a snapshot and all that it builds on."""
+    seen: set[str] = set()
+    since: str | None = name
+    while since is not None and since not in seen:
+        seen.add(since)
+        info = find(since)
+        if info is None:
+            return since
+        since = info.since
+    return None
+
+
+def age(info: SnapshotInfo) -> tuple[float, str]:
+    """Returns the key by which snapshots are sorted, oldest first."""
+    return info.time, info.name
+
+
+def warn(path: str, errors: Mapping[str, tf.errors.DataLossError]) -> None:
+    """Warns of snapshots that are left out."""
+    for name, error in errors.items():
+        # The others are of use without them.
+        logging.warning("Snapshot %r is left out: %s", os.path.join(path, name), error.message)
 
 
 def check_no_base(path: str, name: str, argument: str) -> None:

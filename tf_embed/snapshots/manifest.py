@@ -184,20 +184,34 @@ def names_in(folder: str) -> Sequence[str]:
         return []
 
 
-def all_in(path: str) -> Sequence[SnapshotInfo]:
+def all_in(
+    path: str, damaged: dict[str, tf.errors.DataLossError] | None = None
+) -> Sequence[SnapshotInfo]:
     """Returns all snapshots in a folder. Another process may save or remove some meanwhile.
 
+    Args:
+        path: The folder.
+        damaged: Receives the error of each damaged manifest, by the snapshot's name. Default: the
+            first one is raised.
+
     Raises:
-        tf.errors.DataLossError: If a manifest is damaged.
+        tf.errors.DataLossError: If a manifest is damaged and `damaged` is None.
     """
     found: list[SnapshotInfo] = []
     for _ in range(_MAX_TRIES):
         names, found = names_in(path), []
+        if damaged is not None:
+            damaged.clear()
         for name in names:
             folder = os.path.join(path, name)
             with contextlib.suppress(tf.errors.NotFoundError):  # removed after the listing
                 if exists(folder):
-                    found.append(read(folder))
+                    try:
+                        found.append(read(folder))
+                    except tf.errors.DataLossError as error:
+                        if damaged is None:
+                            raise
+                        damaged[name] = error
         # If a snapshot was removed, a newer one may exist that the list of names lacks.
         if names_in(path) == names:
             break

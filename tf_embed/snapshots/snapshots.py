@@ -317,12 +317,21 @@ class Snapshots:
         Raises:
             tf.errors.OpError: If a manifest can't be read, or is damaged.
         """
-        found = manifest.all_in(self.path)
-        return sorted(found, key=lambda info: (info.time, info.name))
+        return sorted(manifest.all_in(self.path), key=files.age)
 
     def latest(self) -> str | None:
-        """Returns the name of the newest snapshot, or None if there is none."""
-        found = self.list_snapshots()
+        """Returns the name of the newest snapshot, or None if there is none.
+
+        A snapshot is left out, with a warning, if its manifest is damaged, or if the manifest of
+        one that it builds on is damaged or missing.
+
+        Raises:
+            tf.errors.OpError: If all snapshots are left out, or a manifest can't be read.
+        """
+        found, errors = files.loadable(self.path)
+        files.warn(self.path, errors)
+        if errors and not found:
+            raise next(reversed(errors.values()))
         return found[-1].name if found else None
 
     def remove(self, name: str) -> None:
@@ -355,6 +364,9 @@ class Snapshots:
     def keep(self, last: int) -> Sequence[str]:
         """Removes old snapshots, and the files of crashed saves.
 
+        A snapshot that `latest` leaves out is not removed and does not count as one of the newest.
+        A warning names it.
+
         Args:
             last: Number of the newest snapshots to keep, an int from 1. Snapshots that these build
                 on are kept as well.
@@ -366,6 +378,7 @@ class Snapshots:
             TypeError: If `last` is not an int.
             ValueError: If it is less than 1.
             RuntimeError: If this is called in a graph.
+            tf.errors.OpError: If a manifest can't be read, for another reason than damage.
         """
         _check_eager("keep")
         calls = self._calls()
@@ -389,7 +402,8 @@ class Snapshots:
     def _older_than(self, last: int) -> Sequence[str]:
         """Returns the snapshots that the newest `last` do not build on, dependents first."""
         validation.positive_int(last, "last")
-        found = self.list_snapshots()
+        found, errors = files.loadable(self.path)
+        files.warn(self.path, errors)
         since = {info.name: info.since for info in found}
         stay: set[str] = set()
         for info in found[-last:]:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from unittest import mock
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -22,20 +23,23 @@ class PublishTest(tf.test.TestCase, parameterized.TestCase):
         self.path = tempfile.mkdtemp(dir=self.get_temp_dir())
         self.model = model_of(TRACKED)
 
-    def fit(self, trained, **options) -> None:
+    def fit(self, trained, *before, epochs=1, **options) -> None:
         draw = np.random.default_rng(1)
         ids = [draw.integers(0, 200, [64, 2]) for _ in trained.inputs]
         callback = tf_embed.callbacks.Publish(self.path, **options)
-        trained.fit(ids, np.ones([64, 1]), batch_size=8, verbose=0, callbacks=[callback])
+        callbacks = [*before, callback]
+        trained.fit(
+            ids, np.ones([64, 1]), batch_size=8, epochs=epochs, verbose=0, callbacks=callbacks
+        )
 
     @parameterized.parameters(True, False)
     def test_a_follower_answers_as_the_model_after_training(self, tracked):
         model = self.model if tracked else model_of()
         self.fit(model, every_seconds=1e-9)
         versions = publication.versions_in(self.path)
-        self.assertEqual(versions, list(range(1, 9)))
+        self.assertEqual(versions, list(range(1, 10)))
         since = [publication.read(self.path, version).since for version in versions]
-        self.assertEqual(since, [None, *range(1, 8)] if tracked else [None] * 8)
+        self.assertEqual(since, [None, *range(1, 9)] if tracked else [None] * 9)
         served = model_of()
         Follower(served, self.path).update()
         self.assertAllEqual(answers(served), answers(model))
@@ -48,6 +52,32 @@ class PublishTest(tf.test.TestCase, parameterized.TestCase):
         served = model_of()
         Follower(served, self.path).update()
         self.assertAllEqual(answers(served), answers(self.model))
+
+    @parameterized.parameters("averages", "early_stopping", "epoch_end")
+    def test_the_last_publication_has_the_model_as_training_leaves_it(self, way):
+        before = []
+        if way == "averages":  # they take the place of weights after the last epoch
+            self.model = model_of(TRACKED, optimizer=None)
+            averages = keras.optimizers.Adam(use_ema=True, ema_momentum=0.5)
+            self.model.compile(tf_embed.DynamicEmbeddingOptimizer(averages), "mse")
+        elif way == "early_stopping":
+            stopping = keras.callbacks.EarlyStopping("loss", mode="max", restore_best_weights=True)
+            before.append(stopping)
+        else:
+
+            class Change(keras.callbacks.Callback):
+                def on_epoch_end(self, epoch, logs=None):
+                    self.model.get_layer("a").variable.upsert([3], np.full([1, 4], epoch))
+
+            before.append(Change())
+        self.fit(self.model, *before, epochs=2, every_seconds=1e-9)
+        served = model_of()
+        Follower(served, self.path).update()
+        self.assertAllEqual(answers(served), answers(self.model))
+
+    def test_training_without_a_batch_publishes_nothing(self):
+        self.fit(self.model, epochs=0)
+        self.assertEmpty(publication.versions_in(self.path))
 
     def test_a_part_of_a_model_can_be_published(self):
         self.fit(self.model, model=self.model.get_layer("a"))

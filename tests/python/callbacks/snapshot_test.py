@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import shutil
 import tempfile
 from unittest import mock
@@ -13,13 +15,14 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
-from tf_embed.snapshots import Snapshots
+from tf_embed.snapshots import Snapshots, manifest
 
 
 def model_of(**options) -> keras.Model:
     """A model with a table."""
     inputs = keras.Input((2,), dtype="int64")
-    rows = tf_embed.layers.DynamicEmbedding(3, optimizer="adagrad", **options)(inputs)
+    options = {"optimizer": "adagrad", **options}
+    rows = tf_embed.layers.DynamicEmbedding(3, **options)(inputs)
     outputs = keras.layers.Dense(1)(keras.layers.Flatten()(rows))
     model = keras.Model(inputs, outputs)
     model.compile("sgd", "mse")
@@ -74,7 +77,7 @@ class SnapshotTest(parameterized.TestCase):
         (20, "arrays", [12, 24, 36, 40]),
         (10, "arrays", [14, 28, 40, 54, 60]),
         (10, "unknown", [14, 28, 40, 54, 60]),
-        (10, "repeated", [12, 24, 36, 48, 60, 72]),  # Keras trains 12 batches of an epoch
+        (10, "repeated", [12, 24, 36, 48, 60, 72, 72]),  # Keras trains 12 batches of an epoch
     )
     def test_it_counts_the_batches_of_an_execution(self, steps, kind, expected):
         model = model_of()
@@ -119,7 +122,78 @@ class SnapshotTest(parameterized.TestCase):
         )
         self.fit(model, saves, clear, epochs=3)
         found = Snapshots(self.path, model).list_snapshots()
-        self.assertEqual([info.since for info in found], [None, None, None])
+        self.assertEqual([info.since for info in found], [None, None, None, "snapshot-000003"])
+
+    @parameterized.parameters("averages", "early_stopping", "epoch_end")
+    def test_the_last_snapshot_has_the_model_as_training_leaves_it(self, way):
+        model = model_of(policy=TRACKED, optimizer=None if way == "averages" else "adagrad")
+        before = []
+        if way == "averages":  # they take the place of weights after the last epoch
+            averages = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+            model.compile(tf_embed.DynamicEmbeddingOptimizer(averages), "mse")
+        elif way == "early_stopping":
+            stopping = keras.callbacks.EarlyStopping("loss", mode="max", restore_best_weights=True)
+            before.append(stopping)
+        else:
+
+            class Change(keras.callbacks.Callback):
+                def on_epoch_end(self, epoch, logs=None):
+                    self.model.layers[1].variable.upsert([-5], [[epoch, 0.0, 0.0]])
+
+            before.append(Change())
+        saves = tf_embed.callbacks.Snapshot(self.path, every_n_batches=20, keep=None)
+        self.fit(model, *before, saves)
+        snapshots, other = Snapshots(self.path, model), model_of()
+        Snapshots(self.path, other).load(snapshots.latest())
+        self.assertEqual(rows_of(other), rows_of(model))
+        self.assertLen(snapshots.list_snapshots(), 3)
+
+    def test_training_without_a_batch_saves_nothing(self):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, every_n_batches=20)
+        self.fit(model, saves, epochs=1)
+        before = Snapshots(self.path, model).list_snapshots()
+        self.fit(model, saves, epochs=0)
+        self.assertEqual(Snapshots(self.path, model).list_snapshots(), before)
+
+    @parameterized.parameters("remove", "damage", "damage its base")
+    def test_all_rows_are_saved_if_the_previous_snapshot_can_not_be_read(self, harm):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, 10, keep=None, whole_every=10)
+
+        class Harm(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == 1:
+                    saves._snapshots.wait()
+                    folder = pathlib.Path(saves._path, "snapshot-000002")
+                    if harm == "remove":
+                        shutil.rmtree(folder)
+                    elif harm == "damage":
+                        (folder / manifest.FILE).write_text("{}")
+                    else:
+                        (folder.parent / "snapshot-000001" / manifest.FILE).write_text("{}")
+
+        with self.assertLogs(level="WARNING") as logs:
+            self.fit(model, saves, Harm())
+        last = "snapshot-000004" if harm == "remove" else "snapshot-000005"
+        self.assertIn("'snapshot-000002' can't be read", "".join(logs.output))
+        snapshots, other = Snapshots(self.path, model), model_of()
+        self.assertEqual(snapshots.latest(), last)
+        snapshots = Snapshots(self.path, other)
+        snapshots.load(last)
+        self.assertEqual(rows_of(other), rows_of(model))
+
+    def test_training_goes_on_past_a_damaged_snapshot_and_leaves_it(self):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, 20, keep=2)
+        self.fit(model, saves, epochs=1)
+        pathlib.Path(self.path, "snapshot-000002", manifest.FILE).write_text("{}")
+        with self.assertLogs(level="WARNING") as logs:
+            self.fit(model, saves)
+        self.assertIn("snapshot-000002", logs.output[0])
+        names = [f"snapshot-{number:06d}" for number in (2, 4, 5)]
+        self.assertEqual(sorted(os.listdir(self.path)), names)
+        self.assertEqual(Snapshots(self.path, model).latest(), names[-1])
 
     def test_a_failure_ends_the_training(self):
         model = model_of(policy=TRACKED)

@@ -68,6 +68,47 @@ class ThreadTest(FollowTestCase):
         with Follower(self.served, self.path).follow(every_seconds=1000):
             self.assertEqual(rows_of(self.served), rows_of(self.trained))
 
+    @parameterized.parameters(1, 3, 4)
+    def test_waiting_is_for_the_publisher_whose_numbers_begin_again(self, version):
+        Change(SEED)(self.trained)
+        publisher = Publisher(self.trained, self.path)
+        for _ in range(3):
+            publisher.publish()
+        with Follower(self.served, self.path).follow(every_seconds=0.3) as follower:
+            follower.wait_for(3)
+            for name in os.listdir(self.path):
+                shutil.rmtree(os.path.join(self.path, name))
+            follower.wait_for(3)  # it is still served
+            trained = tf_embed.Variable(dim=DIM, policy=TRACKED, name="table")
+            publisher, change = Publisher(trained, self.path), Change(SEED + 1)
+            for _ in range(version):
+                change(trained)
+                publisher.publish()
+            follower.wait_for(version)
+            self.assertEqual(rows_of(self.served), rows_of(trained))
+
+    def test_publishers_that_begin_again_are_waited_for_while_the_thread_looks(self):
+        with Follower(self.served, self.path).follow(every_seconds=0.002) as follower:
+            for number in range(12):
+                trained = tf_embed.Variable(dim=DIM, policy=TRACKED, name="table")
+                publisher, change = Publisher(trained, self.path), Change(SEED + number)
+                for _ in range(1 + number % 4):
+                    change(trained)
+                    version = publisher.publish()
+                follower.wait_for(version)
+                self.assertEqual(rows_of(self.served), rows_of(trained))
+                for name in os.listdir(self.path):
+                    shutil.rmtree(os.path.join(self.path, name))
+
+    def test_what_is_served_is_not_waited_for(self):
+        publisher = Publisher(self.trained, self.path, keep=1)
+        publisher.publish()
+        with Follower(self.served, self.path).follow(every_seconds=1000) as follower:
+            follower.wait_for(1, timeout_seconds=0.001)
+            publisher.publish(whole=True)
+            self.assertLen(os.listdir(self.path), 1)
+            follower.wait_for(1, timeout_seconds=0.001)
+
     def test_damage_is_told_and_tried_again(self):
         publisher, change = Publisher(self.trained, self.path), Change(SEED)
         with (

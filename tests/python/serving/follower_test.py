@@ -38,6 +38,12 @@ class ServingTestCase(parameterized.TestCase):
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
+    def empty(self, all_but: int = 0) -> None:
+        """Removes all publications, except those up to a version."""
+        for version in publication.versions_in(self.path):
+            if version > all_but:
+                shutil.rmtree(os.path.join(self.path, publication.folder_name(version)))
+
     def variable(self, *, on_disk: bool = False, **options: Any) -> tf_embed.Variable:
         if on_disk:
             options["storage"] = tf_embed.Storage(host_bytes=8000, path=self.folder())
@@ -222,6 +228,76 @@ class RowsTest(ServingTestCase):
                 # Rows of absent keys are those of the table that is trained now.
                 np.testing.assert_array_equal(trained.lookup([-7]), served.lookup([-7]))
 
+    @parameterized.product(count=[1, 3, 5], is_seen_empty=[True, False])
+    def test_a_publisher_that_begins_again_in_an_emptied_folder_is_followed(
+        self, count, is_seen_empty
+    ):
+        trained, served = self.pair()
+        publisher, follower = Publisher(trained, self.path), Follower(served, self.path)
+        for number in range(3):
+            trained.upsert([number], np.ones([1, DIM]))
+            publisher.publish()
+            follower.update()
+        self.empty()
+        if is_seen_empty:
+            self.assertFalse(follower.update())
+        self.assertEqual(follower.version, 3)
+        trained = self.variable(policy=TRACKED)
+        publisher = Publisher(trained, self.path)
+        for number in range(count):
+            trained.upsert([-number], np.full([1, DIM], 2.0))
+            publisher.publish()
+        for version in (count, count + 1):
+            self.assertTrue(follower.update())
+            self.assertEqual(follower.version, version)
+            self.assert_equal(trained, served)
+            self.assertFalse(follower.update())
+            trained.upsert([7], np.full([1, DIM], 3.0))
+            publisher.publish()
+
+    @parameterized.parameters(True, False)
+    def test_a_publication_that_is_left_over_is_not_taken(self, begins_again):
+        trained, served = self.pair()
+        follower = Follower(served, self.path)
+        Publisher(self.variable(policy=TRACKED), self.path).publish()
+        publisher = Publisher(trained, self.path)
+        for number in range(3):
+            trained.upsert([number], np.ones([1, DIM]))
+            publisher.publish()
+        follower.update()
+        self.empty(all_but=1)
+        for _ in range(2):
+            self.assertFalse(follower.update())
+            self.assert_equal(trained, served)
+            self.assertIsNone(follower.error)
+        if begins_again:
+            trained = self.variable(policy=TRACKED)
+            publisher = Publisher(trained, self.path)
+        trained.upsert([8], np.ones([1, DIM]))
+        self.assertEqual(publisher.publish(), 2 if begins_again else 5)
+        self.assertTrue(follower.update())
+        self.assert_equal(trained, served)
+
+    def test_one_of_two_publishers_is_followed_while_its_publications_are_there(self):
+        tables = [self.variable(policy=TRACKED) for _ in range(2)]
+        publishers = [Publisher(table, self.path) for table in tables]
+        served = self.variable()
+        follower = Follower(served, self.path)
+        for number in range(3):
+            for table, publisher in zip(tables, publishers, strict=True):
+                table.upsert([number], np.full([1, DIM], float(publisher is publishers[0])))
+                publisher.publish()
+            follower.update()
+            self.assertEqual(follower.version, 2 * number + 2)
+            self.assert_equal(tables[1], served)
+        publishers[0].publish()
+        self.assertFalse(follower.update())
+        for version in (2, 4, 6):
+            publication.remove(self.path, version)
+        while follower.update():
+            pass
+        self.assert_equal(tables[0], served)
+
     def test_rows_that_were_there_before_leave(self):
         trained, served = self.pair()
         served.upsert([-1, -2], np.ones([2, DIM]))
@@ -394,6 +470,29 @@ class DamageTest(ServingTestCase):
         publisher.publish(whole=True)
         self.assertTrue(follower.update())
         self.assertIsNone(follower.error)
+        self.assert_equal(trained, served)
+
+    @parameterized.parameters(True, False)
+    def test_damage_is_told_after_numbers_begin_again(self, is_seen_empty):
+        _, served, _, follower = self.published()
+        follower.update()
+        before = rows_of(served)
+        self.empty()
+        if is_seen_empty:
+            follower.update()
+        trained = self.variable(policy=TRACKED)
+        publisher = Publisher(trained, self.path)
+        Change(SEED)(trained)
+        publisher.publish()
+        file = pathlib.Path(self.path, "publication-0000000001", "publication.json")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        for _ in range(2):
+            with self.assertRaisesRegex(tf.errors.DataLossError, str(file)):
+                follower.update()
+            self.assertEqual(rows_of(served), before)
+        file.write_bytes(whole)
+        self.assertTrue(follower.update())
         self.assert_equal(trained, served)
 
     def test_files_of_another_publication_are_refused(self):
