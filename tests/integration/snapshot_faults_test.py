@@ -205,8 +205,15 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
             (folder / "a" / manifest.FILE).write_text("{}")
         else:
             shutil.rmtree(folder / "a")
-        with self.assertRaisesRegex(tf.errors.DataLossError, str(folder)):
+        with (
+            self.assertLogs(level="WARNING") as logs,
+            self.assertRaisesRegex(tf.errors.DataLossError, str(folder)),
+        ):
             saved.latest()
+        self.assertIn(
+            f"'{folder}/b' has changes since '{folder}/a', which can't be read.",
+            "".join(logs.output),
+        )
         before = os.listdir(folder)
         self.assertEqual(list(saved.keep(1)), [])
         self.assertEqual(os.listdir(folder), before)

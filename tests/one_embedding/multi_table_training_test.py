@@ -330,7 +330,8 @@ class PolicyTest(tf.test.TestCase, parameterized.TestCase):
     ):
         folders = 3 if devices is None else 1
         name = argument.split("`")[1]
-        words = f"{argument} must be at least 12, a row for each .*Received: {name}=11$"
+        words = f"{argument} must be at least 12, a row for each shard of the tables of rows. "
+        words += f"Received: {name}=11$"
         with self.assertRaisesRegex(ValueError, words):
             self.bounded(policy, capacity, folders, devices)
 

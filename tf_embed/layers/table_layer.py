@@ -79,6 +79,7 @@ class TableLayer(LayerWithTables):
             validation.name_of(name)
         # Keras would cast floating inputs to the compute dtype, and so round ids.
         super().__init__(name=name, autocast=False, **kwargs)
+        self._has_own_name = name is not None
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
         self.dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
@@ -144,6 +145,7 @@ class TableLayer(LayerWithTables):
             checkpoint=self.checkpoint,
         )
         (anchor,) = variable.trainable_variables
+        anchor.has_automatic_name = not self._has_own_name
         with tf.init_scope():  # a checkpoint that waits for the table is restored here, at once
             self._variable = variable
             # As an attribute of the layer it is one of the layer's weights.

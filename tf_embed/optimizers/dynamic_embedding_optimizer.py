@@ -66,11 +66,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     `global_clipnorm` with dense variables and tables together; `weight_decay` and `use_ema` change
     a row only in steps that touch it, and the end of `fit` puts the averages in place of all rows;
     `gradient_accumulation_steps`; `loss_scale_factor`. Gradients that wait for a row are dropped if
-    it is removed or the table is cleared. They bring back a row that is evicted or restricted. A
-    NaN or infinite gradient affects the rows of its step as it would affect a dense variable of
-    those rows. Other rows stay finite, which is not guaranteed for a dense variable of all rows.
-    Clip by these options: tf.clip_by_global_norm takes the norm of each use of a key, before they
-    are summed, and in a table-batched layer the norm of the pooled values. For mixed_float16 give a
+    it is removed or the table is cleared. They make a row anew that is evicted or restricted. A NaN
+    or infinite gradient affects the rows of its step as it would affect a dense variable of those
+    rows. Other rows stay finite, which is not guaranteed for a dense variable of all rows. Clip by
+    these options: tf.clip_by_global_norm takes the norm of each use of a key, before they are
+    summed, and in a table-batched layer the norm of the pooled values. For mixed_float16 give a
     keras.optimizers.LossScaleOptimizer to this one, which is an instance of that class then.
 
     A table that comes after the first step joins with the first one that names it. Dense variables
@@ -168,7 +168,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         ]
         self._check_strategy(split.anchors, trainers)
         self._tables.check(split.anchors, trainers)
-        keras.optimizers.Optimizer.build(self, split.variables)
+        # Without variables, because Keras would track them in a list, in the order of this build.
+        keras.optimizers.Optimizer.build(self, [])
         dense = split.dense
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             with tf.init_scope():
@@ -434,7 +435,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     @property
     def table_trainers(self) -> list[TableTrainer]:
         """The trainers of tables without an optimizer of their own, once this one is built."""
-        return self._tables.trainers
+        return list(self._tables.trainers.values())
 
     @property
     def _rule_optimizer(self) -> Any:
@@ -542,7 +543,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         model = callers.model_being_loaded(self)
         if model is not None:
             self.build(model.trainable_variables)
-        keras_file_state.load_tables(arrays, self.table_trainers)
+        places = self._tables.trainer_places
+        keras_file_state.load_tables(arrays, self.table_trainers, places)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
@@ -564,11 +566,17 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 class LossScalingTableOptimizer(DynamicEmbeddingOptimizer, keras.optimizers.LossScaleOptimizer):
-    """One around a LossScaleOptimizer, which does the scaling.
+    """A `DynamicEmbeddingOptimizer` around a LossScaleOptimizer, which scales the loss.
 
-    Keras puts a LossScaleOptimizer around any other optimizer of a mixed_float16 model, also when
-    the model is loaded.
+    It is one as well, because Keras puts one around any other optimizer of a mixed_float16 model,
+    also when it loads the model.
     """
+
+    def __getattr__(self, name: str) -> Any:
+        """The settings and the state of the inner optimizer's scaling."""
+        if name in ("dynamic_growth_steps", "dynamic_scale", "initial_scale", "step_counter"):
+            return getattr(self._inner_optimizer, name)
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
 
 def _rule_optimizer(optimizer: Any) -> Any:

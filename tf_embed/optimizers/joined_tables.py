@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`JoinedTables`: the tables of an optimizer, in places that a checkpoint finds again by name."""
+"""`JoinedTables`: the tables of an optimizer, in places that a save has with their names."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,11 +15,29 @@ from absl import logging
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.variable.anchor import Anchor
 
-_NUMBER = re.compile(r"_(\d+)(?=/|$)")  # that Keras gives to a name that was in use
+_NUMBER = re.compile(r"_(\d+)(?=/|$)")  # Keras adds it to a layer's name
 
 
-class _SavedPlaces(tf.train.experimental.PythonState):
-    """The table in each place, in a checkpoint. TensorFlow reads it before any tensor.
+@dataclasses.dataclass(frozen=True)
+class _Name:
+    """The name of a table.
+
+    Attributes:
+        text: The name.
+        is_automatic: Whether Keras has numbered it. Numbers go on over all models of a process.
+    """
+
+    text: str
+    is_automatic: bool
+
+    @classmethod
+    def of(cls, anchor: Anchor, text: str) -> _Name:
+        """The name of an anchor, or of its table's trainer."""
+        return cls(text, anchor.has_automatic_name)
+
+
+class SavedPlaces(tf.train.experimental.PythonState):
+    """The table name of each place, in a checkpoint. TensorFlow reads it before any tensor.
 
     Args:
         owner: The optimizer's name.
@@ -26,12 +45,12 @@ class _SavedPlaces(tf.train.experimental.PythonState):
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self.now: dict[str, str] = {}
-        self.restored: dict[str, str] = {}
+        self._now: dict[str, _Name] = {}
+        self._restored: dict[str, str] = {}
 
     def serialize(self) -> str:
-        """The table names by place, as they are saved."""
-        return json.dumps(self.now)
+        """The names by place, as they are saved."""
+        return json.dumps({place: name.text for place, name in self._now.items()})
 
     def deserialize(self, string_value: Any) -> None:
         """Takes the saved names, for tables that join later.
@@ -40,65 +59,68 @@ class _SavedPlaces(tf.train.experimental.PythonState):
             ValueError: If a table that has joined is in the place of another one.
         """
         restored = json.loads(tf.compat.as_text(string_value))
-        places = _matches(list(self.now.values()), restored)
-        # Tables may have been renamed, if each of the checkpoint's is there.
-        left = [place for place in restored if place not in places]
-        if len(left) == places.count(None):
-            places = [left.pop(0) if place is None else place for place in places]
-        kept = [place if place in restored else None for place in self.now]
-        if places != kept:
+        places = self.places_in(restored)
+        if places != [place if place in restored else None for place in self._now]:
             raise ValueError(
                 f"{self._owner!r} can't be restored: its tables have joined it as "
-                f"{list(self.now.values())}, and those of the checkpoint as "
-                f"{list(restored.values())}. Restore before the first step, and give tables the "
-                "same names."
+                f"{self.names}, and those of the checkpoint as {list(restored.values())}. Restore "
+                "before the first step, and give tables the same names."
             )
-        self.restored = restored
+        self._restored = restored
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the tables that have joined, in that order."""
+        return [name.text for name in self._now.values()]
 
-class _Places(tf.Module):
-    """Objects of tables. The dict is there before its members, so a checkpoint can wait for them.
+    def places_in(self, saved: Mapping[str, str]) -> list[str | None]:
+        """Returns the place of each table that has joined in a save, or None.
 
-    Args:
-        owner: The optimizer's name.
-    """
+        Tables of other names are taken for renamed ones, in the same order, if there are as many of
+        them in the save.
 
-    def __init__(self, owner: str) -> None:
-        super().__init__()
-        self._owner = owner
-        self.saved = _SavedPlaces(owner)
-        self.members: dict[str, Any] = {}
-
-    def places_of(self, names: Sequence[str]) -> tuple[list[str | None], list[str]]:
-        """Returns the place of each name in the restored checkpoint, or None; and names left there.
+        Args:
+            saved: The names by place.
 
         Raises:
             ValueError: If the place of a name isn't clear.
         """
-        saved = self.saved
-        free = {place: name for place, name in saved.restored.items() if place not in saved.now}
-        places = _matches(names, free)
-        left = [name for place, name in free.items() if place not in places]
-        for place, name in zip(places, names, strict=True):
-            # It may be new. If it is one of the checkpoint's, it would get the rows of another.
-            if place is None and _stem(name) in map(_stem, left):
-                raise ValueError(
-                    f"{self._owner!r} can't restore {name!r}, which may be any of {left} in the "
-                    "checkpoint: give tables the same names, or call `build` with the variables of "
-                    "all of them."
+        places = self._matches(list(self._now.values()), saved)
+        left = [place for place in saved if place not in places]
+        if len(left) != places.count(None):
+            return places
+        for i, name in enumerate(self._now.values()):
+            if places[i] is None:
+                places[i] = place = left.pop(0)
+                # Nothing is lost, but the user may have meant a new table.
+                logging.warning(
+                    "%r restores %r from %r, as if it had been renamed",
+                    self._owner,
+                    name.text,
+                    saved[place],
                 )
-        return places, left
+        return places
 
-    def add(self, members: Sequence[Any], names: Sequence[str]) -> None:
-        """Adds objects, each in the place where a restored checkpoint has its name.
+    def check(self, names: Sequence[_Name]) -> None:
+        """Refuses tables whose place in the restored checkpoint isn't clear.
 
         Raises:
-            ValueError: As `places_of`.
+            ValueError: If it isn't.
         """
-        saved = self.saved
-        places, left = self.places_of(names)
-        following = 1 + max(map(int, (*saved.now, *saved.restored)), default=-1)
-        for place, name, member in zip(places, names, members, strict=True):
+        self._matches(names, self._free())
+
+    def take(self, names: Sequence[_Name]) -> list[str]:
+        """Returns the place of each table that joins: the saved one of its name, or a new one.
+
+        Raises:
+            ValueError: As `check`.
+        """
+        free = self._free()
+        taken = []
+        following = 1 + max(map(int, (*self._now, *self._restored)), default=-1)
+        places = self._matches(names, free)
+        left = [name for place, name in free.items() if place not in places]
+        for place, name in zip(places, names, strict=True):
             if place is None:
                 place, following = str(following), following + 1
                 if left:
@@ -107,19 +129,55 @@ class _Places(tf.Module):
                         "%r restores nothing for %r: the checkpoint has no table of this name. Not "
                         "restored so far: %s",
                         self._owner,
-                        name,
+                        name.text,
                         left,
                     )
-            saved.now[place] = name
-            self.members[place] = member
+            self._now[place] = name
+            taken.append(place)
+        return taken
+
+    def _free(self) -> dict[str, str]:
+        return {place: name for place, name in self._restored.items() if place not in self._now}
+
+    def _matches(self, names: Sequence[_Name], saved: Mapping[str, str]) -> list[str | None]:
+        """Returns the place of each name in a save, or None.
+
+        Raises:
+            ValueError: If several tables may be the one.
+        """
+        places: list[str | None] = [None] * len(names)
+        # Automatic names last, because they may be any that others leave.
+        groups = [(name.is_automatic, _key(name)) for name in names]
+        for is_automatic, key in sorted(set(groups)):
+            members = [i for i, group in enumerate(groups) if group == (is_automatic, key)]
+            found = [
+                place
+                for place, text in saved.items()
+                if place not in places and _key(_Name(text, is_automatic)) == key
+            ]
+            if not found:
+                continue
+            if len(found) != len(members):
+                raise ValueError(
+                    f"{self._owner!r} can't restore {names[members[0]].text!r}, which may be any "
+                    f"of {[saved[place] for place in found]} in the save: give each table a name, "
+                    "the same as in the save, or call `build` with the variables of all of them."
+                )
+            if is_automatic:
+                members.sort(key=lambda i: _numbers(names[i].text))
+                found.sort(key=lambda place: _numbers(saved[place]))
+            for i, place in zip(members, found, strict=True):
+                places[i] = place
+        return places
 
 
 class JoinedTables(tf.Module):
-    """The anchors and trainers of an optimizer's tables, in the order of joining.
+    """The anchors and trainers of an optimizer's tables.
 
-    A checkpoint has each in a numbered place, and the table names of all places. Tables may join in
-    another order after a restore. Names that end with a number are ordered by it if none of them is
-    in the checkpoint, because Keras numbers the layers of all models of a process.
+    A checkpoint has each in a numbered place, with the names of all. A table that joins a restored
+    optimizer gets the place of its name, whatever the order. Keras numbers the layers of all models
+    of a process, so automatic names are matched by the order of their numbers, if there are as many
+    in the checkpoint.
 
     Args:
         owner: The optimizer's name.
@@ -127,13 +185,16 @@ class JoinedTables(tf.Module):
 
     def __init__(self, owner: str) -> None:
         super().__init__()
-        self._anchors = _Places(owner)
-        self._trainers = _Places(owner)
+        self.anchor_places = SavedPlaces(owner)
+        self.trainer_places = SavedPlaces(owner)
+        # By place. The dicts are there before their members, so a checkpoint can wait for these.
+        self.anchors: dict[str, Anchor] = {}
+        self.trainers: dict[str, TableTrainer] = {}
 
     def check(self, anchors: Sequence[Anchor], trainers: Sequence[TableTrainer]) -> None:
         """Does nothing, or raises the error that `add` would raise."""
-        self._anchors.places_of(_names_of_anchors(anchors))
-        self._trainers.places_of(_names_of_trainers(trainers))
+        self.anchor_places.check(_names_of_anchors(anchors))
+        self.trainer_places.check(_names_of_trainers(anchors, trainers))
 
     def add(self, anchors: Sequence[Anchor], trainers: Sequence[TableTrainer]) -> None:
         """Adds tables, which join together.
@@ -145,55 +206,28 @@ class JoinedTables(tf.Module):
         Raises:
             ValueError: If it isn't clear which of the tables of a restored checkpoint one is.
         """
-        self._anchors.add(anchors, _names_of_anchors(anchors))
-        self._trainers.add(trainers, _names_of_trainers(trainers))
-
-    @property
-    def anchors(self) -> list[Anchor]:
-        """The anchors."""
-        return list(self._anchors.members.values())
-
-    @property
-    def trainers(self) -> list[TableTrainer]:
-        """The trainers."""
-        return list(self._trainers.members.values())
+        places = self.anchor_places.take(_names_of_anchors(anchors))
+        for place, anchor in zip(places, anchors, strict=True):
+            self.anchors[place] = anchor
+        places = self.trainer_places.take(_names_of_trainers(anchors, trainers))
+        for place, trainer in zip(places, trainers, strict=True):
+            self.trainers[place] = trainer
 
 
-def _names_of_anchors(anchors: Sequence[Anchor]) -> list[str]:
-    return [anchor.table_name for anchor in anchors]
+def _names_of_anchors(anchors: Sequence[Anchor]) -> list[_Name]:
+    return [_Name.of(anchor, anchor.table_name) for anchor in anchors]
 
 
-def _names_of_trainers(trainers: Sequence[TableTrainer]) -> list[str]:
-    return [trainer.table.options.name for trainer in trainers]
+def _names_of_trainers(anchors: Sequence[Anchor], trainers: Sequence[TableTrainer]) -> list[_Name]:
+    by_table = {id(anchor.table): anchor for anchor in anchors}
+    tables = [trainer.table for trainer in trainers]
+    return [_Name.of(by_table[id(table)], table.options.name) for table in tables]
 
 
-def _matches(names: Sequence[str], saved: dict[str, str]) -> list[str | None]:
-    """Returns the place of each name, or None.
-
-    Args:
-        names: The names of tables.
-        saved: The names by place.
-    """
-    places: list[str | None] = [None] * len(names)
-    free = dict(saved)
-    for i, name in enumerate(names):
-        places[i] = next((place for place, other in free.items() if other == name), None)
-        free.pop(places[i] or "", None)
-    for stem in {_stem(name) for place, name in zip(places, names, strict=True) if place is None}:
-        unknown = [i for i, name in enumerate(names) if places[i] is None and _stem(name) == stem]
-        alike = [place for place, name in free.items() if _stem(name) == stem]
-        if len(unknown) == len(alike):
-            unknown.sort(key=lambda i: _numbers(names[i]))
-            alike.sort(key=lambda place: _numbers(saved[place]))
-            for i, place in zip(unknown, alike, strict=True):
-                places[i] = place
-    return places
+def _key(name: _Name) -> str:
+    """The part of a name that tells tables apart: all of it, unless Keras has numbered it."""
+    return _NUMBER.sub("", name.text) if name.is_automatic else name.text
 
 
-def _stem(name: str) -> str:
-    """A name without the numbers."""
-    return _NUMBER.sub("", name)
-
-
-def _numbers(name: str) -> list[int]:
-    return [int(number) for number in _NUMBER.findall(name)]
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(text)]

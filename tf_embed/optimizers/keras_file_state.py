@@ -6,17 +6,20 @@ It is the step, and the state that trainers keep for tables outside of their row
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tf_embed.optimizers.joined_tables import SavedPlaces
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
 
 _STEP, _CLASS = "step", "class"
+_NAME = re.compile(r"table_(\d+)_name")
 
 
 def save(store: Any, rule_optimizer: Any, trainers: Sequence[TableTrainer]) -> None:
@@ -32,7 +35,8 @@ def save(store: Any, rule_optimizer: Any, trainers: Sequence[TableTrainer]) -> N
         _CLASS: _checksum(type(rule_optimizer).__name__),
     }
     for i, trainer in enumerate(trainers):
-        arrays[f"table_{i}_name"] = _name_number(trainer)
+        name = trainer.table.options.name
+        arrays[f"table_{i}_name"] = np.frombuffer(name.encode(), np.uint8)
         arrays.update(trainer.arrays(f"table_{i}_"))
     keras_files.write(store, arrays)
 
@@ -48,7 +52,7 @@ def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarr
         rule_optimizer: The optimizer whose step it is.
 
     Raises:
-        ValueError: The arrays are damaged.
+        ValueError: If the arrays are damaged.
     """
     if not {_STEP, "checksum"}.intersection(store.keys()):
         return None
@@ -61,27 +65,27 @@ def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarr
     return arrays
 
 
-def load_tables(arrays: dict[str, np.ndarray], trainers: Sequence[TableTrainer]) -> None:
+def load_tables(
+    arrays: dict[str, np.ndarray], trainers: Sequence[TableTrainer], places: SavedPlaces
+) -> None:
     """Sets the state of trainers, found by the names of their tables.
 
     Args:
         arrays: The result of `load_step`.
         trainers: The trainers.
+        places: Their places.
+
+    Raises:
+        ValueError: If it isn't clear which of the saved tables one is.
     """
-    # Tables may have joined in another order.
-    count = sum(name.endswith("_name") for name in arrays)
-    saved = {int(arrays[f"table_{i}_name"]): i for i in range(count)}
-    places = [saved.get(int(_name_number(trainer)), -1) for trainer in trainers]
-    # Keras numbers the layers of all models of a process, and names that are alike tell nothing.
-    if len(saved) < count or max(places, default=-1) == -1:
-        places = list(range(len(trainers)))
-    for place, trainer in zip(places, trainers, strict=True):
-        trainer.load(arrays, f"table_{place}_")
-
-
-def _name_number(trainer: TableTrainer) -> np.ndarray:
-    """Returns a number of the table's name, to recognize the table in a file."""
-    return _checksum(trainer.table.options.name)
+    saved = {
+        one.groups()[0]: arrays[one.string].tobytes().decode(errors="replace")
+        for one in map(_NAME.fullmatch, arrays)
+        if one is not None
+    }
+    for place, trainer in zip(places.places_in(saved), trainers, strict=True):
+        # Without arrays, its state starts again.
+        trainer.load({} if place is None else arrays, f"table_{place}_")
 
 
 def _checksum(text: str) -> np.ndarray:

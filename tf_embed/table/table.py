@@ -373,7 +373,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def turn(self) -> AbstractContextManager[None]:
         """A lock, first come first served, for a block that reads rows and writes them back.
 
-        It is not reentrant. The table's own operations do not take it, unless they say so.
+        It is not reentrant. The table's own operations do not take it.
         """
         return turn_of(self.resource_handle)
 
@@ -398,15 +398,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return table_ops.prefetch(self.resource_handle, keys, self._owners(keys))
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
-        """Removes keys and gradients that wait for them, in a turn. Absent keys are ignored."""
-        with self.trainers.forgetting(keys):
-            return table_ops.erase(self.resource_handle, keys, self._owners(keys))
+        """Removes keys, and gradients that wait for them. Absent keys are ignored."""
+        self.trainers.forget(keys)
+        return table_ops.erase(self.resource_handle, keys, self._owners(keys))
 
     def clear(self) -> tf.Operation | None:
-        """Removes every key and all gradients that wait, in a turn."""
+        """Removes every key, and all gradients that wait."""
         self.wait_until_written()
-        with self.trainers.forgetting():
-            return table_ops.clear(self.resource_handle)
+        self.trainers.forget()
+        return table_ops.clear(self.resource_handle)
 
     def shrink(self) -> tf.Operation | None:
         """Compacts the table and frees memory."""

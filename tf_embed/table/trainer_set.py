@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
@@ -31,24 +30,17 @@ class TrainerSet:
     def __len__(self) -> int:
         return len(self._members)
 
-    @contextlib.contextmanager
-    def forgetting(self, keys: tf.Tensor | None = None) -> Iterator[None]:
-        """Drops the gradients that wait for their step, together with the removal of their rows.
+    def forget(self, keys: tf.Tensor | None = None) -> None:
+        """Drops the gradients that wait for their step, before their rows are removed.
 
-        Otherwise the step would bring the rows back. The block removes the rows.
+        Otherwise the step would bring the rows back.
 
         Args:
             keys: The keys. None: all.
         """
-        waiting = [one for one in self if one.accumulator is not None]
-        if not waiting:
-            yield
-            return
-        # No step may take the gradients out in between.
-        with waiting[0].table.turn():
-            for trainer in waiting:
-                if keys is None:
-                    trainer.accumulator.clear()
-                else:
-                    trainer.accumulator.erase(keys)
-            yield
+        accumulators = [one.accumulator for one in self if one.accumulator is not None]
+        for accumulator in accumulators:
+            if keys is None:
+                accumulator.clear()
+            else:
+                accumulator.erase(keys)

@@ -329,6 +329,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         if name is not None:
             validation.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
+        self._has_own_name = name is not None
         self.supports_jit = False  # XLA has no table
         described = validation.items_of(embedding_specs, "embedding_specs")
         if not described:
@@ -497,6 +498,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         else:
             tables = [variable.table for variable in variables]
             anchor = BatchAnchor(tables, self.name)
+            anchor.has_automatic_name = not self._has_own_name
             trainer = BatchTrainer(
                 tables,
                 self._optimizer,

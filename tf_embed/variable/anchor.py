@@ -112,6 +112,8 @@ class Anchor(keras.Variable):
         with tf.init_scope():
             self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
         self._own_trainer: Trainer | None = None
+        # Whether Keras has named the layer of the table.
+        self.has_automatic_name = False
         # Whether lookups clip the gradient; then the loss must not be scaled.
         self.clips_gradient = False
         # The maximum norm of rows in lookups through this anchor.

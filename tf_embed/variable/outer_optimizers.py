@@ -18,7 +18,7 @@ def check_beside_own(optimizer: keras.optimizers.Optimizer, table_name: str) -> 
         table_name: The table's, for messages.
 
     Raises:
-        ValueError: Its options would reach dense variables only.
+        ValueError: If its options would reach dense variables only.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise ValueError(
@@ -44,7 +44,7 @@ def check_around(wrapper: keras.optimizers.Optimizer) -> None:
         wrapper: The optimizer of tables.
 
     Raises:
-        ValueError: A keras.optimizers.LossScaleOptimizer calls it.
+        ValueError: If a keras.optimizers.LossScaleOptimizer calls it.
     """
     for outer in callers.optimizers():
         if outer is not wrapper and isinstance(outer, keras.optimizers.LossScaleOptimizer):
@@ -52,5 +52,5 @@ def check_around(wrapper: keras.optimizers.Optimizer) -> None:
                 f"{wrapper.name!r} must not be in a LossScaleOptimizer, as model.compile puts it "
                 "if the dtype policy is mixed_float16: compile with "
                 "tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.LossScaleOptimizer("
-                f"optimizer)). Received: {outer.name!r}"
+                f"optimizer)), or with auto_scale_loss=False. Received: {outer.name!r}"
             )

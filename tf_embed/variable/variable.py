@@ -404,6 +404,9 @@ class Variable(tf.Module):
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
         """Removes keys, with their rows and optimizer slots. Absent keys are ignored.
 
+        Gradients that wait for the keys are dropped, those of `gradient_accumulation_steps`. A
+        tf.function does this if it is traced after the optimizer's first step.
+
         Args:
             keys: Integers, or strings, of any shape.
             name: Name of the operation.
@@ -418,7 +421,7 @@ class Variable(tf.Module):
             return self._table.erase(self._arguments.keys(keys))
 
     def clear(self, name: str | None = None) -> tf.Operation | None:
-        """Removes all keys and frees their memory.
+        """Removes all keys and frees their memory. Gradients that wait are dropped as in `remove`.
 
         Args:
             name: Name of the operation.

@@ -230,6 +230,9 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
         inner = keras.optimizers.LossScaleOptimizer(adam(), initial_scale=2.0**15)
         model = self.model("wrapper", tf_embed.DynamicEmbeddingOptimizer(inner))
         self.assertIs(model.optimizer.inner_optimizer, inner)
+        self.assertEqual(model.optimizer.initial_scale, 2.0**15)
+        with self.assertRaisesRegex(AttributeError, "has no attribute 'unknown'"):
+            _ = model.optimizer.unknown
         losses = model.fit(IDS, LABELS, batch_size=4, epochs=8, verbose=0).history["loss"]
         self.assertLess(losses[-1], 0.5 * losses[0])
         self.assertEqual(model(IDS[:2]).dtype, tf.float16)
@@ -296,6 +299,19 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
             one.fit(IDS, LABELS, batch_size=4, shuffle=False, verbose=0)
         self.assertAllEqual(rows(loaded), rows(model))
         self.assertAllEqual(loaded.layers[-1].kernel, model.layers[-1].kernel)
+
+    def test_a_subclass_of_the_wrapper_is_compiled_without_another_scale(self):
+        class Mine(tf_embed.DynamicEmbeddingOptimizer):
+            pass
+
+        def optimizer() -> Mine:
+            return Mine(keras.optimizers.LossScaleOptimizer(adam()))
+
+        with self.assertRaisesRegex(ValueError, "or with auto_scale_loss=False"):
+            self.model("wrapper", optimizer()).fit(IDS, LABELS, verbose=0)
+        model = self.model("wrapper", optimizer(), auto_scale_loss=False)
+        model.fit(IDS, LABELS, batch_size=4, verbose=0)
+        self.assertTrue(np.isfinite(rows(model)).all())
 
     def test_a_model_that_keras_wraps_when_it_is_loaded_can_be_compiled_again(self):
         model = self.model("own", adam(), auto_scale_loss=False)

@@ -233,6 +233,27 @@ class GapsTest(tf.test.TestCase, parameterized.TestCase):
         step(9)
         self.assertAllEqual(v.export()[0], [9])
 
+    @parameterized.product(in_graph=(True, False), kind=("SGD", "Lamb"))
+    def test_a_policy_may_remove_rows_within_an_accumulated_step(self, in_graph, kind):
+        class TwoRows(tf_embed.RestrictPolicy):
+            def apply_update(self, ids: Any) -> None:
+                self.apply_restriction(2)
+
+            def apply_restriction(self, num_reserved: Any, **_: Any) -> None:
+                self.var.remove(tf.sort(self.var.export()[0])[num_reserved:])
+
+        v = table(restrict_policy=TwoRows)
+        inner = getattr(optimizers, kind)(1.0, gradient_accumulation_steps=2)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(inner)
+
+        def step() -> None:
+            optimizer.apply([slices([1, 2, 3])], [v.anchor])
+
+        run = tf.function(step) if in_graph else step
+        for _ in range(4):
+            run()
+        self.assertCountEqual(v.export()[0].numpy(), [1, 2])
+
     def test_averages_take_the_place_of_weights_at_their_step_also_without_a_gradient(self):
         v, w = table(), keras.Variable(1.0)
         inner = optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3)
