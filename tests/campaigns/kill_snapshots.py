@@ -335,8 +335,8 @@ class Campaign:
             except Finding:
                 process.end(kill=True)
                 raise
-            process.wait_for("end", self.stall)
-        process.end(kill=False)
+        if wrong := process.finding(self.stall):
+            raise Finding(wrong)
         for event, more in process.said:
             if event != "checked":
                 continue

@@ -239,8 +239,8 @@ class Campaign:
 
     def count_states(self) -> None:
         process = Process(wanted_states, self.folder / "errors")
-        process.wait_for("end", self.stall)
-        process.end(kill=False)
+        if wrong := process.finding(self.stall):
+            raise Finding(wrong)
         for event, more in process.said:
             if event == "state":
                 self.wanted[more["step"]] = more["state"]
