@@ -36,8 +36,8 @@ class _Name:
         return cls(text, anchor.has_automatic_name)
 
 
-class SavedPlaces(tf.train.experimental.PythonState):
-    """The table name of each place, in a checkpoint. TensorFlow reads it before any tensor.
+class Places:
+    """The table name of each place, now and in the restored checkpoint.
 
     Args:
         owner: The optimizer's name.
@@ -48,25 +48,24 @@ class SavedPlaces(tf.train.experimental.PythonState):
         self._now: dict[str, _Name] = {}
         self._restored: dict[str, str] = {}
 
-    def serialize(self) -> str:
+    def saved(self) -> dict[str, str]:
         """The names by place, as they are saved."""
-        return json.dumps({place: name.text for place, name in self._now.items()})
+        return {place: name.text for place, name in self._now.items()}
 
-    def deserialize(self, string_value: Any) -> None:
+    def restore(self, saved: dict[str, str]) -> None:
         """Takes the saved names, for tables that join later.
 
         Raises:
             ValueError: If a table that has joined is in the place of another one.
         """
-        restored = json.loads(tf.compat.as_text(string_value))
-        places = self.places_in(restored)
-        if places != [place if place in restored else None for place in self._now]:
+        places = self.places_in(saved)
+        if places != [place if place in saved else None for place in self._now]:
             raise ValueError(
                 f"{self._owner!r} can't be restored: its tables have joined it as "
-                f"{self.names}, and those of the checkpoint as {list(restored.values())}. Restore "
+                f"{self.names}, and those of the checkpoint as {list(saved.values())}. Restore "
                 "before the first step, and give tables the same names."
             )
-        self._restored = restored
+        self._restored = saved
 
     @property
     def names(self) -> list[str]:
@@ -171,7 +170,7 @@ class SavedPlaces(tf.train.experimental.PythonState):
         return places
 
 
-class JoinedTables(tf.Module):
+class JoinedTables(tf.Module, tf.train.experimental.PythonState):
     """The anchors and trainers of an optimizer's tables.
 
     A checkpoint has each in a numbered place, with the names of all. A table that joins a restored
@@ -185,11 +184,25 @@ class JoinedTables(tf.Module):
 
     def __init__(self, owner: str) -> None:
         super().__init__()
-        self.anchor_places = SavedPlaces(owner)
-        self.trainer_places = SavedPlaces(owner)
+        self.anchor_places = Places(owner)
+        self.trainer_places = Places(owner)
         # By place. The dicts are there before their members, so a checkpoint can wait for these.
         self.anchors: dict[str, Anchor] = {}
         self.trainers: dict[str, TableTrainer] = {}
+
+    def serialize(self) -> str:
+        """The names by place, for a checkpoint."""
+        return json.dumps([self.anchor_places.saved(), self.trainer_places.saved()])
+
+    def deserialize(self, string_value: Any) -> None:
+        """Takes the names of a checkpoint. TensorFlow calls it before it reads any tensor.
+
+        Raises:
+            ValueError: If a table that has joined is in the place of another one.
+        """
+        anchors, trainers = json.loads(tf.compat.as_text(string_value))
+        self.anchor_places.restore(anchors)
+        self.trainer_places.restore(trainers)
 
     def check(self, anchors: Sequence[Anchor], trainers: Sequence[TableTrainer]) -> None:
         """Does nothing, or raises the error that `add` would raise."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_embed.optimizers.joined_tables import SavedPlaces
+from tf_embed.optimizers.joined_tables import Places
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
@@ -66,7 +66,7 @@ def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarr
 
 
 def load_tables(
-    arrays: dict[str, np.ndarray], trainers: Sequence[TableTrainer], places: SavedPlaces
+    arrays: dict[str, np.ndarray], trainers: Sequence[TableTrainer], places: Places
 ) -> None:
     """Sets the state of trainers, found by the names of their tables.
 
