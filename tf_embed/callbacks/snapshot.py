@@ -81,7 +81,6 @@ class Snapshot(keras.callbacks.Callback):
         self._given = chosen_sources(tables, "tables")
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot
-        self._trained = False  # whether this training has had a batch
         self._batches = BatchCount()
         self._saved = 0  # snapshots of this training
         self._last: str | None = None
@@ -90,7 +89,6 @@ class Snapshot(keras.callbacks.Callback):
         """Resets the counts."""
         self._snapshots = Snapshots(self._path, self._sources())
         self._seen = self._saved = 0
-        self._trained = False
         self._last = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -103,7 +101,6 @@ class Snapshot(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Saves a snapshot if `every_n_batches` batches have passed."""
-        self._trained = True
         self._seen += self._batches.end(batch, self.model, self.params)
         if self._seen >= self._every:
             self._save()
@@ -112,7 +109,7 @@ class Snapshot(keras.callbacks.Callback):
         """Saves a snapshot if training has had a batch, and waits for it."""
         assert self._snapshots is not None
         # Also after a snapshot of the last batch: rows may have changed after that.
-        if self._trained:
+        if self._seen or self._saved:
             self._save()
         self._snapshots.wait()
         self._tidy()

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.one_embedding.initializers import WeightInitializer
-from tf_embed.table.policies import TablePolicy
+from tf_embed.table.policies import TablePolicy, share_of
 
 
 def native(tables: list[list[WeightInitializer]], seed: int) -> Any:
@@ -68,11 +68,8 @@ def policies_of(
             f"`{argument}` of `{owner}` must be at least {least}, a row for each shard of the "
             f"tables of rows. Received: {argument}={bound}"
         )
-    # The first tables take the remainder.
-    part, more = divmod(bound, num_tables)
-    return [
-        dataclasses.replace(policy, max_rows=part + (number < more)) for number in range(num_tables)
-    ]
+    whole = dataclasses.replace(policy, max_rows=bound)
+    return [share_of(whole, number, num_tables) for number in range(num_tables)]
 
 
 def policy_of(dtype: Any) -> Any:

@@ -41,9 +41,8 @@ class MultiTableEmbedding(TableGroup):
 
     Limits:
         - With 64-bit ids, each table has its own table of rows, with an equal share of
-          `capacity`, of `max_rows` and of the store's budgets. The first tables of rows also have
-          the rows that are left over.
-          `max_keys` of an admission holds for each of `row_tables`.
+          `capacity`, of `max_rows` and of the store's budgets. The first of them take the
+          remainder. `max_keys` of an admission holds for each of `row_tables`.
         - If tables or columns have different initializers, rows are drawn outside of the table.
           Pooled lookups and steps then look up their keys twice.
         - With `shared_ids` and different initializers, a training loop must call the layer with

@@ -572,6 +572,15 @@ class LossScalingTableOptimizer(DynamicEmbeddingOptimizer, keras.optimizers.Loss
     also when it loads the model.
     """
 
+    def __init__(self, keras_optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(optimizer_of(keras_optimizer), keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                "`keras_optimizer` must be a keras.optimizers.LossScaleOptimizer, because Keras "
+                "adds none here. Received: keras_optimizer="
+                f"{validation.shown(keras_optimizer)}"
+            )
+        super().__init__(keras_optimizer, *args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
         """The settings and the state of the inner optimizer's scaling."""
         if name in ("dynamic_growth_steps", "dynamic_scale", "initial_scale", "step_counter"):

@@ -30,11 +30,6 @@ class _Name:
     text: str
     is_automatic: bool
 
-    @classmethod
-    def of(cls, anchor: Anchor, text: str) -> _Name:
-        """The name of an anchor, or of its table's trainer."""
-        return cls(text, anchor.has_automatic_name)
-
 
 class Places:
     """The table name of each place, now and in the restored checkpoint.
@@ -62,15 +57,11 @@ class Places:
         if places != [place if place in saved else None for place in self._now]:
             raise ValueError(
                 f"{self._owner!r} can't be restored: its tables have joined it as "
-                f"{self.names}, and those of the checkpoint as {list(saved.values())}. Restore "
-                "before the first step, and give tables the same names."
+                f"{list(self.saved().values())}, and those of the checkpoint as "
+                f"{list(saved.values())}. Restore before the first step, and give tables the same "
+                "names."
             )
         self._restored = saved
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the tables that have joined, in that order."""
-        return [name.text for name in self._now.values()]
 
     def places_in(self, saved: Mapping[str, str]) -> list[str | None]:
         """Returns the place of each table that has joined in a save, or None.
@@ -228,13 +219,13 @@ class JoinedTables(tf.Module, tf.train.experimental.PythonState):
 
 
 def _names_of_anchors(anchors: Sequence[Anchor]) -> list[_Name]:
-    return [_Name.of(anchor, anchor.table_name) for anchor in anchors]
+    return [_Name(anchor.table_name, anchor.has_automatic_name) for anchor in anchors]
 
 
 def _names_of_trainers(anchors: Sequence[Anchor], trainers: Sequence[TableTrainer]) -> list[_Name]:
-    by_table = {id(anchor.table): anchor for anchor in anchors}
+    is_automatic = {id(anchor.table): anchor.has_automatic_name for anchor in anchors}
     tables = [trainer.table for trainer in trainers]
-    return [_Name.of(by_table[id(table)], table.options.name) for table in tables]
+    return [_Name(table.options.name, is_automatic[id(table)]) for table in tables]
 
 
 def _key(name: _Name) -> str:

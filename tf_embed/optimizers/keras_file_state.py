@@ -7,7 +7,6 @@ It is the step, and the state that trainers keep for tables outside of their row
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,11 +31,10 @@ def save(store: Any, rule_optimizer: Any, trainers: Sequence[TableTrainer]) -> N
     """
     arrays = {
         _STEP: step_variable(rule_optimizer).numpy(),
-        _CLASS: _checksum(type(rule_optimizer).__name__),
+        _CLASS: keras_files.array_of_text(type(rule_optimizer).__name__),
     }
     for i, trainer in enumerate(trainers):
-        name = trainer.table.options.name
-        arrays[f"table_{i}_name"] = np.frombuffer(name.encode(), np.uint8)
+        arrays[f"table_{i}_name"] = keras_files.array_of_text(trainer.table.options.name)
         arrays.update(trainer.arrays(f"table_{i}_"))
     keras_files.write(store, arrays)
 
@@ -57,7 +55,7 @@ def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarr
     if not {_STEP, "checksum"}.intersection(store.keys()):
         return None
     arrays = keras_files.read(store, owner)
-    own_class = _checksum(type(rule_optimizer).__name__)
+    own_class = keras_files.array_of_text(type(rule_optimizer).__name__)
     # Older files don't have it.
     if not np.array_equal(arrays.get(_CLASS, own_class), own_class):
         return None
@@ -78,15 +76,16 @@ def load_tables(
     Raises:
         ValueError: If it isn't clear which of the saved tables one is.
     """
+    found = {int(one.group(1)): arrays[one.string] for one in map(_NAME.fullmatch, arrays) if one}
+    # In the order of joining. Older files have no names, but numbers.
     saved = {
-        one.groups()[0]: arrays[one.string].tobytes().decode(errors="replace")
-        for one in map(_NAME.fullmatch, arrays)
-        if one is not None
+        str(number): keras_files.text_of(found[number])
+        for number in sorted(found)
+        if found[number].dtype == np.uint8
     }
-    for place, trainer in zip(places.places_in(saved), trainers, strict=True):
+    in_order = [str(number) for number in range(len(trainers))]
+    for place, trainer in zip(
+        places.places_in(saved) if saved else in_order, trainers, strict=True
+    ):
         # Without arrays, its state starts again.
         trainer.load({} if place is None else arrays, f"table_{place}_")
-
-
-def _checksum(text: str) -> np.ndarray:
-    return np.asarray(zlib.crc32(text.encode()), np.int64)

@@ -47,8 +47,18 @@ def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
         keys = arrays.pop("keys")
         whole = tf.io.decode_raw(tf.strings.reduce_join(keys), tf.uint8)
         arrays.update(zip(_STRING_KEYS, (whole, tf.strings.length(keys)), strict=True))
-    arrays[_KIND] = np.frombuffer(table.options.kind.encode(), np.uint8)
+    arrays[_KIND] = array_of_text(table.options.kind)
     return {prefix + name: array for name, array in arrays.items()}
+
+
+def array_of_text(text: str) -> np.ndarray:
+    """Returns text as an array for `write`."""
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def text_of(array: np.ndarray) -> str:
+    """Returns the text of an array that `read` gave."""
+    return array.tobytes().decode(errors="replace")
 
 
 def write(store: Any, arrays: dict[str, Any]) -> None:
@@ -142,7 +152,7 @@ def _check_kind(table: Table, arrays: dict[str, np.ndarray], prefix: str) -> Non
     wanted = (*(_STRING_KEYS if of_strings else _ROWS[:1]), *_ROWS[1:], _KIND)
     missing = [one for one in wanted if prefix + one not in arrays]
     if _KIND not in missing:
-        kind = arrays.pop(prefix + _KIND).tobytes().decode(errors="replace")
+        kind = text_of(arrays.pop(prefix + _KIND))
         if kind != options.kind:
             raise ValueError(
                 f"{name!r} can't be loaded: it has {options.kind}, and the file has {kind}."

@@ -302,6 +302,20 @@ class TablePolicy(KerasConfig):
         return [tf.reshape(scores, tf.shape(keys))]
 
 
+def share_of(policy: TablePolicy, number: int, count: int) -> TablePolicy:
+    """The policy of one of several tables, whose bounds add up to that of the policy.
+
+    Args:
+        policy: The policy of all of them. REQUIRES: it has `max_rows`, at least `count`.
+        number: The number of the table.
+        count: Number of tables.
+    """
+    assert policy.max_rows is not None
+    # The first tables take the remainder.
+    least, more = divmod(policy.max_rows, count)
+    return dataclasses.replace(policy, max_rows=least + (number < more))
+
+
 def _check_number(value: Any, argument: str) -> None:
     """Checks that an argument is a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):

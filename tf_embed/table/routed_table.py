@@ -16,6 +16,7 @@ from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import admission_counts
+from tf_embed.table.policies import share_of
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 
@@ -153,14 +154,12 @@ def share_of_options(options: TableOptions, number: int, count: int, process: st
     """
     policy = options.policy
     if policy is not None and policy.max_rows is not None:
-        least, more = divmod(policy.max_rows, count)
-        if least == 0:
+        if policy.max_rows < count:
             raise ValueError(
                 f"`max_rows` of {options.name!r} must be at least {count}, a row for each "
                 f"{process}. Received: max_rows={policy.max_rows}"
             )
-        # The first processes take the remainder, so the shares add up to the bound.
-        policy = dataclasses.replace(policy, max_rows=least + (number < more))
+        policy = share_of(policy, number, count)
     storage = options.storage
     if storage is not None and storage.path is not None:
         path = os.path.join(storage.path, f"{process}_{number}")

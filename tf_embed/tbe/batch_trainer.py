@@ -15,6 +15,7 @@ from tf_embed.ops.slot_ops import largest_slot
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Slot
 from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
+from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
@@ -242,4 +243,4 @@ class BatchTrainer(tf.Module):
             self.state[0].assign(np.max(counters))
 
     def _class_bytes(self) -> np.ndarray:
-        return np.frombuffer(type(self.optimizer).__name__.encode(), np.uint8)
+        return keras_files.array_of_text(type(self.optimizer).__name__)

@@ -8,6 +8,7 @@ import tempfile
 from unittest import mock
 
 import keras
+import late_changes
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -53,27 +54,18 @@ class PublishTest(tf.test.TestCase, parameterized.TestCase):
         Follower(served, self.path).update()
         self.assertAllEqual(answers(served), answers(self.model))
 
-    @parameterized.parameters("averages", "early_stopping", "epoch_end")
+    @parameterized.parameters(*late_changes.WAYS)
     def test_the_last_publication_has_the_model_as_training_leaves_it(self, way):
-        before = []
-        if way == "averages":  # they take the place of weights after the last epoch
-            self.model = model_of(TRACKED, optimizer=None)
-            averages = keras.optimizers.Adam(use_ema=True, ema_momentum=0.5)
-            self.model.compile(tf_embed.DynamicEmbeddingOptimizer(averages), "mse")
-        elif way == "early_stopping":
-            stopping = keras.callbacks.EarlyStopping("loss", mode="max", restore_best_weights=True)
-            before.append(stopping)
-        else:
-
-            class Change(keras.callbacks.Callback):
-                def on_epoch_end(self, epoch, logs=None):
-                    self.model.get_layer("a").variable.upsert([3], np.full([1, 4], epoch))
-
-            before.append(Change())
-        self.fit(self.model, *before, epochs=2, every_seconds=1e-9)
+        model = model_of(TRACKED, optimizer=None)
+        inner = late_changes.optimizer_of(way, keras.optimizers.Adam())
+        model.compile(tf_embed.DynamicEmbeddingOptimizer(inner), "mse")
+        changes = late_changes.callbacks_of(
+            way, lambda epoch: model.get_layer("a").variable.upsert([3], np.full([1, 4], epoch))
+        )
+        self.fit(model, *changes, epochs=2, every_seconds=1e-9)
         served = model_of()
         Follower(served, self.path).update()
-        self.assertAllEqual(answers(served), answers(self.model))
+        self.assertAllEqual(answers(served), answers(model))
 
     def test_training_without_a_batch_publishes_nothing(self):
         self.fit(self.model, epochs=0)

@@ -10,6 +10,7 @@ import tempfile
 from unittest import mock
 
 import keras
+import late_changes
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
@@ -124,25 +125,16 @@ class SnapshotTest(parameterized.TestCase):
         found = Snapshots(self.path, model).list_snapshots()
         self.assertEqual([info.since for info in found], [None, None, None, "snapshot-000003"])
 
-    @parameterized.parameters("averages", "early_stopping", "epoch_end")
+    @parameterized.parameters(*late_changes.WAYS)
     def test_the_last_snapshot_has_the_model_as_training_leaves_it(self, way):
-        model = model_of(policy=TRACKED, optimizer=None if way == "averages" else "adagrad")
-        before = []
-        if way == "averages":  # they take the place of weights after the last epoch
-            averages = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
-            model.compile(tf_embed.DynamicEmbeddingOptimizer(averages), "mse")
-        elif way == "early_stopping":
-            stopping = keras.callbacks.EarlyStopping("loss", mode="max", restore_best_weights=True)
-            before.append(stopping)
-        else:
-
-            class Change(keras.callbacks.Callback):
-                def on_epoch_end(self, epoch, logs=None):
-                    self.model.layers[1].variable.upsert([-5], [[epoch, 0.0, 0.0]])
-
-            before.append(Change())
+        model = model_of(policy=TRACKED, optimizer=None)
+        inner = late_changes.optimizer_of(way, keras.optimizers.SGD(0.1))
+        model.compile(tf_embed.DynamicEmbeddingOptimizer(inner), "mse")
+        changes = late_changes.callbacks_of(
+            way, lambda epoch: model.layers[1].variable.upsert([-5], [[epoch, 0.0, 0.0]])
+        )
         saves = tf_embed.callbacks.Snapshot(self.path, every_n_batches=20, keep=None)
-        self.fit(model, *before, saves)
+        self.fit(model, *changes, saves)
         snapshots, other = Snapshots(self.path, model), model_of()
         Snapshots(self.path, other).load(snapshots.latest())
         self.assertEqual(rows_of(other), rows_of(model))

@@ -300,6 +300,11 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(rows(loaded), rows(model))
         self.assertAllEqual(loaded.layers[-1].kernel, model.layers[-1].kernel)
 
+    def test_one_that_keras_does_not_wrap_must_scale(self):
+        kind = type(tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.LossScaleOptimizer(adam())))
+        with self.assertRaisesRegex(ValueError, "must be a keras.optimizers.LossScaleOptimizer"):
+            kind(adam())
+
     def test_a_subclass_of_the_wrapper_is_compiled_without_another_scale(self):
         class Mine(tf_embed.DynamicEmbeddingOptimizer):
             pass

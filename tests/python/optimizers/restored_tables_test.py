@@ -247,6 +247,21 @@ class RestoredTablesTest(tf.test.TestCase, parameterized.TestCase):
         self._check(a, 1.25)
         self._check(b, 2.25)
 
+    def test_many_tables_that_were_renamed_are_in_order_in_keras_files(self):
+        store: dict[str, Any] = {}
+        for prefix in "ab":
+            tables = [table(f"{prefix}{number}") for number in range(12)]
+            o = wrapped(gradient_accumulation_steps=4)
+            anchors = [one.anchor for one in tables]
+            o.build(anchors)
+            if prefix == "a":
+                o.apply([slices(float(number)) for number in range(12)], anchors)
+                o.save_own_variables(store)
+        o.load_own_variables(store)
+        for number, trainer in enumerate(o.table_trainers):
+            waiting, _ = trainer.accumulator.find(tf.constant(KEYS, tf.int64))
+            self.assertAllEqual(waiting, np.full([len(KEYS), 2], float(number)))
+
     @parameterized.parameters(0, 1)
     def test_gradients_of_layers_without_a_name_wait_in_keras_files(self, before):
         store: dict[str, Any] = {}
