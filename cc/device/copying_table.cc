@@ -19,8 +19,7 @@ class Arrays {
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   ~Arrays() {
-    // On a GPU this is cudaFree, which waits for the device: launches that use the arrays are done.
-    for (size_t i = 0; i < size_; ++i) memory_->Free(arrays_[i].device, arrays_[i].bytes);
+    for (size_t i = 0; i < size_; ++i) memory_->Free(context_, arrays_[i].device, arrays_[i].bytes);
   }
 
   template <typename T>
@@ -43,17 +42,13 @@ class Arrays {
     return context_.rows_on_device ? rows : Out(rows, bytes);
   }
 
-  // The first failure: of a copy, or `run`'s.
+  // The first failure: of a copy, or `run`'s. Waits for the stream even then: copies from pinned
+  // memory read it until they are done, and it is the caller's again.
   template <typename Run>
   Status Finish(const Run& run) {
-    TF_EMBED_RETURN_IF_ERROR(std::move(copied_));
-    TF_EMBED_RETURN_IF_ERROR(run());
-    for (size_t i = 0; i < size_; ++i) {
-      const Array& array = arrays_[i];
-      if (!array.out) continue;
-      TF_EMBED_RETURN_IF_ERROR(memory_->CopyOut(context_, array.device, array.bytes, array.host));
-    }
-    return Status();
+    const Status done = RunAndCopyBack(run);
+    const Status waited = memory_->Wait(context_);
+    return done.ok() ? waited : done;
   }
 
  private:
@@ -64,9 +59,21 @@ class Arrays {
     bool out;
   };
 
+  template <typename Run>
+  Status RunAndCopyBack(const Run& run) {
+    TF_EMBED_RETURN_IF_ERROR(std::move(copied_));
+    TF_EMBED_RETURN_IF_ERROR(run());
+    for (size_t i = 0; i < size_; ++i) {
+      const Array& array = arrays_[i];
+      if (!array.out) continue;
+      TF_EMBED_RETURN_IF_ERROR(memory_->CopyOut(context_, array.device, array.bytes, array.host));
+    }
+    return Status();
+  }
+
   void* Copy(const void* host, size_t bytes, bool out) {
     if (host == nullptr || bytes == 0 || !copied_.ok()) return nullptr;
-    void* const device = memory_->Allocate(bytes);
+    void* const device = memory_->Allocate(context_, bytes);
     if (device == nullptr) {
       copied_ = Status::ResourceExhausted([] { return "No device memory."; });
       return nullptr;
@@ -329,8 +336,12 @@ class CopyingTable final : public Table,
 
 class HostMemory final : public DeviceMemory {
  public:
-  void* Allocate(size_t bytes) override { return HostAllocator()->Allocate(bytes); }
-  void Free(void* memory, size_t bytes) override { HostAllocator()->Deallocate(memory, bytes); }
+  void* Allocate(const ExecContext&, size_t bytes) override {
+    return HostAllocator()->Allocate(bytes);
+  }
+  void Free(const ExecContext&, void* memory, size_t bytes) override {
+    HostAllocator()->Deallocate(memory, bytes);
+  }
   Status CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) override {
     if (bytes > 0) std::memcpy(device, host, bytes);
     return Status();
@@ -343,6 +354,7 @@ class HostMemory final : public DeviceMemory {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return Status();
   }
+  Status Wait(const ExecContext&) override { return Status(); }
 };
 
 }  // namespace

@@ -12,13 +12,14 @@
 
 namespace tf_embed {
 
-// The memory of a device, as its callers have it. Copies are on the stream of the context, and
-// CopyOut waits for it. Thread-safe.
+// The memory of a device, as its callers have it. Each call is a part of the context's stream: what
+// was queued before a Free may still use the memory, and nothing after it. CopyOut and Wait return
+// when the stream has done all that was queued. Thread-safe.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  virtual void* Allocate(size_t bytes) = 0;  // nullptr without memory
-  virtual void Free(void* memory, size_t bytes) = 0;
+  virtual void* Allocate(const ExecContext& context, size_t bytes) = 0;  // nullptr without memory
+  virtual void Free(const ExecContext& context, void* memory, size_t bytes) = 0;
   virtual Status CopyIn(const ExecContext& context, const void* host, size_t bytes,
                         void* device) = 0;
   virtual Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
@@ -26,6 +27,7 @@ class DeviceMemory {
   // From one array on the device to another.
   virtual Status CopyWithin(const ExecContext& context, const void* from, size_t bytes,
                             void* to) = 0;
+  virtual Status Wait(const ExecContext& context) = 0;
 };
 
 // The host's memory in the place of a device's, beside a table of NewEmulatedDeviceTable.

@@ -241,7 +241,7 @@ class CudaDevice {
   static constexpr bool kHasFirsts = true;
   static constexpr bool kHasLongSums = true;
 
-  explicit CudaDevice(int device) : device_(device), scratch_(ScratchPool(device)) {}
+  explicit CudaDevice(int device) : device_(device), scratch_(device) {}
 
   Groups NewGroups() const { return Groups(device_); }
 
@@ -338,11 +338,7 @@ class CudaDevice {
   }
 
   void* Allocate(const ExecContext& context, size_t bytes) const {
-    if (scratch_ == nullptr) return AllocateLasting(context, bytes);
-    const OnGpu current(device_);
-    return MemoryOrNull([&](void** memory) {
-      return cudaMallocFromPoolAsync(memory, bytes, scratch_, StreamOf(context));
-    });
+    return scratch_.Allocate(context, bytes);
   }
   void* AllocateLasting(const ExecContext& context, size_t bytes) const {
     const OnGpu current(device_);
@@ -471,7 +467,7 @@ class CudaDevice {
   }
 
   int device_;
-  cudaMemPool_t scratch_;
+  ScratchMemory scratch_;
 };
 
 }  // namespace

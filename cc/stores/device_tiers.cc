@@ -69,25 +69,26 @@ class KeysOnHost {
 template <typename T>
 class OnDevice {
  public:
-  explicit OnDevice(DeviceMemory* memory) : memory_(memory) {}
+  OnDevice(DeviceMemory* memory, const ExecContext& context) : memory_(memory), context_(context) {}
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
   ~OnDevice() {
-    if (values_ != nullptr) memory_->Free(values_, size_ * sizeof(T));
+    if (values_ != nullptr) memory_->Free(context_, values_, size_ * sizeof(T));
   }
 
   // Null stays null.
-  Status Write(const ExecContext& context, const T* host, size_t size) {
+  Status Write(const T* host, size_t size) {
     if (host == nullptr || size == 0) return Status();
-    values_ = static_cast<T*>(memory_->Allocate(size * sizeof(T)));
+    values_ = static_cast<T*>(memory_->Allocate(context_, size * sizeof(T)));
     if (values_ == nullptr) return Status::ResourceExhausted([] { return "No device memory."; });
     size_ = size;
-    return memory_->CopyIn(context, host, size * sizeof(T), values_);
+    return memory_->CopyIn(context_, host, size * sizeof(T), values_);
   }
   const T* data() const { return values_; }
 
  private:
   DeviceMemory* const memory_;
+  const ExecContext& context_;
   T* values_ = nullptr;
   size_t size_ = 0;
 };
@@ -251,10 +252,10 @@ class DeviceTiers final : public DeviceTable {
                    size_t count, Combiner combiner, const Rule& rule) override {
     BagsOnHost bags(HostAllocator());
     TF_EMBED_RETURN_IF_ERROR(bags.Read(memory_, context, options().name, batches, count, combiner));
-    OnDevice<size_t> begins(memory_);
-    OnDevice<float> factors(memory_);
-    TF_EMBED_RETURN_IF_ERROR(begins.Write(context, bags.begins(), bags.size()));
-    TF_EMBED_RETURN_IF_ERROR(factors.Write(context, bags.factors(), bags.size()));
+    OnDevice<size_t> begins(memory_, context);
+    OnDevice<float> factors(memory_, context);
+    TF_EMBED_RETURN_IF_ERROR(begins.Write(bags.begins(), bags.size()));
+    TF_EMBED_RETURN_IF_ERROR(factors.Write(bags.factors(), bags.size()));
     const Gradients of_keys{gradients, DataType::kFloat, begins.data(), factors.data()};
     ExecContext inner = context;
     inner.rows_on_device = true;

@@ -4,6 +4,7 @@
 #include "cc/device/copying_table.h"
 
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "cc/device/device_split.h"
@@ -17,25 +18,44 @@ constexpr size_t kDim = 3;
 
 class FailingMemory final : public DeviceMemory {
  public:
-  void* Allocate(size_t bytes) override { return allocator.Allocate(bytes); }
-  void Free(void* memory, size_t bytes) override { allocator.Deallocate(memory, bytes); }
+  void* Allocate(const ExecContext& context, size_t bytes) override {
+    NoteStream(context);
+    return allocator.Allocate(bytes);
+  }
+  void Free(const ExecContext& context, void* memory, size_t bytes) override {
+    NoteStream(context);
+    EXPECT_FALSE(reads_host) << "a copy from the caller's array may still be under way";
+    allocator.Deallocate(memory, bytes);
+  }
   Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    NoteStream(context);
     if (copies_until_failure-- == 0) return Broken();
+    reads_host = true;
     return EmulatedDeviceMemory()->CopyIn(context, host, bytes, device);
   }
   Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
                  void* host) override {
+    NoteStream(context);
     if (copies_until_failure-- == 0) return Broken();
     return EmulatedDeviceMemory()->CopyOut(context, device, bytes, host);
   }
   Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
     return EmulatedDeviceMemory()->CopyWithin(context, from, bytes, to);
   }
+  Status Wait(const ExecContext& context) override {
+    NoteStream(context);
+    reads_host = false;
+    return is_lost ? Broken() : Status();
+  }
 
   FailingAllocator allocator;
   int copies_until_failure = -1;  // below 0: none fails
+  bool is_lost = false;           // what was queued fails
+  bool reads_host = false;        // a copy from the host may be under way
+  std::set<void*> streams;        // of all calls
 
  private:
+  void NoteStream(const ExecContext& context) { streams.insert(context.stream); }
   static Status Broken() { return Status::Unavailable("the device is broken"); }
 };
 
@@ -132,6 +152,25 @@ TEST_F(CopyingTableTest, AVerbSaysThatACopyFailed) {
     EXPECT_EQ(done ? StatusCode::kOk : StatusCode::kUnavailable, status.code()) << failure;
   }
   EXPECT_EQ(6, failure) << "keys, weights and flags there, weights and flags back, and then none";
+}
+
+TEST_F(CopyingTableTest, AVerbWaitsForItsStreamAlone) {
+  int stream = 0;
+  ExecContext on_stream = context;
+  on_stream.stream = &stream;
+  const Batch keys{3, 9};
+  std::vector<float> weights(2 * kDim);
+  memory.streams.clear();
+  ASSERT_TRUE(table->InsertOrAssign(on_stream, keys, weights.data(), {}).ok());
+  ASSERT_TRUE(table->Find(on_stream, keys, {}, weights.data(), nullptr, {}).ok());
+  EXPECT_EQ(std::set<void*>{&stream}, memory.streams);
+}
+
+TEST_F(CopyingTableTest, AVerbSaysThatItsWorkFailedOnTheDevice) {
+  const std::vector<float> weights(kDim);
+  memory.is_lost = true;
+  const Status status = table->InsertOrAssign(context, Batch{3}, weights.data(), {});
+  EXPECT_EQ(StatusCode::kUnavailable, status.code());
 }
 
 TEST(DeviceSplitMemory, ASplitSaysWhenTheDeviceHasNoMemoryForIt) {

@@ -18,12 +18,12 @@ class DeviceSplitTest : public testing::TestWithParam<DeviceKind> {
   class Copy {
    public:
     explicit Copy(const std::vector<T>& values) : bytes_((values.size() + 1) * sizeof(T)) {
-      data_ = static_cast<T*>(memory()->Allocate(bytes_));
+      data_ = static_cast<T*>(memory()->Allocate(ExecContext::Serial(), bytes_));
       memory()->CopyIn(ExecContext::Serial(), values.data(), values.size() * sizeof(T), data_);
     }
     Copy(const Copy&) = delete;
     Copy& operator=(const Copy&) = delete;
-    ~Copy() { memory()->Free(data_, bytes_); }
+    ~Copy() { memory()->Free(ExecContext::Serial(), data_, bytes_); }
 
     T* data() const { return data_; }
 

@@ -22,7 +22,7 @@ class IsolatedMemoryTest : public testing::Test {
   }
 
   IsolatedMemory* const memory = IsolatedMemory::Get();
-  void* const on_device = memory->Allocate(100);
+  void* const on_device = memory->Allocate(ExecContext::Serial(), 100);
   void* const on_host = memory->host()->Allocate(100);
 };
 
@@ -63,7 +63,7 @@ TEST_F(IsolatedMemoryTest, AWriteBeyondAnArrayEnds) {
           const Scope scope(memory, Open::kDevice);
           Touch(static_cast<char*>(on_device) + 100);
         }
-        memory->Free(on_device, 100);
+        memory->Free(ExecContext::Serial(), on_device, 100);
         const Scope scope(memory, Open::kDevice);
       },
       "beyond an array of 100 bytes");

@@ -17,8 +17,12 @@ namespace {
 // may change it.
 class SharedMemory final : public DeviceMemory {
  public:
-  void* Allocate(size_t bytes) override { return EmulatedDeviceMemory()->Allocate(bytes); }
-  void Free(void* memory, size_t bytes) override { EmulatedDeviceMemory()->Free(memory, bytes); }
+  void* Allocate(const ExecContext& context, size_t bytes) override {
+    return EmulatedDeviceMemory()->Allocate(context, bytes);
+  }
+  void Free(const ExecContext& context, void* memory, size_t bytes) override {
+    EmulatedDeviceMemory()->Free(context, memory, bytes);
+  }
   Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
     return EmulatedDeviceMemory()->CopyIn(context, host, bytes, device);
   }
@@ -31,6 +35,7 @@ class SharedMemory final : public DeviceMemory {
   Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
     return EmulatedDeviceMemory()->CopyWithin(context, from, bytes, to);
   }
+  Status Wait(const ExecContext& context) override { return EmulatedDeviceMemory()->Wait(context); }
 
   const void* output = nullptr;
   float* behind = nullptr;

@@ -47,11 +47,14 @@ class IsolatedMemory final : public DeviceMemory {
   bool IsDevices(const void* address) const { return device_.Has(address); }
   bool IsHosts(const void* address) const { return host_.Has(address); }
 
-  void* Allocate(size_t bytes) override { return device_.Allocate(bytes); }
-  void Free(void* memory, size_t bytes) override { device_.Deallocate(memory, bytes); }
+  void* Allocate(const ExecContext&, size_t bytes) override { return device_.Allocate(bytes); }
+  void Free(const ExecContext&, void* memory, size_t bytes) override {
+    device_.Deallocate(memory, bytes);
+  }
   Status CopyIn(const ExecContext& context, const void* from, size_t bytes, void* to) override;
   Status CopyOut(const ExecContext& context, const void* from, size_t bytes, void* to) override;
   Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+  Status Wait(const ExecContext&) override { return Status(); }
 
  private:
   // Blocks of powers of two, from a range of addresses of its own. Opening and closing take time,

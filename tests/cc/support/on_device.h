@@ -17,12 +17,12 @@ class OnDevice {
   OnDevice(DeviceMemory* memory, const std::vector<T>& values)
       : memory_(memory),
         size_(values.size()),
-        data_(static_cast<T*>(memory->Allocate(bytes() + 1))) {
+        data_(static_cast<T*>(memory->Allocate(ExecContext::Serial(), bytes() + 1))) {
     Write(values);
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { memory_->Free(data_, bytes() + 1); }
+  ~OnDevice() { memory_->Free(ExecContext::Serial(), data_, bytes() + 1); }
 
   T* data() const { return data_; }
   // As many as it has.
