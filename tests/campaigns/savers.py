@@ -20,6 +20,7 @@ from tf_embed.serving import Follower, Publisher
 
 DIM = 4
 _KEYS = 900
+_MOST_SAVES = 3000  # of a campaign
 
 
 def keys_of(number: int) -> np.ndarray:
@@ -235,7 +236,7 @@ class Exports(Saver):
                 return None
             path = max(replaced, key=lambda one: one.stat().st_mtime)
         served = tf.saved_model.load(str(path))
-        keys = np.arange(-10, 2 * _KEYS) * 1_000_003
+        keys = np.arange(-10, keys_of(_MOST_SAVES)[-1] // 1_000_003) * 1_000_003
         rows = served.serve(tf.constant(keys[:, None])).numpy()[:, 0]
         present = rows.any(axis=1)
         return number_of(keys[present], rows[present])
