@@ -461,11 +461,16 @@ def flat_weights(
     The positions are checked when the values are read, because they may be unknown before.
 
     Raises:
-        ValueError: If the static shapes of the positions differ.
+        ValueError: If the static shapes or the ragged ranks of the positions differ.
     """
     if weights is None:
         return None
-    for ours, theirs in zip(_places(ids), _places(weights), strict=False):
+    if len(_places(ids)) != len(_places(weights)):
+        raise ValueError(
+            f"{weights_name} must be as ragged as {ids_name}. Received: ragged ranks "
+            f"{len(_places(weights))} and {len(_places(ids))}"
+        )
+    for ours, theirs in zip(_places(ids), _places(weights), strict=True):
         if not ours.shape.is_compatible_with(theirs.shape):
             raise ValueError(
                 f"{weights_name} must lie where {ids_name} do. Received: shapes of the indices or "
@@ -473,16 +478,28 @@ def flat_weights(
             )
     if isinstance(ids, tf.SparseTensor):
         message = f"{weights_name} must have the indices of {ids_name}."
-        same = tf.debugging.assert_equal(ids.indices, weights.indices, message)
-        return with_dependencies(weights.values, same)
+        return with_dependencies(
+            weights.values, *assert_same(ids.indices, weights.indices, message)
+        )
     message = f"{weights_name} must have the row lengths of {ids_name}."
     same = [
-        tf.debugging.assert_equal(tf.cast(ours, tf.int64), tf.cast(theirs, tf.int64), message)
+        check
         for ours, theirs in zip(ids.nested_row_splits, weights.nested_row_splits, strict=True)
         # Ids and weights often share their splits.
         if ours is not theirs
+        for check in assert_same(tf.cast(ours, tf.int64), tf.cast(theirs, tf.int64), message)
     ]
     return with_dependencies(weights.flat_values, *same)
+
+
+def assert_same(ours: tf.Tensor, theirs: tf.Tensor, message: str) -> list[Any]:
+    """Two assertions: that tensors of one rank have the same shape, and then the same values.
+
+    `tf.debugging.assert_equal` alone broadcasts, so one of no values equals any.
+    """
+    shape = tf.debugging.assert_equal(tf.shape(ours), tf.shape(theirs), message)
+    values = tf.debugging.assert_equal(with_dependencies(ours, shape), theirs, message)
+    return [shape, values]
 
 
 def _places(values: tf.SparseTensor | tf.RaggedTensor) -> tuple[tf.Tensor, ...]:

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "cc/core/exchange/bag_split.h"
-#include "cc/tf/exchange_op.h"
+#include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/status_op.h"
 #include "cc/tf/table_batch.h"
+#include "cc/tf/table_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/status_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -16,9 +17,9 @@ namespace tf = ::tensorflow;
 
 constexpr int64_t kPruned = -1;
 
-class CheckBoundsOp : public tf::OpKernel {
+class CheckBoundsOp : public StatusOp {
  public:
-  explicit CheckBoundsOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  explicit CheckBoundsOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     std::string mode;
     OP_REQUIRES_OK(construction, construction->GetAttr("rows", &rows_));
     OP_REQUIRES_OK(construction, construction->GetAttr("tables", &tables_));
@@ -42,8 +43,6 @@ class CheckBoundsOp : public tf::OpKernel {
     warns_ = mode == "warning";
     mends_ = warns_ || mode == "ignore";
   }
-
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
 
  private:
   // The faults found in a batch.
@@ -72,7 +71,7 @@ class CheckBoundsOp : public tf::OpKernel {
                  << "; the next message is after " << 2 * calls << " calls with some.";
   }
 
-  absl::Status Run(tf::OpKernelContext* context) {
+  absl::Status Run(tf::OpKernelContext* context) override {
     const tf::Tensor& indices = context->input(0);
     const tf::Tensor& bag_counts = context->input(2);
     TF_RETURN_IF_ERROR(CheckRank(indices, "indices", 1));

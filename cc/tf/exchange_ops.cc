@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "cc/core/exchange/message.h"
-#include "cc/tf/exchange_op.h"
+#include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/status_op.h"
 #include "cc/tf/table_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -173,9 +174,9 @@ absl::Status TooLong(uint64_t words) {
                               " words of 4 bytes: use smaller batches. Received: ", words, ".");
 }
 
-class MessageWordsOp final : public ExchangeOp {
+class MessageWordsOp final : public StatusOp {
  public:
-  explicit MessageWordsOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit MessageWordsOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
   }
 
@@ -199,9 +200,9 @@ class MessageWordsOp final : public ExchangeOp {
   PartAttributes attributes_;
 };
 
-class PlanExchangeOp final : public ExchangeOp {
+class PlanExchangeOp final : public StatusOp {
  public:
-  explicit PlanExchangeOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit PlanExchangeOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction,
                    ReadNumber(construction, "num_workers", 1, kMostWorkers, &num_workers_));
     OP_REQUIRES_OK(construction,
@@ -295,9 +296,9 @@ class PlanExchangeOp final : public ExchangeOp {
   std::vector<int64_t> reply_row_bytes_;
 };
 
-class PackMessagesOp final : public ExchangeOp {
+class PackMessagesOp final : public StatusOp {
  public:
-  explicit PackMessagesOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit PackMessagesOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
   }
 
@@ -344,9 +345,9 @@ class PackMessagesOp final : public ExchangeOp {
   PartAttributes attributes_;
 };
 
-class UnpackMessagesOp final : public ExchangeOp {
+class UnpackMessagesOp final : public StatusOp {
  public:
-  explicit UnpackMessagesOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit UnpackMessagesOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
     OP_REQUIRES_OK(construction, construction->GetAttr("widths", &widths_));
     OP_REQUIRES(construction, widths_.size() == attributes_.types.size(),

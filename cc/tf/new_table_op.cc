@@ -15,6 +15,7 @@
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/settings.h"
+#include "cc/tf/status_op.h"
 #include "cc/tf/storage_settings.h"
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -25,38 +26,38 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-class NewTableOp : public tf::OpKernel {
+class NewTableOp : public StatusOp {
  public:
-  explicit NewTableOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
+  explicit NewTableOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
     OP_REQUIRES_OK(construction, construction->GetAttr("initializer", &initializer_));
     if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
   }
 
-  void Compute(tf::OpKernelContext* context) override {
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
     const InputSettings settings(context);
     TableResource::Signature signature = signature_;
     TableOptions options;
     StorageSettings storage;
-    OP_REQUIRES_OK(context, signature.policy.Read(settings, signature.num_shards));
-    OP_REQUIRES_OK(context, ReadOptions(context, settings, &options));
-    OP_REQUIRES_OK(context, storage.Read(settings));
+    TF_RETURN_IF_ERROR(signature.policy.Read(settings, signature.num_shards));
+    TF_RETURN_IF_ERROR(ReadOptions(context, settings, &options));
+    TF_RETURN_IF_ERROR(storage.Read(settings));
     std::string redis;
-    OP_REQUIRES_OK(context, settings.Get("redis", &redis));
-    OP_REQUIRES_OK(context, storage.ReadRedis(redis));
+    TF_RETURN_IF_ERROR(settings.Get("redis", &redis));
+    TF_RETURN_IF_ERROR(storage.ReadRedis(redis));
     TableResource* resource;
-    OP_REQUIRES_OK(context, TableResource::Create(signature, options, storage, gpu_, &resource));
+    TF_RETURN_IF_ERROR(TableResource::Create(signature, options, storage, gpu_, &resource));
     tf::ResourceMgr* const manager = context->resource_manager();
     // No two tables of a process share a name, so this never finds an existing one.
     static std::atomic<uint64_t> count{0};
     const std::string name = absl::StrCat("tf_embed_new/", count.fetch_add(1));
-    OP_REQUIRES_OK(context, manager->Create(manager->default_container(), name, resource));
-    OP_REQUIRES_OK(context,
-                   tf::MakeResourceHandleToOutput(context, 0, manager->default_container(), name,
-                                                  tf::TypeIndex::Make<TableResource>()));
+    TF_RETURN_IF_ERROR(manager->Create(manager->default_container(), name, resource));
+    TF_RETURN_IF_ERROR(tf::MakeResourceHandleToOutput(context, 0, manager->default_container(),
+                                                      name, tf::TypeIndex::Make<TableResource>()));
+    return absl::OkStatus();
   }
 
- private:
   absl::Status ReadOptions(tf::OpKernelContext* context, const Settings& settings,
                            TableOptions* options) const {
     std::string label;

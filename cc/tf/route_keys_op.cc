@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "cc/core/exchange/key_route.h"
-#include "cc/tf/exchange_op.h"
+#include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/owned_keys.h"
 #include "cc/tf/pooling_inputs.h"
+#include "cc/tf/status_op.h"
+#include "cc/tf/table_op.h"
 
 namespace tf_embed {
 namespace {
@@ -81,9 +83,9 @@ class TableRoute {
 
 // An op on the keys of several tables, which are its first inputs and outputs. The last output has
 // the number of keys that each worker owns.
-class RouteOp : public ExchangeOp {
+class RouteOp : public StatusOp {
  public:
-  explicit RouteOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit RouteOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     std::vector<std::string> names;
     std::vector<tf::DataType> types;
     OP_REQUIRES_OK(construction,

@@ -7,8 +7,9 @@
 #include <functional>
 #include <string>
 
-#include "cc/tf/exchange_op.h"
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/status_op.h"
+#include "cc/tf/table_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
@@ -39,9 +40,9 @@ bool AreSame(const tf::Tensor& keys, const tf::Tensor& others) {
   return keys.tensor_data() == others.tensor_data();
 }
 
-class RoutedRowsOp final : public ExchangeOp {
+class RoutedRowsOp final : public StatusOp {
  public:
-  explicit RoutedRowsOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit RoutedRowsOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, CheckListLengths(construction));
     OP_REQUIRES_OK(construction, construction->GetAttr("label", &label_));
   }
@@ -107,9 +108,9 @@ void AddAtPlaces(const Gradient* gradients, const int32_t* places, size_t count,
   }
 }
 
-class RoutedRowsGradientOp final : public ExchangeOp {
+class RoutedRowsGradientOp final : public StatusOp {
  public:
-  explicit RoutedRowsGradientOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit RoutedRowsGradientOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, INT32_MAX, &dim_));
   }
 
@@ -180,9 +181,9 @@ class RoutedRowsGradientOp final : public ExchangeOp {
   int64_t dim_ = 1;
 };
 
-class UnlessFrozenOp final : public ExchangeOp {
+class UnlessFrozenOp final : public StatusOp {
  public:
-  using ExchangeOp::ExchangeOp;
+  using StatusOp::StatusOp;
   bool IsExpensive() override { return false; }
 
  private:

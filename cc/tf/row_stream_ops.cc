@@ -11,6 +11,7 @@
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/pending_save.h"
 #include "cc/tf/saved_rows.h"
+#include "cc/tf/status_op.h"
 #include "cc/tf/table_op.h"
 
 namespace tf_embed {
@@ -21,14 +22,12 @@ namespace tf = ::tensorflow;
 // the block size of a layer's saves
 constexpr size_t kBlockBytes = size_t{1} << 22;
 
-class OpenRowStreamOp : public tf::OpKernel {
+class OpenRowStreamOp : public StatusOp {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  using StatusOp::StatusOp;
 
  private:
-  static absl::Status Run(tf::OpKernelContext* context) {
+  absl::Status Run(tf::OpKernelContext* context) override {
     SavePlace place;
     std::shared_ptr<SavedRows> rows;
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
@@ -62,14 +61,12 @@ class OpenRowStreamOp : public tf::OpKernel {
   }
 };
 
-class ReadRowStreamOp : public tf::OpKernel {
+class ReadRowStreamOp : public StatusOp {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  using StatusOp::StatusOp;
 
  private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+  absl::Status Run(tf::OpKernelContext* context) override {
     SavedRows* saved;
     size_t number;
     std::shared_ptr<const RowBlock> block;
@@ -219,9 +216,9 @@ absl::Status ReadStream(tf::OpKernelContext* context, RowStream** stream) {
   return InvalidArgumentError("`stream` must be what TfEmbedBeginRowStream gave.");
 }
 
-class BeginRowStreamOp : public tf::OpKernel {
+class BeginRowStreamOp : public StatusOp {
  public:
-  explicit BeginRowStreamOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  explicit BeginRowStreamOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     tf::DataType type;
     OP_REQUIRES_OK(construction, construction->GetAttr("value_dtype", &type));
     OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, TableMeta::kMaxDim, &dim_));
@@ -230,10 +227,8 @@ class BeginRowStreamOp : public tf::OpKernel {
     value_type_ = CoreType(type);
   }
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
-
  private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+  absl::Status Run(tf::OpKernelContext* context) override {
     SavePlace place;
     TableMeta meta;
     meta.dim = static_cast<size_t>(dim_);
@@ -263,26 +258,29 @@ class BeginRowStreamOp : public tf::OpKernel {
   int64_t dim_ = 0;
 };
 
-class AppendRowStreamOp : public tf::OpKernel {
+class AppendRowStreamOp : public StatusOp {
  public:
-  using OpKernel::OpKernel;
+  using StatusOp::StatusOp;
 
-  void Compute(tf::OpKernelContext* context) override {
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
     RowStream* stream;
-    OP_REQUIRES_OK(context, ReadStream(context, &stream));
-    OP_REQUIRES_OK(context,
-                   stream->Append(context->input(1), context->input(2), context->input(3)));
+    TF_RETURN_IF_ERROR(ReadStream(context, &stream));
+    TF_RETURN_IF_ERROR(stream->Append(context->input(1), context->input(2), context->input(3)));
+    return absl::OkStatus();
   }
 };
 
-class FinishRowStreamOp : public tf::OpKernel {
+class FinishRowStreamOp : public StatusOp {
  public:
-  using OpKernel::OpKernel;
+  using StatusOp::StatusOp;
 
-  void Compute(tf::OpKernelContext* context) override {
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
     RowStream* stream;
-    OP_REQUIRES_OK(context, ReadStream(context, &stream));
-    OP_REQUIRES_OK(context, stream->Finish());
+    TF_RETURN_IF_ERROR(ReadStream(context, &stream));
+    TF_RETURN_IF_ERROR(stream->Finish());
+    return absl::OkStatus();
   }
 };
 

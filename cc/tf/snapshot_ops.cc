@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "cc/tf/saved_rows.h"
 #include "cc/tf/shard_file.h"
 #include "cc/tf/shared_variant.h"
+#include "cc/tf/status_op.h"
 #include "cc/tf/table_op.h"
 #include "cc/tf/whole_table.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -98,7 +100,12 @@ class Snapshot {
       one->written = true;
     }
     // Outside of the mutex, so that several tables are written at once.
-    const absl::Status status = WriteOne(*one, std::move(place), std::move(since_name), form, save);
+    absl::Status status;
+    try {
+      status = WriteOne(*one, std::move(place), std::move(since_name), form, save);
+    } catch (const std::bad_alloc&) {  // the table's snapshot ends, so that it can have another one
+      status = ResourceExhaustedError("No memory to write table '", one->table->name(), "'.");
+    }
     End(*one, status.ok() ? *save : 0);
     one->begun = 0;
     return status;
@@ -185,14 +192,12 @@ class Snapshot {
 
 using SnapshotVariant = SharedVariant<Snapshot>;
 
-class BeginSnapshotOp : public tf::OpKernel {
+class BeginSnapshotOp : public StatusOp {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  using StatusOp::StatusOp;
 
  private:
-  static absl::Status Run(tf::OpKernelContext* context) {
+  absl::Status Run(tf::OpKernelContext* context) override {
     const int num_tables = context->num_inputs() - 1;
     const tf::Tensor& since = context->input(num_tables);
     TF_RETURN_IF_ERROR(CheckRank(since, "since", 1));
@@ -218,17 +223,15 @@ class BeginSnapshotOp : public tf::OpKernel {
 };
 
 // Writes a table, or this process's part of a table shared by several processes.
-class WriteSnapshotOp : public tf::OpKernel {
+class WriteSnapshotOp : public StatusOp {
  public:
-  explicit WriteSnapshotOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  explicit WriteSnapshotOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
     OP_REQUIRES_OK(construction, construction->GetAttr("with_slots", &with_slots_));
   }
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
-
  private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+  absl::Status Run(tf::OpKernelContext* context) override {
     Snapshot* const snapshot = SnapshotVariant::In(context->input(0));
     if (snapshot == nullptr) {
       return InvalidArgumentError("`snapshot` must be what TfEmbedBeginSnapshot gave.");
@@ -287,14 +290,12 @@ class DropSnapshotOp : public TableOp {
   }
 };
 
-class JoinRowsOp : public tf::OpKernel {
+class JoinRowsOp : public StatusOp {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  using StatusOp::StatusOp;
 
  private:
-  static absl::Status Run(tf::OpKernelContext* context) {
+  absl::Status Run(tf::OpKernelContext* context) override {
     SavePlace place;
     int64_t processes;
     uint64_t save = 0;
@@ -313,16 +314,14 @@ class JoinRowsOp : public tf::OpKernel {
   }
 };
 
-class FoldRowsOp : public tf::OpKernel {
+class FoldRowsOp : public StatusOp {
  public:
-  explicit FoldRowsOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  explicit FoldRowsOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
   }
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
-
  private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+  absl::Status Run(tf::OpKernelContext* context) override {
     SavePlace from, to;
     tf::Tensor* output;
     std::shared_ptr<SavedRows> saved;
@@ -433,14 +432,12 @@ class FoldRowsOp : public tf::OpKernel {
   int64_t buffer_bytes_ = 0;
 };
 
-class PutFileOp : public tf::OpKernel {
+class PutFileOp : public StatusOp {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  using StatusOp::StatusOp;
 
  private:
-  static absl::Status Run(tf::OpKernelContext* context) {
+  absl::Status Run(tf::OpKernelContext* context) override {
     SavePlace place;
     tf::tstring text;
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));

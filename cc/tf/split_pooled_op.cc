@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "cc/core/exchange/bag_split.h"
-#include "cc/tf/exchange_op.h"
+#include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/owned_keys.h"
 #include "cc/tf/pooling_inputs.h"
+#include "cc/tf/status_op.h"
+#include "cc/tf/table_op.h"
 
 namespace tf_embed {
 namespace {
@@ -25,9 +27,9 @@ struct Compacted {
   std::vector<int64_t> offsets = {0};
 };
 
-class SplitPooledOp final : public ExchangeOp {
+class SplitPooledOp final : public StatusOp {
  public:
-  explicit SplitPooledOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+  explicit SplitPooledOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
     std::string rule, ask_by;
     OP_REQUIRES_OK(construction, CheckListLengths(construction));
     OP_REQUIRES_OK(construction, pooling_.ReadPadding(construction));

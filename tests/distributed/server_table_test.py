@@ -38,6 +38,7 @@ class ServerTableTest(ClusterTestCase, VerbsTestCase):
         self.assertEqual([what for what, is_same in saves.items() if not is_same], [])
         expected = {
             "local": ("is made in the scope of a ParameterServerStrategy, so its", "local"),
+            "updates": ("which call no `apply_update`", "NotedUpdates"),
             "strings": ("which is on parameter servers, can't have", "value_dtype=string"),
             "outside": (
                 "on parameter servers, where tables are trained by",

@@ -192,6 +192,17 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
                 call(folder, tf.Variable([[1.0]]))
         self.assertFalse(os.path.exists(folder))
 
+    def test_tables_without_a_name_do_not_share_files(self):
+        folder = self.folder()
+        first, second = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1)
+        first.upsert([1], [[1.0]])
+        sok.dump(folder, first)
+        sok.dump(folder, first)
+        with self.assertRaisesRegex(ValueError, "`name` of each variable that saves into"):
+            sok.dump(folder, second)
+        sok.load(folder, second)
+        self.assertAllEqual(second.lookup([1]), [[1.0]])
+
     def test_a_missing_save_is_an_error(self):
         folder = self.folder()
         sok.dump(folder, table("users"))

@@ -461,6 +461,13 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     return {"history": history.history, "evaluated": evaluated, "steps": trainer.steps}
 
 
+class NotedUpdates(tf_embed.FrequencyRestrictPolicy):
+    """A policy that wants to know which keys each step trains."""
+
+    def apply_update(self, ids: tf.Tensor) -> None:
+        """Does nothing."""
+
+
 def refusals(strategy: Any) -> Any:
     """Everything that servers refuse, and the error messages."""
     here = tf_embed.Variable(name="here")
@@ -497,6 +504,7 @@ def refusals(strategy: Any) -> Any:
     trained.fit(_batches(1), verbose=0)  # so that no worker is asked for a first batch
     return {
         "local": message_of(lambda: tf_embed.Variable(distribution="local")),
+        "updates": message_of(lambda: tf_embed.Variable(restrict_policy=NotedUpdates)),
         "strings": message_of(lambda: tf_embed.Variable(value_dtype="string")),
         "outside": message_of(layer(keras.optimizers.Nadam())),
         "average": message_of(layer(keras.optimizers.SGD(gradient_accumulation_steps=2))),

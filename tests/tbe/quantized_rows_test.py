@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from tf_embed import tbe
 from tf_embed.ops import table_batch_ops
+from tf_embed.serving import Follower, Publisher
 from tf_embed.tbe import quantized_rows
 
 EPSILON = 2.0**-23
@@ -185,6 +190,46 @@ class PooledTest(tf.test.TestCase, parameterized.TestCase):
             tf.errors.InvalidArgumentError, "Table 0 of a batch must have int64 keys, dim 12"
         ):
             self.pooled("sum", None, dims=(4, 4, 16))
+
+
+class LayerTest(tf.test.TestCase):
+    """A layer of such rows beside one that is trained."""
+
+    def setUp(self):
+        super().setUp()
+        layer = tbe.TableBatchedEmbeddingBags(
+            [(None, 4)], optimizer="NONE", weights_precision="INT8", name="bytes"
+        )
+        inputs = keras.Input((2,), dtype="int64")
+        trained = tf_embed.layers.DynamicEmbedding(2, optimizer="sgd", name="trained")
+        self.model = keras.Model(inputs, [layer([inputs]), trained(inputs)])
+        self.table = layer.tables[0]
+        rows = np.random.default_rng(3).normal(size=[2, 4])
+        self.table.upsert([1, 2], quantized_rows.quantize(tf.constant(rows, tf.float32)))
+        self.ids = np.array([[1, 2]])
+        self.answer = self.model.predict(self.ids, verbose=0)[0]
+
+    def test_get_weights_has_the_rows_and_a_step_leaves_them(self):
+        self.assertLen(self.model.trainable_weights, 1)
+        weights = self.model.get_weights()
+        copy = keras.models.clone_model(self.model)
+        copy.set_weights(weights)
+        self.assertAllEqual(copy.predict(self.ids, verbose=0)[0], self.answer)
+        self.model.compile("sgd", "mse")
+        self.model.fit(self.ids, [np.zeros([1, 4]), np.zeros([1, 2, 2])], verbose=0)
+        self.assertAllEqual(self.model.predict(self.ids, verbose=0)[0], self.answer)
+
+    def test_snapshots_and_followers_have_the_rows(self):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        snapshots = tf_embed.Snapshots(folder / "snapshots", self.model)
+        snapshots.save("a").wait()
+        Publisher(self.model, folder / "published").publish()
+        copy = keras.models.clone_model(self.model)
+        self.assertTrue(Follower(copy, folder / "published").update())
+        self.assertAllEqual(copy.predict(self.ids, verbose=0)[0], self.answer)
+        self.table.clear()
+        snapshots.load("a")
+        self.assertAllEqual(self.model.predict(self.ids, verbose=0)[0], self.answer)
 
 
 if __name__ == "__main__":

@@ -214,6 +214,9 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual((pooled.shape, pooled.dtype), ((None, 10), "float32"))
         fixed = [keras.Input(batch_shape=[5, 2], dtype="int64")] * 3
         self.assertEqual(batched()(fixed).shape, (5, 10))
+        specs = [[tf.TensorSpec([5, 2], tf.int64)] * 3]
+        graph = tf.function(batched()).get_concrete_function(*specs)
+        self.assertEqual(graph.structured_outputs.shape, (5, 10))
 
     @parameterized.parameters(
         (((9,), (13,)), {}, (4, 10)),
@@ -237,6 +240,8 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(layer.compute_output_shape(*shapes), wanted)
         alone = TableBatchedEmbeddingBags([(5, 4)], **options)
         self.assertEqual(alone.compute_output_shape((3, 2)), (6, 4))
+        sparse = keras.Input((2,), batch_size=3, dtype="int64", sparse=True)
+        self.assertEqual(alone(sparse).shape, (None, 4))
         indices = keras.Input(batch_shape=[9], dtype="int64")
         self.assertEqual(layer(indices, keras.Input(batch_shape=[5], dtype="int64")).shape, (9, 4))
 

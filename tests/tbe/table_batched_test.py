@@ -335,6 +335,11 @@ class NaturalInputsTest(tf.test.TestCase, parameterized.TestCase):
         (lambda weights: np.zeros([5, 1], "f"), "of the kind of its ids, RaggedTensor"),
         (lambda weights: weights.to_sparse(), "of the kind of its ids, RaggedTensor"),
         (lambda weights: weights[:, :1], "must have the shape of its ids"),
+        (lambda weights: weights[:0], "must have the shape of its ids"),
+        (
+            lambda weights: tf.RaggedTensor.from_row_lengths(weights, [weights.nrows()]),
+            "must have the shape of its ids",
+        ),
     )
     def test_weights_that_do_not_stand_as_the_ids_do_are_refused(self, change, words):
         weights = self.inputs.ragged_weights(4)
@@ -351,6 +356,19 @@ class NaturalInputsTest(tf.test.TestCase, parameterized.TestCase):
             tf.errors.InvalidArgumentError, "must have one for each of `indices`"
         ):
             call(np.array([0, 1, 1, 0]), np.ones(3, "f"))
+
+    def test_weights_of_unknown_rank_have_the_shape_of_the_ids(self):
+        layer = TableBatchedEmbeddingBags([(10, 2)], optimizer="EXACT_SGD")
+        layer.build()
+        call = tf.function(
+            lambda ids, weights: layer.call([ids], per_sample_weights=[weights]),
+            input_signature=[tf.TensorSpec([None, None], tf.int64), tf.TensorSpec(None)],
+        )
+        self.assertEqual(call(np.zeros([3, 3], int), np.ones([3, 3], "f")).shape, (3, 2))
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "must have the shape of its ids"
+        ):
+            call(np.zeros([3, 3], int), np.ones(3, "f"))
 
     def test_batches_of_other_sizes_are_refused(self):
         for call in (self.layer, tf.function(self.layer)):

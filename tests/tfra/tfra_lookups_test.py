@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import keras
@@ -460,6 +461,14 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
             "`sp_weights` must have the indices of `sp_ids`",
         ),
         (
+            {
+                "sp_ids": tf.ragged.constant([[1, 2]], dtype=tf.int64),
+                "sp_weights": tf.ragged.constant([[[1.0], [2.0]]]),
+            },
+            ValueError,
+            "`sp_weights` must be as ragged as `sp_ids`. Received: ragged ranks 2 and 1",
+        ),
+        (
             {"sp_ids": tf.ragged.constant([[[1, 2]]], ragged_rank=1, dtype=tf.int64)},
             ValueError,
             "`sp_ids` must be ragged along the last axis",
@@ -470,6 +479,18 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=1, name="mine")
         with self.assertRaisesRegex(error, words):
             tf_embed.embedding_lookup_sparse(v, **{"sp_ids": ids, "sp_weights": None, **wrong})
+
+    @parameterized.parameters(0, 2)
+    def test_weights_that_a_graph_meets_are_as_many_as_ids(self, count):
+        v = tf_embed.Variable(dim=1)
+        kinds = [tf.SparseTensorSpec([None, None], dtype) for dtype in (v.key_dtype, tf.float32)]
+        call = tf.function(partial(tf_embed.safe_embedding_lookup_sparse, v), input_signature=kinds)
+        ids = tf.SparseTensor([[0, 0]], tf.constant([5], v.key_dtype), [1, 2])
+        places = tf.constant([[0, 0], [0, 1]], tf.int64)[:count]
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "`sparse_weights` must have the indices of"
+        ):
+            call(ids, tf.SparseTensor(places, tf.ones([count]), [1, 2]))
 
 
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):

@@ -12,6 +12,7 @@ from tf_embed import validation
 from tf_embed.sok.functions import table_of
 from tf_embed.table.table import Table
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, RowFiles
+from tf_embed.variable.variable import DEFAULT_NAME
 
 
 def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
@@ -26,7 +27,8 @@ def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
 
     Raises:
         TypeError: If an argument has a wrong type.
-        ValueError: If two tables have the same name.
+        ValueError: If two tables have the same name, or another table without a name of its own was
+            written to the folder.
         tf.errors.OpError: If the files can't be written.
 
     Example:
@@ -43,7 +45,7 @@ def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
     """
     _check_optimizer(optimizer)
     for table in _tables_of(dump_vars, "dump_vars"):
-        RowFiles(table, is_named=True).save(
+        RowFiles(table, is_named=table.options.name != DEFAULT_NAME).save(
             *(path, None, None, None, ""),
             append_to_file=False,
             buffer_size=DEFAULT_BUFFER_BYTES,

@@ -12,6 +12,7 @@ from tf_embed.exchange.servers import servers_of_scope
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import workers_of_scope
 from tf_embed.table.policies import TablePolicy
+from tf_embed.table.restrict_policies import notes_updates
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -44,6 +45,12 @@ def new_table(
                 'distribution="local"'
             )
         _check_supported(options, sharding, restrict_policy, "on parameter servers", "")
+        if restrict_policy is not None and notes_updates(restrict_policy):
+            raise ValueError(
+                f"The table of {options.name!r} is on parameter servers, which call no "
+                "`apply_update`: give a policy without that method. Received: restrict_policy="
+                f"{validation.shown(restrict_policy)}"
+            )
         return ServerTable(options, servers, sharding)
     workers = None if sharding is None else workers_of_scope(sharding)
     if workers is None or sharding is None:

@@ -10,7 +10,7 @@ OptimType, WeightDecayMode, CounterBasedRegularizationDefinition and others
 the settings of those optimizers
 PoolingMode, SparseType, EmbeddingLocation and others
 the description of the layer's tables
-quantized_rows              rows of 8 and 4 bits
+quantized_rows              rows of 8 bits
 """
 
 from tf_embed.tbe import quantized_rows

@@ -244,7 +244,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         DECOUPLE: w = (1 - learning_rate l) w - m g.
         DECOUPLE_GLOBAL: as DECOUPLE. At its next step, a row also gets the decay of the steps that
             it missed, at the current learning rate. Until then lookups return the old row. 8 bytes
-            a row.
+            a row. A row's last step is a float32, which is exact up to step 2**24.
         COUNTER, COWCLIP: by the number of a row's steps, see the two definitions. 12 bytes a row.
 
     Args:

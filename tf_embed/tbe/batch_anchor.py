@@ -76,3 +76,24 @@ class BatchAnchor(Anchor):
     def no_rows(self) -> tf.IndexedSlices:
         """The gradient of a step that looked nothing up."""
         return tf.IndexedSlices(tf.zeros([0, 1]), tf.zeros([0], tf.int64))
+
+
+class UntrainedAnchor(BatchAnchor):
+    """The weight of tables that no step trains, as those of 8-bit rows.
+
+    By it `get_weights`, snapshots and publishers find the tables.
+    """
+
+    @property
+    def trainable(self) -> bool:
+        """False."""
+        return False
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        pass  # Keras sets it, as it sets that of each weight
+
+    @property
+    def is_on_tapes(self) -> bool:
+        """False."""
+        return False

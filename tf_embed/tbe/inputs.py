@@ -258,7 +258,14 @@ def shapes_of(inputs: Any) -> Any:
         return [shapes_of(one) for one in inputs]
     if inputs is None:
         return None
-    return tuple(inputs.shape if hasattr(inputs, "shape") else np.shape(inputs))
+    shape = tf.TensorShape(inputs.shape if hasattr(inputs, "shape") else np.shape(inputs))
+    if shape.rank is None:
+        return shape
+    # Symbolic inputs have flags, values have classes.
+    is_dense = not isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)) and not (
+        getattr(inputs, "sparse", False) or getattr(inputs, "ragged", False)
+    )
+    return tuple(shape if is_dense else shape[:-1].concatenate([None]))
 
 
 def _is_shape(value: Any) -> bool:
@@ -398,18 +405,20 @@ def _weights_of(weights: Any, feature: Any, owner: str) -> tf.Tensor:
         )
     differs = f"`per_sample_weights` of {owner!r} must have the shape of its ids."
     if isinstance(weights, tf.RaggedTensor):
-        same = tf.debugging.assert_equal(
-            tf.cast(weights.row_splits, tf.int64), tf.cast(feature.row_splits, tf.int64), differs
-        )
-        return validation.with_dependencies(_floats(weights.flat_values, owner), same)
+        if weights.ragged_rank != feature.ragged_rank or weights.flat_values.shape.rank != 1:
+            raise ValueError(f"{differs} Received: {weights.shape} for {feature.shape}")
+        splits = (tf.cast(one.row_splits, tf.int64) for one in (weights, feature))
+        same = validation.assert_same(*splits, differs)
+        return validation.with_dependencies(_floats(weights.flat_values, owner), *same)
     if isinstance(weights, tf.SparseTensor):
-        same = tf.debugging.assert_equal(weights.indices, feature.indices, differs)
-        return validation.with_dependencies(_floats(tf.sparse.reorder(weights).values, owner), same)
+        same = validation.assert_same(weights.indices, feature.indices, differs)
+        values = _floats(tf.sparse.reorder(weights).values, owner)
+        return validation.with_dependencies(values, *same)
     ids, weights = tf.convert_to_tensor(feature), _floats(weights, owner)
     if not ids.shape.is_compatible_with(weights.shape):
         raise ValueError(f"{differs} Received: {weights.shape} for {ids.shape}")
-    same = tf.debugging.assert_equal(tf.shape(weights), tf.shape(ids), differs)
-    return tf.reshape(validation.with_dependencies(weights, same), [-1])
+    same = validation.assert_same(tf.shape(weights), tf.shape(ids), differs)
+    return tf.reshape(validation.with_dependencies(weights, *same), [-1])
 
 
 def _wrong_feature(owner: str, shape: Any) -> str:

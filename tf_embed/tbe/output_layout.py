@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.tbe.inputs import Features
+from tf_embed.tbe.inputs import Features, shapes_of
 
 
 class OutputLayout:
@@ -58,15 +58,21 @@ class OutputLayout:
             return _pieces_by_rank(counts, self._feature_tables, self._dims)
         return _pieces_side_by_side(num_bags, self._feature_tables, self._dims)
 
-    def output(self, values: tf.Tensor, by_rank: bool) -> tf.Tensor:
+    def output(
+        self, values: tf.Tensor, indices: Any, offsets: Any, counts: tf.Tensor | None
+    ) -> tf.Tensor:
         """The output of which `values` are the numbers.
 
         Args:
             values: float32 [size].
-            by_rank: Whether `pieces` was called with counts.
+            indices: The indices of the call, for their shapes.
+            offsets: The offsets of the call, for their shape.
+            counts: As in `pieces`.
         """
-        if not by_rank:
+        if counts is None:
             values = tf.reshape(values, [-1, self._width])
+            if self._is_pooled:  # the number of bags, which a graph may know
+                values.set_shape(self.shape(shapes_of(indices), shapes_of(offsets), by_rank=False))
         return tf.cast(values, self._dtype)
 
     def shape(

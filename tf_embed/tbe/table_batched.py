@@ -24,7 +24,7 @@ from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
 from tf_embed.tbe import inputs as batches
 from tf_embed.tbe import settings as settings_of
-from tf_embed.tbe.batch_anchor import BatchAnchor
+from tf_embed.tbe.batch_anchor import BatchAnchor, UntrainedAnchor
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.bounds import BoundsCheck
 from tf_embed.tbe.cache_sizes import CacheSizes
@@ -493,10 +493,12 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         ]
         with tf.init_scope():  # a checkpoint that waits for the tables is restored here, at once
             self._tables = Tables(variables)
+        tables = [variable.table for variable in variables]
         if self._optimizer is None:
             self._anchors: list[Anchor] = [one for v in variables for one in v.trainable_variables]
+            if not self._anchors:
+                self._anchors = [UntrainedAnchor(tables, self.name)]
         else:
-            tables = [variable.table for variable in variables]
             anchor = BatchAnchor(tables, self.name)
             anchor.has_automatic_name = not self._has_own_name
             trainer = BatchTrainer(
@@ -609,7 +611,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)
         pieces, size = self._layout.pieces(batch.num_bags, counts)
         values = self._lookup.find(batch, pieces, size, validation.is_training(training))
-        return self._layout.output(values, by_rank=counts is not None)
+        return self._layout.output(values, indices, offsets, counts)
 
     # Shapes.
 

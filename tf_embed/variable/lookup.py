@@ -142,7 +142,7 @@ def embedding_lookup_unique(
     with validation.name_scope(name, "embedding_lookup_unique"):
         distinct, inverse = _unique(params, ids, training)
         # Clipped before the gather, so that each distinct row is scaled once.
-        rows = tf.gather(clipped(distinct, norm_of_lookup(params, max_norm)), inverse)
+        rows = _row_of_each(clipped(distinct, norm_of_lookup(params, max_norm)), inverse)
     return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
 
 
@@ -154,7 +154,8 @@ def unique_rows(
     `tf.gather(rows, inverse)` equals the result of `embedding_lookup`. If ids repeat often, as
     popular items do, this saves memory and work in the layers that can use distinct rows: a
     projection of the rows, attention over them, or a sampled softmax. The gradient is that of
-    `embedding_lookup`, with distinct ids as its indices.
+    `embedding_lookup`, with distinct ids as its indices. It is in the dtype of the rows, and so are
+    the sums that `tf.gather` makes; of narrow rows these lose more than the table's, in float32.
 
     Args:
         params: As in `embedding_lookup`.
@@ -188,6 +189,23 @@ def unique_rows(
     with validation.name_scope(name, "unique_rows"):
         distinct, inverse = _unique(params, ids, training)
         return clipped(distinct, norm_of_lookup(params, None)), inverse
+
+
+def _row_of_each(rows: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:
+    """`tf.gather(rows, inverse)`, whose gradient is summed in float32, as the table sums."""
+    if rows.dtype.size >= tf.float32.size or not rows.dtype.is_floating:
+        return tf.gather(rows, inverse)
+
+    @tf.custom_gradient
+    def gather(rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            each = tf.reshape(tf.cast(upstream, tf.float32), [-1, tf.shape(rows)[1]])
+            sums = tf.math.unsorted_segment_sum(each, tf.reshape(inverse, [-1]), tf.shape(rows)[0])
+            return tf.cast(sums, rows.dtype)
+
+        return tf.gather(rows, inverse), gradient
+
+    return gather(rows)
 
 
 def _unique(params: Params, ids: Any, training: bool) -> tuple[tf.Tensor, tf.Tensor]:

@@ -37,7 +37,7 @@ class RowStatistics:
         """See `Variable.row_statistics`."""
         numbers, exists = self._table.row_statistics(self._arguments.keys(keys))
         kept = self._table.options.statistics
-        by_name = zip(STATISTICS, tf.unstack(numbers, axis=-1), strict=True)
+        by_name = zip(STATISTICS, tf.unstack(numbers, len(STATISTICS), axis=-1), strict=True)
         return {"exists": exists, **{name: one for name, one in by_name if name in kept}}
 
     def set_scores(self, keys: Any, scores: Any) -> tf.Operation | None:

@@ -310,8 +310,8 @@ class Variable(tf.Module):
 
         If `exists` and the key is present, the difference is added. If not `exists` and the key is
         absent, `new_values` is inserted. Otherwise the table changed after the caller's lookup, and
-        nothing is done. If a key occurs more than once, all its differences are added. Rows of
-        bools or strings can't be summed, so they can't be accumulated.
+        nothing is done. If a key occurs more than once, all its differences are added, each in the
+        dtype of the rows. Rows of bools or strings can't be summed, so they can't be accumulated.
 
         Args:
             keys: Integers, or strings, of any shape.

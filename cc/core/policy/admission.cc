@@ -368,6 +368,7 @@ class BloomFilters {
     double error_rate;
     size_t capacity;  // of the first
     int cell_bits;
+    int generations = 1;  // how many such are in memory together at most; not saved
   };
 
   BloomFilters(Allocator* allocator, const Options& options)
@@ -431,7 +432,7 @@ class BloomFilters {
 
   Status Load(const int64_t** at, const int64_t* end) {
     if (end - *at < 4) return Damaged();
-    Options options;
+    Options options = options_;
     if ((*at)[0] < 1 || (*at)[0] > 16) return Damaged();
     options.cell_bits = static_cast<int>((*at)[0]);
     options.capacity = static_cast<size_t>((*at)[1]);
@@ -480,10 +481,11 @@ class BloomFilters {
 
   void AddFilter() {  // may throw std::bad_alloc
     const int number = static_cast<int>(filters_.size());
-    // Not only for want of memory: the numbers below must be ones.
-    if (!(WordsOfNext() * sizeof(uint64_t) < static_cast<double>(PhysicalMemoryBytes()))) {
-      throw std::bad_alloc();
-    }
+    const double needed =
+        (static_cast<double>(bytes()) + WordsOfNext() * sizeof(uint64_t)) * options_.generations;
+    // Cells are written at once, and without the memory for them the system would end the process.
+    // Also, the numbers below must be ones.
+    if (!(needed < static_cast<double>(PhysicalMemoryBytes()))) throw std::bad_alloc();
     filters_.push_back(std::make_unique<BloomFilter>(allocator_, options_.capacity << number,
                                                      std::ldexp(options_.error_rate, -number - 1),
                                                      options_.cell_bits));
@@ -526,6 +528,7 @@ std::shared_ptr<Admission> Admission::NewBloom(Allocator* allocator, uint32_t th
   if (max_keys > 0) {  // a generation's keys in one filter, and two generations to be in error
     options.capacity = std::max<size_t>(1, max_keys / 2);
     options.error_rate /= 2;
+    options.generations = 3;  // with the next one, until the oldest goes
   }
   try {
     return std::make_shared<Waiting<BloomFilters>>(allocator, Kind::kBloom, threshold, max_keys,

@@ -298,6 +298,12 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
         v.lookup([1], training=True)
         self.assertGreater(int(v.row_statistics([1])["count"][0]), before["count"][0])
 
+    def test_statistics_of_keys_of_unknown_rank(self):
+        v = variable(TablePolicy(9, "lfu"))
+        upsert(v, [3])
+        of = tf.function(v.row_statistics, input_signature=[tf.TensorSpec(None, v.key_dtype)])
+        self.assertAllEqual(of(tf.constant([[3], [4]], v.key_dtype))["count"], [[1], [0]])
+
     def test_an_evicted_key_comes_back_with_its_initial_row_and_fresh_slots(self):
         v = variable(TablePolicy(2), initializer=0.5)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(1.0))

@@ -307,6 +307,30 @@ REFUSED_IN_GRAPHS: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
 }
 
 
+class NarrowTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        look_up=[tf_embed.embedding_lookup, tf_embed.embedding_lookup_unique],
+        dtype=["bfloat16", "float16"],
+        in_function=[False, True],
+    )
+    def test_gradients_of_an_id_that_comes_often_are_summed_in_float32(
+        self, look_up, dtype, in_function
+    ):
+        v = tf_embed.Variable(dim=1, value_dtype=dtype)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
+        optimizer.build(v.trainable_variables)
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                rows = look_up(v, tf.constant([[7] * 1000, [8] * 1000], v.key_dtype))
+                loss = 2.0 * tf.reduce_sum(tf.cast(rows, tf.float32))
+            optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+
+        (tf.function(step) if in_function else step)()
+        # By sums in the dtype of the rows it would be -512 for bfloat16.
+        self.assertAllEqual(v.lookup([7, 8]), [[-2000.0], [-2000.0]])
+
+
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*REFUSED)
     def test_what_has_no_gradient_is_refused(self, name):

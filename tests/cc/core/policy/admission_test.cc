@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "cc/core/base/allocator.h"
 #include "cc/core/base/hash.h"
 #include "cc/core/files/crc32c.h"
 #include "gtest/gtest.h"
@@ -217,6 +218,14 @@ TEST(Admission, EachCellOfAFilterIsMerged) {
     all->Peek(&key, 1, &admitted);
     EXPECT_TRUE(admitted) << key;
   }
+}
+
+TEST(Admission, FiltersOfAllGenerationsMustFitInMemory) {
+  // 31 hashes, and so 44.7 cells of 2 bytes for each key of a generation: half of the memory. A
+  // second filter would take the rest.
+  const size_t max_keys = PhysicalMemoryBytes() / 90;
+  EXPECT_EQ(nullptr, Admission::NewBloom(HostAllocator(), 65535, 1e-9, max_keys));
+  EXPECT_NE(nullptr, Admission::NewBloom(HostAllocator(), 65535, 1e-9, max_keys / 1000));
 }
 
 TEST(Admission, CountsOfOtherKindsAreNotMerged) {
