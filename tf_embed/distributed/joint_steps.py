@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -49,6 +50,9 @@ class _OfThread(threading.local):
 
 
 _of_thread = _OfThread()
+
+# Layers that look up in tf.functions of their own.
+_look_up_apart: weakref.WeakSet[keras.layers.Layer] = weakref.WeakSet()
 
 
 def joint_step(
@@ -97,7 +101,7 @@ def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) 
     ids = keras.tree.flatten(step.ids_model(inputs, training=training))
     with joint_lookups.recorded() as lookups:
         for layer, count in step.layers:
-            layer.call_as_in_model(ids[:count], training)
+            _record(layer, layer.call_as_in_model, ids[:count], training)
             ids = ids[count:]
     with joint_lookups.answered(look_up(lookups)):
         yield
@@ -114,8 +118,8 @@ def look_up_together(
 
     Args:
         calls: For each call a tuple of the layer and its arguments, such as `(items, item_ids)`.
-            Layers without tables on workers, layers that are not built yet, and table-batched
-            ones look up by themselves.
+            Layers without tables on workers, layers that are not built yet, table-batched ones, and
+            those that look up in a tf.function that they call, look up by themselves.
         training: The argument `training` of each layer, a bool. Default: None, not passed.
 
     Returns:
@@ -147,9 +151,16 @@ def look_up_together(
         for layer, *args in calls:
             # Other layers are called once, because a second call could change their state.
             if _has_tables_on_workers(layer):
-                layer(*args, **kwargs)
+                _record(layer, layer, *args, **kwargs)
     with joint_lookups.answered(look_up(lookups)):
         return [layer(*args, **kwargs) for layer, *args in calls]
+
+
+def _record(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Records the lookups of a call of a layer, unless they are in a tf.function of the layer's."""
+    if layer not in _look_up_apart and not joint_lookups.call_to_record(call, *args, **kwargs):
+        # Next time the tf.function has a trace: its exchanges would run in the recording also.
+        _look_up_apart.add(layer)
 
 
 def _ids_of_layers(

@@ -15,6 +15,14 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tf_embed.ops.function_graphs import innermost_graph, outermost_graph
+
+# A part of messages.
+INLINE = (
+    "call tf.config.run_functions_eagerly(True) before the export, and "
+    "tf.config.run_functions_eagerly(False) after it, so that its code is traced in place."
+)
+
 
 class StandIn(Protocol):
     """A lookup in place of a table's. Arguments are those of `Table`."""
@@ -59,11 +67,41 @@ def using(stand_in_of: Callable[[Any], StandIn]) -> Iterator[None]:
 
 
 def are_used() -> bool:
-    """Whether this thread is in `using`."""
-    return _of_thread.stand_in_of is not None
+    """Whether this thread is in `using`.
+
+    Raises:
+        ValueError: If it is, and traces a tf.function within another one.
+    """
+    if _of_thread.stand_in_of is None:
+        return False
+    _check_graph()
+    return True
 
 
 def of(table: Any) -> StandIn | None:
-    """Returns the stand-in of a table; None if it looks up itself."""
+    """Returns the stand-in of a table; None if it looks up itself.
+
+    Raises:
+        ValueError: See `are_used`.
+    """
     stand_in_of = _of_thread.stand_in_of
-    return None if stand_in_of is None else stand_in_of(table)
+    if stand_in_of is None:
+        return None
+    _check_graph()
+    return stand_in_of(table)
+
+
+def _check_graph() -> None:
+    """Checks that only the functions that are exported are being traced.
+
+    An inner tf.function would keep its trace. The model would then call it, and look up in
+    stand-ins that are gone. A trace that fails is not kept.
+    """
+    if tf.executing_eagerly():
+        return
+    graph = innermost_graph()
+    if graph is not outermost_graph():
+        raise ValueError(
+            "`model` must not look up in a tf.function that it calls, which would keep the trace "
+            f"of the export: {INLINE} Received: the tf.function {graph.name!r}"
+        )

@@ -73,9 +73,9 @@ def export_static(
     Raises:
         TypeError: If an argument has a wrong type.
         ValueError: If an argument is out of range, `path` exists, the model is not built, a table
-            is sharded over processes, a tf.function has the name of an attribute of tf.Module, or
-            the model runs an op that only this library or this process has. Nothing is written
-            then.
+            is sharded over processes, a tf.function has the name of an attribute of tf.Module, the
+            model looks up in a tf.function that it calls, or it runs an op that only this library
+            or this process has. Nothing is written then.
 
     Example:
         >>> import tempfile
@@ -263,8 +263,8 @@ def _check_ops(graph: Any, name: str) -> None:
             if node.op.startswith(_OUR_OPS):
                 raise ValueError(
                     f"`model` must look rows up, and do nothing else with tables, in what is "
-                    f"exported; and its tf.functions must not have been called before. Received: "
-                    f"{where!r} runs {node.op}"
+                    f"exported. If a tf.function that it calls was called before: "
+                    f"{substitutes.INLINE} Received: {where!r} runs {node.op}"
                 )
             if node.op in _PYTHON_OPS:
                 raise ValueError(

@@ -4,6 +4,8 @@
 A model looks up its tables one by one. A joint call runs the model's code twice. First it runs it
 in `recorded`, which records the lookups and returns zeros. Then it looks up all recorded keys in
 one exchange. Last it runs the code in `answered`, which returns the rows to each lookup.
+
+A tf.function that this code calls keeps its trace, so a lookup in there exchanges its keys itself.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import collections
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tf_embed.ops.function_graphs import innermost_graph
 from tf_embed.ops.pooled_gradient import Pooling
 
 
@@ -69,10 +72,38 @@ class PooledAnswer:
     pooled: tf.Tensor
 
 
+@dataclasses.dataclass
+class _Recording:
+    """A block of `recorded`.
+
+    Attributes:
+        graph: The graph of the function that it is in.
+        lookups: The lookups so far.
+        has_left: Whether a lookup was in another function.
+    """
+
+    graph: tf.Graph
+    lookups: list[Lookup] = dataclasses.field(default_factory=list)
+    has_left: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answers:
+    """A block of `answered`.
+
+    Attributes:
+        graph: The graph of the function that it is in.
+        queues: The answers of each table, by its id.
+    """
+
+    graph: tf.Graph
+    queues: dict[int, collections.deque[Answer | PooledAnswer]]
+
+
 # Of a thread: other threads look up meanwhile, neither recorded nor answered.
 class _OfThread(threading.local):
-    recorded: list[Lookup] | None = None
-    answers: dict[int, collections.deque[Answer | PooledAnswer]] | None = None
+    recording: _Recording | None = None
+    answers: _Answers | None = None
 
 
 _of_thread = _OfThread()
@@ -80,14 +111,37 @@ _of_thread = _OfThread()
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Lookup]]:
-    """Records the lookups of the block, which return zeros."""
-    before = _of_thread.recorded
-    lookups: list[Lookup] = []
-    _of_thread.recorded = lookups
+    """Records the lookups of the calls that the block makes by `call_to_record`."""
+    before = _of_thread.recording
+    recording = _Recording(innermost_graph())
+    _of_thread.recording = recording
     try:
-        yield lookups
+        yield recording.lookups
     finally:
-        _of_thread.recorded = before
+        _of_thread.recording = before
+
+
+def call_to_record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Calls a function, whose lookups return zeros. REQUIRES: in `recorded`.
+
+    If it looks up in a tf.function that it calls, nothing of this call is recorded: all its lookups
+    exchange keys themselves.
+
+    Returns:
+        Whether its lookups were recorded.
+    """
+    recording = _of_thread.recording
+    assert recording is not None
+    count, recording.has_left = len(recording.lookups), False
+    try:
+        call(*args, **kwargs)
+    except Exception:
+        # AutoGraph and Keras raise other exceptions in place of ours.
+        if not recording.has_left:
+            raise
+        del recording.lookups[count:]
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -103,7 +157,7 @@ def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
     for answer in answers:
         # One queue for each table: its own lookups come in order, those of other tables in between.
         queues[id(answer.lookup.table)].append(answer)
-    _of_thread.answers = queues
+    _of_thread.answers = _Answers(innermost_graph(), queues)
     try:
         yield
     finally:
@@ -111,14 +165,25 @@ def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether lookups are being recorded."""
-    return _of_thread.recorded is not None
+    """Whether lookups are being recorded.
+
+    Raises:
+        RuntimeError: If they are, and a tf.function that the recorded call makes is being traced.
+            Its trace must not return zeros later. A trace that fails is not kept.
+    """
+    recording = _of_thread.recording
+    if recording is None:
+        return False
+    if innermost_graph() is not recording.graph:
+        recording.has_left = True
+        raise RuntimeError("A lookup in a tf.function can't be recorded.")
+    return True
 
 
 def record(lookup: Lookup) -> None:
     """Records a lookup. REQUIRES: is_recording()."""
-    assert _of_thread.recorded is not None
-    _of_thread.recorded.append(lookup)
+    assert _of_thread.recording is not None
+    _of_thread.recording.lookups.append(lookup)
 
 
 def answer_for(table: Any) -> Answer | PooledAnswer | None:
@@ -129,5 +194,8 @@ def answer_for(table: Any) -> Answer | PooledAnswer | None:
     Args:
         table: The table.
     """
-    queue = (_of_thread.answers or {}).get(id(table))
+    answers = _of_thread.answers
+    if answers is None or innermost_graph() is not answers.graph:
+        return None  # the trace of another tf.function must not refer to the answers of this step
+    queue = answers.queues.get(id(table))
     return queue.popleft() if queue else None

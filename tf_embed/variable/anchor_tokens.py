@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
 
 import tensorflow as tf
 
 from tf_embed.ops import lookup_gradient
+from tf_embed.ops.function_graphs import outermost_graph
 from tf_embed.variable.anchor import Anchor
 
 # Weak, so that neither a graph nor a table lives longer. An anchor has no hash, as any variable.
@@ -33,7 +33,7 @@ def token_of(
     """
     if not tf.executing_eagerly():
         with _lock:
-            _anchors_of.setdefault(_outermost_graph(), _Anchors())[id(anchor)] = anchor
+            _anchors_of.setdefault(outermost_graph(), _Anchors())[id(anchor)] = anchor
     return lookup_gradient.token_of(anchor.value, key_dtype, rows, dtype)
 
 
@@ -45,16 +45,4 @@ def anchors_of_step() -> list[Anchor]:
     if tf.executing_eagerly():
         return []
     with _lock:
-        return list(_anchors_of.get(_outermost_graph(), {}).values())
-
-
-def _outermost_graph() -> tf.Graph:
-    """The graph of the outermost tf.function that is being traced."""
-    graph = tf.compat.v1.get_default_graph()
-    # Only graphs of functions have the attribute. The last one's is a graph that is no function's.
-    # AutoGraph, which converts this in a traced step, can't read an assignment expression.
-    outer: Any = getattr(graph, "outer_graph", None)
-    while hasattr(outer, "outer_graph"):
-        graph = outer
-        outer = graph.outer_graph
-    return graph
+        return list(_anchors_of.get(outermost_graph(), {}).values())
