@@ -3,8 +3,8 @@
 
 All inspection of stack frames in tf_embed is here. An answer can only refuse a call that would lose
 rows or train them wrong, or omit unwanted tensors. The exceptions are `saves_a_model` and
-`model_being_loaded`, which select the tensors to save and to load. If a name is not found, nothing
-is refused.
+`model_being_loaded`, which select the tensors to save and to load, `lists_functions_to_save`, and
+`caller_object` of a Sequential. If a name is not found, nothing is refused.
 
     question                 looks for                        because
     optimizers               `self` of a Keras optimizer's    Keras does not tell a variable which
@@ -17,8 +17,13 @@ is refused.
                              `save_model_to_hdf5`             it asks a layer for its config alone
     caller_object            `self` of SwapEMAWeights         it swaps an inner optimizer's
                                                               variables, and no rows
+                             `self` of a Sequential           it makes its Input of the dtype that
+                                                              its first layer computes in
     model_being_loaded       a model in the locals            an optimizer knows no model, and is
                                                               loaded before it is built
+    lists_functions_to_save  the function of TensorFlow that  Keras gives a subclassed model a
+                             lists them                       signature of floats, and exports no
+                                                              table of it if the trace fails
     saves_a_model            the code of tf.saved_model.save  it asks for the tensors of a
                                                               checkpoint, and wants no slots
     splits_by_size           options of a checkpoint or a     TensorFlow does not tell an object
@@ -74,6 +79,11 @@ def optimizer_builds() -> bool:
     """
     callers = itertools.islice(frames(), 1, 3)
     return [frame.f_code.co_name for frame in callers] == ["_var_key", "build"]
+
+
+def lists_functions_to_save() -> bool:
+    """Whether TensorFlow traces a function that an object has, in case a SavedModel wants it."""
+    return calls_function("_list_all_concrete_functions_for_serialization")
 
 
 def optimizers() -> list[keras.optimizers.Optimizer]:

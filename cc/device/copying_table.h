@@ -12,9 +12,9 @@
 
 namespace tf_embed {
 
-// The memory of a device, as its callers have it. Each call is a part of the context's stream: what
-// was queued before a Free may still use the memory, and nothing after it. CopyOut and Wait return
-// when the stream has done all that was queued. Thread-safe.
+// The memory of a device, as its callers have it. Each call is a part of the context's stream: work
+// that was queued before a Free may still use the memory, and no work after it. CopyOut and Wait
+// return when all queued work is done. Thread-safe.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tf_embed import callers
 from tf_embed.validation import with_dependencies
 
 # Below, every whole number is one that the type holds, and none is another one rounded.
@@ -37,9 +38,16 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
         >>> cast_ids(tf.constant([3, -1], tf.int8), tf.int64, "layer").numpy().tolist()
         [3, -1]
     """
-    # A keras.Input without a dtype is float32, so a traced model may bring its ids as floats.
-    if ids.dtype.is_floating and key_dtype.is_integer and not tf.executing_eagerly():
-        ids = _whole_numbers(ids, layer_name)
+    if key_dtype.is_integer and not tf.executing_eagerly():
+        # A keras.Input without a dtype is float32, so a traced model may bring its ids as floats.
+        if ids.dtype.is_floating:
+            ids = _whole_numbers(ids, layer_name)
+        else:
+            ids = _not_rounded(ids, layer_name)
+    elif ids.dtype.is_floating and callers.lists_functions_to_save():
+        # Keras does not know that a subclassed model takes strings. A call of this function fails.
+        check = tf.debugging.Assert(False, [_must_be_strings(ids.dtype, layer_name)])
+        ids = with_dependencies(tf.as_string(ids), check)
     check_kind(ids.dtype, key_dtype, layer_name)
     if ids.dtype == key_dtype:
         return ids
@@ -65,12 +73,13 @@ def check_kind(dtype: tf.DType, key_dtype: tf.DType, layer_name: str) -> None:
     """
     if key_dtype == tf.string:
         if dtype != tf.string:
-            raise TypeError(
-                f"`ids` of {layer_name!r} must be strings, as its keys are. Received: dtype="
-                f"{dtype.name}"
-            )
+            raise TypeError(_must_be_strings(dtype, layer_name))
     elif not dtype.is_integer:
         raise TypeError(_must_be_integers(dtype, layer_name))
+
+
+def _must_be_strings(dtype: tf.DType, layer_name: str) -> str:
+    return f"`ids` of {layer_name!r} must be strings, as its keys are. Received: dtype={dtype.name}"
 
 
 def _must_be_integers(dtype: tf.DType, layer_name: str) -> str:
@@ -79,6 +88,35 @@ def _must_be_integers(dtype: tf.DType, layer_name: str) -> str:
         'dtype="int64"), or, for a subclassed model, in model.export(path, input_signature='
         f'[keras.InputSpec(dtype="int64", shape=...)]). Received: dtype={dtype.name}'
     )
+
+
+# Ops whose output has the values of their first input.
+_PASS_ON = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze"}
+
+
+def _not_rounded(ids: tf.Tensor, layer_name: str) -> tf.Tensor:
+    """The ids, unless a cast to floats and back has changed one.
+
+    A model in another one casts the floats that it is given back to the dtype of its own input.
+    """
+    given, were_floats = ids, False
+    while tf.is_symbolic_tensor(given) and given.op.type in _PASS_ON:
+        given = given.op.inputs[0]
+        if were_floats and given.dtype.is_integer:
+            break
+        were_floats = were_floats or given.dtype.is_floating
+    if not (were_floats and given.dtype.is_integer):
+        return ids
+    flat = [tf.cast(tf.reshape(one, [-1]), tf.int64) for one in (given, ids)]
+    check = tf.debugging.Assert(
+        tf.reduce_all(tf.equal(*flat)),
+        [
+            f"`ids` of {layer_name!r} must not be rounded. A model around the layer casts them to "
+            f'floats: give it a keras.Input(shape, dtype="{given.dtype.name}"). Received:',
+            given,
+        ],
+    )
+    return with_dependencies(ids, check)
 
 
 def _whole_numbers(ids: tf.Tensor, layer_name: str) -> tf.Tensor:

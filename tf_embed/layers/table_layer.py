@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import validation
+from tf_embed import callers, validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
@@ -269,13 +269,14 @@ class TableLayer(LayerWithTables):
 
     @property
     def compute_dtype(self) -> str:
-        """Dtype of the output; of the ids until the layer is built.
+        """Dtype of the output; of the ids until the layer is built, and in a new Sequential.
 
         A keras.Sequential without an Input makes one of its first layer's compute dtype, and
         would round ids to float32. Not int32 either: Keras casts ids to it without a word, and
         `call` could not refuse those that do not fit.
         """
-        if self.built:
+        # A Sequential of layers that are built already asks for that of the ids, too.
+        if self.built and not isinstance(callers.caller_object(), keras.Sequential):
             return super().compute_dtype  # also of a DTypePolicyMap, which goes by the path
         if self.key_dtype == "string":
             return "string"

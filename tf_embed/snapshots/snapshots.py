@@ -258,7 +258,7 @@ class Snapshots:
 
         Afterwards, snapshots can be saved `since` this one. Nothing may write to the tables until
         this returns: incremental snapshots since this one would miss a row that is written earlier.
-        Build a DynamicEmbeddingOptimizer before: one that is built later begins its slots anew.
+        Build a DynamicEmbeddingOptimizer before: one that is built later begins with new slots.
 
         Args:
             name: The snapshot's name.

@@ -407,8 +407,8 @@ def _weights_of(weights: Any, feature: Any, owner: str) -> tf.Tensor:
     if isinstance(weights, tf.RaggedTensor):
         if weights.ragged_rank != feature.ragged_rank or weights.flat_values.shape.rank != 1:
             raise ValueError(f"{differs} Received: {weights.shape} for {feature.shape}")
-        splits = (tf.cast(one.row_splits, tf.int64) for one in (weights, feature))
-        same = validation.assert_same(*splits, differs)
+        ours, theirs = (tf.cast(one.row_splits, tf.int64) for one in (weights, feature))
+        same = validation.assert_same(ours, theirs, differs)
         return validation.with_dependencies(_floats(weights.flat_values, owner), *same)
     if isinstance(weights, tf.SparseTensor):
         same = validation.assert_same(weights.indices, feature.indices, differs)

@@ -50,7 +50,7 @@ class FailingMemory final : public DeviceMemory {
 
   FailingAllocator allocator;
   int copies_until_failure = -1;  // below 0: none fails
-  bool is_lost = false;           // what was queued fails
+  bool is_lost = false;           // queued work fails
   bool reads_host = false;        // a copy from the host may be under way
   std::set<void*> streams;        // of all calls
 

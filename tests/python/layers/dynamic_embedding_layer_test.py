@@ -244,6 +244,45 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(model(ids), [[1.0, 2.0]])
         self.assertAllEqual(model.predict(ids, verbose=0), [[1.0, 2.0]])
 
+    @parameterized.product(
+        kind=["sequential", "with an input", "functional"], policy=["float32", "mixed_bfloat16"]
+    )
+    def test_a_model_around_a_model_rounds_no_ids(self, kind, policy):
+        keras.config.set_dtype_policy(policy)
+        layer = DynamicEmbedding(1, optimizer="sgd")
+        given = [keras.Input([2], dtype="int64")]
+        if kind == "functional":
+            inner = keras.Model(given[0], layer(given[0]))
+        else:
+            inner = keras.Sequential((given if kind == "with an input" else []) + [layer])
+        model = keras.Sequential([inner, keras.layers.Flatten()])
+        model.compile("sgd", "mse")
+        few = np.arange(10).reshape(5, 2)
+        model.fit(few, np.ones([5, 2]), verbose=0)
+        self.assertEqual(int(layer.variable.size()), 10)
+        for call in (lambda ids: model.fit(ids, np.ones([5, 2]), verbose=0), model.predict):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError, 'must not be rounded.*keras.Input.*dtype=."int64'
+            ):
+                call(10**12 + few)
+        self.assertEqual(int(layer.variable.size()), 10)
+
+    def test_ids_that_a_graph_makes_of_floats_may_be_any(self):
+        layer = DynamicEmbedding(1)
+        layer.build()
+        function = tf.function(lambda x: layer(tf.cast(x * 2.0**30, tf.int64)))
+        self.assertAllEqual(function(tf.constant([1.5])), layer(tf.constant([3 * 2**29])))
+
+    @parameterized.parameters("int64", "string")
+    def test_a_layer_that_is_built_begins_a_sequential_model(self, key_dtype):
+        layer = DynamicEmbedding(1, key_dtype=key_dtype, optimizer="sgd")
+        ids = tf.constant([[10**12 + 1], [10**12 + 2]], tf.int64)
+        ids = ids if key_dtype == "int64" else tf.as_string(ids)
+        rows = layer(ids)
+        model = keras.Sequential([layer, keras.layers.Flatten()])
+        self.assertAllEqual(model.predict(ids, verbose=0), rows[:, 0])
+        self.assertEqual(model.layers[0].compute_dtype, "float32")
+
     def test_float_inputs_of_a_functional_model_are_refused(self):
         with self.assertRaisesRegex(
             TypeError, "must be integers: give the dtype in keras.Input.*Received: dtype=float32"

@@ -558,6 +558,27 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
         wanted = model.predict(STRINGS, verbose=0)
         self.assertAllClose(np.load(f"{folder}/out.npy"), wanted, rtol=1e-6)
 
+    def test_a_subclassed_model_is_exported_with_its_rows(self):
+        class Words(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.words = DynamicEmbedding(2, key_dtype="string", combiner="sum")
+
+            def call(self, words):
+                return self.words(words)
+
+        model, folder = Words(), tempfile.mkdtemp(dir=self.get_temp_dir())
+        words = tf.constant([["a", "b"]])
+        model(words)
+        model.words.variable.upsert(["a", "b"], [[1.0, 2.0], [10.0, 20.0]])
+        model.export(folder, input_signature=[tf.TensorSpec([None, 2], tf.string)], verbose=False)
+        served = tf.saved_model.load(folder)
+        self.assertAllEqual(served.serve(words), [[11.0, 22.0]])
+        tf.saved_model.save(model, folder)
+        served = tf.saved_model.load(folder)
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must be strings"):
+            served.signatures["serving_default"](tf.constant([[1.0, 2.0]]))
+
     def test_rows_of_integers_do_not_go_into_a_table_of_strings(self):
         folder = tempfile.mkdtemp()
         v = tf_embed.Variable(dim=2, name="mine")
