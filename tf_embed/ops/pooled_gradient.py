@@ -2,8 +2,9 @@
 """The gradient of a pooled lookup, and that of its gradient.
 
 For the token of the lookup it is one of distinct keys and the sums of their gradients, read bag by
-bag, see cc/ops/pooling_ops.cc. Whatever else may be asked for, the gradient of the weights and
-gradients of gradients, is that of the same pooling made of TensorFlow's ops, `pool_rows`.
+bag, see cc/ops/pooling_ops.cc. The gradient of the weights, and gradients of gradients, are those
+of the same pooling made of TensorFlow's ops, `Pooling.pool`. The gradient of the weights is of the
+rows of the forward pass, as in tf.nn.embedding_lookup_sparse.
 """
 
 from __future__ import annotations
@@ -18,10 +19,70 @@ from tf_embed.ops import stock_ops, table_ops
 from tf_embed.ops.lookup_gradient import gradient_of_token
 
 
+def find_pooled(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    token: tf.Tensor | None,
+    bags: table_ops.Bags,
+    weights: tf.Tensor | None,
+    *,
+    value_dtype: tf.DType,
+    dim: int,
+    combiner: str,
+    padding: table_ops.Padding | None,
+    training: bool = False,
+) -> tf.Tensor:
+    """`table_ops.find_pooled`, differentiable with respect to the token and the weights.
+
+    With weights it also looks up the row of each key, because the table may change before the
+    backward pass.
+
+    Args:
+        handle, keys, owners, defaults, token, bags, weights, value_dtype, dim, combiner, padding,
+            training: As there.
+
+    Returns:
+        As there.
+    """
+    if weights is not None:
+        # With the token, so that the gradient of the weights has a gradient too. An expired row is
+        # absent if the lookup is of training, as in the pooled one.
+        rows = Pooling(bags, weights, combiner, padding).rows_of_keys(
+            keys,
+            lambda places: table_ops.find(
+                handle,
+                *_at(places, keys, owners, defaults, dim),
+                token,
+                dim=dim,
+                training=training,
+            )[0],
+            dim,
+        )
+        defaults = tf.reshape(rows, tf.concat([tf.shape(keys), [dim]], 0))
+    return table_ops.find_pooled(
+        handle,
+        keys,
+        owners,
+        # The op gets these rows as those of absent keys. Its gradient finds them there: inputs are
+        # kept in loops, conditions and SavedModels, and an attribute of Python is not.
+        defaults,
+        token,
+        bags,
+        weights,
+        value_dtype=value_dtype,
+        dim=dim,
+        combiner=combiner,
+        padding=padding,
+        training=training,
+    )
+
+
 @tf.RegisterGradient("TfEmbedFindPooled")
 def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     """For the token, sums by key; for the weights, a tensor; for all else, none."""
-    handle, keys, owners, defaults = op.inputs[:4]
+    handle, keys, _, defaults = op.inputs[:4]
     token = op.inputs[4] if op.get_attr("num_tokens") else None
     pooling = _pooling_of(op, first_list=4 if token is None else 5)
     gradients: list[Any] = [None] * len(op.inputs)
@@ -41,18 +102,7 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         gradients[4] = gradient_of_token(token, distinct, sums, dim)
     last = len(op.inputs) - 1
     if pooling.weights is not None and not _is_skipped(op, last):
-        # With the token, so that the gradient of this gradient reaches the table.
-        places = None
-        if pooling.padding is not None:  # no use of the row that padding may have
-            places = tf.where(tf.logical_not(pooling.is_padding(tf.reshape(keys, [-1]))))[:, 0]
-        some, owners, defaults = _at(places, keys, owners, defaults, dim)
-        # As in the lookup: an expired row is absent if the lookup was of training.
-        training = op.get_attr("training")
-        rows, _ = table_ops.find(handle, some, owners, defaults, token, dim=dim, training=training)
-        rows = tf.cast(tf.reshape(rows, [-1, dim]), gradient.dtype)
-        if places is not None:
-            shape = [tf.size(keys, tf.int64), dim]
-            rows = tf.scatter_nd(places[:, tf.newaxis], rows, shape)
+        rows = tf.cast(tf.reshape(defaults, [-1, dim]), gradient.dtype)  # see `find_pooled`
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
     return gradients
 
@@ -149,13 +199,29 @@ class Pooling:
             dim: Number of weights in a row.
         """
         flat = tf.reshape(keys, [-1])
+
+        def rows_at(places: tf.Tensor | None) -> tf.Tensor:
+            return rows_of(flat if places is None else tf.gather(flat, places))
+
+        return self.pool(keys, self.rows_of_keys(flat, rows_at, dim), self.weights)
+
+    def rows_of_keys(
+        self, keys: tf.Tensor, rows_at: Callable[[tf.Tensor | None], tf.Tensor], dim: int
+    ) -> tf.Tensor:
+        """The rows of keys, [number of keys, dim]. Padding is not looked up and has zeros.
+
+        Args:
+            keys: The keys.
+            rows_at: From the places of some flattened keys, or None for all, to their rows
+                [n, dim].
+            dim: Number of weights in a row.
+        """
         if self.padding is None:
-            return self.pool(keys, rows_of(flat), self.weights)
+            return tf.reshape(rows_at(None), [-1, dim])
+        flat = tf.reshape(keys, [-1])
         places = tf.where(tf.logical_not(self.is_padding(flat)))
-        rows = tf.scatter_nd(
-            places, rows_of(tf.gather_nd(flat, places)), [tf.size(flat, tf.int64), dim]
-        )
-        return self.pool(keys, tf.ensure_shape(rows, [None, dim]), self.weights)
+        rows = tf.scatter_nd(places, rows_at(places[:, 0]), [tf.size(flat, tf.int64), dim])
+        return tf.ensure_shape(rows, [None, dim])
 
     def pool(self, keys: tf.Tensor, rows: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
         """Pools rows [number of keys, dim] by ops of TensorFlow, each of which has a gradient."""

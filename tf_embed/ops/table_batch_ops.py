@@ -9,7 +9,7 @@ cc/ops/table_batch_ops.cc.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -72,22 +72,83 @@ def find_pooled_tables(
     if tokens and tf.int8 in [tf.as_dtype(dtype) for dtype in row_dtypes]:
         names = [tf.as_dtype(dtype).name for dtype in row_dtypes]
         raise ValueError(f"INT8 rows can't be trained, and have no tokens. Received: {names}")
-    return _raw.tf_embed_find_pooled_tables(
-        tables=handles,
-        indices=indices,
-        offsets=offsets,
-        pieces=pieces,
-        size=size,
+
+    def find(
+        offsets: tf.Tensor, pieces: tf.Tensor, size: tf.Tensor, **options: Any
+    ) -> tf.Tensor:
+        return _raw.tf_embed_find_pooled_tables(
+            tables=handles,
+            indices=indices,
+            offsets=offsets,
+            pieces=pieces,
+            size=size,
+            row_dtypes=list(row_dtypes),
+            dims=list(dims),
+            training=training,
+            **options,
+        )
+
+    tokens = list(tokens)
+    if weights is not None:
+        # The rows that the gradient of the weights is made of, as the tables may change before the
+        # backward pass. They are one more token, because the lookup takes no notice of tokens, and
+        # inputs are kept in loops, conditions and SavedModels.
+        alone = _each_alone(indices, offsets, pieces, dims)
+        one_by_one = find(
+            alone.offsets, alone.pieces, alone.size, weights=[], tokens=[], combiner="sum"
+        )
+        tokens.append(one_by_one)
+    return find(
+        offsets,
+        pieces,
+        size,
         weights=[] if weights is None else [weights],
-        tokens=list(tokens),
-        row_dtypes=list(row_dtypes),
-        dims=list(dims),
+        tokens=tokens,
         combiner=combiner,
         packs=packs,
         max_gradient=max_gradient,
-        training=training,
         rows=list(rows),
     )
+
+
+class _Alone(NamedTuple):
+    """The indices of a batch, each in a bag of its own.
+
+    Attributes:
+        offsets: As in `find_pooled_tables`.
+        pieces: See there.
+        size: See there.
+        places: The place of the row of each index among the values of a lookup, int64 [n].
+    """
+
+    offsets: tf.Tensor
+    pieces: tf.Tensor
+    size: tf.Tensor
+    places: tf.Tensor
+
+
+def _each_alone(
+    indices: tf.Tensor, offsets: tf.Tensor, pieces: tf.Tensor, dims: Sequence[int]
+) -> _Alone:
+    """Arguments of a lookup of the row of each index. The rows are in the order of the indices."""
+    with tf.device("/CPU:0"):
+        table, first_bag, num_bags = pieces[:, 0], pieces[:, 1], pieces[:, 2]
+        dim = tf.gather(tf.constant(list(dims), tf.int64), table)
+        bags, piece = stock_ops.places_of(first_bag, num_bags)
+        # Bags outside every piece have no rows.
+        dim_of_bag = tf.scatter_nd(
+            bags[:, tf.newaxis], tf.gather(dim, piece), tf.shape(offsets, tf.int64) - 1
+        )
+        dim_of_index = tf.gather(dim_of_bag, stock_ops.bag_of_each(offsets))
+        ends = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(dim_of_index)], 0)
+        first = tf.gather(offsets, first_bag)
+        count = tf.gather(offsets, first_bag + num_bags) - first
+        return _Alone(
+            tf.range(tf.size(indices, tf.int64) + 1),
+            tf.stack([table, first, count, tf.gather(ends, first), dim], 1),
+            ends[-1],
+            ends[:-1],
+        )
 
 
 def check_bounds(
@@ -172,7 +233,7 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     count, num_weights = len(dims), op.get_attr("num_weights")
     indices, offsets, pieces, size = op.inputs[count : count + 4]
     weights = op.inputs[count + 4 : count + 4 + num_weights]
-    tokens = op.inputs[count + 4 + num_weights :]
+    tokens = op.inputs[count + 4 + num_weights : len(op.inputs) - num_weights]
     gradient = tf.convert_to_tensor(gradient)
     most = op.get_attr("max_gradient")
     # As FBGEMM, which clips the gradient of the output, before sums by key.
@@ -208,14 +269,21 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
                 tokens, distinct, sums, dims, rows, strict=True
             )
         ]
-    of_weights: list[Any] = []
-    if num_weights:
-        of_weights = [
-            _raw.tf_embed_weight_gradients_of_tables(
-                tables=op.inputs[:count],
-                **batch,
-                gradient=gradient,
-                training=op.get_attr("training"),
-            )
-        ]
-    return [None] * (count + 4) + of_weights + of_tokens
+    if not num_weights:
+        return [None] * (count + 4) + of_tokens
+    # The rows of the indices are behind the tokens, see `find_pooled_tables`.
+    alone = _each_alone(indices, offsets, pieces, dims)
+    with tf.device("/CPU:0"):
+        _, of_weights = _raw.tf_embed_join_bags_gradient(
+            gradient=gradient,
+            values=op.inputs[-1],
+            sources=alone.places,
+            splits=offsets,
+            indices=indices,
+            offsets=offsets,
+            pieces=pieces,
+            weights=weights,
+            dims=dims,
+            combiner=batch["combiner"],
+        )
+    return [None] * (count + 4) + [of_weights, *of_tokens, None]
