@@ -93,11 +93,12 @@ def find_pooled_tables(
         # The rows that the gradient of the weights is made of, as the tables may change before the
         # backward pass. They are one more token, because the lookup takes no notice of tokens, and
         # inputs are kept in loops, conditions and SavedModels.
-        alone = _each_alone(indices, offsets, pieces, dims)
-        one_by_one = find(
-            alone.offsets, alone.pieces, alone.size, weights=[], tokens=[], combiner="sum"
+        with tf.device("/CPU:0"):
+            alone = _each_alone(offsets, pieces, dims)
+            every = tf.range(tf.size(indices, tf.int64) + 1)
+        tokens.append(
+            find(every, alone.pieces, alone.size, weights=[], tokens=[], combiner="sum")
         )
-        tokens.append(one_by_one)
     return find(
         offsets,
         pieces,
@@ -112,43 +113,35 @@ def find_pooled_tables(
 
 
 class _Alone(NamedTuple):
-    """The indices of a batch, each in a bag of its own.
+    """The indices of a batch, each in a bag of its own. Their rows come piece by piece.
 
     Attributes:
-        offsets: As in `find_pooled_tables`.
-        pieces: See there.
+        first: The first index of each piece.
+        pieces: As in `find_pooled_tables`.
         size: See there.
-        places: The place of the row of each index among the values of a lookup, int64 [n].
     """
 
-    offsets: tf.Tensor
+    first: tf.Tensor
     pieces: tf.Tensor
     size: tf.Tensor
-    places: tf.Tensor
+
+    def places(self, count: tf.Tensor) -> tf.Tensor:
+        """The place of the row of each of `count` indices among the values, int64 [count]."""
+        indices, piece = stock_ops.places_of(self.first, self.pieces[:, 2])
+        begin, dim = tf.gather(self.pieces[:, 3], piece), tf.gather(self.pieces[:, 4], piece)
+        places = begin + (indices - tf.gather(self.first, piece)) * dim
+        # Pieces may be in any order, and leave bags out.
+        return tf.scatter_nd(indices[:, tf.newaxis], places, count[tf.newaxis])
 
 
-def _each_alone(
-    indices: tf.Tensor, offsets: tf.Tensor, pieces: tf.Tensor, dims: Sequence[int]
-) -> _Alone:
-    """Arguments of a lookup of the row of each index. The rows are in the order of the indices."""
-    with tf.device("/CPU:0"):
-        table, first_bag, num_bags = pieces[:, 0], pieces[:, 1], pieces[:, 2]
-        dim = tf.gather(tf.constant(list(dims), tf.int64), table)
-        bags, piece = stock_ops.places_of(first_bag, num_bags)
-        # Bags outside every piece have no rows.
-        dim_of_bag = tf.scatter_nd(
-            bags[:, tf.newaxis], tf.gather(dim, piece), tf.shape(offsets, tf.int64) - 1
-        )
-        dim_of_index = tf.gather(dim_of_bag, stock_ops.bag_of_each(offsets))
-        ends = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(dim_of_index)], 0)
-        first = tf.gather(offsets, first_bag)
-        count = tf.gather(offsets, first_bag + num_bags) - first
-        return _Alone(
-            tf.range(tf.size(indices, tf.int64) + 1),
-            tf.stack([table, first, count, tf.gather(ends, first), dim], 1),
-            ends[-1],
-            ends[:-1],
-        )
+def _each_alone(offsets: tf.Tensor, pieces: tf.Tensor, dims: Sequence[int]) -> _Alone:
+    table, first_bag, num_bags = pieces[:, 0], pieces[:, 1], pieces[:, 2]
+    dim = tf.gather(tf.constant(list(dims), tf.int64), table)
+    first = tf.gather(offsets, first_bag)
+    count = tf.gather(offsets, first_bag + num_bags) - first
+    ends = tf.cumsum(count * dim)
+    of_all = tf.stack([table, first, count, ends - count * dim, dim], 1)
+    return _Alone(first, of_all, tf.reduce_sum(count * dim))
 
 
 def check_bounds(
@@ -272,12 +265,12 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     if not num_weights:
         return [None] * (count + 4) + of_tokens
     # The rows of the indices are behind the tokens, see `find_pooled_tables`.
-    alone = _each_alone(indices, offsets, pieces, dims)
     with tf.device("/CPU:0"):
+        places = _each_alone(offsets, pieces, dims).places(tf.size(indices, tf.int64))
         _, of_weights = _raw.tf_embed_join_bags_gradient(
             gradient=gradient,
             values=op.inputs[-1],
-            sources=alone.places,
+            sources=places,
             splits=offsets,
             indices=indices,
             offsets=offsets,
