@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed.ops import stock_ops, table_ops
-from tf_embed.ops.lookup_gradient import gradient_of_token
+from tf_embed.ops.lookup_gradient import gradient_of_token, is_skipped
 
 
 def find_pooled(
@@ -88,7 +88,7 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     gradients: list[Any] = [None] * len(op.inputs)
     gradient = tf.convert_to_tensor(gradient)
     dim = op.get_attr("dim")
-    if token is not None and not _is_skipped(op, 4):
+    if token is not None and not is_skipped(op, 4):
         distinct, _, sums = table_ops.sum_by_key(
             keys,
             gradient,
@@ -101,7 +101,7 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         )
         gradients[4] = gradient_of_token(token, distinct, sums, dim)
     last = len(op.inputs) - 1
-    if pooling.weights is not None and not _is_skipped(op, last):
+    if pooling.weights is not None and not is_skipped(op, last):
         rows = tf.cast(tf.reshape(defaults, [-1, dim]), gradient.dtype)  # see `find_pooled`
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
     return gradients
@@ -136,7 +136,7 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
     of_rows = tf.reshape(of_rows, [-1, tf.shape(of_sums)[1]])
     results[1] = tf.cast(pooling.pool(keys, of_rows, pooling.weights), summed.dtype)
     last = len(op.inputs) - 1 - op.get_attr("num_tables")
-    if pooling.weights is not None and not _is_skipped(op, last):
+    if pooling.weights is not None and not is_skipped(op, last):
         wide = tf.cast(summed, of_rows.dtype)
         results[last] = pooling.gradient_of_weights(keys, of_rows, wide)
     return results
@@ -300,11 +300,3 @@ class Pooling:
         indices, shape = self.bags
         strides = tf.math.cumprod(shape[:-1], exclusive=True, reverse=True)
         return shape[:-1], tf.reduce_sum(indices[:, :-1] * strides, axis=-1)
-
-
-def _is_skipped(op: tf.Operation, index: int) -> bool:
-    """Whether a tape has said that it does not want the gradient of an input.
-
-    TensorFlow's own gradient functions read the same attribute. Without it, all may be wanted.
-    """
-    return index in (getattr(op, "skip_input_indices", None) or ())

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_embed import _library
 from tf_embed.ops import stock_ops, substitutes
-from tf_embed.ops.lookup_gradient import gradient_of_token
+from tf_embed.ops.lookup_gradient import gradient_of_token, is_skipped
 
 _raw = _library.load()
 
@@ -36,10 +36,13 @@ def find_pooled_tables(
     max_gradient: float = 0.0,
     training: bool = False,
     rows: Sequence[int] = (),
+    fixed_weights: bool = False,
 ) -> tf.Tensor:
     """Looks rows up in many tables, pools those of each bag, and changes no row.
 
-    Differentiable with respect to tokens and weights. Shards are chosen by the remainder.
+    Differentiable with respect to tokens and weights. With weights it also looks up the row of each
+    index, because the tables may change before the backward pass. Shards are chosen by the
+    remainder.
 
     Args:
         handles: The tables' resources. Keys are int64; rows are float32, float16, bfloat16, or
@@ -62,6 +65,7 @@ def find_pooled_tables(
         training: Whether this is a use of the rows.
         rows: Number of rows of each table, for the shape of its gradient, -1 if a table has none;
             or none at all.
+        fixed_weights: Whether the weights have no gradient, which saves that lookup.
 
     Returns:
         The pooled values, float32 [size]. Those of an empty bag are 0.
@@ -73,9 +77,7 @@ def find_pooled_tables(
         names = [tf.as_dtype(dtype).name for dtype in row_dtypes]
         raise ValueError(f"INT8 rows can't be trained, and have no tokens. Received: {names}")
 
-    def find(
-        offsets: tf.Tensor, pieces: tf.Tensor, size: tf.Tensor, **options: Any
-    ) -> tf.Tensor:
+    def find(offsets: tf.Tensor, pieces: tf.Tensor, size: tf.Tensor, **options: Any) -> tf.Tensor:
         return _raw.tf_embed_find_pooled_tables(
             tables=handles,
             indices=indices,
@@ -89,16 +91,16 @@ def find_pooled_tables(
         )
 
     tokens = list(tokens)
-    if weights is not None:
-        # The rows that the gradient of the weights is made of, as the tables may change before the
-        # backward pass. They are one more token, because the lookup takes no notice of tokens, and
-        # inputs are kept in loops, conditions and SavedModels.
+    if weights is not None and fixed_weights:
+        weights = tf.stop_gradient(weights)
+        tokens.append(tf.zeros([0]))
+    elif weights is not None:
+        # The rows that the gradient of the weights is made of. They are one more token, because the
+        # lookup takes no notice of tokens, and inputs are kept in loops and SavedModels.
         with tf.device("/CPU:0"):
             alone = _each_alone(offsets, pieces, dims)
             every = tf.range(tf.size(indices, tf.int64) + 1)
-        tokens.append(
-            find(every, alone.pieces, alone.size, weights=[], tokens=[], combiner="sum")
-        )
+        tokens.append(find(every, alone.pieces, alone.size, weights=[], tokens=[], combiner="sum"))
     return find(
         offsets,
         pieces,
@@ -264,19 +266,30 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         ]
     if not num_weights:
         return [None] * (count + 4) + of_tokens
-    # The rows of the indices are behind the tokens, see `find_pooled_tables`.
+    of_weights = None
+    if not is_skipped(op, count + 4):
+        # The rows of the indices are behind the tokens, see `find_pooled_tables`.
+        of_weights = _gradient_of_weights(op.inputs[-1], gradient, batch)
+    return [None] * (count + 4) + [of_weights, *of_tokens, None]
+
+
+def _gradient_of_weights(rows: tf.Tensor, gradient: tf.Tensor, batch: dict[str, Any]) -> tf.Tensor:
+    """The gradient of the weights, float32 [n].
+
+    Args:
+        rows: The rows of the indices, piece by piece; [0] if the weights are fixed.
+        gradient: The gradient of the pooled values.
+        batch: The bags, as arguments of ops.
+    """
+    if rows.shape[0] == 0:
+        return tf.zeros_like(batch["weights"][0])
     with tf.device("/CPU:0"):
-        places = _each_alone(offsets, pieces, dims).places(tf.size(indices, tf.int64))
+        alone = _each_alone(batch["offsets"], batch["pieces"], batch["dims"])
         _, of_weights = _raw.tf_embed_join_bags_gradient(
             gradient=gradient,
-            values=op.inputs[-1],
-            sources=places,
-            splits=offsets,
-            indices=indices,
-            offsets=offsets,
-            pieces=pieces,
-            weights=weights,
-            dims=dims,
-            combiner=batch["combiner"],
+            values=rows,
+            sources=alone.places(tf.size(batch["indices"], tf.int64)),
+            splits=batch["offsets"],
+            **batch,
         )
-    return [None] * (count + 4) + [of_weights, *of_tokens, None]
+    return of_weights
