@@ -46,36 +46,26 @@ def find_pooled(
     Returns:
         As there.
     """
+    options = {
+        "value_dtype": value_dtype,
+        "dim": dim,
+        "padding": padding,
+        "training": training,
+    }
     if weights is not None:
-        # With the token, so that the gradient of the weights has a gradient too. An expired row is
-        # absent if the lookup is of training, as in the pooled one.
-        rows = Pooling(bags, weights, combiner, padding).rows_of_keys(
-            keys,
-            lambda places: table_ops.find(
-                handle,
-                *_at(places, keys, owners, defaults, dim),
-                token,
-                dim=dim,
-                training=training,
-            )[0],
-            dim,
+        # A bag of each key, so that padding is not looked up. With the token, so that the gradient
+        # of the weights has a gradient too.
+        alone = tf.expand_dims(keys, -1)
+        if (defaults.shape.rank or 2) > 1:  # a row for each key
+            defaults = tf.expand_dims(defaults, -2)
+        rows = table_ops.find_pooled(
+            handle, alone, owners, defaults, token, (), None, combiner="sum", **options
         )
-        defaults = tf.reshape(rows, tf.concat([tf.shape(keys), [dim]], 0))
-    return table_ops.find_pooled(
-        handle,
-        keys,
-        owners,
         # The op gets these rows as those of absent keys. Its gradient finds them there: inputs are
         # kept in loops, conditions and SavedModels, and an attribute of Python is not.
-        defaults,
-        token,
-        bags,
-        weights,
-        value_dtype=value_dtype,
-        dim=dim,
-        combiner=combiner,
-        padding=padding,
-        training=training,
+        defaults = tf.cast(rows, value_dtype)
+    return table_ops.find_pooled(
+        handle, keys, owners, defaults, token, bags, weights, combiner=combiner, **options
     )
 
 
@@ -105,19 +95,6 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         rows = tf.cast(tf.reshape(defaults, [-1, dim]), gradient.dtype)  # see `find_pooled`
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
     return gradients
-
-
-def _at(
-    places: tf.Tensor | None, keys: tf.Tensor, owners: tf.Tensor, defaults: tf.Tensor, dim: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The arguments of `table_ops.find` for the keys at some places; None: for all keys."""
-    if places is None:
-        return keys, owners, defaults
-    if owners.shape[0] != 0:  # one for each key
-        owners = tf.gather(owners, places)
-    if (defaults.shape.rank or 2) > 1:  # a row for each key
-        defaults = tf.gather(tf.reshape(defaults, [-1, dim]), places)
-    return tf.gather(tf.reshape(keys, [-1]), places), owners, defaults
 
 
 @tf.RegisterGradient("TfEmbedSumByKey")
@@ -199,29 +176,13 @@ class Pooling:
             dim: Number of weights in a row.
         """
         flat = tf.reshape(keys, [-1])
-
-        def rows_at(places: tf.Tensor | None) -> tf.Tensor:
-            return rows_of(flat if places is None else tf.gather(flat, places))
-
-        return self.pool(keys, self.rows_of_keys(flat, rows_at, dim), self.weights)
-
-    def rows_of_keys(
-        self, keys: tf.Tensor, rows_at: Callable[[tf.Tensor | None], tf.Tensor], dim: int
-    ) -> tf.Tensor:
-        """The rows of keys, [number of keys, dim]. Padding is not looked up and has zeros.
-
-        Args:
-            keys: The keys.
-            rows_at: From the places of some flattened keys, or None for all, to their rows
-                [n, dim].
-            dim: Number of weights in a row.
-        """
         if self.padding is None:
-            return tf.reshape(rows_at(None), [-1, dim])
-        flat = tf.reshape(keys, [-1])
+            return self.pool(keys, rows_of(flat), self.weights)
         places = tf.where(tf.logical_not(self.is_padding(flat)))
-        rows = tf.scatter_nd(places, rows_at(places[:, 0]), [tf.size(flat, tf.int64), dim])
-        return tf.ensure_shape(rows, [None, dim])
+        rows = tf.scatter_nd(
+            places, rows_of(tf.gather_nd(flat, places)), [tf.size(flat, tf.int64), dim]
+        )
+        return self.pool(keys, tf.ensure_shape(rows, [None, dim]), self.weights)
 
     def pool(self, keys: tf.Tensor, rows: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
         """Pools rows [number of keys, dim] by ops of TensorFlow, each of which has a gradient."""

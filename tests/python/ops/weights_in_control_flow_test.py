@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
@@ -133,6 +134,36 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
 
         wanted = gradient(place, lambda weights: dense(tf.where(ids < 4, ids, 0), weights))
         self.assertAllEqual(gradient(place, body), wanted)
+
+    def test_a_vectorized_map_of_ids_of_which_some_are_padding(self):
+        layer = tf_embed.layers.DynamicEmbedding(2, combiner="sum", padding_id=3)
+        layer.build()
+        layer.variable.upsert(range(4), ROWS)
+        ids, weights = tf.constant([[1, 3], [2, 1]], tf.int64), tf.Variable([[0.5, 2.0]] * 2)
+
+        @tf.function
+        def compute() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                lines = tf.vectorized_map(lambda line: layer(*line), (ids, weights * 1.0))
+                total = tf.reduce_sum(lines)
+            return tape.gradient(total, weights)
+
+        self.assertAllEqual(compute(), [[20.0, 0.0], [40.0, 20.0]])
+
+    def test_a_loaded_saved_model_has_the_gradient(self):
+        module = tf.Module()
+        module.layer = tf_embed.layers.DynamicEmbedding(2, combiner="sum")
+        module.layer.build()
+        module.layer.variable.upsert(range(4), ROWS)
+        ids, weights = tf.constant([[1, 3]], tf.int64), tf.Variable([[0.5, 2.0]])
+        module.pooled = tf.function(lambda ids, weights: module.layer(ids, weights))
+        module.pooled.get_concrete_function(ids, tf.constant(weights))
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        tf.saved_model.save(module, folder)
+        loaded = tf.saved_model.load(folder)
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(loaded.pooled(ids, weights * 1.0))
+        self.assertAllEqual(tape.gradient(total, weights), [[20.0, 60.0]])
 
     @parameterized.product(way=WAYS, padding_id=(None, 3), combiner=("sum", "mean", "sqrtn"))
     def test_a_layer_whose_rows_have_changed_since(self, way, padding_id, combiner):

@@ -278,12 +278,12 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
         self.assertContainsSubset(types, {*others, *loss, "TfEmbedFindPooled", "TfEmbedSumByKey"})
 
     def test_the_row_of_each_id_is_looked_up_only_if_there_are_weights(self):
-        layer = layer_of("sum")
-        self.assertNotIn("TfEmbedFind", self.op_types(layer, weighted=False))
-        types = self.op_types(layer, weighted=True)
-        # Before the pooled lookup, and not again for the gradient.
-        self.assertEqual(types.count("TfEmbedFind"), 1)
-        self.assertLess(types.index("TfEmbedFind"), types.index("TfEmbedFindPooled"))
+        layer = layer_of("sum", padding_id=0)
+        for weighted in (False, True):
+            types = self.op_types(layer, weighted=weighted)
+            self.assertNotIn("TfEmbedFind", types)
+            # The rows of the ids come before the pooled ones, and not again for the gradient.
+            self.assertEqual(types.count("TfEmbedFindPooled"), 2 if weighted else 1)
 
     def test_an_exported_model_serves_pooled_rows_by_the_op(self):
         layer = layer_of("mean", padding_id=0)
