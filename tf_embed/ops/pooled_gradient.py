@@ -46,7 +46,7 @@ def find_pooled(
     Returns:
         As there.
     """
-    options = {
+    options: dict[str, Any] = {
         "value_dtype": value_dtype,
         "dim": dim,
         "padding": padding,
