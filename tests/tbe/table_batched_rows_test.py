@@ -63,6 +63,30 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
             rtol=1e-6,
         )
 
+    @parameterized.parameters(False, True)
+    def test_weights_have_the_gradient_of_the_decayed_rows(self, in_function):
+        layer = self.layer()
+        for id_ in (0, 1, 1, 1):
+            self.step(layer, id_)
+        factors = tf.random.stateless_normal([1, 7], [1, 2])
+        weights = tf.constant([2.0, -1.0, 0.5])
+
+        def run():
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                loss = tf.reduce_sum(factors * self.find(layer, 0, weights, training=True))
+            sources = [weights, *(anchor.value for anchor in layer.trainable_variables)]
+            return tape.gradient(loss, sources)
+
+        of_weights, *of_rows = (tf.function(run) if in_function else run)()
+        # The output is linear in the weights.
+        wanted = [
+            tf.reduce_sum(factors * self.find(layer, 0, tf.one_hot(i, 3), training=True))
+            for i in range(3)
+        ]
+        self.assertAllClose(of_weights, wanted, rtol=1e-5)
+        self.assertIsNotNone(of_rows[0])
+
     def test_lookups_and_steps_agree(self):
         """The step takes the same factor: without a gradient it leaves the looked-up rows."""
         layer = self.layer()

@@ -135,6 +135,14 @@ def _second_gradient(op: tf.Operation, *gradients: Any) -> None:
     )
 
 
+def is_skipped(op: tf.Operation, index: int) -> bool:
+    """Whether a tape has said that it does not want the gradient of an input.
+
+    TensorFlow's own gradient functions read the same attribute. Without it, all may be wanted.
+    """
+    return index in (getattr(op, "skip_input_indices", None) or ())
+
+
 def _is_of_this_graph(token: tf.Tensor) -> bool:
     """Whether the gradient of a token needs to cross no loop or condition.
 

@@ -2,8 +2,9 @@
 """The gradient of a pooled lookup, and that of its gradient.
 
 For the token of the lookup it is one of distinct keys and the sums of their gradients, read bag by
-bag, see cc/ops/pooling_ops.cc. Whatever else may be asked for, the gradient of the weights and
-gradients of gradients, is that of the same pooling made of TensorFlow's ops, `pool_rows`.
+bag, see cc/ops/pooling_ops.cc. The gradient of the weights, and gradients of gradients, are those
+of the same pooling made of TensorFlow's ops, `Pooling.pool`. The gradient of the weights is of the
+rows of the forward pass, as in tf.nn.embedding_lookup_sparse.
 """
 
 from __future__ import annotations
@@ -15,19 +16,69 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed.ops import stock_ops, table_ops
-from tf_embed.ops.lookup_gradient import gradient_of_token
+from tf_embed.ops.lookup_gradient import gradient_of_token, is_skipped
+
+
+def find_pooled(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    token: tf.Tensor | None,
+    bags: table_ops.Bags,
+    weights: tf.Tensor | None,
+    *,
+    value_dtype: tf.DType,
+    dim: int,
+    combiner: str,
+    padding: table_ops.Padding | None,
+    training: bool = False,
+) -> tf.Tensor:
+    """`table_ops.find_pooled`, differentiable with respect to the token and the weights.
+
+    With weights it also looks up the row of each key, because the table may change before the
+    backward pass.
+
+    Args:
+        handle, keys, owners, defaults, token, bags, weights, value_dtype, dim, combiner, padding,
+            training: As there.
+
+    Returns:
+        As there.
+    """
+    options: dict[str, Any] = {
+        "value_dtype": value_dtype,
+        "dim": dim,
+        "padding": padding,
+        "training": training,
+    }
+    if weights is not None:
+        # A bag of each key, so that padding is not looked up. With the token, so that the gradient
+        # of the weights has a gradient too.
+        alone = tf.expand_dims(keys, -1)
+        if (defaults.shape.rank or 2) > 1:  # a row for each key
+            defaults = tf.expand_dims(defaults, -2)
+        rows = table_ops.find_pooled(
+            handle, alone, owners, defaults, token, (), None, combiner="sum", **options
+        )
+        # The op gets these rows as those of absent keys. Its gradient finds them there: inputs are
+        # kept in loops, conditions and SavedModels, and an attribute of Python is not.
+        defaults = tf.cast(rows, value_dtype)
+    return table_ops.find_pooled(
+        handle, keys, owners, defaults, token, bags, weights, combiner=combiner, **options
+    )
 
 
 @tf.RegisterGradient("TfEmbedFindPooled")
 def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     """For the token, sums by key; for the weights, a tensor; for all else, none."""
-    handle, keys, owners, defaults = op.inputs[:4]
+    handle, keys, _, defaults = op.inputs[:4]
     token = op.inputs[4] if op.get_attr("num_tokens") else None
     pooling = _pooling_of(op, first_list=4 if token is None else 5)
     gradients: list[Any] = [None] * len(op.inputs)
     gradient = tf.convert_to_tensor(gradient)
     dim = op.get_attr("dim")
-    if token is not None and not _is_skipped(op, 4):
+    if token is not None and not is_skipped(op, 4):
         distinct, _, sums = table_ops.sum_by_key(
             keys,
             gradient,
@@ -40,34 +91,10 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         )
         gradients[4] = gradient_of_token(token, distinct, sums, dim)
     last = len(op.inputs) - 1
-    if pooling.weights is not None and not _is_skipped(op, last):
-        # With the token, so that the gradient of this gradient reaches the table.
-        places = None
-        if pooling.padding is not None:  # no use of the row that padding may have
-            places = tf.where(tf.logical_not(pooling.is_padding(tf.reshape(keys, [-1]))))[:, 0]
-        some, owners, defaults = _at(places, keys, owners, defaults, dim)
-        # As in the lookup: an expired row is absent if the lookup was of training.
-        training = op.get_attr("training")
-        rows, _ = table_ops.find(handle, some, owners, defaults, token, dim=dim, training=training)
-        rows = tf.cast(tf.reshape(rows, [-1, dim]), gradient.dtype)
-        if places is not None:
-            shape = [tf.size(keys, tf.int64), dim]
-            rows = tf.scatter_nd(places[:, tf.newaxis], rows, shape)
+    if pooling.weights is not None and not is_skipped(op, last):
+        rows = tf.cast(tf.reshape(defaults, [-1, dim]), gradient.dtype)  # see `find_pooled`
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
     return gradients
-
-
-def _at(
-    places: tf.Tensor | None, keys: tf.Tensor, owners: tf.Tensor, defaults: tf.Tensor, dim: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The arguments of `table_ops.find` for the keys at some places; None: for all keys."""
-    if places is None:
-        return keys, owners, defaults
-    if owners.shape[0] != 0:  # one for each key
-        owners = tf.gather(owners, places)
-    if (defaults.shape.rank or 2) > 1:  # a row for each key
-        defaults = tf.gather(tf.reshape(defaults, [-1, dim]), places)
-    return tf.gather(tf.reshape(keys, [-1]), places), owners, defaults
 
 
 @tf.RegisterGradient("TfEmbedSumByKey")
@@ -86,7 +113,7 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
     of_rows = tf.reshape(of_rows, [-1, tf.shape(of_sums)[1]])
     results[1] = tf.cast(pooling.pool(keys, of_rows, pooling.weights), summed.dtype)
     last = len(op.inputs) - 1 - op.get_attr("num_tables")
-    if pooling.weights is not None and not _is_skipped(op, last):
+    if pooling.weights is not None and not is_skipped(op, last):
         wide = tf.cast(summed, of_rows.dtype)
         results[last] = pooling.gradient_of_weights(keys, of_rows, wide)
     return results
@@ -234,11 +261,3 @@ class Pooling:
         indices, shape = self.bags
         strides = tf.math.cumprod(shape[:-1], exclusive=True, reverse=True)
         return shape[:-1], tf.reduce_sum(indices[:, :-1] * strides, axis=-1)
-
-
-def _is_skipped(op: tf.Operation, index: int) -> bool:
-    """Whether a tape has said that it does not want the gradient of an input.
-
-    TensorFlow's own gradient functions read the same attribute. Without it, all may be wanted.
-    """
-    return index in (getattr(op, "skip_input_indices", None) or ())

@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
-from tf_embed.ops import policy_ops, slot_ops, substitutes, table_ops
+from tf_embed.ops import policy_ops, pooled_gradient, slot_ops, substitutes, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import python_rows, sharding, shared_rows, step_tokens
@@ -210,7 +210,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         owners = self._owners(keys)
         if defaults is None:
             defaults = self._initial_rows(keys, owners, padding)
-        return table_ops.find_pooled(
+        return pooled_gradient.find_pooled(
             self.resource_handle,
             keys,
             owners,

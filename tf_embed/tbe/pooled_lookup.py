@@ -61,18 +61,26 @@ class PooledLookup:
         Returns:
             float32 [size].
         """
-        values = self._find_stored(batch, pieces, size, training)
         trainer = self._trainer
         if not training or trainer is None or not trainer.decays_between_steps:
-            return values
-        # Stored rows lack the decay of the steps that left them out. The correction of the values
-        # gets no gradient, because the next step applies the decay to the rows.
+            return self._find_stored(batch, pieces, size, training, self._tokens())
+        # Stored rows lack the decay of the steps that left them out. Weights have the gradient of
+        # the decayed rows, which are returned. Rows have that of a lookup without the decay,
+        # because the next step applies it to them.
         decayed = times_factors(batch, self._feature_tables, trainer.missed_decay)
-        now = self._find_stored(decayed, pieces, size, training)
-        return values + tf.stop_gradient(now - values)
+        has_weights = batch.weights is not None
+        now = self._find_stored(decayed, pieces, size, training, [], not has_weights)
+        values = self._find_stored(batch, pieces, size, training, self._tokens(), True)
+        return now + (values - tf.stop_gradient(values))
 
     def _find_stored(
-        self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
+        self,
+        batch: Batch,
+        pieces: tf.Tensor,
+        size: tf.Tensor,
+        training: bool,
+        tokens: Sequence[tf.Tensor],
+        fixed_weights: bool = False,
     ) -> tf.Tensor:
         return find_pooled_tables(
             [table.table for table in self._tables],
@@ -81,13 +89,14 @@ class PooledLookup:
             pieces,
             size,
             batch.weights,
-            self._tokens(),
+            tokens,
             dims=self._dims,
             combiner=self._combiner,
             packs=self._anchor is not None,
             max_gradient=self._max_gradient,
             training=training,
             rows=self._rows,
+            fixed_weights=fixed_weights,
         )
 
     def _tokens(self) -> list[tf.Tensor]:

@@ -47,7 +47,8 @@ def embedding_lookup_sparse(
         sp_ids: A tf.SparseTensor or tf.RaggedTensor of at least two axes, [d0, ...]; integers or
             strings.
         sp_weights: None, or the weight of each id, with the indices of `sp_ids`. They are cast to
-            float64 if rows are, otherwise to float32.
+            float64 if rows are, otherwise to float32. Their gradient is that of the rows that were
+            looked up, even if rows change before the backward pass.
         partition_strategy: Accepted for the sake of old code.
         name: Name of the operation, and nothing more.
         combiner: "sum", of the rows times their weights; "mean", which divides it by the sum of

@@ -256,31 +256,34 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class StructureTest(tf.test.TestCase, parameterized.TestCase):
-    def op_types(self, layer: Any, watched: bool) -> list[str]:
+    def op_types(self, layer: Any, weighted: bool) -> list[str]:
         @tf.function
         def gradient(ids: Any, weights: Any) -> Any:
             with tf.GradientTape() as tape:
-                if watched:
-                    tape.watch(weights)
-                loss = tf.reduce_sum(layer(ids, weights))
-            return tape.gradient(loss, layer.variable.anchor.value).values
+                tape.watch(weights)
+                loss = tf.reduce_sum(layer(ids, *([weights] if weighted else [])))
+            rows, of_weights = tape.gradient(loss, [layer.variable.anchor.value, weights])
+            return rows.values, of_weights
 
         graph = gradient.get_concrete_function(tf.zeros([2, 3], tf.int64), tf.ones([2, 3])).graph
         return [op.type for op in graph.get_operations()]
 
     def test_dense_ids_need_one_op_and_one_for_the_gradient(self):
         layer = layer_of("mean", padding_id=0)
-        types = self.op_types(layer, watched=False)
+        types = self.op_types(layer, weighted=False)
         self.assertEqual(types.count("TfEmbedFindPooled"), 1)
         self.assertEqual(types.count("TfEmbedSumByKey"), 1)
         others = {"Placeholder", "Const", "Identity", "NoOp", "ReadVariableOp", "TfEmbedToken"}
         loss = {"Sum", "Fill", "Reshape", "Tile", "Shape", "Cast"}
         self.assertContainsSubset(types, {*others, *loss, "TfEmbedFindPooled", "TfEmbedSumByKey"})
 
-    def test_rows_are_looked_up_again_only_where_a_tape_wants_the_gradient_of_weights(self):
-        layer = layer_of("sum")
-        self.assertNotIn("TfEmbedFind", self.op_types(layer, watched=False))
-        self.assertIn("TfEmbedFind", self.op_types(layer, watched=True))
+    def test_the_row_of_each_id_is_looked_up_only_if_there_are_weights(self):
+        layer = layer_of("sum", padding_id=0)
+        for weighted in (False, True):
+            types = self.op_types(layer, weighted=weighted)
+            self.assertNotIn("TfEmbedFind", types)
+            # The rows of the ids come before the pooled ones, and not again for the gradient.
+            self.assertEqual(types.count("TfEmbedFindPooled"), 2 if weighted else 1)
 
     def test_an_exported_model_serves_pooled_rows_by_the_op(self):
         layer = layer_of("mean", padding_id=0)
