@@ -106,7 +106,8 @@ Looks rows up and pools those of each bag. Changes no row.
 table: Handle of the table.
 keys: Keys, any shape; the bags are defined by `bags`.
 owners: The shard of each key, int32 [num_keys]; or [0], which leaves the choice to the table.
-defaults: As in TfEmbedFind.
+defaults: As in TfEmbedFind. With weights a row for each key: its row, of which the gradient of the
+  weights is made.
 tokens: As in TfEmbedFind.
 bags: None: a bag is a line along the last axis of `keys`. One tensor: row splits [bags + 1]. Two:
   the indices [num_keys, rank] and the shape [rank] of a sparse tensor.

@@ -81,7 +81,8 @@ pieces: [p, 5]: table, first bag, number of bags, begin, stride. The pooled row 
   piece begins at value begin + i * stride. Pieces must cover each value once.
 size: Scalar; the number of pooled values.
 weights: None; or one, float [n].
-tokens: None; or one for each table, as in TfEmbedFind; with `packs`, one for all.
+tokens: None; or one for each table, as in TfEmbedFind; with `packs`, one for all. With weights, one
+  more: the rows of the indices, [sum of dims], of which the gradient of the weights is made.
 pooled: [size].
 row_dtypes: Type of the rows of each table.
 dims: Dim of the pooled rows of each table.
@@ -93,37 +94,6 @@ max_gradient: The bound to which elements of the gradient of the pooled values a
 training: As in TfEmbedFind.
 rows: Number of rows of each table, for the shape of its gradient, -1 for a table of any number; or
   empty.
-)doc");
-
-REGISTER_OP("TfEmbedWeightGradientsOfTables")
-    .Input("tables: num_tables * resource")
-    .Input("indices: int64")
-    .Input("offsets: int64")
-    .Input("pieces: int64")
-    .Input("gradient: float")
-    .Input("weights: num_weights * float")
-    .Output("of_weights: float")
-    .Attr("num_tables: int >= 1")
-    .Attr("num_weights: int >= 0 = 0")
-    .Attr("dims: list(int) >= 1")
-    .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
-    .Attr("training: bool = false")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      int num_tables;
-      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 1, &unused));
-      c->set_output(0, c->input(num_tables));
-      return absl::Status();
-    })
-    .Doc(R"doc(
-Computes the gradient of the weights of TfEmbedFindPooledTables. The other inputs are as there.
-
-gradient: The gradient of the pooled values [size].
-of_weights: [n]; for each index, the dot product of its present row and the gradient of its bag; for
-  mean, divided by the number of indices in the bag.
 )doc");
 
 // The number of outputs is not an attribute: TensorFlow would allocate for any number given, and

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FindPooledTables: a pooled lookup in many tables. WeightGradientsOfTables: the gradient of its
-// weights.
+// FindPooledTables: a pooled lookup in many tables.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -15,15 +14,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Inputs shared by the lookup and the gradient of its weights: the tables, and a find for each
-// piece.
-class TablesOp : public TableBatchOp {
+class FindPooledTablesOp : public TableBatchOp {
  public:
-  explicit TablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
+  explicit FindPooledTablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("training", &training_));
   }
 
- protected:
+ private:
+  // The tables, and a find for each piece.
   struct Finds {
     Resources tables;
     std::vector<std::vector<const Table*>> shards;
@@ -71,26 +69,6 @@ class TablesOp : public TableBatchOp {
     return absl::OkStatus();
   }
 
-  // `values` are the pooled rows or their gradient.
-  static void SetValues(float* values, Finds* all) {
-    for (size_t i = 0; i < all->finds.size(); ++i) {
-      all->finds[i].pooled = values + all->batch.pieces()[i].begin;
-    }
-  }
-
-  ExecContext ContextOf(tf::OpKernelContext* context, const Finds& all) const {
-    return ThreadPoolOf(context, all.tables.front().get(), training_);
-  }
-
- private:
-  bool training_ = false;
-};
-
-class FindPooledTablesOp : public TablesOp {
- public:
-  using TablesOp::TablesOp;
-
- private:
   absl::Status Run(tf::OpKernelContext* context) override {
     const tf::Tensor* size;
     int64_t num_values;
@@ -100,8 +78,10 @@ class FindPooledTablesOp : public TablesOp {
     TF_RETURN_IF_ERROR(ReadFinds(context, num_values, &all));
     tf::Tensor* pooled;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {num_values}, &pooled));
-    SetValues(pooled->flat<float>().data(), &all);
-    const ExecContext exec = ContextOf(context, all);
+    for (size_t i = 0; i < all.finds.size(); ++i) {
+      all.finds[i].pooled = pooled->flat<float>().data() + all.batch.pieces()[i].begin;
+    }
+    const ExecContext exec = ThreadPoolOf(context, all.tables.front().get(), training_);
     if (!all.on_gpu) return ToTensorFlow(FindPooled(exec, all.finds.data(), all.finds.size()));
     return FindOnGpu(exec, all);
   }
@@ -124,46 +104,15 @@ class FindPooledTablesOp : public TablesOp {
     if (first == nullptr) return absl::OkStatus();
     return ToTensorFlow(first->FindPooled(exec, together.data(), together.size()));
   }
-};
 
-class WeightGradientsOfTablesOp : public TablesOp {
- public:
-  using TablesOp::TablesOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    const tf::Tensor *gradient, *indices;
-    TF_RETURN_IF_ERROR(context->input("gradient", &gradient));
-    TF_RETURN_IF_ERROR(context->input("indices", &indices));
-    TF_RETURN_IF_ERROR(CheckRank(*gradient, "gradient", 1));
-    Finds all;
-    TF_RETURN_IF_ERROR(ReadFinds(context, gradient->NumElements(), &all));
-    // The cast is safe: the gradient is only read.
-    SetValues(const_cast<float*>(gradient->flat<float>().data()), &all);
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, indices->shape(), &output));
-    float* const of_weights = output->flat<float>().data();
-    // Weights of bags outside every piece keep gradient 0.
-    std::fill_n(of_weights, output->NumElements(), 0.0f);
-    std::vector<void*> of_pieces;
-    for (const Piece& piece : all.batch.pieces()) {
-      of_pieces.push_back(of_weights + piece.first_key);
-    }
-    return ToTensorFlow(FindWeightGradients(ContextOf(context, all), all.finds.data(),
-                                            all.finds.size(), of_pieces.data()));
-  }
+  bool training_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooledTables").Device(tf::DEVICE_CPU), FindPooledTablesOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedWeightGradientsOfTables").Device(tf::DEVICE_CPU),
-                        WeightGradientsOfTablesOp);
 
 const OnGpu<FindPooledTablesOp> find_pooled_tables("TfEmbedFindPooledTables",
                                                    {"tables", "offsets", "pieces", "size",
                                                     "tokens"});
-const OnGpu<WeightGradientsOfTablesOp> weight_gradients("TfEmbedWeightGradientsOfTables",
-                                                        {"tables", "indices", "offsets", "pieces",
-                                                         "gradient", "weights", "of_weights"});
 
 }  // namespace
 }  // namespace tf_embed

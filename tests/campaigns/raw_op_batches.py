@@ -172,11 +172,6 @@ class RightCalls(RowCalls):
             "training": bool(draw.randrange(2)),
         }
 
-    def right_weight_gradients_of_tables(self, draw: random.Random) -> Arguments:
-        batch, dims, size = self._batch(draw)
-        gradient = numbers_of(draw, "float32", (size,))
-        return {**batch, **self._two(draw, dims), "gradient": gradient, "training": False}
-
     def right_sum_by_key_tables(self, draw: random.Random) -> Arguments:
         batch, dims, size = self._batch(draw)
         two = self._two(draw, dims)

@@ -48,18 +48,6 @@ void AddRows(const TableLoops& loops, const T* rows, size_t count, size_t dim,
   }
 }
 
-// The products of some rows with one, each divided.
-template <typename T, typename Compute>
-void DotRows(const T* rows, size_t count, size_t dim, const Compute* with, Compute divisor,
-             Compute* products) {
-  for (size_t i = 0; i < count; ++i) {
-    const WideRow<T> row(rows + i * (dim + WideRow<T>::kTail), dim);
-    Compute sum{0};
-    for (size_t j = 0; j < dim; ++j) sum += with[j] * row[j];
-    products[i] = divisor == 0 ? Compute{0} : sum / divisor;
-  }
-}
-
 const TableOptions& OptionsOf(const PooledFind& find) { return find.keys.shards[0]->options(); }
 
 // The scratch memory of one thread that pools some bags.
@@ -68,9 +56,8 @@ class BagPooler {
   using Compute = typename WideRow<T>::Compute;
 
  public:
-  // With `of_weights` the bags are not pooled: it gets the gradient of the weights.
-  BagPooler(const PooledFind& find, const ExecContext& serial, void* of_weights)
-      : BagPooler(find, serial, static_cast<Compute*>(of_weights), OptionsOf(find).allocator) {}
+  BagPooler(const PooledFind& find, const ExecContext& serial)
+      : BagPooler(find, serial, OptionsOf(find).allocator) {}
 
   // Pools bags `begin` up to `end`.
   Status Run(size_t begin, size_t end) {
@@ -80,9 +67,7 @@ class BagPooler {
     for (size_t bag = begin; bag < end; ++bag) {
       const size_t bag_begin = bags_.begin(bag);
       const size_t bag_end = bags_.begin(bag + 1);
-      if (bag_begin == bag_end && of_weights_ == nullptr) {
-        std::fill_n(Pooled(bag), dim_, Compute{0});
-      }
+      if (bag_begin == bag_end) std::fill_n(Pooled(bag), dim_, Compute{0});
       for (size_t place = bag_begin; place < bag_end;) {
         const size_t taken = std::min(bag_end - place, block_size_ - places_in_block_);
         const size_t first = keys_in_block_;
@@ -97,15 +82,13 @@ class BagPooler {
   }
 
  private:
-  BagPooler(const PooledFind& find, const ExecContext& serial, Compute* of_weights,
-            Allocator* allocator)
+  BagPooler(const PooledFind& find, const ExecContext& serial, Allocator* allocator)
       : keys_(find.keys),
         bags_(*find.bags),
         pooling_(find.pooling),
         defaults_(find.defaults),
         weights_(static_cast<const Compute*>(find.pooling.weights)),
         pooled_(static_cast<Compute*>(find.pooled)),
-        of_weights_(of_weights),
         stride_(find.stride),
         loops_(LoopsOf(OptionsOf(find).instruction_set)),
         width_(OptionsOf(find).dim),
@@ -136,10 +119,9 @@ class BagPooler {
   // Whether each of these bags has one key, whose row is the pooled one as it was found.
   bool AreRows(size_t begin, size_t end) const {
     constexpr size_t kMaxRows = UINT32_MAX / kMaxBlock;  // from one pooled row to the next
-    if (!std::is_same_v<T, Compute> || of_weights_ != nullptr || weights_ != nullptr || gathers_ ||
-        keys_.owners != nullptr || keys_.num_shards != 1 ||
-        defaults_.kind == DefaultRows::Kind::kOneEach || stride_ % dim_ != 0 ||
-        stride_ / dim_ > kMaxRows) {
+    if (!std::is_same_v<T, Compute> || weights_ != nullptr || gathers_ || keys_.owners != nullptr ||
+        keys_.num_shards != 1 || defaults_.kind == DefaultRows::Kind::kOneEach ||
+        stride_ % dim_ != 0 || stride_ / dim_ > kMaxRows) {
       return false;
     }
     const size_t first = bags_.begin(begin);
@@ -218,12 +200,6 @@ class BagPooler {
         PrefetchRow(reinterpret_cast<const char*>(Pooled(pieces_[i + kAhead].bag)),
                     dim_ * sizeof(Compute));
       }
-      if (of_weights_ != nullptr) {
-        DotRows(rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
-                Pooled(piece.bag), DivisorOf<Compute>(bags_, pooling_, keys_.keys, piece.bag),
-                of_weights_ + block_begin_ + piece.begin);
-        continue;
-      }
       Compute* const sum = Pooled(piece.bag);
       AddRows(loops_, rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
               weights == nullptr ? nullptr : weights + piece.begin, piece.begins_bag, sum);
@@ -268,7 +244,6 @@ class BagPooler {
   const DefaultRows& defaults_;
   const Compute* const weights_;
   Compute* const pooled_;
-  Compute* const of_weights_;
   const size_t stride_;
   const TableLoops& loops_;
   const size_t width_;  // numbers of a row as it is stored
@@ -351,9 +326,9 @@ Status BringUp(const ExecContext& context, const PooledFind* finds, size_t count
   return Status();
 }
 
-// Pools the bags of all batches, or where there are `of_weights`, finds the gradients of weights.
-Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
-           void* const* of_weights) {
+}  // namespace
+
+Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count) {
   if (count == 0) return Status();
   size_t units = 0;
   size_t cost = 0;  // of the dearest
@@ -382,8 +357,7 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
   const auto run_one = [&](size_t i, size_t begin, size_t end) {
     const ExecContext dated = finds[i].Dated(serial);
     const auto run_as = [&](auto tag) {
-      BagPooler<typename decltype(tag)::Type> pooler(
-          finds[i], dated, of_weights == nullptr ? nullptr : of_weights[i]);
+      BagPooler<typename decltype(tag)::Type> pooler(finds[i], dated);
       const Bags& bags = *finds[i].bags;
       return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
     };
@@ -403,26 +377,6 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
   };
   context.parallel_for(units, cost, std::cref(run));
   return failure.Take();
-}
-
-}  // namespace
-
-Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count) {
-  return Run(context, finds, count, nullptr);
-}
-
-Status FindWeightGradients(const ExecContext& context, const PooledFind* finds, size_t count,
-                           void* const* of_weights) {
-  for (size_t i = 0; i < count; ++i) {
-    const Combiner combiner = finds[i].pooling.combiner;
-    const bool depends = combiner == Combiner::kMean || combiner == Combiner::kSqrtn;
-    if (depends || finds[i].pooling.padding != nullptr || !finds[i].bags->in_order()) {
-      return Status::InvalidArgument(
-          "The gradient of weights is for keys in the order of their bags, without padding, and a "
-          "divisor that does not depend on weights.");
-    }
-  }
-  return Run(context, finds, count, of_weights);
 }
 
 }  // namespace tf_embed

@@ -56,14 +56,6 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
 // Argument checks of pooled finds, with their messages.
 Status CheckPooledFind(const PooledFind& find);
 
-// The gradient of the weights of each batch, for a combiner whose divisor does not depend on them:
-// `of_weights[i]` [keys], of the compute type, from the gradient of the pooled rows, which `pooled`
-// of finds[i] is here.
-//
-//     of a weight = (row of its key, gradient of its bag) / divisor
-Status FindWeightGradients(const ExecContext& context, const PooledFind* finds, size_t count,
-                           void* const* of_weights);
-
 }  // namespace tf_embed
 
 #endif  // TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_

@@ -101,9 +101,6 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
             "find": lambda: RAW.tf_embed_find_pooled_tables(
                 **batch, **tables, **size_of, tokens=[], row_dtypes=[tf.float32] * 2
             ),
-            "of_weights": lambda: RAW.tf_embed_weight_gradients_of_tables(
-                **batch, **tables, **gradient
-            ),
             "sum_by_key": lambda: RAW.tf_embed_sum_by_key_tables(
                 **batch,
                 **gradient,

@@ -319,50 +319,6 @@ TEST_P(FindPooledOf, ASumIsNeverNegativeZero) {
   }
 }
 
-TEST_P(FindPooledOf, GivesTheGradientOfWeights) {
-  Random random(6);
-  constexpr size_t kDim = 5;
-  Shards shards(GetParam(), DataType::kHalf, kDim, 2);
-  shards.Fill<Half>(KeysFrom(-20, 30), &random);
-  const std::vector<int64_t> keys = RandomKeys(3000, -30, 30, &random);
-  const std::vector<Half> rows = shards.Rows<Half>(keys, nullptr, {});
-  std::vector<int64_t> splits = RandomKeys(90, 0, 3000, &random);
-  splits.insert(splits.end(), {0, 0, 3000, 3000});
-  std::sort(splits.begin(), splits.end());
-  Bags bags(HostAllocator());
-  ASSERT_TRUE(bags.OfSplits(splits.data(), splits.size(), 3000).ok());
-  std::vector<float> gradients = RandomValues<float>(bags.size() * (kDim + 1), &random);
-  for (Combiner combiner : {Combiner::kSum, Combiner::kMeanOfCount}) {
-    std::vector<float> wanted;
-    for (size_t bag = 0; bag < bags.size(); ++bag) {
-      for (size_t i = bags.begin(bag); i < bags.begin(bag + 1); ++i) {
-        float sum = 0;
-        for (size_t j = 0; j < kDim; ++j) {
-          sum += gradients[bag * (kDim + 1) + j] * Number<Half>::Load(rows[i * kDim + j]);
-        }
-        const size_t count = bags.begin(bag + 1) - bags.begin(bag);
-        wanted.push_back(combiner == Combiner::kSum ? sum : sum / static_cast<float>(count));
-      }
-    }
-    PooledFind find =
-        FindOf(shards.Keys(keys), bags, {combiner, nullptr, nullptr}, {}, gradients.data());
-    find.stride = kDim + 1;
-    std::vector<float> found(3000, -7.0f);
-    void* const of_weights = found.data();
-    ASSERT_TRUE(FindWeightGradients(Threads(3), &find, 1, &of_weights).ok());
-    ExpectSameBits(wanted, found, "of weights");
-  }
-  PooledFind find =
-      FindOf(shards.Keys(keys), bags, {Combiner::kMean, nullptr, nullptr}, {}, gradients.data());
-  void* const nowhere = nullptr;
-  const Status status = FindWeightGradients(Threads(3), &find, 1, &nowhere);
-  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
-  EXPECT_EQ(
-      "The gradient of weights is for keys in the order of their bags, without padding, and a "
-      "divisor that does not depend on weights.",
-      status.message());
-}
-
 // The weights of such rows, by the definition.
 std::vector<float> Dequantized(const std::vector<int8_t>& rows, size_t dim) {
   std::vector<float> weights;
@@ -410,24 +366,6 @@ TEST_P(FindPooledOf, PoolsQuantizedRows) {
         }
       }
     }
-    // The gradient of weights: the product of a key's row with the gradient of its bag.
-    std::vector<float> gradients = RandomValues<float>(bags.size() * dim, &random);
-    const std::vector<float> rows = Dequantized(shards.Rows<int8_t>(keys, nullptr, absent[0]), dim);
-    std::vector<float> wanted;
-    for (size_t bag = 0; bag < bags.size(); ++bag) {
-      for (size_t i = bags.begin(bag); i < bags.begin(bag + 1); ++i) {
-        float sum = 0;
-        for (size_t j = 0; j < dim; ++j) sum += gradients[bag * dim + j] * rows[i * dim + j];
-        wanted.push_back(sum);
-      }
-    }
-    PooledFind find = FindOf(shards.Keys(keys), bags, {}, absent[0], gradients.data());
-    find.stride = dim;
-    find.quantized = true;
-    std::vector<float> found(keys.size(), -7.0f);
-    void* const of_weights = found.data();
-    ASSERT_TRUE(FindWeightGradients(Threads(3), &find, 1, &of_weights).ok());
-    ExpectSameBits(wanted, found, "of weights");
   }
 }
 
