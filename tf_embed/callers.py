@@ -4,7 +4,7 @@
 All inspection of stack frames in tf_embed is here. An answer can only refuse a call that would lose
 rows or train them wrong, or omit unwanted tensors. The exceptions are `saves_a_model` and
 `model_being_loaded`, which select the tensors to save and to load, `lists_functions_to_save`, and
-`caller_object` of a Sequential. If a name is not found, nothing is refused.
+`sequential_builds`. If a name is not found, nothing is refused.
 
     question                 looks for                        because
     optimizers               `self` of a Keras optimizer's    Keras does not tell a variable which
@@ -17,7 +17,7 @@ rows or train them wrong, or omit unwanted tensors. The exceptions are `saves_a_
                              `save_model_to_hdf5`             it asks a layer for its config alone
     caller_object            `self` of SwapEMAWeights         it swaps an inner optimizer's
                                                               variables, and no rows
-                             `self` of a Sequential           it makes its Input of the dtype that
+    sequential_builds        `build` of a Sequential          it makes its Input of the dtype that
                                                               its first layer computes in
     model_being_loaded       a model in the locals            an optimizer knows no model, and is
                                                               loaded before it is built
@@ -79,6 +79,16 @@ def optimizer_builds() -> bool:
     """
     callers = itertools.islice(frames(), 1, 3)
     return [frame.f_code.co_name for frame in callers] == ["_var_key", "build"]
+
+
+def sequential_builds() -> bool:
+    """Whether the function which asks was called by the `build` of a keras.Sequential."""
+    caller = next(itertools.islice(frames(), 1, None), None)
+    return (
+        caller is not None
+        and caller.f_code.co_name == "build"
+        and isinstance(_self_of(caller), keras.Sequential)
+    )
 
 
 def lists_functions_to_save() -> bool:

@@ -308,6 +308,16 @@ class NaturalInputsTest(tf.test.TestCase, parameterized.TestCase):
         mixture[0] = tf.SparseTensor(mixture[0].indices, [1, 4, 0, 0], [2, 2])
         self.assertAllClose(self.layer(mixture), wanted, **CLOSE)
 
+    def test_ids_and_offsets_in_python_lists(self):
+        two = TableBatchedEmbeddingBags([(10, 2), (10, 3)], initializer="ones")
+        one = TableBatchedEmbeddingBags([(10, 2)], initializer="ones")
+        self.assertEqual(two(indices=[[1, 2, 3], [4, 5, 6]]).shape, (3, 5))
+        self.assertEqual(two(indices=[[[1, 2], [3, 4]], [[4, 5], [5, 6]]]).shape, (2, 5))
+        self.assertEqual(two(indices=[[[1, 2, 3]], [[4]]]).shape, (1, 5))
+        self.assertEqual(one(indices=[[1, 2, 3]]).shape, (3, 2))
+        offsets = [np.int64(0), np.int64(1), np.int64(2)]
+        self.assertEqual(one(np.array([1, 2]), offsets=offsets).shape, (2, 2))
+
     def test_ids_of_int32_and_empty_batches(self):
         ids = [tf.cast(one, tf.int32) for one in self.ragged]
         self.assertAllClose(self.layer(ids), self.wanted(), **CLOSE)
@@ -356,6 +366,16 @@ class NaturalInputsTest(tf.test.TestCase, parameterized.TestCase):
             tf.errors.InvalidArgumentError, "must have one for each of `indices`"
         ):
             call(np.array([0, 1, 1, 0]), np.ones(3, "f"))
+
+    def test_sparse_weights_in_another_order_than_the_ids_are_refused(self):
+        layer = TableBatchedEmbeddingBags([(10, 2)], optimizer="EXACT_SGD")
+        places = tf.constant([[0, 0], [1, 0]], tf.int64)
+        ids = tf.SparseTensor(places, tf.constant([1, 2], tf.int64), [2, 1])
+        weights = tf.SparseTensor(places[::-1], tf.ones([2]), [2, 1])
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "must have the indices of its ids, in their order"
+        ):
+            layer([ids], per_sample_weights=[weights])
 
     def test_weights_of_unknown_rank_have_the_shape_of_the_ids(self):
         layer = TableBatchedEmbeddingBags([(10, 2)], optimizer="EXACT_SGD")

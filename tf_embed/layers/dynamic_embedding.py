@@ -41,7 +41,9 @@ class DynamicEmbedding(TableLayer):
 
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
-    not fit the key dtype are refused.
+    not fit the key dtype are refused. If the layer is in a model within a model, the outer one
+    needs an Input of that dtype, or Keras casts ids to floats and back. In a graph, such as that of
+    `fit` and `predict`, ids that this rounds are refused. In an eager call they can't be told.
 
     A layer may be called in loops, maps and conditions (tf.while_loop, tf.map_fn, tf.cond, a
     keras.layers.RNN cell), but not in keras.remat; see `tf_embed.embedding_lookup`.

@@ -44,7 +44,7 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
             ids = _whole_numbers(ids, layer_name)
         else:
             ids = _not_rounded(ids, layer_name)
-    elif ids.dtype.is_floating and callers.lists_functions_to_save():
+    elif key_dtype == tf.string and ids.dtype.is_floating and callers.lists_functions_to_save():
         # Keras does not know that a subclassed model takes strings. A call of this function fails.
         check = tf.debugging.Assert(False, [_must_be_strings(ids.dtype, layer_name)])
         ids = with_dependencies(tf.as_string(ids), check)
@@ -99,17 +99,20 @@ def _not_rounded(ids: tf.Tensor, layer_name: str) -> tf.Tensor:
 
     A model in another one casts the floats that it is given back to the dtype of its own input.
     """
-    given, were_floats = ids, False
+    given, floats = ids, []
     while tf.is_symbolic_tensor(given) and given.op.type in _PASS_ON:
         given = given.op.inputs[0]
-        if were_floats and given.dtype.is_integer:
+        if given.dtype.is_floating:
+            floats.append(given.dtype)
+        elif floats or not given.dtype.is_integer:
             break
-        were_floats = were_floats or given.dtype.is_floating
-    if not (were_floats and given.dtype.is_integer):
+    if not (floats and given.dtype.is_integer):
         return ids
-    flat = [tf.cast(tf.reshape(one, [-1]), tf.int64) for one in (given, ids)]
+    back = given
+    for dtype in reversed(floats):
+        back = tf.cast(back, dtype)
     check = tf.debugging.Assert(
-        tf.reduce_all(tf.equal(*flat)),
+        tf.reduce_all(tf.equal(tf.cast(back, given.dtype), given)),
         [
             f"`ids` of {layer_name!r} must not be rounded. A model around the layer casts them to "
             f'floats: give it a keras.Input(shape, dtype="{given.dtype.name}"). Received:',

@@ -276,7 +276,7 @@ class TableLayer(LayerWithTables):
         `call` could not refuse those that do not fit.
         """
         # A Sequential of layers that are built already asks for that of the ids, too.
-        if self.built and not isinstance(callers.caller_object(), keras.Sequential):
+        if self.built and not callers.sequential_builds():
             return super().compute_dtype  # also of a DTypePolicyMap, which goes by the path
         if self.key_dtype == "string":
             return "string"

@@ -411,7 +411,10 @@ def _weights_of(weights: Any, feature: Any, owner: str) -> tf.Tensor:
         same = validation.assert_same(ours, theirs, differs)
         return validation.with_dependencies(_floats(weights.flat_values, owner), *same)
     if isinstance(weights, tf.SparseTensor):
-        same = validation.assert_same(weights.indices, feature.indices, differs)
+        message = (
+            f"`per_sample_weights` of {owner!r} must have the indices of its ids, in their order."
+        )
+        same = validation.assert_same(weights.indices, feature.indices, message)
         values = _floats(tf.sparse.reorder(weights).values, owner)
         return validation.with_dependencies(values, *same)
     ids, weights = tf.convert_to_tensor(feature), _floats(weights, owner)

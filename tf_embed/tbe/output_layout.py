@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.tbe.inputs import Features, shapes_of
+from tf_embed.tbe.inputs import Features
 
 
 class OutputLayout:
@@ -59,20 +59,19 @@ class OutputLayout:
         return _pieces_side_by_side(num_bags, self._feature_tables, self._dims)
 
     def output(
-        self, values: tf.Tensor, indices: Any, offsets: Any, counts: tf.Tensor | None
+        self, values: tf.Tensor, counts: tf.Tensor | None, num_offsets: int | None
     ) -> tf.Tensor:
         """The output of which `values` are the numbers.
 
         Args:
             values: float32 [size].
-            indices: The indices of the call, for their shapes.
-            offsets: The offsets of the call, for their shape.
             counts: As in `pieces`.
+            num_offsets: The number of the batch's offsets, if the graph knows it.
         """
         if counts is None:
             values = tf.reshape(values, [-1, self._width])
-            if self._is_pooled:  # the number of bags, which a graph may know
-                values.set_shape(self.shape(shapes_of(indices), shapes_of(offsets), by_rank=False))
+            if self._is_pooled and num_offsets is not None:
+                values.set_shape([(num_offsets - 1) // len(self._feature_tables), self._width])
         return tf.cast(values, self._dtype)
 
     def shape(

@@ -598,6 +598,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                 )
             counts = features.counts_by_rank(batch_size_per_feature_per_rank)
         batch = features.batch(indices, offsets, per_sample_weights, counts)
+        num_offsets = batch.offsets.shape[0]
         if self.pooling_mode == PoolingMode.NONE:
             if batch.weights is not None:
                 raise ValueError(
@@ -611,7 +612,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)
         pieces, size = self._layout.pieces(batch.num_bags, counts)
         values = self._lookup.find(batch, pieces, size, validation.is_training(training))
-        return self._layout.output(values, indices, offsets, counts)
+        return self._layout.output(values, counts, num_offsets)
 
     # Shapes.
 

@@ -270,6 +270,14 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
     def test_ids_that_a_graph_makes_of_floats_may_be_any(self):
         layer = DynamicEmbedding(1)
         layer.build()
+        flags = tf.function(
+            lambda x: layer(tf.cast(tf.cast(tf.cast(x, "float32"), "bool"), "int64"))
+        )
+        self.assertAllEqual(flags(tf.constant([5, 0])), layer(tf.constant([1, 0])))
+        low = tf.function(
+            lambda x: layer(tf.cast(tf.cast(tf.cast(x, "float32"), "uint8"), "int64"))
+        )
+        self.assertAllEqual(low(tf.constant([255, 7])), layer(tf.constant([255, 7])))
         function = tf.function(lambda x: layer(tf.cast(x * 2.0**30, tf.int64)))
         self.assertAllEqual(function(tf.constant([1.5])), layer(tf.constant([3 * 2**29])))
 
