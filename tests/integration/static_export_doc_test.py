@@ -24,19 +24,21 @@ IDS = np.array([[5, 8, 0], [10**12, 0, 0]])
 class StaticExportDocTest(tf.test.TestCase):
     def test_each_piece_of_code_runs(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        export, serve, smaller = (
+        export, serve, in_place, smaller = (
             piece.replace(FOLDER, folder)
             for piece in re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)
         )
         rng = np.random.default_rng(1)
-        names: dict[str, Any] = {"keras": keras, "tf_embed": tf_embed}
+        names: dict[str, Any] = {"keras": keras, "tf": tf, "tf_embed": tf_embed}
         names["items"], names["clicked"] = rng.integers(0, 9, [64, 3]), rng.integers(0, 2, [64, 1])
-        for piece in (export, smaller):
+        for piece in (export, in_place, smaller):
             exec(piece, names)
         answers = tf.function(names["model"])(tf.constant(IDS)).numpy()
         with StockProcess() as stock:
             self.assertEqual(stock.run(serve), str(tf.constant(answers)) + "\n")
-            (byte,) = stock.call(f"{folder}/2", [IDS])
+            (same,) = stock.call(f"{folder}/2", [IDS])
+            (byte,) = stock.call(f"{folder}/3", [IDS])
+        self.assertAllEqual(same, answers)
         self.assertAllClose(byte, answers, atol=0.01)
 
     def test_the_bounds_are_those_of_the_code(self):
