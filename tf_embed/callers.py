@@ -65,10 +65,14 @@ def calls_function(name: str) -> bool:
     return any(frame.f_code.co_name == name for frame in frames())
 
 
+def _caller() -> types.FrameType | None:
+    # The first frame is the function that asks.
+    return next(itertools.islice(frames(), 1, None), None)
+
+
 def caller_object() -> Any:
     """`self` of the method that called the function which asks, or None."""
-    # The first frame is the function that asks.
-    caller = next(itertools.islice(frames(), 1, None), None)
+    caller = _caller()
     return None if caller is None else _self_of(caller)
 
 
@@ -83,7 +87,7 @@ def optimizer_builds() -> bool:
 
 def sequential_builds() -> bool:
     """Whether the function which asks was called by the `build` of a keras.Sequential."""
-    caller = next(itertools.islice(frames(), 1, None), None)
+    caller = _caller()
     return (
         caller is not None
         and caller.f_code.co_name == "build"

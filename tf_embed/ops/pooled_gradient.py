@@ -28,30 +28,14 @@ def find_pooled(
     bags: table_ops.Bags,
     weights: tf.Tensor | None,
     *,
-    value_dtype: tf.DType,
-    dim: int,
     combiner: str,
-    padding: table_ops.Padding | None,
-    training: bool = False,
+    **options: Any,
 ) -> tf.Tensor:
-    """`table_ops.find_pooled`, differentiable with respect to the token and the weights.
+    """`table_ops.find_pooled`, whose weights have the gradient of the rows that it finds.
 
     With weights it also looks up the row of each key, because the table may change before the
-    backward pass.
-
-    Args:
-        handle, keys, owners, defaults, token, bags, weights, value_dtype, dim, combiner, padding,
-            training: As there.
-
-    Returns:
-        As there.
+    backward pass. Arguments and result are as there.
     """
-    options: dict[str, Any] = {
-        "value_dtype": value_dtype,
-        "dim": dim,
-        "padding": padding,
-        "training": training,
-    }
     if weights is not None:
         # A bag of each key, so that padding is not looked up. With the token, so that the gradient
         # of the weights has a gradient too.
@@ -63,7 +47,7 @@ def find_pooled(
         )
         # The op gets these rows as those of absent keys. Its gradient finds them there: inputs are
         # kept in loops, conditions and SavedModels, and an attribute of Python is not.
-        defaults = tf.cast(rows, value_dtype)
+        defaults = tf.cast(rows, options["value_dtype"])
     return table_ops.find_pooled(
         handle, keys, owners, defaults, token, bags, weights, combiner=combiner, **options
     )
