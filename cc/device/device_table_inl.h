@@ -176,7 +176,8 @@ class DeviceTableImpl final : public DeviceTable,
       // A caller that holds the table has the lock already, and a shared lock is not taken twice: a
       // waiting writer in between would stop both. A cache's own lock is never part of what a
       // caller holds.
-      const bool held = context.held == Held::kContent || context.held == Held::kWriting;
+      const bool held = context.held == Held::kContent || context.held == Held::kUsing ||
+                        context.held == Held::kWriting;
       if (!held || table->options_.is_cache) lock_ = Shared(table->inside());
       table_->order_.BeginRead(context_);
     }

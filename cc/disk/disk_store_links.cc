@@ -95,11 +95,12 @@ Status DiskStore::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, Lin
   if (status.ok()) status = rows->statistics.Resize((end - first) * words);
   for (size_t row = first; status.ok() && row < end; ++row) {
     if (!IsWanted(*segment, row, wanted)) continue;
-    if (wanted.snapshot != 0) RowChange::Take(ChangeOf(*segment, row), wanted);
     for (size_t i = 0; i < words; ++i) {
       rows->statistics[rows->size * words + i] =
           segment->statistics[row * words + i].load(std::memory_order_relaxed);
     }
+    // A lookup that notes a use came first, and hands the row over.
+    if (wanted.snapshot != 0 && !RowChange::Take(ChangeOf(*segment, row), wanted)) continue;
     rows->places[rows->size++] = static_cast<uint32_t>(row - first);
   }
   rows->block = static_cast<uint32_t>(block);

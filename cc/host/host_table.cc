@@ -142,7 +142,8 @@ void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, 
 Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
                        const DefaultRows& defaults, void* weights, bool* exists,
                        const SlotsOut& slots) const {
-  const ReadLocks reading(locks_, context);
+  const bool uses = context.training && notes_uses_;
+  const ReadLocks reading(locks_, context, uses);
   const RowLayout& layout = content_->rows.layout();
   Buffer<char> initial_slots(options_.allocator);
   Buffer<char> narrow_slots(options_.allocator);
@@ -181,13 +182,11 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   request.marks = layout.has_marks && context.training;
   request.tick = tick();
   request.use = nullptr;
-  if (context.training && notes_uses_) {
-    request.use = [](const FindRequest& request, uint32_t row_id) {
+  if (uses) {
+    request.use = [](const FindRequest& request, int64_t key, uint32_t row_id) {
       const Caller& caller = *static_cast<const Caller*>(request.caller);
-      RowStatistics row = caller.table->StatisticsOf(*caller.table->content_, row_id);
-      if (caller.table->options_.policy.Expired(row, *caller.now)) return false;
-      row.Use(*caller.now);
-      return true;
+      const HostTable& table = *caller.table;
+      return table.UseUnlessExpired(*table.content_, key, row_id, *caller.now);
     };
   }
   const auto find = [&](size_t begin, size_t end) {

@@ -247,8 +247,16 @@ class HostTable final : public Table,
     if (changes_ != nullptr) NoteTrackedChange(content, key, row_id);
   }
   void NoteTrackedChange(const Content& content, int64_t key, uint32_t row_id) const;
-  // Hands a row to the snapshot in progress. REQUIRES: the same.
+  // Whether the snapshot in progress wants a row and has not received it.
+  bool IsWanted(const Content& content, uint32_t row_id) const {
+    return changes_ != nullptr &&
+           RowChange::IsWanted(ChangeOf(content, row_id)->load(std::memory_order_acquire),
+                               changes_->wanted());
+  }
+  // Hands over a wanted row. REQUIRES: the lock of its bucket's word.
   void Give(const Content& content, int64_t key, uint32_t row_id) const;
+  // The same for a caller without that lock, before it notes a use. Skips absent keys.
+  void GiveBeforeUse(const Content& content, int64_t key) const;
   // Called for a new row before it is visible.
   void NoteCame(const Content& content, uint32_t row_id) const;
   // Called before a row leaves. REQUIRES: the mutex of its stripe.
@@ -318,9 +326,18 @@ class HostTable final : public Table,
   RowStatistics StatisticsOf(const Content& content, uint32_t row_id) const {
     return RowStatistics(options_.policy.statistics, content.rows.Statistics(row_id));
   }
-  // Notes a use of a row, if the table keeps statistics.
+  // Notes the use of a changed row, if the table keeps statistics.
   void Use(const Content& content, uint32_t row_id, const Moment& now) const {
     if (notes_uses_) StatisticsOf(content, row_id).Use(now);
+  }
+  // Notes the use of a row whose bucket is not locked, unless the row has expired: then false.
+  bool UseUnlessExpired(const Content& content, int64_t key, uint32_t row_id,
+                        const Moment& now) const {
+    RowStatistics row = StatisticsOf(content, row_id);
+    if (options_.policy.Expired(row, now)) return false;
+    if (IsWanted(content, row_id)) GiveBeforeUse(content, key);
+    row.Use(now);
+    return true;
   }
   // Sets a row's score, if the write has scores.
   void SetScore(const Write& write, const KeyGroup& group, uint32_t row_id) const {
@@ -362,7 +379,7 @@ class HostTable final : public Table,
     }
   }
 
-  // Calls visit(position, entry) for some keys of a batch.
+  // Calls visit(i, entry) for some keys of a batch.
   template <typename Visit>
   void ForEachProbe(const KeyBatch& batch, size_t begin, size_t end, const Visit& visit) const;
 

@@ -42,7 +42,7 @@ void HostTable::ForEachProbe(const KeyBatch& batch, size_t begin, size_t end,
       entries[i] = content.index.Find(batch.keys[begin + i], HashKey(batch.keys[begin + i]));
       if (entries[i].found()) __builtin_prefetch(content.rows.Mark(entries[i].row_id), 1);
     }
-    for (size_t i = 0; i < count; ++i) visit(batch.Position(begin + i), entries[i]);
+    for (size_t i = 0; i < count; ++i) visit(begin + i, entries[i]);
   }
 }
 
@@ -50,8 +50,8 @@ Status HostTable::Touch(const ExecContext& context, const KeyBatch& batch, bool*
   const ReadLocks reading(locks_, context);
   const uint8_t now = tick();
   const auto touch = [&](size_t begin, size_t end) {
-    ForEachProbe(batch, begin, end, [&](size_t position, const StripedIndex::Entry& entry) {
-      exists[position] = entry.found();
+    ForEachProbe(batch, begin, end, [&](size_t i, const StripedIndex::Entry& entry) {
+      exists[batch.Position(i)] = entry.found();
       if (entry.found()) RowMark::Use(content_->rows.Mark(entry.row_id), now);
     });
   };
@@ -75,7 +75,8 @@ Status HostTable::FindMarks(const ExecContext& context, const KeyBatch& batch, u
                             bool* exists) const {
   const ReadLocks reading(locks_, context);
   const auto find = [&](size_t begin, size_t end) {
-    ForEachProbe(batch, begin, end, [&](size_t position, const StripedIndex::Entry& entry) {
+    ForEachProbe(batch, begin, end, [&](size_t i, const StripedIndex::Entry& entry) {
+      const size_t position = batch.Position(i);
       exists[position] = entry.found();
       marks[position] =
           entry.found() ? content_->rows.Mark(entry.row_id)->load(std::memory_order_relaxed) : 0;
@@ -182,18 +183,15 @@ void HostTable::Drop(const ExecContext& context, const int64_t* keys, size_t cou
 }
 
 Status HostTable::NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) {
-  const ReadLocks reading(locks_, context);
-  const RowPolicy& policy = options_.policy;
+  const ReadLocks reading(locks_, context, /*notes_uses=*/true);
   const auto note = [&](size_t begin, size_t end) {
-    ForEachProbe(batch, begin, end, [&](size_t position, const StripedIndex::Entry& entry) {
-      found[position] = entry.found() ? Found::kPresent : Found::kAbsent;
-      if (!entry.found() || policy.statistics.size() == 0) return;
+    ForEachProbe(batch, begin, end, [&](size_t i, const StripedIndex::Entry& entry) {
+      Found& what = found[batch.Position(i)];
+      what = entry.found() ? Found::kPresent : Found::kAbsent;
+      if (!entry.found() || options_.policy.statistics.size() == 0) return;
       // No concurrent inserts or erasures, so the row id is still the key's.
-      RowStatistics row = StatisticsOf(*content_, entry.row_id);
-      if (policy.Expired(row, context.now)) {
-        found[position] = Found::kExpired;
-      } else {
-        row.Use(context.now);
+      if (!UseUnlessExpired(*content_, batch.keys[i], entry.row_id, context.now)) {
+        what = Found::kExpired;
       }
     });
   };

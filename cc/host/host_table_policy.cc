@@ -44,11 +44,8 @@ Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, cons
             if (wants(group)) decision = Decision::kAbsent;
           } else if (policy.statistics.size() > 0) {
             // No concurrent writes, so the row id is still the key's.
-            RowStatistics row = StatisticsOf(*content_, probe.entry.row_id);
-            if (policy.Expired(row, context.now)) {
+            if (!UseUnlessExpired(*content_, group.key, probe.entry.row_id, context.now)) {
               decision = wants(group) ? Decision::kExpired : Decision::kExpiredUnwanted;
-            } else {
-              row.Use(context.now);
             }
           }
           return Status();
@@ -262,7 +259,11 @@ Status HostTable::AssignStatistics(const ExecContext& context, const KeyBatch& b
     } while (entry.found() && !entry.bucket->TryLock(entry.word));
     if (!entry.found()) continue;
     // A score is the user's, like the row. The others are about uses, which are no changes.
-    if (set.Has(Statistic::kScore)) NoteChange(*content_, batch.keys[i], entry.row_id);
+    if (set.Has(Statistic::kScore)) {
+      NoteChange(*content_, batch.keys[i], entry.row_id);
+    } else if (IsWanted(*content_, entry.row_id)) {
+      Give(*content_, batch.keys[i], entry.row_id);
+    }
     RowStatistics row = StatisticsOf(*content_, entry.row_id);
     const uint64_t* const words = statistics + batch.Position(i) * set.size();
     for (const Statistic statistic : kAllStatistics) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostTable's part in snapshots. It reports changed and evicted rows to its ChangeLog, and exports
-// the unchanged ones. Verbs on rows: host_table.cc.
+// HostTable's part in snapshots. It reports changed, used and evicted rows to its ChangeLog, and
+// exports the others. Verbs on rows: host_table.cc.
 #include <cstring>
 #include <mutex>
 
+#include "cc/core/base/hash.h"
 #include "cc/core/rows/row_copy.h"
 #include "cc/host/host_table.h"
 #include "cc/host/host_table_inl.h"
@@ -14,7 +15,20 @@ void HostTable::NoteTrackedChange(const Content& content, int64_t key, uint32_t 
   RowChange::Word* const word = ChangeOf(content, row_id);
   const uint32_t period = changes_->period();
   if (RowChange::PeriodOf(word->load(std::memory_order_relaxed)) == period) return;
-  if (RowChange::Note(word, period, changes_->wanted())) Give(content, key, row_id);
+  if (IsWanted(content, row_id)) Give(content, key, row_id);
+  RowChange::Note(word, period);
+}
+
+void HostTable::GiveBeforeUse(const Content& content, int64_t key) const {
+  const uint64_t hash = HashKey(key);
+  StripedIndex::Entry entry;
+  do {
+    entry = content.index.Find(key, hash);
+    if (!entry.found()) return;
+  } while (!entry.bucket->TryLock(entry.word));
+  // Another thread may have handed it over meanwhile.
+  if (IsWanted(content, entry.row_id)) Give(content, key, entry.row_id);
+  entry.bucket->Unlock(entry.word);
 }
 
 void HostTable::NoteCame(const Content& content, uint32_t row_id) const {
@@ -35,6 +49,8 @@ void HostTable::Give(const Content& content, int64_t key, uint32_t row_id) const
       std::memcpy(to, slots, layout.slot_bytes);
     }
     CopyStatistics(content, row_id, rows->statistics.data() + place * layout.statistics_per_row);
+    // After the copy: from here on, other threads may note uses.
+    return RowChange::Take(ChangeOf(content, row_id), changes_->wanted());
   };
   changes_->Give(key, layout.weight_bytes, layout.wide_slot_bytes, layout.statistics_per_row,
                  options_.allocator, copy);
@@ -64,7 +80,7 @@ Status HostTable::ExportSnapshot(const ExecContext& context, size_t max_rows, Ex
                          const uint64_t present = word->load(std::memory_order_relaxed);
                          if (!RowChange::IsWanted(present, wanted)) return;
                          copier->Append(bucket, key, row_id, rows);
-                         // A writer came first and hands the row over itself; this copy may be too
+                         // A verb came first and hands the row over itself; this copy may be too
                          // new.
                          if (!RowChange::Take(word, wanted)) --rows->size;
                        });

@@ -34,8 +34,9 @@ class FindOp : public TableOp {
     const ExecContext exec = ThreadPoolOf(context, table, training_);
     bool* const flags = exists->flat<bool>().data();
     const auto find = [&](const DefaultRows& defaults, void* rows) {
+      // A use of rows writes their statistics.
       std::optional<WholeWrite> whole;
-      if (insert) whole.emplace(*table);
+      if (insert || (training_ && table->statistics().OfUse().size() > 0)) whole.emplace(*table);
       return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
         return insert ? shard->FindOrInsert(exec, batch, defaults, rows, flags)
                       : shard->Find(exec, batch, defaults, rows, flags, {});

@@ -288,7 +288,7 @@ class TieredTable final : public Table,
   Status Plan(const ExecContext& inner, const Write& write, const KeyBatch& batch,
               const std::function<Status(const ExecContext& inner, const KeyBatch& taken)>& run);
   // TableCache::NoteUses for a cold row. REQUIRES: the same.
-  TableCache::Found NoteColdUse(const ExecContext& inner, int64_t key);
+  Status NoteColdUse(const ExecContext& inner, int64_t key, TableCache::Found* found);
   // Calls `run(part)` for parts of a batch, until one fails. A part has at most `limit` distinct
   // keys. All positions of a key are in one part, in order.
   Status ForEachPart(const KeyBatch& batch, size_t limit,
@@ -318,13 +318,18 @@ class TieredTable final : public Table,
   // Snapshot hooks (tiered_table_snapshot.cc). No-ops in a table without a ChangeLog. REQUIRES:
   // promotion_ held, or exclusive access.
 
-  // Claims the cold rows among `rows` that the snapshot wants, and lists their positions in
-  // `wanted`. GiveWanted hands them over.
+  // Claims the rows that the snapshot wants among `rows`, which are about to be in the cache, and
+  // lists their positions in `wanted`. GiveWanted hands them over.
   Status TakeWanted(WholeRows* rows, Keys* wanted) const;
   void GiveWanted(const WholeRows& rows, const Keys& wanted) const;
+  // Hands over the cold rows that the snapshot wants among `rows`, which are copies of them.
+  void GiveCold(const WholeRows& rows) const;
   void GiveRow(const WholeRows& rows, size_t place) const;
-  // Called before cold rows among some keys leave.
+  // Called before cold rows among some keys leave, or get statistics.
   Status NoteColdLeave(const ExecContext& inner, const KeyBatch& batch) const;
+  Status NoteColdAssign(const ExecContext& inner, const KeyBatch& batch, StatisticSet set) const;
+  // The distinct keys of cold rows in a batch.
+  Status ColdKeys(const ExecContext& inner, const KeyBatch& batch, Keys* cold) const;
   // Called before cold rows change. Sets their change words.
   void NoteColdChange(WholeRows* rows) const;
 

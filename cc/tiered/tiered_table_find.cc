@@ -37,6 +37,7 @@ Status TieredTable::ReadThrough(const ExecContext& inner, const Keys& absent, vo
     }
     return options_.policy.Expired(RowStatistics(set, words), inner.now);
   };
+  if (uses) GiveCold(rows);
   size_t count = 0;
   for (size_t i = 0; i < absent.size; ++i) {
     const std::pair<int64_t, size_t>* const row = std::lower_bound(
@@ -89,7 +90,8 @@ Status TieredTable::Look(const ExecContext& context, bool promotes, const KeyBat
   // A row that was promoted and erased below since then is in the cache.
   const uint64_t moves = moves_.load(std::memory_order_acquire);
   {
-    const ReadLocks reading(locks_, context);
+    const bool uses = context.training && options_.policy.statistics.OfUse().size() > 0;
+    const ReadLocks reading(locks_, context, uses);
     const ExecContext inner = context.Holding(Held::kContent);
     TF_EMBED_RETURN_IF_ERROR(cache_->Find(inner, batch, defaults, weights, exists, slots));
     TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists, &absent));

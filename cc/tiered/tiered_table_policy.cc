@@ -109,7 +109,7 @@ Status TieredTable::Plan(
   const auto for_each_group = [&](const auto& visit) {
     return groups.ForEachRange(inner, kSurveyCost, [&](KeyGroups::Range* range) {
       while (range->Next()) {
-        for (size_t i = 0; i < range->size(); ++i) visit((*range)[i]);
+        for (size_t i = 0; i < range->size(); ++i) TF_EMBED_RETURN_IF_ERROR(visit((*range)[i]));
       }
       return Status();
     });
@@ -124,14 +124,17 @@ Status TieredTable::Plan(
         plan->scores[position] = RowStatistics::ScoreBits(score);
       }
       TableCache::Found what = found[position];
-      if (what == TableCache::Found::kAbsent) what = NoteColdUse(inner, group.key);
-      if (what == TableCache::Found::kPresent) return;
+      if (what == TableCache::Found::kAbsent) {
+        TF_EMBED_RETURN_IF_ERROR(NoteColdUse(inner, group.key, &what));
+      }
+      if (what == TableCache::Found::kPresent) return Status();
       const bool wants = !write.wants || write.wants(group);
       if (what == TableCache::Found::kExpired) {
         decisions[position] = wants ? Decision::kExpired : Decision::kExpiredUnwanted;
       } else if (wants) {
         decisions[position] = Decision::kAbsent;
       }
+      return Status();
     });
   };
   const auto write_by = [&](const Decision* decisions) {
@@ -139,8 +142,9 @@ Status TieredTable::Plan(
     unplanned.restoring = true;
     std::fill_n(stays_away.data(), places, false);
     TF_EMBED_RETURN_IF_ERROR(for_each_group([&](const KeyGroup& group) {
-      if (decisions[group.positions[0]] != Decision::kSkip) return;
+      if (decisions[group.positions[0]] != Decision::kSkip) return Status();
       for (size_t k = 0; k < group.count; ++k) stays_away[group.positions[k]] = true;
+      return Status();
     }));
     if (std::memchr(stays_away.data(), 1, places) == nullptr) return run(unplanned, batch);
     Keys taken(options_.allocator);
@@ -150,16 +154,25 @@ Status TieredTable::Plan(
   return planner_.Run(inner, batch, write.admits, std::cref(survey), std::cref(write_by));
 }
 
-TableCache::Found TieredTable::NoteColdUse(const ExecContext& inner, int64_t key) {
+Status TieredTable::NoteColdUse(const ExecContext& inner, int64_t key, TableCache::Found* found) {
   const StatisticSet set = options_.policy.statistics;
   uint64_t cold[StatisticSet::kMax];
-  if (!store_->FindStatistics(key, cold)) return TableCache::Found::kAbsent;
+  *found = TableCache::Found::kAbsent;
+  if (!store_->FindStatistics(key, cold)) return Status();
   RowStatistics::Word words[StatisticSet::kMax];
   for (size_t i = 0; i < set.size(); ++i) words[i].store(cold[i], std::memory_order_relaxed);
   const RowStatistics row(set, words);
-  if (options_.policy.Expired(row, inner.now)) return TableCache::Found::kExpired;
+  *found = TableCache::Found::kExpired;
+  if (options_.policy.Expired(row, inner.now)) return Status();
+  if (changes_ != nullptr && RowChange::IsWanted(cold[set.size() - 1], changes_->wanted())) {
+    WholeRows rows(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(
+        store_->Get(inner.InSerial(), &key, 1, BackingStore::After::kCold, &rows));
+    GiveCold(rows);
+  }
   store_->NoteUse(key, inner.now);
-  return TableCache::Found::kPresent;
+  *found = TableCache::Found::kPresent;
+  return Status();
 }
 
 Status TieredTable::CopyRow(const ExecContext& context, const void* row, size_t bytes,
@@ -346,6 +359,7 @@ Status TieredTable::AssignStatistics(const ExecContext& context, const KeyBatch&
   const PauseLocks pausing(locks_, context);
   const std::shared_lock<FairSharedMutex> lock(locks_.content);
   const ExecContext inner = context.Holding(Held::kWriting);
+  TF_EMBED_RETURN_IF_ERROR(NoteColdAssign(inner, batch, set));
   TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->AssignStatistics(inner, batch, set, statistics));
   for (size_t i = 0; i < batch.size; ++i) {
     store_->AssignStatistics(batch.keys[i], set, statistics + batch.Position(i) * set.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TieredTable's part in snapshots. The cache reports its own changes and evictions. That leaves
-// cold rows which are promoted or evicted before the snapshot has passed them. The snapshot scans
+// TieredTable's part in snapshots. The cache reports its own changes, uses and evictions. That
+// leaves cold rows which are promoted, used or evicted before the snapshot passes them. It scans
 // the cache first, then the store, so it meets a row demoted meanwhile in one of them. Before both,
 // it links files of the store, which takes their cold rows without reading them.
 //
@@ -43,6 +43,18 @@ void TieredTable::GiveWanted(const WholeRows& rows, const Keys& wanted) const {
   for (size_t i = 0; i < wanted.size; ++i) GiveRow(rows, wanted.positions[i]);
 }
 
+void TieredTable::GiveCold(const WholeRows& rows) const {
+  if (changes_ == nullptr) return;
+  const WantedRows wants = changes_->wanted();
+  for (size_t i = 0; i < rows.size; ++i) {
+    const uint64_t word = rows.statistics[ChangeWord(options_.policy.statistics, i)];
+    // The store decides between several threads. Without a claim, a row was promoted or given.
+    if (RowChange::IsWanted(word, wants) && store_->TakeForSnapshot(rows.keys[i], wants)) {
+      GiveRow(rows, i);
+    }
+  }
+}
+
 void TieredTable::GiveRow(const WholeRows& rows, size_t place) const {
   const RowLayout layout(options_.value_type, options_.dim, rule_);
   const size_t slot_bytes = layout.wide_slot_bytes;
@@ -56,6 +68,7 @@ void TieredTable::GiveRow(const WholeRows& rows, size_t place) const {
     }
     std::memcpy(given->statistics.data() + to * words, rows.statistics.data() + place * words,
                 words * sizeof(uint64_t));
+    return true;
   };
   changes_->Give(rows.keys[place], layout.weight_bytes, slot_bytes, words, options_.allocator,
                  copy);
@@ -63,34 +76,48 @@ void TieredTable::GiveRow(const WholeRows& rows, size_t place) const {
 
 Status TieredTable::NoteColdLeave(const ExecContext& inner, const KeyBatch& batch) const {
   if (changes_ == nullptr) return Status();
-  Buffer<bool> exists(options_.allocator);
   Keys cold(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(exists.Resize(batch.NumPositions()));
-  TF_EMBED_RETURN_IF_ERROR(cache_->Contains(inner, batch, exists.data()));
-  TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists.data(), &cold));
-  cold.MakeDistinct();
-  TF_EMBED_RETURN_IF_ERROR(KeepStored(&cold));
+  TF_EMBED_RETURN_IF_ERROR(ColdKeys(inner, batch, &cold));
   if (cold.size > 0 && changes_->wanted().snapshot != 0) {
     WholeRows rows(options_.allocator);
-    Keys wanted(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(
         store_->Get(inner, cold.keys.data(), cold.size, BackingStore::After::kCold, &rows));
-    TF_EMBED_RETURN_IF_ERROR(TakeWanted(&rows, &wanted));
-    GiveWanted(rows, wanted);
+    GiveCold(rows);
   }
   for (size_t i = 0; i < cold.size; ++i) changes_->NoteLeft(cold.keys[i]);
   return Status();
 }
 
+Status TieredTable::ColdKeys(const ExecContext& inner, const KeyBatch& batch, Keys* cold) const {
+  TF_EMBED_RETURN_IF_ERROR(NotCached(inner, batch, cold));
+  cold->MakeDistinct();
+  return KeepStored(cold);
+}
+
+Status TieredTable::NoteColdAssign(const ExecContext& inner, const KeyBatch& batch,
+                                   StatisticSet set) const {
+  const bool changes = set.Has(Statistic::kScore);  // as in HostTable::AssignStatistics
+  if (changes_ == nullptr || (!changes && changes_->wanted().snapshot == 0)) return Status();
+  Keys cold(options_.allocator);
+  WholeRows rows(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(ColdKeys(inner, batch, &cold));
+  if (cold.size == 0) return Status();
+  TF_EMBED_RETURN_IF_ERROR(
+      store_->Get(inner, cold.keys.data(), cold.size, BackingStore::After::kCold, &rows));
+  if (!changes) {
+    GiveCold(rows);
+    return Status();
+  }
+  NoteColdChange(&rows);
+  return store_->Put(inner, rows);
+}
+
 void TieredTable::NoteColdChange(WholeRows* rows) const {
   if (changes_ == nullptr) return;
-  const WantedRows wants = changes_->wanted();
-  const uint32_t period = changes_->period();
+  GiveCold(*rows);
   for (size_t i = 0; i < rows->size; ++i) {
     uint64_t& word = rows->statistics[ChangeWord(options_.policy.statistics, i)];
-    RowChange::Word shared{word};
-    if (RowChange::Note(&shared, period, wants)) GiveRow(*rows, i);
-    word = shared.load(std::memory_order_relaxed);
+    word = RowChange::Of(changes_->wanted().snapshot, changes_->period());
   }
 }
 

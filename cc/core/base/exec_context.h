@@ -28,6 +28,7 @@ inline constexpr uint64_t kMaxEpoch = INT32_MAX;
 enum class Held : uint8_t {
   kNothing,
   kContent,  // nothing is replaced or rearranged: for verbs that read
+  kUsing,    // the same, and no one keeps writers out: for those that read and note uses
   kWriting,  // the same, and the locks that a verb that writes takes: for these
   kPaused,   // no one else writes: for verbs that keep others from writing
 };

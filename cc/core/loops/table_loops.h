@@ -42,7 +42,7 @@ struct FindRequest {
   void (*absent)(const FindRequest& request, int64_t key, size_t position);
   // Notes that a row is used, and says whether it counts as there; null: uses are not counted. The
   // row id may be another key's by now, if the row leaves at this moment.
-  bool (*use)(const FindRequest& request, uint32_t row_id);
+  bool (*use)(const FindRequest& request, int64_t key, uint32_t row_id);
   // Rows have marks, and a find is a use of them in this tick.
   bool marks = false;
   uint8_t tick = 0;

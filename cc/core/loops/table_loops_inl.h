@@ -121,7 +121,8 @@ struct Loops {
         flight.row = entry.found() ? rows.Row(entry.row_id) : nullptr;
         if (request.marks && entry.found()) flight.mark = rows.Mark(entry.row_id);
       }
-      if (request.use != nullptr && flight.row != nullptr && !request.use(request, flight.row_id)) {
+      if (request.use != nullptr && flight.row != nullptr &&
+          !request.use(request, keys[i], flight.row_id)) {
         flight.row = nullptr;
       }
       if (request.marks && flight.row != nullptr) RowMark::Use(flight.mark, request.tick);

@@ -350,8 +350,9 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
     next = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, next);
   }
   HeldTables held(allocator);
-  TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_tables, Held::kContent));
-  const ExecContext serial = context.Holding(Held::kContent).InSerial();
+  const Held what = context.training ? Held::kUsing : Held::kContent;
+  TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_tables, what));
+  const ExecContext serial = context.Holding(what).InSerial();
   FirstFailure failure;
   // Bags of one batch, from a unit up to another.
   const auto run_one = [&](size_t i, size_t begin, size_t end) {

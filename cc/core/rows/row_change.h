@@ -6,8 +6,9 @@
 // Time is divided into periods by snapshots: each ends one. A snapshot of the periods after `since`
 // up to `until` has the rows whose last change lies in one of them. Until it is finished, writers
 // go on in the next period. So a row that is still as it was in `until` has an older period in its
-// word, and the first thread to change it, or to write it down, puts the number of the snapshot
-// there by an atomic exchange, so that the snapshot gets each row once.
+// word. The first thread that is about to change or use it, or to write it down, copies it and then
+// puts the number of the snapshot there by an atomic exchange. So the snapshot gets each row once,
+// with its statistics: a thread that finds the number there knows that the copy is complete.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 
@@ -40,25 +41,20 @@ struct RowChange {
            PeriodOf(word) > wanted.since && PeriodOf(word) <= wanted.until;
   }
 
-  // Says that the snapshot has the row from now on. False: it does not want it, or somebody else
-  // gives it.
+  // Says that the snapshot has the row from now on. False: it does not want it, or another thread
+  // gave it. REQUIRES: the caller has copied the row.
   static bool Take(Word* word, const WantedRows& wanted) {
     uint64_t present = word->load(std::memory_order_acquire);
     return IsWanted(present, wanted) &&
            word->compare_exchange_strong(present, Of(wanted.snapshot, PeriodOf(present)),
                                          std::memory_order_acq_rel);
   }
-  // Notes a change in a period. True: the snapshot wants the row as it is before the change, and
-  // the caller gives it. REQUIRES: the lock of the row.
-  static bool Note(Word* word, uint32_t period, const WantedRows& wanted) {
-    uint64_t present = word->load(std::memory_order_acquire);
-    for (;;) {
-      if (PeriodOf(present) == period) return false;
-      const bool is_wanted = IsWanted(present, wanted);
-      const uint32_t snapshot = is_wanted ? wanted.snapshot : SnapshotOf(present);
-      if (word->compare_exchange_weak(present, Of(snapshot, period), std::memory_order_acq_rel)) {
-        return is_wanted;
-      }
+  // Notes a change in a period. REQUIRES: the lock of the row; the snapshot has the row if it wants
+  // it.
+  static void Note(Word* word, uint32_t period) {
+    uint64_t present = word->load(std::memory_order_relaxed);
+    while (!word->compare_exchange_weak(present, Of(SnapshotOf(present), period),
+                                        std::memory_order_acq_rel)) {
     }
   }
 };

@@ -3,9 +3,9 @@
 // yet to write. row_change.h defines the change word of a row; a table whose rows have it has a
 // ChangeLog.
 //
-// A snapshot begins while no thread writes, and represents that moment. Afterwards, writers hand it
-// each row that it wants before they change it (Give), while it scans all other rows
-// (TableMaintenance::ExportSnapshot). It ends when it has all of both.
+// A snapshot begins while no thread writes or notes uses, and represents that moment. Afterwards,
+// each verb hands it a row that it wants before it changes the row or its statistics (Give), while
+// it scans all other rows (TableMaintenance::ExportSnapshot). It ends when it has all of both.
 //
 // Keys of removed rows are kept in order of removal, 8 bytes each, from the oldest period after
 // which a snapshot can begin. All periods are forgotten if there are too many keys, if memory is
@@ -41,15 +41,16 @@ class ChangeLog {
   ChangeLog(const ChangeLog&) = delete;
   ChangeLog& operator=(const ChangeLog&) = delete;
 
-  // For writing verbs. Neither value changes during one.
+  // For verbs that write or note uses. Neither value changes during one.
   uint32_t period() const { return period_.load(std::memory_order_relaxed); }
   WantedRows wanted() const {
     return {snapshot_.load(std::memory_order_relaxed), since_.load(std::memory_order_relaxed),
             until_.load(std::memory_order_relaxed)};
   }
 
-  // Captures a row for the snapshot. `copy(row number, rows)` copies it into place; its key is
-  // already set. If memory is short, the snapshot fails.
+  // Captures a row for the snapshot. `copy(row number, rows)` copies it into place, where its key
+  // is already set, and says whether the snapshot gets it from the caller (RowChange::Take). If
+  // memory is short, the snapshot fails.
   template <typename Copy>
   void Give(int64_t key, size_t weight_bytes, size_t slot_bytes, size_t num_statistics,
             Allocator* allocator, const Copy& copy) {
@@ -59,8 +60,7 @@ class ChangeLog {
     }
     WholeRows& rows = given_.back();
     rows.keys[rows.size] = key;
-    copy(rows.size, &rows);
-    ++rows.size;
+    if (copy(rows.size, &rows)) ++rows.size;
   }
   // Records a removed key.
   void NoteLeft(int64_t key);

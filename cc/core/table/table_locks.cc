@@ -33,6 +33,9 @@ Status HeldTables::Take(const Table* const* tables, size_t count, Held held) {
   switch (held) {
     case Held::kNothing:
       break;
+    case Held::kUsing:
+      ForEach([](const TableLocks& locks) { locks.writers.lock_shared(); });
+      [[fallthrough]];
     case Held::kContent:
       ForEach([](const TableLocks& locks) { locks.content.lock_shared(); });
       break;
@@ -56,7 +59,11 @@ void HeldTables::Release() {
     case Held::kNothing:
       break;
     case Held::kContent:
+    case Held::kUsing:
       ForEach([](const TableLocks& locks) { locks.content.unlock_shared(); });
+      if (held_ == Held::kUsing) {
+        ForEach([](const TableLocks& locks) { locks.writers.unlock_shared(); });
+      }
       break;
     case Held::kWriting:
       ForEachPlanned([](const TableLocks& locks) { locks.policy.unlock(); });

@@ -52,15 +52,23 @@ struct TableLocks {
   }
 };
 
-// A verb that reads.
+// A verb that reads. If it notes uses of rows, it writes their statistics, so callers that pause
+// writers keep it out too.
 class ReadLocks {
  public:
-  ReadLocks(const TableLocks& locks, const ExecContext& context) {
-    if (context.held == Held::kContent || context.held == Held::kWriting) return;
+  ReadLocks(const TableLocks& locks, const ExecContext& context, bool notes_uses = false) {
+    if (context.held == Held::kContent || context.held == Held::kUsing ||
+        context.held == Held::kWriting) {
+      return;
+    }
+    if (notes_uses && context.held != Held::kPaused) {
+      writers_ = std::shared_lock<FairSharedMutex>(locks.writers);
+    }
     content_ = std::shared_lock<FairSharedMutex>(locks.content);
   }
 
  private:
+  std::shared_lock<FairSharedMutex> writers_;
   std::shared_lock<FairSharedMutex> content_;
 };
 

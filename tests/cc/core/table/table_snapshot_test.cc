@@ -14,11 +14,13 @@
 namespace tf_embed {
 namespace {
 
-using Content = std::map<int64_t, std::vector<float>>;  // weights and slots
+using Content = std::map<int64_t, std::vector<float>>;      // weights and slots
+using Statistics = std::map<int64_t, std::vector<uint64_t>>;  // of use
 
 std::vector<TableKind> Kinds() {
   std::vector<TableKind> kinds = HostTables();
   kinds.push_back(TieredTables());
+  kinds.push_back(TieredTables(64, "HostOverDisk", NewHostCache, NewHostOverDisk));
   return kinds;
 }
 
@@ -38,12 +40,21 @@ void AddRows(const Table& table, const WholeRows& rows, Content* content) {
   }
 }
 
-Content All(const Table& table) {
+void AddStatistics(const Table& table, const WholeRows& rows, Statistics* statistics) {
+  const StatisticSet set = table.options().policy.statistics;
+  for (size_t i = 0; i < rows.size; ++i) {
+    const uint64_t* const words = rows.statistics.data() + i * set.size();
+    (*statistics)[rows.keys[i]].assign(words, words + set.OfUse().size());
+  }
+}
+
+Content All(const Table& table, Statistics* statistics = nullptr) {
   Content content;
   WholeRows rows(HostAllocator());
   for (ExportCursor cursor; !cursor.done;) {
     Subject::ExpectOk(table.maintenance()->ExportBatch(500, &cursor, &rows));
     AddRows(table, rows, &content);
+    if (statistics != nullptr) AddStatistics(table, rows, statistics);
   }
   return content;
 }
@@ -70,7 +81,7 @@ class Snapshot {
     WholeRows rows(HostAllocator());
     Subject::ExpectOk(
         table_->maintenance()->ExportSnapshot(ExecContext::Serial(), max_rows, &cursor_, &rows));
-    AddRows(*table_, rows, &rows_);
+    Add(rows);
     return true;
   }
   void Finish(uint64_t save) {
@@ -80,7 +91,7 @@ class Snapshot {
     const Table* const tables[] = {table_};
     Subject::ExpectOk(paused.Take(tables, 1, Held::kPaused));
     WholeRows rows(HostAllocator());
-    while (changes_->TakeGiven(&rows)) AddRows(*table_, rows, &rows_);
+    while (changes_->TakeGiven(&rows)) Add(rows);
     Buffer<int64_t> left(HostAllocator());
     size_t count;
     Subject::ExpectOk(changes_->KeysThatLeft(&left, &count));
@@ -89,6 +100,7 @@ class Snapshot {
   }
 
   const Content& rows() const { return rows_; }
+  const Statistics& statistics() const { return statistics_; }
   const std::set<int64_t>& left() const { return left_; }
   // The content of a table that had `base` and got these changes.
   Content Over(Content base) const {
@@ -98,10 +110,16 @@ class Snapshot {
   }
 
  private:
+  void Add(const WholeRows& rows) {
+    AddRows(*table_, rows, &rows_);
+    AddStatistics(*table_, rows, &statistics_);
+  }
+
   Table* const table_;
   ChangeLog* const changes_;
   ExportCursor cursor_;
   Content rows_;
+  Statistics statistics_;
   std::set<int64_t> left_;
 };
 
@@ -208,6 +226,89 @@ TEST_P(TableSnapshots, OfAPolicysRowsThatLeave) {
       last = expected;
     }
   }
+}
+
+// Uses of some keys, most of them without a change, and statistics that are set.
+void Use(Random* random, Subject* subject) {
+  subject->NextStep();
+  const Batch batch(RandomKeys(40, 0, 299, random));
+  switch ((*random)() % 4) {
+    case 0:
+      return subject->Apply(batch);
+    case 1: {
+      const std::vector<uint64_t> words(batch.size(), (*random)() % 100);
+      return Subject::ExpectOk(subject->table->eviction()->AssignStatistics(
+          subject->context, batch, StatisticSet().With(Statistic::kLastStep), words.data()));
+    }
+    default:
+      return subject->Find(batch, true);
+  }
+}
+
+TEST_P(TableSnapshots, HaveTheStatisticsOfTheirMoment) {
+  RowPolicy expiring = AllStatistics();
+  expiring.ttl_milliseconds = 100;
+  for (const RowPolicy& policy :
+       {AllStatistics(), expiring, Bounded(250, EvictionOrder::kLru),
+        Bounded(250, EvictionOrder::kLfu), Bounded(250, EvictionOrder::kEpochLru)}) {
+    for (const uint64_t seed : Seeds(5)) {
+      Random random(seed);
+      Subject subject(GetParam(), Tracked(policy));
+      subject.Apply(KeysFrom(0, 300));
+      for (uint64_t save = 1; save < 8; ++save) {
+        for (size_t i = 0; i < 5; ++i) Use(&random, &subject);
+        Statistics expected;
+        All(*subject.table, &expected);
+        const bool whole = save % 2 == 1;
+        Snapshot snapshot(subject.table.get(), whole ? 0 : save - 1);
+        for (size_t i = 0; i < 6; ++i) {
+          Use(&random, &subject);
+          snapshot.Step(10);
+        }
+        snapshot.Finish(save);
+        if (whole) EXPECT_EQ(expected.size(), snapshot.statistics().size());
+        for (const auto& [key, words] : snapshot.statistics()) {
+          ASSERT_EQ(expected[key], words) << key << " of save " << save << " by seed " << seed;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(TableSnapshots, HaveWholeUsesWhileThreadsLookUp) {
+  // Each lookup is a step, and uses all rows once. Over several tiers it takes some of them first.
+  const Batch batch(KeysFrom(0, 200));
+  RowPolicy policy;
+  policy.statistics = StatisticsOf(EvictionOrder::kLfu).With(Statistic::kLastStep);
+  Subject subject(GetParam(), Tracked(policy));
+  subject.Upsert(batch);
+  Table* const table = subject.table.get();
+  std::atomic<bool> stops{false};
+  std::atomic<uint64_t> step{1};
+  std::thread reader([&] {
+    std::vector<float> rows(batch.size() * kDim);
+    ExecContext context = ExecContext::Serial();
+    context.training = true;
+    for (; !stops; ++step) {
+      context.now.step = step + 1;
+      Subject::ExpectOk(table->Find(context, batch, DefaultRows(), rows.data(), nullptr, {}));
+    }
+  });
+  for (uint64_t save = 1; save <= 30; ++save) {
+    const uint64_t until = step + 3;
+    while (step < until) std::this_thread::yield();
+    Snapshot snapshot(table);
+    while (snapshot.Step(20)) std::this_thread::yield();
+    snapshot.Finish(save);
+    ASSERT_EQ(batch.size(), snapshot.statistics().size());
+    for (const auto& [key, words] : snapshot.statistics()) {
+      ASSERT_EQ(words[0], words[1]) << "step and count of " << key << " in save " << save;
+      if (GetParam().has_tiers) continue;
+      ASSERT_EQ(snapshot.statistics().at(0), words) << key << " of save " << save;
+    }
+  }
+  stops = true;
+  reader.join();
 }
 
 TEST_P(TableSnapshots, GoOnWhileTheTableShrinks) {
@@ -380,12 +481,13 @@ TEST_P(TableSnapshots, OfOneMomentWhileThreadsWrite) {
 }
 
 TEST(SnapshotsOfScores, AScoreThatIsSetIsAChange) {
-  for (const TableKind& kind : HostTables()) {
+  for (const TableKind& kind : Kinds()) {
     RowPolicy policy;
     policy.eviction = EvictionOrder::kScore;
     policy.statistics = StatisticsOf(policy.eviction).With(Statistic::kLastStep);
     Subject subject(kind, Tracked(policy));
     subject.Upsert({1, 2});
+    subject.Upsert(KeysFrom(10, 500));  // the first two go below, if there are tiers
     Snapshot(subject.table.get()).Finish(1);
     const uint64_t words[] = {100, 100};
     const auto set = [&](Statistic statistic) {
