@@ -39,6 +39,7 @@ campaigns: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/hostile_calls.py
 	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000
 	$(VENV)/bin/python tests/campaigns/variable_states.py --seconds=3600
+	$(VENV)/bin/python tests/campaigns/saves_beside_steps.py --seconds=600
 	$(MAKE) fuzz SECONDS=3600
 	$(MAKE) load SECONDS=28800
 	$(MAKE) parity-workers

@@ -125,9 +125,9 @@ class AssignSlotsOp : public TableOp {
           // An empty batch: it changes nothing, and fails if the rule of the shard is another one.
           ExecContext::Serial(), KeyBatch(), nullptr, {&rule, nullptr})));
     }
+    const WholeWrite whole(*table);
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step, /*training=*/true);
-    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, values.data(), {&rule, slots.data()});
     });

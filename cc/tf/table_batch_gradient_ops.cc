@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cc/core/pooling/key_sums.h"
@@ -222,6 +223,9 @@ class ApplyTablesOp : public TableBatchOp {
     for (const BatchGradient& one : batches) num_keys += static_cast<size_t>(one.batch.num_keys());
     std::vector<KeysOfTable> keys;
     std::vector<Step> steps;
+    std::vector<const TableResource*> written;
+    for (const auto& table : tables) written.push_back(table.get());
+    const std::vector<WholeWrite> whole = WholeWritesOf(std::move(written));
     for (size_t i = 0; i < tables.size(); ++i) {
       keys.emplace_back(batches, static_cast<int64_t>(i));
       // Each table has its own clock. A Step ends the present step of it, also of a table without

@@ -263,6 +263,14 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
   return exec;
 }
 
+std::vector<WholeWrite> WholeWritesOf(std::vector<const TableResource*> tables) {
+  std::sort(tables.begin(), tables.end(), TableResource::IsLockedBefore);
+  tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
+  std::vector<WholeWrite> whole;
+  for (const TableResource* const table : tables) whole.emplace_back(*table);
+  return whole;
+}
+
 ExecContext ThreadPoolOf(tf::OpKernelContext* context, TableResource* table, bool training) {
   ExecContext exec = ThreadPoolOf(context);
   exec.now = table->clock()->Now();

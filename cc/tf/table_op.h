@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <shared_mutex>
+#include <vector>
 
 #include "cc/core/base/exec_context.h"
 #include "cc/core/shards/shard_split.h"
@@ -137,16 +138,18 @@ class Step {
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, const Step& step,
                          bool training = false);
 
-// Scope of a writing op. Meanwhile PausedTables can't pause the table between two shards.
+// Scope of a writing op, from before its Step to its last verb. Meanwhile PausedTables can't pause
+// the table: not between two shards or two verbs, nor after the clock has counted the step.
 class WholeWrite {
  public:
-  explicit WholeWrite(const TableResource& table) {
-    if (table.num_shards() > 1) lock_ = std::shared_lock<FairSharedMutex>(*table.shards_mutex());
-  }
+  explicit WholeWrite(const TableResource& table) : lock_(*table.shards_mutex()) {}
 
  private:
   std::shared_lock<FairSharedMutex> lock_;
 };
+
+// The same for an op that writes to several tables, possibly repeated.
+std::vector<WholeWrite> WholeWritesOf(std::vector<const TableResource*> tables);
 
 // Calls `verb(shard, batch)` for each shard until one fails. The shard takes arrays in the memory
 // that holds the keys.

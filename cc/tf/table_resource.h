@@ -135,10 +135,13 @@ class TableResource : public tensorflow::ResourceBase {
   // Serializes operations on all shards that must not interleave: saves, exports, loads, imports,
   // clears.
   OrderedMutex* save_mutex() { return &save_mutex_; }
-  // Held shared by ops that write to several shards. Exclusive holders keep all writers out, and
-  // never find an op between two shards.
+  // Held shared by ops that write. Exclusive holders keep all writers out, and never find an op
+  // between two shards.
   FairSharedMutex* shards_mutex() const { return &shards_mutex_; }
-  uint64_t number() const { return number_; }  // lock order of the shards_mutex() of several tables
+  // The lock order of the shards_mutex() of several tables.
+  static bool IsLockedBefore(const TableResource* one, const TableResource* other) {
+    return one->number_ < other->number_;
+  }
   // Turns of steps that read rows and write them back.
   TurnQueue* turns() { return &turns_; }
   // Step numbers applied so far, for each sender.

@@ -25,6 +25,7 @@ class InsertOrAssignOp : public TableOp {
     keys.TakeAsDistinct(distinct_);
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
+    const WholeWrite whole(*table);
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
     Buffer<int64_t> numbers(table->allocator());
@@ -33,7 +34,6 @@ class InsertOrAssignOp : public TableOp {
       TF_RETURN_IF_ERROR(keys.string_scope()->InternValues(exec, StringsOf(values), &numbers));
       rows = numbers.data();
     }
-    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, rows, {});
     });
@@ -61,9 +61,9 @@ class AccumOp : public TableOp {
                                   ". Received: ", exists.shape().DebugString(), ".");
     }
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
+    const WholeWrite whole(*table);
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
-    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Accum(exec, batch, old_values.data(), new_values.data(),
                           exists.flat<bool>().data());
@@ -128,9 +128,9 @@ class ApplyOp : public TableOp {
     };
     // All shards together, so that an export does not find shards of two rules (PauseWriters).
     TF_RETURN_IF_ERROR(set_rule());
+    const WholeWrite whole(*table);
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
-    const WholeWrite whole(*table);
     TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     }));

@@ -18,14 +18,11 @@ bool HasRule(const TableResource& table, const RuleSlots& rule) {
 }
 
 absl::Status PausedTables::Take(std::vector<const TableResource*> tables) {
-  std::sort(tables.begin(), tables.end(), [](const TableResource* a, const TableResource* b) {
-    return a->number() < b->number();
-  });
+  std::sort(tables.begin(), tables.end(), TableResource::IsLockedBefore);
   std::vector<const Table*> shards;
   for (const TableResource* const table : tables) {
-    // Before the locks of the shards, so that no op that writes to several shards is paused between
-    // two of them.
-    if (table->num_shards() > 1) of_shards_.emplace_back(*table->shards_mutex());
+    // Before the locks of the shards, so that no op is paused between two shards.
+    of_shards_.emplace_back(*table->shards_mutex());
     for (const Table* const shard : table->shards()) shards.push_back(shard);
   }
   return ToTensorFlow(shards_.Take(shards.data(), shards.size(), Held::kPaused));

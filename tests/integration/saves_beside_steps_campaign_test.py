@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a save has that is written beside steps, for each kind of table and of save."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import sys
+
+import campaign_runs
+import pytest
+from reference import SEED
+
+sys.path.insert(0, str(campaign_runs.CAMPAIGNS))
+import saves_beside_steps as campaign
+
+# Each place comes as often, and with each kind and save over the days.
+PLACES = itertools.cycle(campaign.PLACES)
+CASES = [(kind, next(PLACES), saved_as) for kind in campaign.KINDS for saved_as in campaign.SAVES]
+
+
+@pytest.mark.parametrize(("kind", "place", "saved_as"), CASES)
+@pytest.mark.sampled
+def test_what_is_loaded_trains_on_as_a_table_that_never_stopped(
+    kind: str, place: str, saved_as: str, tmp_path: pathlib.Path
+):
+    assert campaign.check(kind, place, saved_as, SEED, tmp_path, steps=10) > 0
+
+
+def test_what_is_planted_is_found():
+    done = campaign_runs.run(
+        "saves_beside_steps",
+        "--seconds=0",
+        "--kinds=lfu",
+        "--places=memory",
+        "--saves=snapshot",
+        "--plant=statistics",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "these differ at the end" in done.stdout
