@@ -136,7 +136,7 @@ class Trained:
     def _train(self, ids: np.ndarray) -> None:
         weights = self.rows.trainable_variables
         with tf.GradientTape() as tape:
-            looked_up = tf_embed.embedding_lookup(self.rows, ids)
+            looked_up = tf_embed.embedding_lookup(self.rows, ids, training=True)
             loss = tf.reduce_sum(looked_up**2) + tf.reduce_sum(looked_up)
         self.optimizer.apply(tape.gradient(loss, weights), weights)
 
