@@ -262,16 +262,13 @@ class StoreOptions:
         def share(budget: int) -> int:
             return max(1, budget // num_tables)  # `Storage` takes no cache of 0 bytes
 
-        has_disk = self.kind == "cached_ssd"
-        if "GPU" not in device.upper():
-            if not has_disk:
-                return None
+        on_gpu, has_disk = "GPU" in device.upper(), self.kind == "cached_ssd"
+        if not on_gpu and has_disk:
             return Storage(host_bytes=share(self.device_bytes + self.host_bytes), path=path)
+        if not on_gpu or self.kind == "device_mem":
+            return None
         if not has_disk:
-            is_cached = self.kind == "cached_host_mem"
-            return (
-                Storage(gpu_bytes=share(self.device_bytes), gpu_cache=True) if is_cached else None
-            )
+            return Storage(gpu_bytes=share(self.device_bytes), gpu_cache=True)
         if not self.device_bytes:
             raise ValueError(
                 "`cache_budget_mb` must be at least 1 for rows on disk of a layer on a GPU. "
