@@ -328,8 +328,22 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
                 tf.function(layer)(tf.constant([0, key], dtype))
         self.assertEqual(keys_of(layer), [0, 3])
-        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "numbers of rows"):
-            pooled(max_vocabulary_size_per_gpu=4, use_hashtable=False)(sparse([[1], [4]]))
+
+    @parameterized.parameters(8, -1)
+    def test_a_key_that_is_no_number_of_a_row_is_named_with_its_place(self, bad):
+        layer = dense(max_vocabulary_size_per_gpu=8, nnz_per_slot=2, use_hashtable=False)
+        keys = tf.constant([[[1, 2], [3, 4]], [[5, 6], [bad, 7]]], tf.int64)
+        for run in (layer, tf.function(lambda keys: layer(keys))):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError, rf"Received:\W+{bad}\W+at\W+1\W+1\W+0"
+            ):
+                run(keys)
+        several = pooled(max_vocabulary_size_per_gpu=8, use_hashtable=False)
+        for run in (several, tf.function(lambda keys: several(keys))):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError, rf"rows.*Received:\W+{bad}\W+at\W+1\W+2"
+            ):
+                run(sparse([[1, 2], [3, 4, bad]]))
 
     @parameterized.parameters(True, False)
     def test_a_row_keeps_nothing_of_its_use(self, use_hashtable):

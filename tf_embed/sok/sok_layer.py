@@ -108,8 +108,13 @@ class SokLayer(TableLayer):
             "optimizer": serialized(self.optimizer),
         }
 
-    def _known_keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """The keys, which without a hash table must be numbers of rows."""
+    def _known_keys(self, keys: tf.Tensor, places: tf.Tensor | None = None) -> tf.Tensor:
+        """The keys, which without a hash table must be numbers of rows.
+
+        Args:
+            keys: The keys.
+            places: Where they are in the inputs, if those are sparse.
+        """
         if self.use_hashtable:
             return keys
         limit = self.max_vocabulary_size_per_gpu * self._num_workers
@@ -118,9 +123,4 @@ class SokLayer(TableLayer):
             f"max_vocabulary_size_per_gpu * number of workers - 1 = {limit - 1}, because "
             "use_hashtable=False."
         )
-        checks = []
-        if keys.dtype.min < 0:
-            checks.append(tf.debugging.assert_non_negative(keys, message))
-        if limit <= keys.dtype.max:
-            checks.append(tf.debugging.assert_less(keys, tf.constant(limit, keys.dtype), message))
-        return validation.with_dependencies(keys, *checks)
+        return validation.in_range(keys, 0, limit - 1, message, places)
