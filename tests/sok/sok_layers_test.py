@@ -108,6 +108,42 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(rows.mean(), 0.0, atol=1e-3)
             self.assertAllClose(rows.std(), 0.1 / 12**0.5, atol=5e-4)
 
+    @parameterized.product(
+        make=[dense, pooled],
+        initializer=[
+            "glorot_uniform",
+            "he_normal",
+            "lecun_normal",
+            keras.initializers.VarianceScaling(3.0, "fan_out", "untruncated_normal", seed=2),
+        ],
+    )
+    def test_an_initializer_that_scales_has_the_shape_of_a_gpus_table(self, make, initializer):
+        layer = make(
+            max_vocabulary_size_per_gpu=1024, slot_num=1, embedding_initializer=initializer
+        )
+        layer.build()
+        rows = layer.variable.lookup(np.arange(1024)).numpy()
+        of_keras = keras.initializers.get(initializer)((1024, DIM))
+        self.assertNear(rows.std() / np.std(of_keras), 1.0, 5 / rows.size**0.5)
+
+    def test_a_config_of_before_keeps_its_initial_rows(self):
+        initializer = keras.initializers.HeNormal(seed=5)
+        layer = dense(name="items", embedding_initializer=initializer)
+        config = layer.get_config()
+        of_before = {
+            **copy.deepcopy(config),
+            "embedding_initializer": keras.saving.serialize_keras_object(initializer),
+        }
+        keys = np.arange(100)
+        one_row = tf_embed.Variable(dim=DIM, name="items", initializer=initializer)
+        for given, wanted in ((of_before, one_row.lookup(keys)), (config, None)):
+            other = type(layer).from_config(given)
+            for same in (other, type(layer).from_config(other.get_config())):
+                for each in (same, layer):
+                    each.build()
+                expected = layer.variable.lookup(keys) if wanted is None else wanted
+                self.assertAllEqual(same.variable.lookup(keys), expected)
+
     @parameterized.parameters(([5, 6],), ([5, 2, 3],), ([5, 3, 2],), ([5, 1, 6, 1],))
     def test_a_batch_of_as_many_keys_has_any_shape(self, shape):
         layer = dense()

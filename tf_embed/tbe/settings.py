@@ -17,6 +17,7 @@ from tf_embed.configs import as_bool, as_config, as_enum, as_number
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.devices import CPU
+from tf_embed.table.initializers import for_rows
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table_options import TableOptions
@@ -127,6 +128,24 @@ def _check_device(device: Any) -> None:
             f'`device` must be None or a device, such as "/CPU:0". Received: device='
             f"{validation.shown(device)}"
         )
+
+
+def with_initializers_of_before(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a layer, with the initial rows that arrays had when it was saved.
+
+    A layer saves no initializer of an array that scales by its shape. Earlier ones did, and scaled
+    by the shape of one row.
+    """
+    specs, given = config.get("embedding_specs"), config.get("initializer")
+    if not isinstance(given, list) or len(given) != len(specs or ()):
+        return config  # the layer refuses it, or it is for all tables and not from a layer
+    initializers = [
+        for_rows(deserialized(one, "initializer"), 1, dim)
+        if isinstance(one, dict) and rows is not None
+        else one
+        for one, (rows, dim, *_) in zip(given, specs, strict=True)
+    ]
+    return {**config, "initializer": initializers}
 
 
 def plain(value: Any) -> Any:
