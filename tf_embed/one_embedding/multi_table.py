@@ -37,7 +37,8 @@ class MultiTableEmbedding(TableGroup):
         - Rows beyond `capacity` are stored, unless it is the bound of `policy`.
         - Evaluation stores nothing.
         - The layer runs without a GPU.
-        - Two layers may have the same name, if their `persistent_path` differs.
+        - Two layers may have the same name. With one `persistent_path` too, neither replaces a
+          snapshot of the other.
 
     Limits:
         - With 64-bit ids, each table has its own table of rows, with an equal share of
