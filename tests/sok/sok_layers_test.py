@@ -198,6 +198,16 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "must be a dense tensor"):
             dense()(sparse([[1], [2]]))
 
+    def test_a_model_without_an_optimizer_for_the_table_is_told_of_no_other_layer(self):
+        layer = dense(name="items")
+        keys = keras.Input([2, 3], dtype="int64")
+        model = keras.Model(keys, keras.layers.Flatten()(layer(keys)))
+        model.compile("adam", "mse")
+        words = "'items' has a table.* give its layer one of its own, optimizer=\"adam\", or wrap"
+        with self.assertRaisesRegex(ValueError, words) as refused:
+            model.fit(np.ones([2, 2, 3]), np.ones([2, 24]), verbose=0)
+        self.assertNotIn("DynamicEmbedding(", str(refused.exception))
+
     def test_another_dtype_of_the_output_is_that_of_the_policy(self):
         self.assertEqual(dense(dtype="mixed_float16")(tf.zeros([1, 6], tf.int64)).dtype, tf.float16)
 

@@ -40,6 +40,9 @@ class Ftrl(RowRuleOptimizer):
     OneFlow also starts z from `initial_accumulator_value` in eager mode, which moves each row by
     its first step even without a gradient. The paper starts it from 0.
 
+    As an optimizer of Keras it has `apply` and no `step(closure)`, `zero_grad` or `support_sparse`:
+    gradients are those of a tf.GradientTape, also of single rows.
+
     Args:
         lr: A float above 0, a keras.optimizers.schedules.LearningRateSchedule, or a callable. 0
             would be divided by. Default: 1e-3.
