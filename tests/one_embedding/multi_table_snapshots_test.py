@@ -102,50 +102,6 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
         again.load_snapshot("rows")
         self.assertEqual(int(again.size()), 4)
 
-    @parameterized.parameters("save_snapshot", "snapshots", "fold")
-    def test_a_snapshot_of_another_layer_of_the_name_is_not_replaced(self, way):
-        folder = self.folder()
-        first, second = self.emb(folder, policy=TRACKED), self.emb(folder, policy=TRACKED)
-        train(first, tf.constant([[1, 2]]))
-        first.save_snapshot("s", wait=False)  # refused also while it is being written
-        replace = {
-            "save_snapshot": second.save_snapshot,
-            "snapshots": second.snapshots.save,
-            "fold": lambda name: second.snapshots.fold("t", name),
-        }[way]
-        second.save_snapshot("t")
-        with self.assertRaisesRegex(
-            ValueError, "another layer named 'emb'.*Received: snapshot 's'"
-        ):
-            replace("s")
-        again = self.emb(folder)
-        first.snapshots.wait()
-        again.load_snapshot("s")
-        self.assertEqual(int(again.size()), 2)
-        first.save_snapshot("s")
-
-    def test_a_layer_replaces_the_snapshot_that_it_loaded(self):
-        folder = self.folder()
-        first, second = self.emb(folder), self.emb(folder)
-        first.save_snapshot("s")
-        second.load_snapshot("s")
-        second.save_snapshot("s")
-        for layer_of_before in (first, self.emb(folder)):
-            with self.assertRaisesRegex(ValueError, "named 'emb'"):
-                layer_of_before.save_snapshot("s")
-
-    @parameterized.parameters("layer", "snapshot")
-    def test_what_is_gone_is_replaced(self, gone):
-        folder = self.folder()
-        first, second = self.emb(folder), self.emb(folder)
-        first.save_snapshot("s")
-        if gone == "layer":  # as if a cell of a notebook runs again
-            del first
-        else:
-            first.snapshots.remove("s")
-        second.save_snapshot("s")
-        self.emb(folder).load_snapshot("s")
-
     def test_an_empty_layer_has_snapshots_too(self):
         folder = self.folder()
         self.emb(folder).save_snapshot("none")

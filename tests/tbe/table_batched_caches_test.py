@@ -206,7 +206,9 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
                 if "has no effect here. The one cache is" in line
             ]
             self.assertEqual(names, said)
-            self.assertIn("'cache_reserved_memory' has no effect, because", logs.output[-1])
+            self.assertIn(
+                "_memory' has no effect, because a cache takes no more than its", logs.output[-1]
+            )
             self.assertFalse([line for line in logs.output if "means" in line])
         for storage, words in (
             (self.storage(), "CacheAlgorithm.LFU means LRU"),
@@ -225,7 +227,7 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
         (
             "stats_reporter_config",
             tbe.TBEStatsReporterConfig(),
-            "tf_embed.callbacks.TableMetrics reports",
+            "tf_embed.callbacks.TableMetrics reports statistics",
         ),
         ("multipass_prefetch_config", tbe.MultiPassPrefetchConfig(), "`prefetch` makes one pass"),
         ("uvm_host_mapped", True, "rows of EmbeddingLocation.MANAGED are in pinned"),

@@ -134,8 +134,8 @@ def with_initializers_of_before(config: dict[str, Any]) -> dict[str, Any]:
     A layer saves no initializer of an array that scales by its shape. Earlier ones did, and scaled
     by the shape of one row.
     """
-    specs, given = config.get("embedding_specs"), config.get("initializer")
-    if not isinstance(given, list) or len(given) != len(specs or ()):
+    specs, given = config.get("embedding_specs") or [], config.get("initializer")
+    if not isinstance(given, list) or len(given) != len(specs):
         return config  # the layer refuses it, or it is for all tables and not from a layer
     initializers = [
         for_rows(deserialized(one, "initializer"), 1, dim)

@@ -17,18 +17,10 @@ from absl.testing import parameterized
 from reference import EXTREME_KEYS
 
 import tf_embed
-from tf_embed.table.initializers import for_rows, with_own_seed
+from tf_embed.table.initializers import with_own_seed
 
 KEYS = EXTREME_KEYS["int64"] + list(range(2, 42))
 FLOATING = ("float32", "float16", "bfloat16", "float64")
-SCALED = (
-    "glorot_uniform",
-    "he_uniform",
-    "lecun_uniform",
-    "glorot_normal",
-    "he_normal",
-    "lecun_normal",
-)
 MANY = 40_000  # keys, of 4 lanes each, that distributions are measured on
 
 
@@ -192,31 +184,6 @@ class DistributionTest(tf.test.TestCase, parameterized.TestCase):
         fan = {"fan_in": 1.0, "fan_out": 8.0, "fan_avg": 4.5}[mode]
         wanted = math.sqrt(3.0 / fan)
         self.assertNear(sample.std(), wanted, 5 * wanted / math.sqrt(sample.size))
-
-    @parameterized.product(
-        mode=("fan_in", "fan_out", "fan_avg"),
-        distribution=("uniform", "truncated_normal", "untruncated_normal"),
-    )
-    def test_a_known_number_of_rows_gives_fans(self, mode, distribution):
-        given = keras.initializers.VarianceScaling(3.0, mode, distribution, seed=2)
-        initializer = for_rows(given, 1000, 8)
-        self.assertEqual(initializer.seed, 2)
-        rows = np.asarray(given((1000, 8)))
-        sample = self.sample(initializer, 8)
-        self.assertNear(sample.std() / rows.std(), 1.0, 5 / math.sqrt(rows.size))
-        self.assertAllEqual(self.sample(for_rows(given, 1, 8), 8), self.sample(given, 8))
-
-    @parameterized.parameters(*SCALED)
-    def test_named_initializers_have_the_spread_of_keras(self, name):
-        rows = np.asarray(keras.initializers.get(name)((1024, 16)))
-        sample = self.sample(for_rows(name, 1024, 16), 16)
-        self.assertNear(sample.std() / rows.std(), 1.0, 5 / math.sqrt(rows.size))
-
-    def test_an_initializer_without_fans_stays(self):
-        given = keras.initializers.RandomUniform(seed=2)
-        self.assertEqual(for_rows(given, 1000, 8).get_config(), given.get_config())
-        for other in (None, 0.5, keras.initializers.Orthogonal()):
-            self.assertIs(for_rows(other, 1000, 8), other)
 
 
 class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
