@@ -102,7 +102,7 @@ test-gpu: configured library $(VENV)/.ready
 	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_tiers_test.py table/storage_test.py \
 	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
 	        variable/variable_test.py variable/pooled_lookups_test.py) \
-	    tests/tbe/table_batched_gpu_caches_test.py
+	    tests/tbe/table_batched_gpu_caches_test.py tests/one_embedding/multi_table_gpu_stores_test.py
 
 $(OLD_VENV)/.ready: requirements/tf216.txt | system
 	$(call environment,$(OLD_VENV),tf216)

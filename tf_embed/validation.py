@@ -436,6 +436,57 @@ def with_dependencies(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Ten
         return tf.identity(tensor)
 
 
+def in_range(
+    values: tf.Tensor, least: int, most: int, message: str, places: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Integers that are available only after each of them was found to be in a range.
+
+    Args:
+        values: Integers of any shape.
+        least: The least that is allowed. It may be below all that the dtype holds.
+        most: The most that is allowed. It may be above all that the dtype holds.
+        message: The sentence of the error, which also has the first value out of range.
+        places: The place of each value, as an error should name it, [n, axes]. Default: None, its
+            indices in `values`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If a value is out of range; in a graph when it runs.
+    """
+    outside = []
+    if values.dtype.min < least:
+        outside.append(values < tf.constant(least, values.dtype))
+    if values.dtype.max > most:
+        outside.append(values > tf.constant(most, values.dtype))
+    if not outside:
+        return values
+    is_outside = outside[0] if len(outside) == 1 else tf.logical_or(*outside)
+    is_good = tf.logical_not(tf.reduce_any(is_outside))
+
+    def first() -> tuple[tf.Tensor, tf.Tensor]:
+        # TensorFlow's Where has no scalars.
+        shape = [1] if values.shape.rank == 0 else tf.shape(values)
+        place = tf.where(tf.reshape(is_outside, shape))[0]
+        value = tf.gather_nd(tf.reshape(values, shape), place)
+        return value, place if places is None else tf.gather_nd(places, place)
+
+    if tf.executing_eagerly():
+        if not is_good:
+            value, place = first()
+            raise tf.errors.InvalidArgumentError(
+                None, None, f"{message} Received: {value} at {place.numpy().tolist()}"
+            )
+        return values
+
+    def fail() -> tf.Tensor:
+        value, place = first()
+        check = tf.debugging.Assert(False, [f"{message} Received:", value, "at", place])
+        return with_dependencies(tf.constant(False), check)
+
+    # The first one is looked for only if there is one.
+    passed = tf.cond(is_good, lambda: tf.constant(True), fail)
+    return with_dependencies(values, passed)
+
+
 def check_rows(keys: tf.Tensor, rows: tf.Tensor, dim: int, argument: str, owner: str) -> None:
     """Checks that there is a row of `dim` for each key, as far as shapes are known.
 

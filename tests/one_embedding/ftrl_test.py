@@ -285,6 +285,21 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(kind, sentence):
             Ftrl(**options)
 
+    def test_oneflows_page_differs_in_the_exponent_and_in_the_quotient(self):
+        g, w, lr, power, before, l2 = 0.3, 0.5, 0.1, -0.5, 0.1, 0.2
+        v = tf.Variable([w])
+        Ftrl(lr, lambda2=l2).apply([tf.constant([g])], [v])
+
+        def step_of_page(exponent: float, is_product: bool) -> float:
+            after = before + g * g
+            z = g - (after**exponent - before**exponent) / lr * w
+            factor = after**exponent / lr + l2
+            return -z * factor if is_product else -z / factor
+
+        self.assertAllClose(v[0], step_of_page(-power, is_product=False), **CLOSE)
+        for exponent, is_product in ((power, True), (-power, True), (power, False)):
+            self.assertNotAllClose(v[0], step_of_page(exponent, is_product), rtol=0.1)
+
     @parameterized.parameters({"beta": 1.0}, {"lambda2": 0.5}, {"lr_power": 0.0})
     def test_an_accumulator_may_start_from_0_if_no_weight_is_0_by_0(self, **options):
         v = tf_embed.Variable(dim=2, initializer=0.5, devices="/CPU:0")

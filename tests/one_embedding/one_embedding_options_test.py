@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,7 @@ from one_embedding_cases import layer, store
 import tf_embed
 from tf_embed import one_embedding
 from tf_embed.one_embedding import store_options
+from tf_embed.one_embedding.store_options import StoreOptions
 
 NAN = float("nan")
 
@@ -264,9 +266,46 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
     def test_budgets_and_folder_become_a_storage(self):
         folder = self.get_temp_dir()
         options = one_embedding.make_cached_ssd_store_options(3, folder, host_cache_budget_mb=5)
-        emb = layer(store_options=options)
+        emb = layer(store_options=options, devices="/CPU:0")
         (rows,) = emb.row_tables
         self.assertEqual(rows.storage, tf_embed.Storage(host_bytes=8 * 2**20, path=folder))
+
+    @parameterized.parameters(
+        ("cached_host_mem", {}, {"gpu_bytes": 2 * 2**20, "gpu_cache": True}),
+        ("cached_ssd", {}, {"gpu_bytes": 2 * 2**20, "path": "/tmp/rows"}),
+        (
+            "cached_ssd",
+            {"host_cache_budget_mb": 8},
+            {"gpu_bytes": 2 * 2**20, "host_bytes": 4 * 2**20, "path": "/tmp/rows"},
+        ),
+        ("device_mem", {}, None),
+    )
+    def test_a_budget_is_a_cache_in_the_memory_of_a_gpu(self, kind, options, wanted):
+        if kind != "device_mem":
+            options = {"cache_budget_mb": 4, **options}
+        make = getattr(one_embedding, f"make_{kind}_store_options")
+        parsed = StoreOptions.of(make(persistent_path="/tmp/rows", capacity=9, **options))
+        found = parsed.storage("/tmp/rows", num_tables=2, device="/GPU:0")
+        self.assertEqual(found, wanted and tf_embed.Storage(**wanted))
+        self.assertIsNone(parsed.devices(None))  # a table chooses the first GPU
+
+    def test_a_disk_without_a_budget_of_the_device_is_below_the_host(self):
+        options = one_embedding.make_cached_ssd_store_options(
+            0, "/tmp/rows", host_cache_budget_mb=4
+        )
+        parsed = StoreOptions.of(options)
+        self.assertEqual(parsed.devices(None), "/CPU:0")
+        with self.assertRaisesRegex(ValueError, "`cache_budget_mb` must be at least 1.*=0"):
+            parsed.storage("/tmp/rows", num_tables=1, device="/GPU:0")
+
+    def test_nothing_is_said_of_a_cpu_that_was_asked_for(self):
+        store_options._said.clear()
+        parsed = StoreOptions.of(store())
+        with (
+            mock.patch.object(store_options, "device_names", return_value=("/GPU:0",)),
+            self.assertNoLogs("absl", "WARNING"),
+        ):
+            parsed.say_where_rows_are("/CPU:0")
 
     def test_it_is_said_once_that_there_is_no_gpu(self):
         if tf.config.list_physical_devices("GPU"):

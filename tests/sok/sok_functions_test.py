@@ -209,6 +209,13 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaises(tf.errors.NotFoundError):
             sok.load(folder, table("others"))
 
+    def test_a_save_of_another_name_is_named(self):
+        folder = self.folder()
+        sok.dump(folder, [table("all to all"), table("users")])
+        words = "no whole save of 'all2'.* has saves of 'all to all', 'users'"
+        with self.assertRaisesRegex(tf.errors.NotFoundError, words):
+            sok.Saver().restore_from_file(table("all2"), folder)
+
     def test_the_saver_saves_one_table(self):
         folder = self.folder()
         users = table("users")

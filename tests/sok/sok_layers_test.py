@@ -108,6 +108,42 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(rows.mean(), 0.0, atol=1e-3)
             self.assertAllClose(rows.std(), 0.1 / 12**0.5, atol=5e-4)
 
+    @parameterized.product(
+        make=[dense, pooled],
+        initializer=[
+            "glorot_uniform",
+            "he_normal",
+            "lecun_normal",
+            keras.initializers.VarianceScaling(3.0, "fan_out", "untruncated_normal", seed=2),
+        ],
+    )
+    def test_an_initializer_that_scales_has_the_shape_of_a_gpus_table(self, make, initializer):
+        layer = make(
+            max_vocabulary_size_per_gpu=1024, slot_num=1, embedding_initializer=initializer
+        )
+        layer.build()
+        rows = layer.variable.lookup(np.arange(1024)).numpy()
+        of_keras = keras.initializers.get(initializer)((1024, DIM))
+        self.assertNear(rows.std() / np.std(of_keras), 1.0, 5 / rows.size**0.5)
+
+    def test_a_config_of_before_keeps_its_initial_rows(self):
+        initializer = keras.initializers.HeNormal(seed=5)
+        layer = dense(name="items", embedding_initializer=initializer)
+        config = layer.get_config()
+        of_before = {
+            **copy.deepcopy(config),
+            "embedding_initializer": keras.saving.serialize_keras_object(initializer),
+        }
+        keys = np.arange(100)
+        one_row = tf_embed.Variable(dim=DIM, name="items", initializer=initializer)
+        for given, wanted in ((of_before, one_row.lookup(keys)), (config, None)):
+            other = type(layer).from_config(given)
+            for same in (other, type(layer).from_config(other.get_config())):
+                for each in (same, layer):
+                    each.build()
+                expected = layer.variable.lookup(keys) if wanted is None else wanted
+                self.assertAllEqual(same.variable.lookup(keys), expected)
+
     @parameterized.parameters(([5, 6],), ([5, 2, 3],), ([5, 3, 2],), ([5, 1, 6, 1],))
     def test_a_batch_of_as_many_keys_has_any_shape(self, shape):
         layer = dense()
@@ -161,6 +197,16 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             dense()(keras.Input([6], dtype="int64", sparse=True))
         with self.assertRaisesRegex(TypeError, "must be a dense tensor"):
             dense()(sparse([[1], [2]]))
+
+    def test_a_model_without_an_optimizer_for_the_table_is_told_of_no_other_layer(self):
+        layer = dense(name="items")
+        keys = keras.Input([2, 3], dtype="int64")
+        model = keras.Model(keys, keras.layers.Flatten()(layer(keys)))
+        model.compile("adam", "mse")
+        words = "'items' has a table.* give its layer one of its own, optimizer=\"adam\", or wrap"
+        with self.assertRaisesRegex(ValueError, words) as refused:
+            model.fit(np.ones([2, 2, 3]), np.ones([2, 24]), verbose=0)
+        self.assertNotIn("DynamicEmbedding(", str(refused.exception))
 
     def test_another_dtype_of_the_output_is_that_of_the_policy(self):
         self.assertEqual(dense(dtype="mixed_float16")(tf.zeros([1, 6], tf.int64)).dtype, tf.float16)
@@ -328,8 +374,22 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
                 tf.function(layer)(tf.constant([0, key], dtype))
         self.assertEqual(keys_of(layer), [0, 3])
-        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "numbers of rows"):
-            pooled(max_vocabulary_size_per_gpu=4, use_hashtable=False)(sparse([[1], [4]]))
+
+    @parameterized.parameters(8, -1)
+    def test_a_key_that_is_no_number_of_a_row_is_named_with_its_place(self, bad):
+        layer = dense(max_vocabulary_size_per_gpu=8, nnz_per_slot=2, use_hashtable=False)
+        keys = tf.constant([[[1, 2], [3, 4]], [[5, 6], [bad, 7]]], tf.int64)
+        for run in (layer, tf.function(lambda keys: layer(keys))):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError, rf"Received:\W+{bad}\W+at\W+1\W+1\W+0"
+            ):
+                run(keys)
+        several = pooled(max_vocabulary_size_per_gpu=8, use_hashtable=False)
+        for run in (several, tf.function(lambda keys: several(keys))):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError, rf"rows.*Received:\W+{bad}\W+at\W+1\W+2"
+            ):
+                run(sparse([[1, 2], [3, 4, bad]]))
 
     @parameterized.parameters(True, False)
     def test_a_row_keeps_nothing_of_its_use(self, use_hashtable):

@@ -205,12 +205,40 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
                 for line in logs.output
                 if "has no effect here. The one cache is" in line
             ]
-            self.assertEqual(names, [*said, "cache_reserved_memory"])
+            self.assertEqual(names, said)
+            self.assertIn(
+                "_memory' has no effect, because a cache takes no more than its", logs.output[-1]
+            )
             self.assertFalse([line for line in logs.output if "means" in line])
+        for storage, words in (
+            (self.storage(), "CacheAlgorithm.LFU means LRU"),
+            (None, "'cache_algorithm' has no effect here. The one cache is"),
+        ):
+            settings._say_once.cache_clear()
+            with self.assertLogs(level="WARNING") as logs:
+                self.layer(storage=storage, cache_algorithm="LFU")
+            self.assertIn(words, logs.output[0])
+
+    @parameterized.parameters(
+        ("enforce_hbm", True, "`embedding_specs` and `storage` say where rows are"),
+        ("device", 0, "`embedding_specs` and `storage` say where rows are"),
+        ("uvm_non_rowwise_momentum", True, "optimizer states are parts of the rows"),
+        ("use_experimental_tbe", True, "there is one implementation"),
+        (
+            "stats_reporter_config",
+            tbe.TBEStatsReporterConfig(),
+            "tf_embed.callbacks.TableMetrics reports statistics",
+        ),
+        ("multipass_prefetch_config", tbe.MultiPassPrefetchConfig(), "`prefetch` makes one pass"),
+        ("uvm_host_mapped", True, "rows of EmbeddingLocation.MANAGED are in pinned"),
+    )
+    def test_a_setting_without_effect_is_told_its_own_reason(self, name, value, reason):
         settings._say_once.cache_clear()
         with self.assertLogs(level="WARNING") as logs:
-            self.layer(cache_algorithm="LFU")
-        self.assertIn("CacheAlgorithm.LFU means LRU", logs.output[0])
+            self.layer([(9, DIM)], storage=None, **{name: value})
+        (line,) = logs.output
+        self.assertIn(f"'{name}' has no effect, because {reason}", line)
+        self.assertNotIn("cache", line)
 
         settings._say_once.cache_clear()
         with self.assertLogs(level="WARNING") as logs:

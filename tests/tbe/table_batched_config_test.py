@@ -50,6 +50,33 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(other.optimizer.get_config(), layer.optimizer.get_config())
         self.assertEqual([table.name for table in other.tables], ["ada", "bob"])
 
+    def test_an_initializer_that_scales_has_the_shape_of_an_array(self):
+        layer = TableBatchedEmbeddingBags([(2000, 8), (None, 8)], initializer="he_normal")
+        for table, num_rows in zip(layer.tables, (2000, 1), strict=True):
+            rows = table.lookup(np.arange(2000)).numpy()
+            self.assertNear(rows.std() / (2.0 / num_rows) ** 0.5, 1.0, 5 / rows.size**0.5)
+
+    def test_a_config_keeps_initial_rows_also_one_of_before(self):
+        initializer = keras.initializers.HeNormal(seed=5)
+        options = {"initializer": initializer, "table_names": ["ada", "bob"]}
+        layer = TableBatchedEmbeddingBags([(20, 4), (None, 4)], **options)
+        config = layer.get_config()
+        of_before = {
+            **config,
+            "initializer": [keras.saving.serialize_keras_object(initializer)] * 2,
+        }
+
+        def rows(layer):
+            return [table.lookup(np.arange(20)) for table in layer.tables]
+
+        self.assertAllEqual(rows(TableBatchedEmbeddingBags.from_config(config)), rows(layer))
+        loaded = TableBatchedEmbeddingBags.from_config(of_before)
+        again = TableBatchedEmbeddingBags.from_config(loaded.get_config())
+        for name, *found in zip(("ada", "bob"), rows(loaded), rows(again), strict=True):
+            one_row = tf_embed.Variable(dim=4, name=name, initializer=initializer)
+            for each in found:
+                self.assertAllEqual(each, one_row.lookup(np.arange(20)))
+
     def test_a_schedule_comes_back_too(self):
         schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
         layer = TableBatchedEmbeddingBags(SPECS, FEATURES, learning_rate=schedule)

@@ -341,7 +341,7 @@ class VariablesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_plain_optimizer_is_told_of_an_array_what_would_train_it(self):
         layer = TableBatchedEmbeddingBags([(5, 2)], optimizer=None)
-        words = "'.*table_0' has a table, .*TableBatchedEmbeddingBags.*Optimizer.optimizer"
+        words = "'.*table_0' has a table, .* give its layer one of its own.*Optimizer.optimizer"
         with self.assertRaisesRegex(ValueError, words):
             keras.optimizers.Adam().build(layer.trainable_variables)
 

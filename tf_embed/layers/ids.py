@@ -10,13 +10,15 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_embed import callers
-from tf_embed.validation import with_dependencies
+from tf_embed.validation import in_range, with_dependencies
 
 # Below, every whole number is one that the type holds, and none is another one rounded.
 _EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}
 
 
-def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
+def cast_ids(
+    ids: tf.Tensor, key_dtype: tf.DType, layer_name: str, setting: str | None = "key_dtype"
+) -> tf.Tensor:
     """Casts ids to keys, exactly.
 
     Args:
@@ -25,6 +27,7 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
             the input dtype of a subclassed model, as in an export, it assumes float32.
         key_dtype: Dtype of the keys.
         layer_name: For messages.
+        setting: The layer's argument for the dtype of its keys, for messages; None if it has none.
 
     Returns:
         The same strings, or the same numbers in `key_dtype`.
@@ -51,18 +54,11 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
     check_kind(ids.dtype, key_dtype, layer_name)
     if ids.dtype == key_dtype:
         return ids
-    checks = []
-    message = (
-        f"`ids` of {layer_name!r} must fit its key dtype {key_dtype.name}; choose a wider "
-        '`key_dtype`, such as "int64" or "uint64".'
-    )
-    if ids.dtype.max > key_dtype.max:
-        largest = tf.constant(key_dtype.max, ids.dtype)
-        checks.append(tf.debugging.assert_less_equal(ids, largest, message))
-    if ids.dtype.min < key_dtype.min:
-        least = tf.constant(key_dtype.min, ids.dtype)
-        checks.append(tf.debugging.assert_greater_equal(ids, least, message))
-    return tf.cast(with_dependencies(ids, *checks), key_dtype)
+    message = f"`ids` of {layer_name!r} must fit its key dtype {key_dtype.name}"
+    if setting is not None:
+        message += f'; choose a wider `{setting}`, such as "int64" or "uint64"'
+    ids = in_range(ids, key_dtype.min, key_dtype.max, f"{message}.")
+    return tf.cast(ids, key_dtype)
 
 
 def check_kind(dtype: tf.DType, key_dtype: tf.DType, layer_name: str) -> None:

@@ -95,7 +95,7 @@ class KeySpace:
                 table id is out of range.
         """
         key_type = tf.as_dtype(self.key_type)
-        ids = cast_ids(_dense(ids, "ids", self.owner), key_type, self.owner)
+        ids = cast_ids(_dense(ids, "ids", self.owner), key_type, self.owner, "key_type")
         by_column = table_ids is None and self.num_tables > 1
         if by_column:
             ids = self._with_columns(ids)
@@ -145,16 +145,12 @@ class KeySpace:
             f"`table_ids` of {self.owner!r} must be from 0 to {self.num_tables - 1}, and of the "
             "shape of `ids`."
         )
-        limit = tf.constant(self.num_tables, tf.int64)
         # A number beyond int64 becomes a negative one.
         tables = tf.cast(tables, tf.int64)
-        checks = [
-            tf.debugging.assert_non_negative(tables, message),
-            tf.debugging.assert_less(tables, limit, message),
-        ]
         if not (ids.shape.is_fully_defined() and tables.shape.is_fully_defined()):
-            checks.append(tf.debugging.assert_equal(tf.shape(ids), tf.shape(tables), message))
-        tables = validation.with_dependencies(tables, *checks)
+            same = tf.debugging.assert_equal(tf.shape(ids), tf.shape(tables), message)
+            tables = validation.with_dependencies(tables, same)
+        tables = validation.in_range(tables, 0, self.num_tables - 1, message)
         return tf.reshape(tables, [-1]) if self.num_tables > 1 else None
 
 

@@ -32,11 +32,16 @@ class Ftrl(RowRuleOptimizer):
     `weight_decay` is 0, this is `keras.optimizers.Ftrl` with `l1_regularization_strength=lambda1`
     and `l2_regularization_strength=lambda2 / 2`.
 
-    It differs from OneFlow, on purpose:
+    These are the formulas of the paper. OneFlow's page prints others:
 
-    - OneFlow's page multiplies a'^p - a^p by lr. The formula of the paper divides by it.
-    - OneFlow starts z from `initial_accumulator_value` in eager mode, which moves each row by its
-      first step even without a gradient. The paper starts it from 0.
+    - It raises a to `lr_power` and not to -`lr_power`, in the update of z and in w.
+    - It multiplies z - sign(z) lambda1 by (beta + a'^lr_power) / lr + lambda2, and does not divide.
+
+    OneFlow also starts z from `initial_accumulator_value` in eager mode, which moves each row by
+    its first step even without a gradient. The paper starts it from 0.
+
+    As an optimizer of Keras it has `apply` and no `step(closure)`, `zero_grad` or `support_sparse`:
+    gradients are those of a tf.GradientTape, also of single rows.
 
     Args:
         lr: A float above 0, a keras.optimizers.schedules.LearningRateSchedule, or a callable. 0

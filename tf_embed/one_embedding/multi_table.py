@@ -36,8 +36,10 @@ class MultiTableEmbedding(TableGroup):
         - Equal ids in two tables have two rows, unless `shared_ids` is set.
         - Rows beyond `capacity` are stored, unless it is the bound of `policy`.
         - Evaluation stores nothing.
-        - The layer runs without a GPU.
-        - Two layers may have the same name, if their `persistent_path` differs.
+        - The layer runs without a GPU. `devices` says where it is; there is no `to("cuda")`.
+        - `fit` or tf.function compiles the step; there is no graph to define.
+        - Two layers may have the same name. With one `persistent_path` too, neither replaces a
+          snapshot of the other.
 
     Limits:
         - With 64-bit ids, each table has its own table of rows, with an equal share of

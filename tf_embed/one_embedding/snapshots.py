@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from tf_embed.saving.progress import Progress, RowCalls, calls_of
 from tf_embed.snapshots import PendingSnapshot, Snapshots, manifest
-from tf_embed.snapshots.files import check_no_base, folder_name
+from tf_embed.snapshots.files import check_no_base, folder_name, readable
 from tf_embed.snapshots.loading import Part, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.table.sharding import default_partition_fn
@@ -33,14 +35,37 @@ class _SnapshotsOfKeys(Snapshots):
         super().__init__(path, tables)
         self._owner = owner
         self._keys = keys
+        self._loaded: dict[str, float] = {}  # the times of the snapshots that it loaded
 
     def _folder(self, name: str, argument: str) -> str:
         return os.path.join(self.path, snapshot_name_of(name, argument))
+
+    def save(
+        self,
+        name: str,
+        *,
+        since: str | None = None,
+        wait: bool = True,
+        if_busy: str = "wait",
+        progress: Progress = None,
+    ) -> PendingSnapshot:
+        """See `Snapshots.save`."""
+        self._calls().run(lambda: self._check_replaces(name))
+        pending = super().save(name, since=since, wait=wait, if_busy=if_busy, progress=progress)
+        _savers[self._real_folder(name)] = self
+        return pending
+
+    def fold(self, name: str, to: str | None = None) -> SnapshotInfo:
+        """See `Snapshots.fold`."""
+        if to is not None:
+            self._calls().run(lambda: self._check_replaces(to))
+        return super().fold(name, to)
 
     def load(self, name: str, *, progress: Progress = None) -> None:
         """See `Snapshots.load`."""
         self.together(lambda: self.check_keys(name))
         super().load(name, progress=progress)
+        self._note_loaded(name)
 
     def together(self, function: Callable[[], None]) -> None:
         """Runs a function while no files are written. If it fails on one worker, all raise."""
@@ -58,6 +83,44 @@ class _SnapshotsOfKeys(Snapshots):
         load_parts(folder, info, parts, calls, row_calls[0])
         if row_calls[0] is not None:
             row_calls[0].end()
+        self._note_loaded(info.name)
+
+    def _note_loaded(self, name: str) -> None:
+        for info in readable(self.path, [name]):
+            self._loaded[name] = info.time
+
+    def _check_replaces(self, name: str) -> None:
+        """Refuses to replace a snapshot of another layer of this name.
+
+        Raises:
+            ValueError: If another one that is alive saved it, and this one has not loaded it.
+        """
+        self._folder(name, "name")
+        if not self._is_of_another(name):
+            return
+        gc.collect()  # a layer that its user has deleted may be alive in cycles of references
+        if self._is_of_another(name):
+            raise ValueError(
+                f"`name` of each layer that saves into {self.path!r} must be its own, because "
+                f"snapshots are in a folder of that name: another layer named {self._owner!r} "
+                "has saved this one. Give the snapshot, or one of the layers, another name, load "
+                "the snapshot before it is replaced, or delete the other layer. Received: snapshot "
+                f"{name!r} of a second layer"
+            )
+
+    def _is_of_another(self, name: str) -> bool:
+        saver = _savers.get(self._real_folder(name))
+        if saver in (None, self):
+            return False
+        if saver._pending is not None and not saver._pending.done():
+            return True
+        found = list(readable(self.path, [name]))
+        return bool(found) and found[0].time != self._loaded.get(name)
+
+    def _real_folder(self, name: str) -> str:
+        """The folder of a snapshot, by the same name for all layers."""
+        folder = self._folder(name, "name")
+        return folder if "://" in folder else os.path.realpath(folder)
 
     def check_keys(self, name: str) -> None:
         """Refuses a snapshot whose rows would be loaded under the keys of other ids.
@@ -74,6 +137,10 @@ class _SnapshotsOfKeys(Snapshots):
                 f"those of {self._owner!r} are. Received: snapshot_name={name!r}, whose keys are "
                 f"{found}"
             )
+
+
+# Who saved the snapshot in a folder last, if it was a layer of this process.
+_savers: weakref.WeakValueDictionary[str, _SnapshotsOfKeys] = weakref.WeakValueDictionary()
 
 
 class LayerSnapshots:

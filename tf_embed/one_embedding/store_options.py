@@ -89,12 +89,14 @@ def make_cached_ssd_store_options(
 ) -> dict[str, Any]:
     """Makes options that keep rows on disk, with a cache in memory.
 
-    There is one cache in host memory, with the sum of both budgets. A GPU can't cache rows on disk
-    yet, which is logged once. The table of such a layer is on the CPU.
+    On a GPU, the first budget is a cache in the GPU's memory. Rows that leave it go to host memory
+    up to the second budget, and from there to disk, or to disk at once if that budget is 0. Without
+    a GPU, which is logged once, there is one cache in host memory, with the sum of both budgets.
+    With `cache_budget_mb=0` the layer is on the CPU.
 
     Args:
         cache_budget_mb: MiB of rows in the device cache, over all shards, an int from 0. One of the
-            two budgets must be above 0.
+            two budgets must be above 0, and this one on a GPU.
         persistent_path: A local folder for the rows, a path; or a list with a folder for each
             shard. The first folder then has the snapshots. The row files are working storage and
             are removed with the layer: save a snapshot or the model.
@@ -102,7 +104,8 @@ def make_cached_ssd_store_options(
         size_factor: As in `make_device_mem_store_options`.
         storage_dim: As in `make_device_mem_store_options`.
         physical_block_size: As in `make_device_mem_store_options`.
-        host_cache_budget_mb: MiB of rows in the cache in host memory, an int from 0. Default: 0.
+        host_cache_budget_mb: MiB of rows in the cache in host memory, over all shards, an int from
+            0. Default: 0.
 
     Returns:
         A dict for the argument `store_options` of the layers.
@@ -140,14 +143,14 @@ def make_cached_host_mem_store_options(
     storage_dim: int = -1,
     physical_block_size: int = 4096,
 ) -> dict[str, Any]:
-    """Makes options that keep rows in GPU memory up to a budget, and the others in host memory.
+    """Makes options that keep rows in host memory, with a cache in GPU memory.
 
-    On a GPU, the first rows fill the budget of GPU memory. All other rows are in pinned host
-    memory. A row never moves between the two. Without a GPU, all rows are in host memory. This is
+    On a GPU, the rows in use are in GPU memory, up to the budget, and the others in host memory.
+    Rows move between the two by themselves. Without a GPU, all rows are in host memory. This is
     logged once.
 
     Args:
-        cache_budget_mb: MiB of rows in GPU memory, over all shards, an int from 1.
+        cache_budget_mb: MiB of rows in the cache, over all shards, an int from 1.
         persistent_path: As in `make_device_mem_store_options`.
         capacity: As in `make_device_mem_store_options`.
         size_factor: As in `make_device_mem_store_options`.
@@ -239,10 +242,10 @@ class StoreOptions:
         )
 
     def devices(self, devices: Any) -> Any:
-        """Returns the user's devices of the shards, or the CPU for a store on disk."""
-        if devices is not None or self.kind != "cached_ssd":
-            return devices
-        return CPU
+        """Returns the user's devices of the shards, or the CPU for a disk without a GPU's cache."""
+        if devices is None and self.kind == "cached_ssd" and not self.device_bytes:
+            return CPU
+        return devices
 
     def storage(self, path: str, num_tables: int, device: str) -> Storage | None:
         """The storage of one of the tables that hold the rows.
@@ -251,15 +254,28 @@ class StoreOptions:
             path: The folder of its shard.
             num_tables: Number of tables that share the budgets.
             device: The device of the table.
+
+        Raises:
+            ValueError: If a table on a GPU has rows on disk and no budget for its cache.
         """
-        on_gpu = "GPU" in device.upper()
-        if self.kind == "cached_ssd":
-            # `Storage` takes no cache of 0 bytes.
-            host_bytes = max(1, (self.device_bytes + self.host_bytes) // num_tables)
-            return Storage(host_bytes=host_bytes, path=path)
-        if self.kind == "cached_host_mem" and on_gpu:
-            return Storage(gpu_bytes=self.device_bytes // num_tables)
-        return None
+
+        def share(budget: int) -> int:
+            return max(1, budget // num_tables)  # `Storage` takes no cache of 0 bytes
+
+        on_gpu, has_disk = "GPU" in device.upper(), self.kind == "cached_ssd"
+        if not on_gpu and has_disk:
+            return Storage(host_bytes=share(self.device_bytes + self.host_bytes), path=path)
+        if not on_gpu or self.kind == "device_mem":
+            return None
+        if not has_disk:
+            return Storage(gpu_bytes=share(self.device_bytes), gpu_cache=True)
+        if not self.device_bytes:
+            raise ValueError(
+                "`cache_budget_mb` must be at least 1 for rows on disk of a layer on a GPU. "
+                f"Received: cache_budget_mb=0, devices={device!r}"
+            )
+        host_bytes = share(self.host_bytes) if self.host_bytes else None
+        return Storage(gpu_bytes=share(self.device_bytes), host_bytes=host_bytes, path=path)
 
     def init_size(self, num_tables: int) -> int:
         """Returns the number of rows that each table reserves, or 0 for the table's default."""
@@ -269,16 +285,9 @@ class StoreOptions:
 
     def say_where_rows_are(self, device: str) -> None:
         """Logs, once in a process, that the tier of the device is host memory."""
-        if self.kind == "cached_ssd" and not self.device_bytes:
-            return
-        if "GPU" in device.upper():
-            return
-        if self.kind == "cached_ssd" and _first_device() != CPU:
-            _say_once(
-                "one_embedding: the cache of rows on disk is in host memory; there is none in a "
-                "GPU's memory yet."
-            )
-        else:
+        uses_device = self.kind != "cached_ssd" or self.device_bytes
+        # With a GPU, the CPU is what the user asked for.
+        if uses_device and "GPU" not in device.upper() and _first_device() == CPU:
             _say_once("one_embedding: there is no GPU; its rows are in host memory.")
 
 

@@ -411,7 +411,8 @@ class TableGroup(LayerWithTables):
 
         The rows of all `row_tables` are in one folder, "snapshots/<name of the layer>/<name of the
         snapshot>" in the first `persistent_path`. A complete snapshot replaces an earlier one of
-        the same name. The step of an optimizer is not saved; `model.save` and tf.train.Checkpoint
+        the same name, but not one of another layer of this name that this process still has, unless
+        it was loaded. The step of an optimizer is not saved; `model.save` and tf.train.Checkpoint
         save it.
 
         Args:
@@ -429,7 +430,8 @@ class TableGroup(LayerWithTables):
         Raises:
             TypeError: If an argument is of a wrong type.
             ValueError: If the name is a path, there is no snapshot `since`, other snapshots build
-                on the one to be replaced, or the layer must track changes but does not.
+                on the one to be replaced, another layer saved that, or the layer must track changes
+                but does not.
             RuntimeError: If this is called in a graph.
             tf.errors.FailedPreconditionError: If the layer has not tracked its changes since that
                 snapshot; see `tf_embed.Snapshots.save`. Save all rows.

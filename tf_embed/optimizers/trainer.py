@@ -56,9 +56,8 @@ def check_optimizer(optimizer: Any) -> None:
     if isinstance(optimizer, _REFUSED) or getattr(optimizer, "trains_dynamic_tables", False):
         raise ValueError(
             f"Dynamic tables can't be trained by {type(optimizer).__name__}, which hands variables "
-            "to other optimizers: give each table the one that is to train it, "
-            "tf_embed.layers.DynamicEmbedding(..., optimizer=...). Received: "
-            f"{optimizer.name!r}"
+            "to other optimizers: give each table the one that is to train it, by the `optimizer` "
+            f"of its layer. Received: {optimizer.name!r}"
         )
     if (
         isinstance(optimizer, RowRuleOptimizer)

@@ -36,8 +36,11 @@ class All2AllDenseEmbedding(SokLayer):
             `max_vocabulary_size_per_gpu * workers - 1`.
         key_dtype: tf.int64, tf.uint64 or tf.uint32. Inputs of another integer dtype are cast; a key
             that does not fit is an error. Default: None, tf.int64.
-        embedding_initializer: The initial row of a key; see `tf_embed.Variable`. Default:
-            "random_uniform", from -0.05 to 0.05.
+        embedding_initializer: The initial row of a key; see `tf_embed.Variable`. Glorot, He, LeCun
+            and other initializers that scale by a shape take that of SOK's table of a GPU,
+            [max_vocabulary_size_per_gpu, embedding_vec_size]. Orthogonal, which makes a matrix as a
+            whole, is called for the new keys of each batch. Default: "random_uniform", from -0.05
+            to 0.05.
         optimizer: The table's own optimizer; see `tf_embed.layers.DynamicEmbedding`. Default: None,
             the model's, in an `OptimizerWrapper`.
         name: Name of the layer and of its table.

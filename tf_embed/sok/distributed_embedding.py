@@ -113,7 +113,7 @@ class DistributedEmbedding(SokLayer):
             inputs = self._checked(inputs)
         keys = self._keys(inputs)
         pooled = self._pooled(
-            self._known_keys(keys.values),
+            self._known_keys(keys.values, keys.indices),
             (keys.indices, keys.dense_shape),
             None,
             self.combiner,

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange import strategies
 from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.layers.table_layer import TableLayer, serialized
+from tf_embed.layers.table_layer import TableLayer, deserialized, serialized
+from tf_embed.table.initializers import for_rows
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.variable.variable import Variable
 
@@ -41,6 +42,12 @@ class SokLayer(TableLayer):
         key_dtype = tf.int64 if key_dtype is None else key_dtype
         if embedding_initializer is None:
             embedding_initializer = "random_uniform"  # from -0.05 to 0.05
+        embedding_initializer = for_rows(
+            deserialized(embedding_initializer, "embedding_initializer"),
+            # A GPU draws its own part in SOK, so rows do not depend on the number of workers.
+            max_vocabulary_size_per_gpu,
+            embedding_vec_size,
+        )
         super().__init__(
             embedding_vec_size,
             validation.dtype_of(key_dtype, KEY_DTYPES, "key_dtype"),
@@ -108,8 +115,23 @@ class SokLayer(TableLayer):
             "optimizer": serialized(self.optimizer),
         }
 
-    def _known_keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """The keys, which without a hash table must be numbers of rows."""
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SokLayer:
+        """A layer of the arguments that `get_config` gives."""
+        name = "embedding_initializer"
+        # Only a layer of before has saved one that scales. It scaled by the shape of one row.
+        if isinstance(config.get(name), dict):
+            initializer = deserialized(config[name], name)
+            config = {**config, name: for_rows(initializer, 1, config["embedding_vec_size"])}
+        return super().from_config(config)
+
+    def _known_keys(self, keys: tf.Tensor, places: tf.Tensor | None = None) -> tf.Tensor:
+        """The keys, which without a hash table must be numbers of rows.
+
+        Args:
+            keys: The keys.
+            places: Where they are in the inputs, if those are sparse.
+        """
         if self.use_hashtable:
             return keys
         limit = self.max_vocabulary_size_per_gpu * self._num_workers
@@ -118,9 +140,4 @@ class SokLayer(TableLayer):
             f"max_vocabulary_size_per_gpu * number of workers - 1 = {limit - 1}, because "
             "use_hashtable=False."
         )
-        checks = []
-        if keys.dtype.min < 0:
-            checks.append(tf.debugging.assert_non_negative(keys, message))
-        if limit <= keys.dtype.max:
-            checks.append(tf.debugging.assert_less(keys, tf.constant(limit, keys.dtype), message))
-        return validation.with_dependencies(keys, *checks)
+        return validation.in_range(keys, 0, limit - 1, message, places)

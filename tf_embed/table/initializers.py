@@ -42,6 +42,11 @@ _SEEDED = (
     keras.initializers.TruncatedNormal,
     *_VARIANCE_SCALING,
 )
+_OF_KIND = {
+    "normal": keras.initializers.RandomNormal,
+    "truncated_normal": keras.initializers.TruncatedNormal,
+    "uniform": keras.initializers.RandomUniform,
+}
 # TensorFlow's own initializers, and those of Keras with the same arguments.
 _OF_TENSORFLOW = {
     tf.zeros_initializer: keras.initializers.Zeros,
@@ -229,6 +234,36 @@ def with_own_seed(initializer: Any) -> Any:
     )
 
 
+def for_rows(initializer: Any, rows: int, dim: int) -> Any:
+    """The initializer of a table that has a known number of rows.
+
+    A row is drawn by itself, so Glorot, He, LeCun and other initializers that scale by the shape of
+    a matrix would take that of one row. Those become one of the same distribution and seed that
+    does not scale.
+
+    Args:
+        initializer: As in `row_initializer`, for floating rows.
+        rows: Number of rows.
+        dim: Number of weights in a row.
+
+    Returns:
+        A Keras initializer in place of one that scales; others as `with_own_seed` returns them.
+
+    Raises:
+        TypeError, ValueError: As `with_own_seed`.
+
+    Example:
+        >>> initializer = keras.initializers.HeUniform(seed=1)
+        >>> round(for_rows(initializer, 600, 4).maxval, 6)
+        0.1
+    """
+    initializer = with_own_seed(initializer)
+    if type(initializer) not in _VARIANCE_SCALING:
+        return initializer
+    kind, values = _scaled(initializer, rows, dim)
+    return _OF_KIND[kind](*values, seed=initializer.seed)
+
+
 def _object_of(initializer: Any, name: str | None) -> Any:
     """The Keras initializer of a name, a config or a class. Other values are returned unchanged.
 
@@ -309,8 +344,12 @@ def _distribution(
     if isinstance(initializer, keras.initializers.TruncatedNormal):
         return "truncated_normal", (number("mean"), number("stddev", least=0))
     number("scale", least=0)
-    # He, Glorot and LeCun, as Keras computes them for a weight of shape (1, dim).
-    fan_in, fan_out = _fans(initializer, dim)
+    return _scaled(initializer, 1, dim)
+
+
+def _scaled(initializer: Any, rows: int, dim: int) -> tuple[str, tuple[float, ...]]:
+    """Kind and values of He, Glorot and LeCun initializers, as Keras computes them for a shape."""
+    fan_in, fan_out = _fans(initializer, rows, dim)
     fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
     scale = initializer.scale / max(1.0, fan[initializer.mode])
     if initializer.distribution == "truncated_normal":
@@ -321,14 +360,14 @@ def _distribution(
     return "uniform", (-limit, limit)
 
 
-def _fans(initializer: Any, dim: int) -> tuple[float, float]:
-    """Fan-in and fan-out of the shape (1, dim), or of the axes that the initializer names."""
-    shape: tuple[int, ...] = (1, dim)
+def _fans(initializer: Any, rows: int, dim: int) -> tuple[float, float]:
+    """Fan-in and fan-out of the shape (rows, dim), or of the axes that the initializer names."""
+    shape: tuple[int, ...] = (rows, dim)
     # Only newer versions of Keras have these attributes.
     input_axes = getattr(initializer, "input_axes", None)
     output_axes = getattr(initializer, "output_axes", None)
     if input_axes is None or output_axes is None:
-        return 1.0, float(dim)
+        return float(rows), float(dim)
     return (
         float(math.prod(shape[axis] for axis in input_axes)),
         float(math.prod(shape[axis] for axis in output_axes)),

@@ -189,8 +189,8 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
         if dim % 2:
             raise ValueError(
                 f"{type(self).__name__} needs rows of an even number of weights: give it to the "
-                "tables that have such, tf_embed.layers.DynamicEmbedding(..., optimizer=...). "
-                f"Received: {name!r} with {dim}"
+                f"tables that have such, by the `optimizer` of their layers. Received: {name!r} "
+                f"with {dim}"
             )
 
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:

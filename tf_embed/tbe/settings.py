@@ -17,6 +17,7 @@ from tf_embed.configs import as_bool, as_config, as_enum, as_number
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.devices import CPU
+from tf_embed.table.initializers import for_rows
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table_options import TableOptions
@@ -55,20 +56,18 @@ _SWITCHES = (
     "prefetch_pipeline",
     "uvm_host_mapped",
 )
-# Arguments that are checked, and have no effect on tables without a cache.
-_OF_CACHE = ("cache_load_factor", "cache_sets", "prefetch_pipeline")
-# Arguments that are checked, and have no effect.
-_WITHOUT_EFFECT = (
-    "cache_reserved_memory",
-    "cache_precision",
-    "enforce_hbm",
-    "device",
-    "uvm_non_rowwise_momentum",
-    "use_experimental_tbe",
-    "stats_reporter_config",
-    "multipass_prefetch_config",
-    "uvm_host_mapped",
-)
+# Arguments that are checked and have no effect, and why.
+_WITHOUT_EFFECT = {
+    "cache_reserved_memory": "a cache takes no more than its own bound.",
+    "cache_precision": "rows in a cache have `weights_precision`.",
+    "enforce_hbm": "`embedding_specs` and `storage` say where rows are.",
+    "device": "`embedding_specs` and `storage` say where rows are.",
+    "uvm_non_rowwise_momentum": "optimizer states are parts of the rows.",
+    "use_experimental_tbe": "there is one implementation.",
+    "stats_reporter_config": "tf_embed.callbacks.TableMetrics reports statistics.",
+    "multipass_prefetch_config": "`prefetch` makes one pass.",
+    "uvm_host_mapped": "rows of EmbeddingLocation.MANAGED are in pinned memory anyway.",
+}
 
 
 def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
@@ -129,6 +128,24 @@ def _check_device(device: Any) -> None:
         )
 
 
+def with_initializers_of_before(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a layer, with the initial rows that arrays had when it was saved.
+
+    A layer saves no initializer of an array that scales by its shape. Earlier ones did, and scaled
+    by the shape of one row.
+    """
+    specs, given = config.get("embedding_specs") or [], config.get("initializer")
+    if not isinstance(given, list) or len(given) != len(specs):
+        return config  # the layer refuses it, or it is for all tables and not from a layer
+    initializers = [
+        for_rows(deserialized(one, "initializer"), 1, dim)
+        if isinstance(one, dict) and rows is not None
+        else one
+        for one, (rows, dim, *_) in zip(given, specs, strict=True)
+    ]
+    return {**config, "initializer": initializers}
+
+
 def plain(value: Any) -> Any:
     """Something that JSON can hold."""
     if hasattr(value, "value") and hasattr(type(value), "__members__"):
@@ -175,17 +192,24 @@ def say_what_has_no_effect(
     ]
     sizes_caches = any(of_gpu) or any(lacks_size(storage, device) for storage in storages)
     has_effect = {
+        "cache_algorithm": any(has_cache),
         "cache_load_factor": sizes_caches and not given["cache_sets"],
         "cache_sets": sizes_caches,
         "prefetch_pipeline": any(has_cache),
     }
-    for name in (*_OF_CACHE, *_WITHOUT_EFFECT):
-        if given[name] != parameters[name].default and not has_effect.get(name, False):
+    is_set = {
+        name: given[name] != parameters[name].default for name in (*has_effect, *_WITHOUT_EFFECT)
+    }
+    for name, counts in has_effect.items():
+        if is_set[name] and not counts:
             _say_once(
                 f"TableBatchedEmbeddingBags: {name!r} has no effect here. The one cache is that of "
                 "a `storage` with a `path`, or on a GPU of EmbeddingLocation.MANAGED_CACHING."
             )
-    if given["cache_algorithm"] != CacheAlgorithm.LRU:
+    for name, reason in _WITHOUT_EFFECT.items():
+        if is_set[name]:
+            _say_once(f"TableBatchedEmbeddingBags: {name!r} has no effect, because {reason}")
+    if is_set["cache_algorithm"] and any(has_cache):
         _say_once(
             "TableBatchedEmbeddingBags: CacheAlgorithm.LFU means LRU: the cache of a table evicts "
             "by last use. Rows have the same values."

@@ -18,7 +18,6 @@ from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
 from tf_embed.table.creators import check_storage
-from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
@@ -222,9 +221,11 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         uvm_host_mapped: See above.
         extra_optimizer_config: `use_rowwise_bias_correction` of ADAM.
         initializer: One for all tables or one for each: initial rows as in `tf_embed.Variable`, but
-            no callable. Default: zeros, as in FBGEMM. Tables of zeros whose rows meet in products
-            alone, such as a dot product, have no gradients and never train: set
-            initializer="uniform", or call `init_embedding_weights_uniform(low, high)`.
+            no callable. Glorot, He, LeCun and other initializers that scale by a shape take that of
+            an array, (rows, dim), and of a dynamic table (1, dim). Default: zeros, as in FBGEMM.
+            Tables of zeros whose rows meet in products alone, such as a dot product, have no
+            gradients and never train: set initializer="uniform", or call
+            `init_embedding_weights_uniform(low, high)`.
         feature_names: Names of the features, for inputs in a dict.
         policy: A `tf_embed.TablePolicy`, or one or None for each table: admission and eviction of
             the rows of dynamic tables.
@@ -365,8 +366,10 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         if padding_id is not None:
             self.padding_id = validation.positive_int(padding_id, "padding_id", least=-(2**63))
         self._initializers = [
-            with_own_seed(deserialized(one, "initializer"))
-            for one in settings_of.each(initializer, num_tables, "initializer")
+            spec.initializer(deserialized(one, "initializer"))
+            for spec, one in zip(
+                self._specs, settings_of.each(initializer, num_tables, "initializer"), strict=True
+            )
         ]
         self._policies = [
             deserialized(one, "policy") for one in settings_of.each(policy, num_tables, "policy")
@@ -965,6 +968,11 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         plain = {name: settings_of.plain(value) for name, value in values.items()}
         plain["distribution"] = serialized(self.distribution)
         return {**super().get_config(), **plain}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TableBatchedEmbeddingBags:
+        """A layer of the arguments that `get_config` gives."""
+        return super().from_config(settings_of.with_initializers_of_before(config))
 
     # Checks.
 

@@ -13,7 +13,7 @@ from tf_embed import validation
 from tf_embed.configs import as_enum
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.table.devices import CPU, device_names
-from tf_embed.table.initializers import row_initializer
+from tf_embed.table.initializers import for_rows, row_initializer, with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.tbe import quantized_rows
@@ -67,6 +67,12 @@ class TableSpec:
             location=location,
             device=device,
         )
+
+    def initializer(self, initializer: Any) -> Any:
+        """The initializer of the table, with a seed of its own, from the user's."""
+        if self.rows is None:
+            return with_own_seed(initializer)
+        return for_rows(initializer, self.rows, self.dim)
 
     def variable(
         self,

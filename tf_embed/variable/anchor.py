@@ -399,9 +399,8 @@ class Anchor(keras.Variable):
     def _no_optimizer(self) -> str:
         return (
             f"{self.table_name!r} has a table, which a Keras optimizer can't train by itself: give "
-            'it its own, tf_embed.layers.DynamicEmbedding(..., optimizer="adam") or '
-            'tf_embed.tbe.TableBatchedEmbeddingBags(..., optimizer="ADAM"), or wrap the '
-            "model's, tf_embed.DynamicEmbeddingOptimizer(optimizer)."
+            'its layer one of its own, optimizer="adam", or wrap the model\'s, '
+            "tf_embed.DynamicEmbeddingOptimizer(optimizer)."
         )
 
     def _check_outer_optimizers(self) -> None:

@@ -32,17 +32,10 @@ class RowNumberArguments(RowArguments):
             TypeError: If the numbers are not integers.
             ValueError: If one is out of range; from an op, tf.errors.InvalidArgumentError.
         """
-        keys = super().keys(keys)
-        good = tf.reduce_all(tf.logical_and(keys >= 0, keys < self._num_rows))
-        check = tf.debugging.Assert(
-            good,
-            [
-                f"`keys` of {self._options.name!r} must be row numbers, from 0 to "
-                f"{self._num_rows - 1}. Received:",
-                keys,
-            ],
+        message = (
+            f"`keys` of {self._options.name!r} must be row numbers, from 0 to {self._num_rows - 1}."
         )
-        return validation.with_dependencies(keys, check)
+        return validation.in_range(super().keys(keys), 0, self._num_rows - 1, message)
 
 
 class RowArray(Variable):

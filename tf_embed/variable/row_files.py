@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,11 @@ from tf_embed.table.worker_table import WorkerTable
 DIRPATH_VARIABLE = "TFRA_SAVED_KV"
 DEFAULT_BUFFER_BYTES = 4194304
 MAX_BUFFER_BYTES = 2**30
+
+# The files that cc/core/files/row_manifest.h names, and a character that it escapes.
+_MANIFEST = re.compile(r"(.+)\.rank\d+of\d+\.manifest")
+_ESCAPED = re.compile(rb"=([0-9a-f]{2})")
+_MOST_NAMES = 10  # in a message
 
 
 class RowFiles:
@@ -243,9 +249,12 @@ class RowFiles:
     ) -> tf.Operation | None:
         table = self._table
         key_dtype = table.options.key_dtype
-        saved = row_file_ops.open_saved_rows(
-            table.resource_handle, place, whole=whole, key_dtype=key_dtype
-        )
+        try:
+            saved = row_file_ops.open_saved_rows(
+                table.resource_handle, place, whole=whole, key_dtype=key_dtype
+            )
+        except tf.errors.NotFoundError as error:
+            raise _with_names_there(error, place) from error
         some_stay_out = has is not None or (place.processes > 1 and not whole)
         chooses = _is_chosen_here(table) or some_stay_out
 
@@ -337,6 +346,31 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
     is_mine = tf.equal(tf.cast(ranks, tf.int32), place.rank)
     # If as many processes saved, the file of this rank has its rows, whatever their keys.
     return tf.where(tf.logical_or(is_mine, tf.logical_not(by_key)), shards, LEFT_OUT)
+
+
+def _with_names_there(error: tf.errors.NotFoundError, place: Place) -> tf.errors.NotFoundError:
+    """The error with the names that the folder has saves of, if the wanted one is not there."""
+    folder = _real_folder(place.folder, place.folder_variable)
+    try:
+        files = [] if folder is None else tf.io.gfile.listdir(folder)
+    except tf.errors.OpError:
+        files = []  # there is no such folder, and the error says so
+    stems = {found.group(1) for found in map(_MANIFEST.fullmatch, files) if found}
+    names = sorted(
+        _ESCAPED.sub(
+            lambda one: bytes([int(one.group(1), 16)]), stem.encode(errors="replace")
+        ).decode(errors="replace")
+        for stem in stems
+    )
+    if not names or place.file_name in names:
+        return error
+    there = ", ".join(map(validation.shown, names[:_MOST_NAMES]))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    message = (
+        f"{error.message} The folder has saves of {there}{more}: give the variable, or its layer, "
+        "the name that was saved."
+    )
+    return tf.errors.NotFoundError(error.node_def, error.op, message)
 
 
 # The table of the last variable of the default name that saved into a folder.

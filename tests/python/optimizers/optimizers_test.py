@@ -302,7 +302,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("adam", "sgd", "adagrad", "rmsprop", "adamw", "lion")
     def test_a_plain_optimizer_is_stopped_with_both_ways_out(self, name):
         message = (
-            r"'mine' has a table.*DynamicEmbedding\(\.\.\., optimizer=.*"
+            r"'mine' has a table.* give its layer one of its own, optimizer=.*"
             r"tf_embed.DynamicEmbeddingOptimizer\(optimizer\)"
         )
         layer = DynamicEmbedding(1, name="mine")
