@@ -121,8 +121,7 @@ Status DiskStore::Put(const ExecContext&, const WholeRows& rows, After after) {
   CompactSome(*rule, taken);
   if (status.ok()) return status;
   const auto describe = [&] {
-    return status.message() + " Rows that were not taken: " + std::to_string(rows.size - taken) +
-           " of " + std::to_string(rows.size) + ".";
+    return status.message() + " The rows that were to be written stay in memory.";
   };
   if (status.code() == StatusCode::kResourceExhausted) return Status::ResourceExhausted(describe);
   if (status.code() == StatusCode::kUnavailable) return Status::Unavailable(describe());

@@ -145,6 +145,24 @@ FailedPrecondition.
 scores: keys.shape.
 )doc");
 
+REGISTER_OP("TfEmbedExpiredRows")
+    .Input("table: resource")
+    .Output("expired: int64")
+    .Attr("renews: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      return tensorflow::shape_inference::ScalarShape(c);
+    })
+    .Doc(R"doc(
+Counts the rows that have expired and are still there.
+
+expired: Scalar; their number, 0 for a table without a time to live.
+renews: Whether the time to live of all rows begins at the time of the call. The last step and the
+  count of a row do not change.
+)doc");
+
 REGISTER_OP("TfEmbedSetClock")
     .Input("table: resource")
     .Input("step: int64")

@@ -152,10 +152,13 @@ REGISTER_OP("TfEmbedFoldRows")
     .Doc(R"doc(
 Writes a save of changes, and all saves that it builds on, as one save of all rows.
 
+The new save keeps the number of the save of changes, because it shows the same moment: a table that
+knows the changes since one of them knows those since the other.
+
 folder: Scalar; the folder of the save of changes.
 file_name: Scalar; the common beginning of its file names.
 to_folder: Scalar; the folder of the new save.
-to_file_name: Scalar; the common beginning of its file names.
+to_file_name: Scalar; the common beginning of its file names, another one in the same folder.
 save: Scalar; the number of the new save.
 buffer_bytes: As in TfEmbedSaveRows.
 )doc");

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission and eviction verbs: Restrict, DrainEvicted, RowStatistics, SetScores, SetClock.
+// Admission and eviction verbs: Restrict, DrainEvicted, RowStatistics, SetScores, ExpiredRows,
+// SetClock.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iterator>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "cc/core/policy/rank_list.h"
 #include "cc/core/shards/restrict.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/settings.h"
 #include "cc/tf/table_op.h"
+#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -169,6 +174,74 @@ class SetScoresOp : public TableOp {
   }
 };
 
+class ExpiredRowsOp : public TableOp {
+ public:
+  explicit ExpiredRowsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("renews", &renews_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+    output->scalar<int64_t>()() = 0;
+    const uint64_t ttl = table->shard(0)->options().policy.ttl_milliseconds;
+    if (ttl == 0) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(table->CheckEviction());
+    const ExecContext exec = ThreadPoolOf(context, table);
+    if (exec.now.milliseconds >= ttl) {
+      TF_RETURN_IF_ERROR(Count(exec, *table, exec.now.milliseconds - ttl + 1, output));
+    }
+    return renews_ ? Renew(exec, table) : absl::OkStatus();
+  }
+
+  // Counts the rows whose last use was before a time.
+  static absl::Status Count(const ExecContext& exec, const TableResource& table, uint64_t time,
+                            tf::Tensor* output) {
+    std::atomic<uint64_t> word{time};
+    const RowStatistics earliest(StatisticSet().With(Statistic::kLastTime), &word);
+    const Rank limit(TtlOrder::Score(earliest, 0), 0);
+    size_t expired = 0;
+    for (size_t number = 0; number < table.num_shards(); ++number) {
+      RankList none(table.allocator());
+      TF_RETURN_IF_ERROR(ToTensorFlow(table.shard(number)->eviction()->CollectRanks(
+          exec, EvictionOrder::kTtl, 1, limit, limit, &none, &expired)));
+    }
+    output->scalar<int64_t>()() = static_cast<int64_t>(expired);
+    return absl::OkStatus();
+  }
+
+  static absl::Status Renew(const ExecContext& exec, TableResource* table) {
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
+    // Keeps out exports and loads, which see all shards before or after this.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
+    PausedTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    const ExecContext holding = exec.Holding(Held::kPaused);
+    const StatisticSet time = StatisticSet().With(Statistic::kLastTime);
+    WholeRows rows(table->allocator());
+    Buffer<uint64_t> now(table->allocator());
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      Table* const shard = table->shard(number);
+      for (ExportCursor cursor; !cursor.done;) {
+        TF_RETURN_IF_ERROR(
+            ToTensorFlow(shard->maintenance()->ExportBatch(kRenewedTogether, &cursor, &rows)));
+        if (now.size() < rows.size) TF_RETURN_IF_ERROR(ToTensorFlow(now.Resize(rows.size)));
+        std::fill_n(now.data(), rows.size, exec.now.milliseconds);
+        KeyBatch batch{rows.keys.data(), rows.size};
+        batch.distinct = true;
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            shard->eviction()->AssignStatistics(holding, batch, time, now.data())));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static constexpr size_t kRenewedTogether = size_t{1} << 16;
+
+  bool renews_ = false;
+};
+
 class SetClockOp : public TableOp {
  public:
   using TableOp::TableOp;
@@ -198,6 +271,7 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedRestrict").Device(tf::DEVICE_CPU), Restrict
 REGISTER_KERNEL_BUILDER(Name("TfEmbedDrainEvicted").Device(tf::DEVICE_CPU), DrainEvictedOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowStatistics").Device(tf::DEVICE_CPU), RowStatisticsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetScores").Device(tf::DEVICE_CPU), SetScoresOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedExpiredRows").Device(tf::DEVICE_CPU), ExpiredRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetClock").Device(tf::DEVICE_CPU), SetClockOp);
 
 const OnGpu<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
@@ -205,6 +279,7 @@ const OnGpu<DrainEvictedOp> drain_evicted("TfEmbedDrainEvicted", {"table", "keys
 const OnGpu<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
                                             {"table", "keys", "owners", "statistics", "exists"});
 const OnGpu<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});
+const OnGpu<ExpiredRowsOp> expired_rows("TfEmbedExpiredRows", {"table", "expired"});
 const OnGpu<SetClockOp> set_clock("TfEmbedSetClock", {"table", "step", "milliseconds", "epoch"});
 
 }  // namespace

@@ -73,12 +73,16 @@ absl::Status TimeOf(const Folder& folder, const RowFileNames& names,
 absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
                        std::vector<RowManifest>* parts) {
   const Folder& folder = *place.folder;
-  const RowFileNames names(place.file_name);
+  RowFileNames names(place.file_name);
   std::vector<std::string> files;
   const absl::Status listed = folder.List(&files);
   // A folder that is not there has no save, which NoSave reports with the path.
   if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
-  const SavedRanks ranks = RanksIn(names, files);
+  SavedRanks ranks = RanksIn(names, files);
+  if (ranks.empty()) {  // an earlier version may have saved it
+    names = RowFileNames(place.file_name, /*shortens=*/false);
+    ranks = RanksIn(names, files);
+  }
   uint32_t processes = 0;
   uint64_t latest = 0;
   const auto complete = std::count_if(ranks.begin(), ranks.end(), IsComplete);
@@ -114,20 +118,28 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
   return absl::OkStatus();
 }
 
-// Finds the manifest of save `number`, whatever its file names.
+// Finds the manifest of save `number`, whatever its file names. If a fold was killed, the folder
+// may have two of that number, the save of changes and the folded one. The changes may be of a save
+// that was removed, so the folded one counts.
 absl::Status FindSave(const Folder& folder, uint32_t rank, uint32_t processes, uint64_t number,
                       RowManifest* manifest) {
   const std::string end = RowFileNames("").Manifest(rank, processes);
   std::vector<std::string> files;
   TF_RETURN_IF_ERROR(folder.List(&files));
+  bool found = false;
   for (const std::string& file : files) {
     if (!absl::EndsWith(file, end)) continue;
     std::string text;
+    RowManifest one;
     const std::string path = folder.PathOf(file);
     TF_RETURN_IF_ERROR(ReadWholeFile(path, RowManifest::kMaxBytes, &text));
-    TF_RETURN_IF_ERROR(ToTensorFlow(RowManifest::Decode(text, path, manifest)));
-    if (manifest->save == number) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(ToTensorFlow(RowManifest::Decode(text, path, &one)));
+    if (one.save != number) continue;
+    found = true;
+    *manifest = std::move(one);
+    if (manifest->since == 0) break;
   }
+  if (found) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("'", folder.path(), "' has no such save."));
 }
 

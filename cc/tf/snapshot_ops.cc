@@ -19,6 +19,7 @@
 #include "cc/tf/table_op.h"
 #include "cc/tf/whole_table.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/platform/env.h"
 
 namespace tf_embed {
 namespace {
@@ -336,9 +337,12 @@ class FoldRowsOp : public StatusOp {
     kind.key_type = first.key_type;
     kind.value_type = first.value_type;
     kind.dim = first.meta.dim;
+    const std::vector<Folded> files = FilesOf(*saved);
+    // The folded save shows the same moment, by which tables know it, so it has the same number.
+    if (saved->num_parts() == 1) to.joint_save = first.save;
+    TF_RETURN_IF_ERROR(CheckIsNew(to, files.size()));
     PendingSave save(std::move(to), kind);
     TF_RETURN_IF_ERROR(save.Begin());
-    const std::vector<Folded> files = FilesOf(*saved);
     for (size_t number = 0; number < files.size(); ++number) {
       RowFileHeader header = files[number].head->reader.header();
       header.save = save.number();
@@ -351,6 +355,17 @@ class FoldRowsOp : public StatusOp {
     }
     output->scalar<int64_t>()() = static_cast<int64_t>(save.number());
     return save.Commit();
+  }
+
+  // Files of a save are named by its number. A fold into the place of the save that it reads would
+  // write over them.
+  static absl::Status CheckIsNew(const SavePlace& to, size_t num_files) {
+    const std::string path = to.folder->PathOf(RowFileNames(to.file_name)
+                                                   .Rows(/*rank=*/0, /*processes=*/1, to.joint_save,
+                                                         0, static_cast<uint32_t>(num_files)));
+    if (!tf::Env::Default()->FileExists(path).ok()) return absl::OkStatus();
+    return InvalidArgumentError("`to_folder` and `to_file_name` must not be the place of the save ",
+                                "that is folded. Received: one that has '", path, "'.");
   }
 
   static bool AreAlike(const RowFileHeader& one, const RowFileHeader& other) {

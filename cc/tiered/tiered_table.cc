@@ -297,6 +297,16 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
   return write.verb(inner, *todo);
 }
 
+Status TieredTable::NoRoom(const Write& write, const Status& status) {
+  if (*write.has_run) return status;
+  const auto describe = [&] {
+    return status.message() + " No row of the batch was changed in this shard.";
+  };
+  if (status.code() == StatusCode::kResourceExhausted) return Status::ResourceExhausted(describe);
+  if (status.code() == StatusCode::kUnavailable) return Status::Unavailable(describe());
+  return status;
+}
+
 Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, const Write& write) {
   const bool planned = options_.policy.plans_writes() && !context.restoring;
   // A caller that holds several tables has called Prefetch, and can't make room now.
@@ -324,7 +334,8 @@ Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, co
       return ForEachPart(todo, limit, std::cref(run));
     }
     if (has_rule) {
-      TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, todo, wanted));
+      const Status made = MakeRoom(context, todo, wanted);
+      if (!made.ok()) return NoRoom(write, made);
       ++attempt;
     } else {  // another thread may set another rule before this write runs
       TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), *write.rule));
@@ -334,7 +345,8 @@ Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, co
   // the room there is, and exceeds the bound if it must.
   const ReplaceLocks alone(locks_, context);
   if (!HasRule(write.rule)) return RuleWasChanged(options_.name);
-  TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(context.Holding(Held::kWriting), todo, todo.size));
+  const Status made = MakeRoomAlone(context.Holding(Held::kWriting), todo, todo.size);
+  if (!made.ok()) return NoRoom(write, made);
   // Not as Held::kWriting: RunPlanned takes the policy's lock itself.
   return planned ? RunPlanned(context, false, write, todo, &wanted)
                  : RunUnplanned(context, false, write, &todo, &rest, &wanted);
@@ -381,9 +393,17 @@ Status TieredTable::Run(const ExecContext& context, const KeyBatch& batch, const
   }
   const size_t limit = std::max<size_t>(1, capacity_.load() / kBatchDivisor);
   const bool planned = options_.policy.plans_writes() && !context.restoring;
+  bool has_run = false;
+  const auto verb = [&](const ExecContext& inner, const KeyBatch& part) {
+    has_run = true;
+    return write.verb(inner, part);
+  };
+  Write noted = write;
+  noted.verb = std::cref(verb);
+  noted.has_run = &has_run;
   const Status status = planned && batch.size > limit && context.held != Held::kWriting
-                            ? RunPlannedInParts(context, batch, write, limit)
-                            : RunPart(context, batch, write);
+                            ? RunPlannedInParts(context, batch, noted, limit)
+                            : RunPart(context, batch, noted);
   if (context.held == Held::kNothing) DropOutgrown();
   return status;
 }

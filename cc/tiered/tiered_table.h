@@ -145,6 +145,8 @@ class TieredTable final : public Table,
   struct Write {
     // Runs the verb on the cache for a part of the batch; a reference (std::cref).
     std::function<Status(const ExecContext& inner, const KeyBatch& part)> verb;
+    // Whether it has run, on any part of the batch.
+    const bool* has_run = nullptr;
     // The rule that the table has when it runs; null: any.
     const RuleSlots* rule = nullptr;
     // Replaces whole rows, regardless of their content.
@@ -272,6 +274,8 @@ class TieredTable final : public Table,
   // Runs a verb on a batch. If too many keys are absent, runs it part by part (RunPart).
   Status Run(const ExecContext& context, const KeyBatch& batch, const Write& write);
   Status RunPart(const ExecContext& context, const KeyBatch& part, const Write& write);
+  // The error of a write that found no room. It says so if no row of the batch has changed.
+  static Status NoRoom(const Write& write, const Status& status);
   // RunPart under a writer's locks. If the cache lacks room, `*wanted` is the number of rows that
   // need it, otherwise 0. `*todo` becomes the remaining batch; its arrays may belong to `rest`.
   Status RunUnplanned(const ExecContext& context, bool bounded, const Write& write, KeyBatch* todo,

@@ -154,8 +154,8 @@ class Saves:
         self._report("folding", name=name, to=to)
         self._snapshots.fold(name, to)
         self._report("folded", to=to)
-        if to == self._since:
-            self._since = None  # the tables know of no changes since the new one
+        if to == self._since and to != name:
+            self._since = None  # the new one shows another moment, which tables may not know
 
     def _keep(self) -> None:
         last = self._draw.randint(2, 5)

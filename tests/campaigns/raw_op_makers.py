@@ -422,6 +422,9 @@ class RowCalls:
         keys = self._keys(draw, self._some(draw))
         return {**keys, "scores": numbers_of(draw, "int64", tuple(keys["keys"].shape))}
 
+    def right_expired_rows(self, draw: random.Random) -> Arguments:
+        return {"table": self._some(draw).handle, "renews": draw_one(draw, (False, True))}
+
     def right_set_clock(self, draw: random.Random) -> Arguments:
         return {
             "table": self._some(draw).handle,

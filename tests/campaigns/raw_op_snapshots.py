@@ -145,7 +145,7 @@ class SnapshotCalls(RightCalls):
             "folder": write["folder"],
             "file_name": "rows",
             "to_folder": self._folder(draw_one(draw, ("two", "three"))),
-            "to_file_name": draw_one(draw, ("rows", "others")),
+            "to_file_name": draw_one(draw, ("others", "more")),  # not the place of the save
             "buffer_bytes": draw_one(draw, (1, 100, 4096)),
         }
 

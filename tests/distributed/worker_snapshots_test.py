@@ -134,9 +134,10 @@ class WorkerSnapshotsTest(tf.test.TestCase, parameterized.TestCase):
             removed, listed = one["kept"]
             self.assertCountEqual(removed, ["single", "more", "changes", "whole"])
             self.assertEqual(listed, [("joint", None)])
-        self.assertEqual(os.listdir(path_of(folder)), ["joint"])
-        tables, _ = loaded_here("joint", path_of(folder))
-        self.assertEqual(tables.contents(), Shadow(11).contents())
+        self.assertCountEqual(os.listdir(path_of(folder)), ["joint", "since the fold"])
+        for name, steps in (("joint", 11), ("since the fold", 12)):
+            tables, _ = loaded_here(name, path_of(folder))
+            self.assertEqual(tables.contents(), Shadow(steps).contents())
 
     @pytest.mark.slow
     def test_more_workers_load_it(self):

@@ -119,7 +119,8 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
                 on_disk,
                 lambda in_memory: filler.unlink(),
                 f"Can't write [0-9]+ bytes of rows to '{folder}/items-0/rows-[0-9a-f]+.seg'.* has "
-                "[0-9]+ bytes of rows: No space left on device",
+                "[0-9]+ bytes of rows: No space left on device. The rows that were to be written "
+                "stay in memory. No row of the batch was changed in this shard.",
             )
 
     def test_training_goes_on_when_files_may_be_long_again(self):
@@ -132,6 +133,16 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
                 lambda in_memory: limit.close(),
                 f"Can't write [0-9]+ bytes of rows to '{folder}/items-0/rows-.*: File too large",
             )
+
+    def test_a_batch_of_which_a_part_was_written_is_not_called_unchanged(self):
+        v = filled(self.storage(rows=100))
+        # With so many new keys it is written in parts, of which the first ones find room.
+        keys = np.arange(KEYS, KEYS + 20_000)
+        with file_limit(4096), self.assertRaises(tf.errors.ResourceExhaustedError) as caught:
+            v.upsert(keys, np.tile(keys[:, None], [1, 4]).astype("f"))
+        self.assertBetween(int(v.size()), KEYS + 1, 2 * KEYS - 1)
+        self.assertIn("stay in memory.", str(caught.exception))
+        self.assertNotIn("No row of the batch", str(caught.exception))
 
     def test_training_goes_on_when_rows_make_room_below_a_bound(self):
         folder = self.folder()

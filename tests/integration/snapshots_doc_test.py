@@ -34,7 +34,8 @@ class SnapshotsDocTest(tf.test.TestCase):
             for piece in pieces:
                 exec(piece.replace(FOLDER, folder), names)
         self.assertIn("[('monday', None, 80), ('tuesday', 'monday', 80)]", printed.getvalue())
-        self.assertCountEqual(os.listdir(folder), ["tuesday", "snapshot-000001"])
+        self.assertIn("[('tuesday', None), ('wednesday', 'tuesday')]", printed.getvalue())
+        self.assertCountEqual(os.listdir(folder), ["tuesday", "wednesday", "snapshot-000001"])
 
     def test_the_numbers_are_those_of_the_code(self):
         log = pathlib.Path(__file__).parents[2] / "cc" / "core" / "table" / "change_log.h"

@@ -299,6 +299,8 @@ def order(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     snapshots.fold("joint")
     snapshots.remove("after load")
     found["kept"] = (snapshots.keep(1), listed(snapshots))
+    train(strategy, tables, 12, 12)
+    snapshots.save("since the fold", since="joint")
     return found
 
 

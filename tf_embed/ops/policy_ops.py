@@ -81,6 +81,15 @@ def set_clock(
     )
 
 
+def expired_rows(handle: tf.Tensor, *, renews: bool = False) -> tf.Tensor:
+    """The number of rows that have expired and are still there, int64 scalar.
+
+    Args:
+        renews: Whether the time to live of all rows begins now.
+    """
+    return _raw.tf_embed_expired_rows(table=handle, renews=renews)
+
+
 def export_scores(
     handle: tf.Tensor, split_size: int | tf.Tensor, *, key_dtype: tf.DType, order: str
 ) -> tuple[tf.Tensor, tf.Tensor]:

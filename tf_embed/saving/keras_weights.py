@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_embed.table import expiry
 from tf_embed.table.table import Table
 from tf_embed.table.table_meta import TableMeta
 from tf_embed.table.table_options import kind_of
@@ -161,6 +162,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
     for table, rows in zip(tables, all_rows, strict=True):
         slots, meta = _slots_and_meta(table, rows)
         table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
+        expiry.warn_of_expired(table)
 
 
 def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:

@@ -144,7 +144,7 @@ class Publisher(WithBlock):
             self._commit(version, since, info, tables, dense_weights.write(folder, weights, values))
             # No later publication has changes since that moment, so tables need not keep them.
             if last is not None:
-                moments.drop(tables, last[1])
+                moments.drop(tables, [last[1]])
             self._last = (version, info)
             self._changes = 0 if since is None else self._changes + 1
             if self._changes >= self._whole_every:
@@ -259,7 +259,7 @@ class Publisher(WithBlock):
         """Writes all rows for followers that start later. They need the next changes, too."""
         writer = self._begin_since(version, tables, None)
         info = writer.write()
-        moments.drop(tables, info)
+        moments.drop(tables, [info])
         self._commit(version, None, info, tables, None)
         self._changes = 0
 

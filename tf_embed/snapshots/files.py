@@ -20,6 +20,8 @@ from tf_embed.saving import durable, guarded_files
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
 
+_MOST_BYTES = 255  # of a name in a local file system
+
 _OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{manifest.ASIDE.pattern}$")
 
 
@@ -34,6 +36,22 @@ def folder_name(name: Any, argument: str) -> str:
     if not guarded_files.is_name(name):
         raise ValueError(
             f"`{argument}` must be the name of a folder, not a path. Received: {argument}={name!r}"
+        )
+    return name
+
+
+def new_folder_name(name: Any, argument: str) -> str:
+    """Returns `name` after a check that a file system can have a new folder of it.
+
+    Raises:
+        TypeError: If `name` is not a str.
+        ValueError: If `name` is a path, or too long.
+    """
+    name = folder_name(name, argument)
+    if (size := len(name.encode())) > _MOST_BYTES:
+        raise ValueError(
+            f"`{argument}` must be at most {_MOST_BYTES} bytes of UTF-8, because a folder gets it. "
+            f"Received: {argument}={validation.shown(name)} of {size} bytes"
         )
     return name
 

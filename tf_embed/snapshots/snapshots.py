@@ -103,8 +103,8 @@ class Snapshots:
         """Saves the rows as of this call.
 
         Args:
-            name: The name of the snapshot and of its folder. A snapshot of this name is replaced
-                when the new one is complete.
+            name: The name of the snapshot and of its folder, at most 255 bytes of UTF-8. A snapshot
+                of this name is replaced when the new one is complete.
             since: The name of an earlier snapshot, to save only the changes since then. Default:
                 all rows.
             wait: Whether to write the snapshot before this returns. False: a thread writes it. In
@@ -122,15 +122,15 @@ class Snapshots:
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If a name is a path, there is no snapshot `since`, other snapshots build on
-                the one that `name` would replace, a table must track changes but does not, or
-                there is no table.
+            ValueError: If a name is a path or too long, there is no snapshot `since`, other
+                snapshots build on the one that `name` would replace, a table must track changes but
+                does not, or there is no table.
             RuntimeError: If this is called in a graph, or an earlier snapshot is being written and
                 `if_busy` is "raise".
             tf.errors.FailedPreconditionError: If a table does not know its changes since the
-                snapshot `since`. Either the snapshot was saved by another process, is older than
-                the last 64, or was folded into a full one. Or the table has since been cleared,
-                been restored, or got an optimizer. Save all rows then.
+                snapshot `since`. Either the snapshot was saved by another process, or is older than
+                the last 64. Or the table has since been cleared, been restored, or got an
+                optimizer. Save all rows then.
             tf.errors.OpError: If the snapshot can't be written.
         """
         _check_eager("save")
@@ -138,7 +138,7 @@ class Snapshots:
         row_calls: list[RowCalls | None] = []
 
         def check() -> None:  # runs on all workers, even if their arguments differ
-            self._folder(name, "name")
+            files.new_folder_name(name, "name")
             validation.flag(wait, "wait")
             validation.one_of(if_busy, ("wait", "raise"), "if_busy")
             row_calls.append(calls_of(progress, prints=calls.rank == 0))
@@ -183,7 +183,7 @@ class Snapshots:
             info = writer.write()
             # The new snapshot is complete, so that an error here must not say otherwise.
             with contextlib.suppress(tf.errors.OpError):
-                _forget(tables, replaced)
+                moments.drop(tables, replaced, files.readable(self.path))
             return info
 
         self._pending = PendingSnapshot(name, write, background=not wait)
@@ -207,7 +207,8 @@ class Snapshots:
 
         The tables are not read. The new snapshot loads like the chain of old ones. If some of these
         lack statistics, because the tables had another policy then, the statistics begin with the
-        load. Snapshots since `name` are unchanged.
+        load. Snapshots since `name` are unchanged. The new snapshot shows the moment of `name`, so
+        changes can be saved `since` it.
 
         Args:
             name: The name of the incremental snapshot.
@@ -230,7 +231,7 @@ class Snapshots:
         to = name if to is None else to
         agree(
             calls,
-            lambda: [files.folder_name(name, "name"), files.folder_name(to, "to")],
+            lambda: [files.folder_name(name, "name"), files.new_folder_name(to, "to")],
             "names of a fold",
         )
         with self._dropping(calls, [to]):
@@ -395,10 +396,12 @@ class Snapshots:
     def _dropping(self, calls: JointCalls, names: Sequence[str]) -> Iterator[None]:
         """Makes tables forget the moments of snapshots that the block removes or replaces."""
         found: list[SnapshotInfo] = []
+        left: list[SnapshotInfo] = []
         # Read now, because the block removes them.
         calls.run(lambda: found.extend(files.readable(self.path, names)))
         yield
-        _forget(tables_in(self._sources), found)
+        calls.run(lambda: left.extend(files.readable(self.path)))
+        moments.drop(tables_in(self._sources), found, left)
 
     def _older_than(self, last: int) -> Sequence[str]:
         """Returns the snapshots that the newest `last` do not build on, dependents first."""
@@ -515,13 +518,6 @@ def _read_by_all(calls: JointCalls, folder: Callable[[], str]) -> SnapshotInfo:
     found: list[SnapshotInfo] = []
     calls.run(lambda: found.append(manifest.read(folder())))
     return found[0]
-
-
-def _forget(tables: Sequence[Table], gone: Sequence[SnapshotInfo]) -> None:
-    """Makes tables forget the moments of snapshots that are no longer there."""
-    for info in gone:
-        if len(info.tables) == len(tables):
-            moments.drop(tables, info)
 
 
 def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:

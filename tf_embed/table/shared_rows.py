@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_embed.table import expiry
 from tf_embed.table.table_options import TableOptions
 
 
@@ -45,4 +46,6 @@ def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
                 saved["keys"].shape[0],
             )
             return None
-    return table.import_(**saved)
+    imported = table.import_(**saved)
+    expiry.warn_of_expired(table)
+    return imported

@@ -17,7 +17,7 @@ from tf_embed.ops import row_file_ops
 from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving import tfra_files
 from tf_embed.saving.progress import Progress, RowCalls, calls_of, watched
-from tf_embed.table import sharding
+from tf_embed.table import expiry, sharding
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
@@ -307,6 +307,7 @@ class RowFiles:
                     calls.add(int(counts[block]))
             if table._rule is not None:
                 table.bind_rule(table._rule)  # the saved rows may have had another
+            expiry.warn_of_expired(table)
             return None
 
         def body(block: tf.Tensor) -> tf.Tensor:

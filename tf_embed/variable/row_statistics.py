@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_embed import _library, validation
 from tf_embed.ops import policy_ops
+from tf_embed.table import expiry
 from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table import Table
 from tf_embed.variable.row_arguments import RowArguments
@@ -84,6 +85,17 @@ class RowStatistics:
             for part in self._table.parts
         ]
         return None if tf.executing_eagerly() else tf.group(*done)
+
+    def restart_ttl(self) -> tf.Tensor:
+        """See `Variable.restart_ttl`."""
+        options = self._table.options
+        if not expiry.has_ttl(self._table):
+            raise ValueError(
+                f"{options.name!r} has no time to live that it could restart: make it with "
+                "policy=tf_embed.TablePolicy(ttl_seconds=...), and not in Redis, where it begins "
+                f"with each write. Received: policy={options.policy}, redis={options.redis}"
+            )
+        return expiry.expired_rows(self._table, renews=True)
 
 
 def stats_of(table: Table) -> dict[str, Any]:

@@ -851,6 +851,37 @@ class Variable(tf.Module):
         """
         return self._statistics.set_clock(step, time_ms, epoch)
 
+    def restart_ttl(self) -> tf.Tensor:
+        """Begins the time to live of all rows now, expired ones included.
+
+        For a table that is loaded after a pause and trained on. Rows keep the time of their last
+        use in every save, so a pause longer than `ttl_seconds` leaves only expired rows. Lookups
+        still show them, but training begins each of them again, optimizer slots included. The load
+        logs a warning with their number. Call this between the load and the next step to keep them.
+
+        It reads all rows once, also those on disk. Of a table that is sharded over workers, each
+        worker restarts its own rows. Steps, counts, epochs and scores do not change.
+
+        Returns:
+            The number of rows that had expired, an int64 scalar.
+
+        Raises:
+            ValueError: If the variable has no `ttl_seconds`, or is in Redis.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(ttl_seconds=60))
+            >>> v.set_clock(time_ms=0)
+            >>> v.upsert([1, 2], [[0.0]] * 2)
+            >>> v.set_clock(time_ms=90_000)  # as in a process that loads the rows later
+            >>> int(v.restart_ttl())
+            2
+            >>> v.set_clock(time_ms=149_000)
+            >>> int(v.restart_ttl())
+            0
+        """
+        return self._statistics.restart_ttl()
+
     # Files.
 
     def save_to_file_system(

@@ -3,6 +3,7 @@
 
 #include <charconv>
 
+#include "cc/core/base/hash.h"
 #include "cc/core/files/crc32c.h"
 
 namespace tf_embed {
@@ -12,6 +13,13 @@ std::string Hex(uint64_t number, int digits) {
   std::string text(static_cast<size_t>(digits), '0');
   for (size_t i = text.size(); i > 0; number >>= 4) text[--i] = "0123456789abcdef"[number & 15];
   return text;
+}
+
+// FNV-1a (Fowler, Noll and Vo), mixed. A part of file names, so it must never change.
+uint64_t HashText(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return Mix64(hash);
 }
 
 // Takes things off the front of a text, leniently. Malformed text is found by encoding the result
@@ -148,7 +156,7 @@ Status RowManifest::Decode(const std::string& text, const std::string& name,
   return Status();
 }
 
-RowFileNames::RowFileNames(std::string_view variable) {
+RowFileNames::RowFileNames(std::string_view variable, bool shortens) {
   for (const char c : variable) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                        c == '_' || c == '-';
@@ -157,6 +165,11 @@ RowFileNames::RowFileNames(std::string_view variable) {
     } else {
       stem_ += "=" + Hex(static_cast<unsigned char>(c), 2);
     }
+  }
+  if (shortens && stem_.size() > kMaxName) {
+    const std::string hash = "==" + Hex(HashText(variable), 16);
+    stem_.resize(kMaxName - hash.size());
+    stem_ += hash;
   }
   stem_ += ".rank";
 }

@@ -71,10 +71,15 @@ struct RowManifest {
 
 // The names of the files of a save. They begin with the variable's name, in which all but letters,
 // digits, '_' and '-' is written by its number: so no two variables share a file, and any name is
-// one for a file.
+// one for a file. The end of a long name is replaced by "==" and a hash of the whole name, because
+// file systems take 255 bytes.
 class RowFileNames {
  public:
-  explicit RowFileNames(std::string_view variable);
+  // The longest name that is kept: 57 bytes can follow it, if all numbers have five digits.
+  static constexpr size_t kMaxName = 255 - 57;
+
+  // `shortens` false: the names of versions that kept each name whole.
+  explicit RowFileNames(std::string_view variable, bool shortens = true);
 
   std::string Manifest(uint32_t rank, uint32_t processes) const;
   std::string Rows(uint32_t rank, uint32_t processes, uint64_t save, uint32_t shard,

@@ -146,6 +146,34 @@ class RoundTripTest(FilesTestCase):
         w.load_from_file_system(folder, file_name_list=["a b/c"])
         self.assertEqual(as_dict(w), {1: [1.0]})
 
+    @parameterized.parameters("n" * 200, "n" * 1024, "/" * 100, "\u540d" * 341)
+    def test_a_name_of_any_length_can_be_saved_and_is_found_again(self, name):
+        v = tf_embed.Variable(dim=1, name=name)
+        # Names that begin alike have files of their own.
+        other = tf_embed.Variable(dim=1, name=name[:-1] + "x")
+        v.upsert([1], [[2.0]])
+        other.upsert([1], [[3.0]])
+        folder = self.folder()
+        for one in (v, other):
+            one.save_to_file_system(folder)
+            one.save_to_file_system(folder)  # replaces the first one
+            one.clear()
+            one.load_from_file_system(folder)
+        self.assertAllEqual(v.lookup([1]), [[2.0]])
+        self.assertAllEqual(other.lookup([1]), [[3.0]])
+        self.assertLen(os.listdir(folder), 4)
+
+    def test_a_long_name_that_an_earlier_version_kept_whole_is_found(self):
+        v = tf_embed.Variable(dim=1, name="n" * 205)
+        v.upsert([1], [[2.0]])
+        folder = self.folder()
+        v.save_to_file_system(folder, file_name_list=["files"])
+        whole = pathlib.Path(folder, f"{v.name}.rank0of1.manifest")
+        pathlib.Path(folder, "files.rank0of1.manifest").rename(whole)
+        v.clear()
+        v.load_from_file_system(folder)
+        self.assertAllEqual(v.lookup([1]), [[2.0]])
+
     def test_variables_that_nobody_named_do_not_replace_each_other(self):
         folder = self.folder()
         v, w = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1)

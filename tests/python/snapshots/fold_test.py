@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -175,6 +176,95 @@ class FoldTest(parameterized.TestCase):
         table.write(5)
         snapshots.save("s2", since="s1")
         self.check_fold("s2")
+
+    def saved_chain(self) -> tuple[tf_embed.Variable, Snapshots]:
+        """A table, and its snapshots: "all" with keys 0 to 9, and "changes" with key 1."""
+        v = tf_embed.Variable(dim=1, name="items", policy=POLICIES["none"])
+        v.upsert(np.arange(10), np.zeros([10, 1]))
+        snapshots = Snapshots(self.path, v)
+        snapshots.save("all")
+        v.upsert([1], [[1.0]])
+        snapshots.save("changes", since="all")
+        return v, snapshots
+
+    def check_changes_since(self, since: str, v: tf_embed.Variable, snapshots: Snapshots) -> None:
+        """Saves the changes of key 2 and the removal of key 3, and loads them."""
+        v.upsert([2], [[2.0]])
+        v.remove([3])
+        self.assertEqual(snapshots.save("new", since=since).wait().rows, 1)
+        wanted = v.lookup(np.arange(10)).numpy()
+        v.clear()
+        snapshots.load("new")
+        self.assertEqual(int(v.size()), 9)
+        self.assertEqual(v.lookup(np.arange(10)).numpy().tolist(), wanted.tolist())
+
+    def test_changes_are_saved_since_a_fold_in_place(self):
+        v, snapshots = self.saved_chain()
+        snapshots.fold("changes")
+        self.assertEqual(snapshots.keep(1), ["all"])
+        self.check_changes_since("changes", v, snapshots)
+
+    @parameterized.product(since=("changes", "folded"), removed=(None, "changes", "folded"))
+    def test_changes_are_saved_since_either_name_of_a_fold(self, since, removed):
+        v, snapshots = self.saved_chain()
+        snapshots.fold("changes", "folded")
+        if removed == since:
+            return
+        if removed is not None:
+            snapshots.remove(removed)
+        self.check_changes_since(since, v, snapshots)
+
+    def test_changes_are_saved_since_a_fold_of_another_process(self):
+        v, snapshots = self.saved_chain()
+        Snapshots(self.path, []).fold("changes")  # as in a process without the tables
+        self.check_changes_since("changes", v, snapshots)
+
+    def test_changes_are_saved_since_a_fold_that_was_loaded(self):
+        _, snapshots = self.saved_chain()
+        snapshots.fold("changes")
+        snapshots.remove("all")
+        other = tf_embed.Variable(dim=1, name="items", policy=POLICIES["none"])
+        of_other = Snapshots(self.path, other)
+        of_other.load("changes")
+        self.check_changes_since("changes", other, of_other)
+
+    def test_a_moment_is_forgotten_with_the_last_snapshot_that_shows_it(self):
+        v, snapshots = self.saved_chain()
+        saved = manifest.read(os.path.join(self.path, "changes")).tables[0].save
+        snapshots.fold("changes", "folded")
+        with mock.patch.object(snapshot_ops, "drop_snapshot") as drop:
+            snapshots.remove("changes")
+            drop.assert_not_called()
+            snapshots.remove("folded")
+            drop.assert_called_once_with(v.table.resource_handle, saved)
+
+    @parameterized.parameters("rows_0-00000000", "rows_0-ffffffff")
+    def test_a_chain_over_a_fold_that_was_killed_loads(self, old_name):
+        v, snapshots = self.saved_chain()
+        folder = os.path.join(self.path, "changes")
+        before = os.path.join(self.path, "before")
+        shutil.copytree(folder, before)
+        (saved,) = manifest.read(folder).tables
+        snapshots.fold("changes")
+        # As if the process had died before it removed the old files, which may come first or last.
+        for name in os.listdir(before):
+            if name.startswith(saved.file_name):
+                other_name = name.replace(saved.file_name, old_name)
+                if name.endswith(".rows"):
+                    other_name = name  # the manifest names it
+                shutil.copy(os.path.join(before, name), os.path.join(folder, other_name))
+        shutil.rmtree(before)
+        snapshots.remove("all")
+        self.check_changes_since("changes", v, snapshots)
+
+    def test_a_fold_never_writes_over_the_save_that_it_reads(self):
+        _, snapshots = self.saved_chain()
+        folder = os.path.join(self.path, "changes")
+        (saved,) = manifest.read(folder).tables
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must not be the place of"):
+            snapshot_ops.fold_rows(folder, saved.file_name, folder, saved.file_name)
+        manifest.check_saves(folder, manifest.read(folder))
+        self.assertEqual(snapshots.fold("changes").rows, 10)
 
     def counting(self, eviction: str = "lru") -> tf_embed.Variable:
         """A table whose keys wait for their fourth step."""

@@ -284,6 +284,8 @@ class ChangesTest(SnapshotsTestCase):
         snapshots.save("two", since="one")
         _, changes = self.saves(snapshots)
         snapshots.fold("two")
+        self.assert_known(layer, changes)
+        snapshots.remove("two")
         self.assert_forgotten(layer, changes)
         self.assert_known(layer, after)
 
@@ -476,6 +478,8 @@ class RefusedTest(SnapshotsTestCase):
         cases = (
             (lambda: snapshots.save("a/b"), ValueError, "`name` must be the name of a folder"),
             (lambda: snapshots.save(3), TypeError, "`name` must be a"),
+            (lambda: snapshots.save("n" * 256), ValueError, "`name` must be at most 255 bytes"),
+            (lambda: snapshots.fold("one", "n" * 256), ValueError, "`to` must be at most 255"),
             (lambda: snapshots.save("x", since="no"), ValueError, "`since` must be the name of"),
             (lambda: snapshots.save("one", since="one"), ValueError, "`since` must not be"),
             (lambda: snapshots.save("x", if_busy="no"), ValueError, "`if_busy` must be"),

@@ -155,6 +155,17 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(*outputs)
         self.assertEqual(outputs[0][0], list(range(50)))
 
+    def test_expired_rows_are_counted_and_their_time_to_live_begins_again(self):
+        for v in pair(policy=tf_embed.TablePolicy(ttl_seconds=1)):
+            v.set_clock(time_ms=0)
+            v.upsert(np.arange(20), np.ones([20, DIM]))
+            v.set_clock(time_ms=900)
+            v.upsert(np.arange(5), np.ones([5, DIM]))
+            v.set_clock(time_ms=1500)
+            self.assertEqual(int(v.restart_ttl()), 15)
+            times = v.row_statistics(np.arange(20))["last_time_ms"]
+            self.assertAllEqual(times, [1500] * 20)
+
     def test_an_error_for_want_of_memory_says_what_leaves_some_to_tables(self):
         rows = 4 * 10**6  # of 64 MiB each
         with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "set_memory_growth"):
