@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops import casts
 
 KEY_DTYPES = tuple(tf.as_dtype(name) for name in _library.vocabulary()["key_types"])
 COMBINERS: tuple[str, ...] = tuple(_library.vocabulary()["combiners"])
@@ -315,6 +316,58 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
         exact = np.asarray(value, object)
         array = exact if all(isinstance(one, (int, np.integer)) for one in exact.flat) else array
     return tf.convert_to_tensor(_exact_array(array, dtype, argument, owner), dtype)
+
+
+def keys_of(value: Any, key_dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
+    """Keys: `tensor_of`, and in a graph `unchanged`."""
+    return unchanged(tensor_of(value, key_dtype, argument, owner), argument, owner)
+
+
+@tf.autograph.experimental.do_not_convert  # there is nothing in it to convert
+def unchanged(numbers: tf.Tensor, argument: str, owner: str) -> tf.Tensor:
+    """Ids, unless a cast in their graph has changed them, such as one that Keras makes of an input.
+
+    It costs nothing without such a cast. In eager execution no cast can be seen.
+
+    Args:
+        numbers: Integers, floats or strings of any shape.
+        argument: Name of the argument, for messages.
+        owner: Name of the variable or layer, for messages.
+
+    Raises:
+        tf.errors.InvalidArgumentError: At run time, if an id has been changed, or is so large that
+            a floating dtype may have rounded it.
+    """
+    if not tf.is_symbolic_tensor(numbers):
+        return numbers
+    checks = []
+    for one in casts.narrowings(numbers):
+        if one.dtype.is_floating:
+            wrong = (
+                f"`{argument}` of {owner!r} must not be rounded. They were of {one.dtype.name}, "
+                f"which is exact below {one.below} only: give them apart from floats, with "
+                'keras.Input(shape, dtype="int64") in each model around the layer. Received:'
+            )
+        else:
+            wrong = (
+                f"`{argument}` of {owner!r} must not be changed by a cast to {one.dtype.name}, "
+                "such as that of a keras.Input: give it the dtype of the ids. Received:"
+            )
+        least, largest = tf.reduce_min(one.numbers), tf.reduce_max(one.numbers)
+        fit = tf.reduce_all(_within(one.numbers, one.above, one.below))
+        checks.append(tf.debugging.Assert(fit, [wrong, least, "to", largest]))
+    return with_dependencies(numbers, *checks) if checks else numbers
+
+
+def _within(numbers: tf.Tensor, above: int, below: int) -> tf.Tensor:
+    """Whether each number is above and below the bounds, which are not included."""
+    dtype = numbers.dtype
+    if dtype.is_floating:  # false of what is no number
+        return tf.logical_and(
+            numbers > tf.cast(float(above), dtype), numbers < tf.cast(float(below), dtype)
+        )
+    least, most = max(above + 1, int(dtype.min)), min(below - 1, int(dtype.max))
+    return tf.logical_and(numbers >= tf.constant(least, dtype), numbers <= tf.constant(most, dtype))
 
 
 def as_tensor(value: Any, argument: str, owner: str) -> tf.Tensor:

@@ -42,8 +42,14 @@ class DynamicEmbedding(TableLayer):
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
     not fit the key dtype are refused. If the layer is in a model within a model, the outer one
-    needs an Input of that dtype, or Keras casts ids to floats and back. In a graph, such as that of
-    `fit` and `predict`, ids that this rounds are refused. In an eager call they can't be told.
+    needs an Input of that dtype, or Keras casts ids to floats and back.
+
+    Ids must not lose digits before the layer sees them. float32 has whole numbers below 2^24 only,
+    float64 below 2^53, and an Input of "int32" wraps wider ids. In a graph, such as that of `fit`
+    and `predict`, the layer refuses ids that a cast has wrapped, and ids from floats that are not
+    below that limit, even if the floats were computed. It finds a cast through slices, gathers,
+    concatenations and the like. It can't find one in eager execution (a call of the model, or
+    `run_eagerly=True`), in a tf.data pipeline, in NumPy, or across a tf.function.
 
     A layer may be called in loops, maps and conditions (tf.while_loop, tf.map_fn, tf.cond, a
     keras.layers.RNN cell), but not in keras.remat; see `tf_embed.embedding_lookup`.

@@ -240,7 +240,7 @@ def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, A
 
 
 def _keys(table: Table, ids: Any) -> tf.Tensor:
-    return validation.tensor_of(ids, table.options.key_dtype, "ids", table.options.name)
+    return validation.keys_of(ids, table.options.key_dtype, "ids", table.options.name)
 
 
 def norm_of(max_norm: Any) -> Any:
