@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Argument checks: converts users' values to tensors of the table's dtypes, or raises.
 
-A tensor must have the right dtype already, because an implicit cast can lose keys. The dtype of
-NumPy arrays and Python numbers is rarely deliberate, so they are converted if the conversion is
-exact. Integers convert to any integer dtype that holds them, and numbers to a floating dtype.
+A tensor is cast only to a dtype that holds all numbers of its own, such as int32 to int64, because
+another cast can lose keys. The dtype of NumPy arrays and Python numbers is rarely deliberate, so
+they are converted if the conversion is exact. Integers convert to any integer dtype that holds
+them, and numbers to a floating dtype.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops import casts
 
 KEY_DTYPES = tuple(tf.as_dtype(name) for name in _library.vocabulary()["key_types"])
 COMBINERS: tuple[str, ...] = tuple(_library.vocabulary()["combiners"])
@@ -282,8 +284,8 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
         owner: Name of the variable, for messages.
 
     Raises:
-        TypeError: If it is neither a tensor nor an array, has another dtype, or has numbers of
-            another kind than `dtype`.
+        TypeError: If it is neither a tensor nor an array, is a tensor of a dtype with numbers that
+            `dtype` does not hold, or has numbers of another kind.
         ValueError: If `dtype` can't hold a number, or lists have different lengths.
     """
     if isinstance(value, tf.Tensor) and value.dtype == dtype:
@@ -295,12 +297,12 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
         )
     if not _is_plain(value):
         value = as_tensor(value, argument, owner)
-        if value.dtype != dtype:
+        if not casts.holds(dtype, value.dtype):
             raise TypeError(
                 f"`{argument}` of {owner!r} must be of dtype {dtype.name}. Received: "
                 f"dtype={value.dtype.name}"
             )
-        return value
+        return tf.cast(value, dtype)
     if dtype == tf.string:
         return _strings_of(value, argument, owner)
     try:
@@ -315,6 +317,11 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
         exact = np.asarray(value, object)
         array = exact if all(isinstance(one, (int, np.integer)) for one in exact.flat) else array
     return tf.convert_to_tensor(_exact_array(array, dtype, argument, owner), dtype)
+
+
+def keys_of(value: Any, key_dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
+    """Keys: `tensor_of`, and in a graph `unchanged`."""
+    return casts.unchanged(tensor_of(value, key_dtype, argument, owner), argument, owner)
 
 
 def as_tensor(value: Any, argument: str, owner: str) -> tf.Tensor:

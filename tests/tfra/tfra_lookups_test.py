@@ -441,7 +441,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
             "`sp_ids` must have at least two axes",
         ),
         (
-            {"sp_ids": tf.SparseTensor([[0, 0]], [1], [1, 1])},
+            {"sp_ids": tf.SparseTensor([[0, 0]], [1.0], [1, 1])},
             TypeError,
             "`sp_ids` of 'mine' must be of dtype int64",
         ),

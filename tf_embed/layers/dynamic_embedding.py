@@ -10,7 +10,7 @@ import keras
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.layers.pooling import Embedder
+from tf_embed.layers.pooling import Embedder, check_axes
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.table.creators import KVCreator
 from tf_embed.table.policies import TablePolicy
@@ -42,8 +42,14 @@ class DynamicEmbedding(TableLayer):
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
     not fit the key dtype are refused. If the layer is in a model within a model, the outer one
-    needs an Input of that dtype, or Keras casts ids to floats and back. In a graph, such as that of
-    `fit` and `predict`, ids that this rounds are refused. In an eager call they can't be told.
+    needs an Input of that dtype, or Keras casts ids to floats and back.
+
+    Ids must not lose digits before the layer sees them. float32 has whole numbers below 2^24 only,
+    float64 below 2^53, and an Input of "int32" wraps wider ids. In a graph, such as that of `fit`
+    and `predict`, the layer refuses ids that a cast has wrapped, and ids from floats that are not
+    below that limit, even if the floats were computed. It finds a cast through slices, gathers,
+    concatenations and the like. It can't find one in eager execution (a call of the model, or
+    `run_eagerly=True`), in a tf.data pipeline, in NumPy, or across a tf.function.
 
     A layer may be called in loops, maps and conditions (tf.while_loop, tf.map_fn, tf.cond, a
     keras.layers.RNN cell), but not in keras.remat; see `tf_embed.embedding_lookup`.
@@ -60,7 +66,8 @@ class DynamicEmbedding(TableLayer):
         initializer: The row of an id that has none; see `tf_embed.Variable`.
         combiner: None, or how rows are pooled over the last axis of ids: "sum"; "mean", which
             divides by the sum of the weights; or "sqrtn", which divides by the root of the sum of
-            their squares. An empty bag is 0.
+            their squares. An empty bag is 0. Ids then have two axes or more: those of shape [batch]
+            are one for each example, and there is nothing to pool.
         optimizer: The table's own optimizer: a Keras optimizer, or a name ("adam",
             "rowwise_adagrad"); see `tf_embed.DynamicEmbeddingOptimizer` for their effect on tables.
             `use_ema` and `loss_scale_factor` work only in the model's optimizer. The layer keeps a
@@ -179,8 +186,9 @@ class DynamicEmbedding(TableLayer):
             TypeError: If the ids and the keys are not both integers or both strings, or `training`
                 is a tensor.
             ValueError: If there are weights but no combiner, or their container or shape is not
-                that of the ids.
-            tf.errors.InvalidArgumentError: If an id does not fit the key dtype.
+                that of the ids, or ids have fewer than two axes with a combiner.
+            tf.errors.InvalidArgumentError: If an id does not fit the key dtype, or a cast in the
+                graph has changed it.
         """
         is_training = validation.is_training(training)
         embedder = Embedder(
@@ -201,6 +209,7 @@ class DynamicEmbedding(TableLayer):
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """The shape of the output from that of the ids."""
         shape = tuple(input_shape)
+        check_axes(shape, self.combiner, self.name)
         return (*(shape if self.combiner is None else shape[:-1]), self.dim)
 
     def compute_output_spec(self, ids: Any, weights: Any = None, training: Any = None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tf_embed.layers.ids_layer import IdsLayer
 from tf_embed.table.table import Table
 
 
@@ -20,7 +21,7 @@ class _SymbolicCall:
     kwargs: dict[str, Any]
 
 
-class LayerWithTables(keras.layers.Layer):
+class LayerWithTables(IdsLayer):
     """A layer that looks up in tables, and whose lookups depend on its inputs alone.
 
     A call of the layer before a step therefore finds the keys that the step will look up.

@@ -50,10 +50,12 @@ class Embedder:
             the result is ragged only if a remaining axis is ragged.
 
         Raises:
-            ValueError: If `weights` does not match `ids`, or `ids` has no axis to pool.
+            ValueError: If `weights` does not match `ids`, or a combiner has fewer than two axes.
         """
         if weights is not None and not isinstance(weights, (tf.SparseTensor, tf.RaggedTensor)):
             weights = validation.as_tensor(weights, "weights", self.name)
+        if self.combiner is not None:
+            ids = self._with_two_axes(ids)
         self._check(ids, weights)
         if isinstance(ids, tf.SparseTensor):
             return self._sparse(ids, weights)
@@ -63,11 +65,22 @@ class Embedder:
             return self.rows(ids)
         return self._pool_lines(ids, weights)
 
+    def _with_two_axes(self, ids: Any) -> Any:
+        """Ids of at least two axes. If their number is unknown, it is checked at run time."""
+        if ids.shape.rank is not None:
+            check_axes(ids.shape, self.combiner, self.name)
+            return ids
+        is_sparse = isinstance(ids, tf.SparseTensor)
+        rank = tf.size(ids.dense_shape) if is_sparse else tf.rank(ids)
+        check = tf.debugging.assert_greater_equal(
+            rank, 2, _too_few_axes(ids.shape, self.combiner, self.name)
+        )
+        if not is_sparse:
+            return validation.with_dependencies(ids, check)
+        values = validation.with_dependencies(ids.values, check)
+        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+
     def _check(self, ids: Any, weights: Any) -> None:
-        if self.combiner is not None and ids.shape.rank == 0:
-            raise ValueError(
-                f"`ids` of {self.name!r} must have an axis to pool over. Received: ids.shape=()"
-            )
         if weights is None:
             return
         if self.combiner is None:
@@ -132,3 +145,21 @@ class Embedder:
         flat_weights = self._flat_weights(ids, weights)
         pooled = self.pooled(ids.values, (ids.indices, ids.dense_shape), flat_weights)
         return tf.ensure_shape(pooled, ids.shape[:-1].concatenate([self.dim]))
+
+
+def check_axes(shape: Any, combiner: str | None, owner: str) -> None:
+    """Refuses ids without an axis of examples: [batch] would be pooled over the whole batch.
+
+    Raises:
+        ValueError: If there is a combiner, and fewer than two axes.
+    """
+    if combiner is not None and len(shape) < 2:
+        raise ValueError(_too_few_axes(tuple(shape), combiner, owner))
+
+
+def _too_few_axes(shape: Any, combiner: str | None, owner: str) -> str:
+    return (
+        f"`ids` of {owner!r} must have the shape [batch, ids], or more axes, for a `combiner`, "
+        "which pools the last one. For one id an example, give no `combiner`; for a single bag of "
+        f"ids, give ids[tf.newaxis]. Received: ids.shape={shape}, combiner={combiner!r}"
+    )

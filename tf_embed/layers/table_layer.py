@@ -10,10 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import callers, validation
+from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
+from tf_embed.layers.ids_layer import ids_dtype_of
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.ops import table_ops
@@ -84,6 +85,7 @@ class TableLayer(LayerWithTables):
         self.supports_masking = True
         self.dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
         self.key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype").name
+        self._ids_dtype = ids_dtype_of(self.key_dtype)
         self.value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype").name
         self.initializer = with_own_seed(deserialized(initializer, "initializer"))
         self.optimizer = None if optimizer is None else own_optimizer(optimizer)
@@ -267,21 +269,6 @@ class TableLayer(LayerWithTables):
                 ops.append(table.prefetch(keys))
         return ops
 
-    @property
-    def compute_dtype(self) -> str:
-        """Dtype of the output; of the ids until the layer is built, and in a new Sequential.
-
-        A keras.Sequential without an Input makes one of its first layer's compute dtype, and
-        would round ids to float32. Not int32 either: Keras casts ids to it without a word, and
-        `call` could not refuse those that do not fit.
-        """
-        # A Sequential of layers that are built already asks for that of the ids, too.
-        if self.built and not callers.sequential_builds():
-            return super().compute_dtype  # also of a DTypePolicyMap, which goes by the path
-        if self.key_dtype == "string":
-            return "string"
-        return "uint64" if self.key_dtype == "uint64" else "int64"
-
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
         """The mask of ids that are not padding; None for ragged and sparse ones."""
         if self.padding_id is None:
@@ -397,11 +384,11 @@ class TableLayer(LayerWithTables):
         self._declared.declare(ids)
         options = {"ragged": True} if is_ragged else {}
         shape = self.compute_output_shape(ids.shape)
-        return keras.KerasTensor(shape, dtype=super().compute_dtype, **options)
+        return keras.KerasTensor(shape, dtype=self._output_dtype, **options)
 
     def _as_outputs(self, rows: Any) -> Any:
         """Rows in the dtype of the output."""
-        dtype = tf.as_dtype(super().compute_dtype)
+        dtype = tf.as_dtype(self._output_dtype)
         return rows if rows.dtype == dtype else tf.cast(rows, dtype)
 
     def _keys(self, ids: Any) -> Any:

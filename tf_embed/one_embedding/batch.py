@@ -95,7 +95,7 @@ class KeySpace:
                 table id is out of range.
         """
         key_type = tf.as_dtype(self.key_type)
-        ids = cast_ids(_dense(ids, "ids", self.owner), key_type, self.owner, "key_type")
+        ids = cast_ids(_dense(ids, "ids", self.owner), key_type, self.owner, setting="key_type")
         by_column = table_ids is None and self.num_tables > 1
         if by_column:
             ids = self._with_columns(ids)

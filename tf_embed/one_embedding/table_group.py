@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.layers.ids import check_kind
+from tf_embed.layers.ids_layer import ids_dtype_of
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.layers.table_layer import deserialized, serialized
@@ -95,6 +96,7 @@ class TableGroup(LayerWithTables):
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
         self.key_type = validation.dtype_of(key_type, KEY_TYPES, "key_type").name
+        self._ids_dtype = ids_dtype_of(self.key_type)
         initializers = initializers_of(tables, default_initializer, len(dims))
         self.num_tables = len(initializers)
         self.shared_ids = validation.flag(shared_ids, "shared_ids")
@@ -309,7 +311,7 @@ class TableGroup(LayerWithTables):
         rows = self._made().find(batch, is_training)
         rows = tf.reshape(rows, tf.concat([batch.sizes, [sum(self._dims)]], 0))
         rows = tf.ensure_shape(rows, batch.shape.concatenate([sum(self._dims)]))
-        return tf.cast(rows, super().compute_dtype)
+        return tf.cast(rows, self._output_dtype)
 
     def forward(self, ids: Any, table_ids: Any = None, training: bool | None = None) -> tf.Tensor:
         """Looks ids up: the layer called, under upstream's name.
@@ -367,16 +369,6 @@ class TableGroup(LayerWithTables):
 
     # Shapes.
 
-    @property
-    def compute_dtype(self) -> str:
-        """Dtype of the output; of the ids until the layer is built, as `DynamicEmbedding` has it.
-
-        A keras.Sequential without an Input casts ids to it.
-        """
-        if self.built:
-            return super().compute_dtype  # also of a DTypePolicyMap, which goes by the path
-        return "uint64" if self.key_type == "uint64" else "int64"
-
     def compute_output_shape(
         self, ids_shape: Any, table_ids_shape: Any = None
     ) -> tuple[int | None, ...]:
@@ -395,7 +387,7 @@ class TableGroup(LayerWithTables):
         else:
             check_same_shape(ids.shape, table_ids.shape, self.name)
         shape = self.compute_output_shape(ids.shape)
-        return keras.KerasTensor(shape, dtype=super().compute_dtype)
+        return keras.KerasTensor(shape, dtype=self._output_dtype)
 
     # Saving.
 

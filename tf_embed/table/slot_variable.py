@@ -63,7 +63,7 @@ class SlotVariable:
             TypeError: If `keys` has another dtype.
         """
         with validation.name_scope(name, "slot_lookup"):
-            keys = validation.tensor_of(keys, self.key_dtype, "keys", self.name)
+            keys = validation.keys_of(keys, self.key_dtype, "keys", self.name)
             slots, exists = self.table.read_slots(keys, self.rule, self.initial_value)
             slots = slots[..., self.begin : self.begin + self.dim]
             # NaN marks a slot that starts at the weights of the row and has had no step yet.

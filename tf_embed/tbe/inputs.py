@@ -156,10 +156,6 @@ class Features:
         )
         name = "batch_size_per_feature_per_rank"
         try:
-            if isinstance(counts, (np.ndarray, tf.Tensor)):
-                counts = validation.as_tensor(counts, name, self.owner)
-                if counts.dtype.is_integer:
-                    counts = cast_ids(counts, tf.int64, f"{name} of {self.owner}", None)
             tensor = validation.tensor_of(counts, tf.int64, name, self.owner)
         except (TypeError, ValueError) as error:
             raise ValueError(wrong) from error
@@ -334,7 +330,7 @@ def times_factors(
 
 def _vector(value: Any, argument: str, owner: str) -> tf.Tensor:
     tensor = validation.as_tensor(value, argument, owner)
-    tensor = cast_ids(tensor, tf.int64, f"{argument} of {owner}", None)
+    tensor = cast_ids(tensor, tf.int64, owner, argument, setting=None)
     if tensor.shape.rank not in (None, 1):
         raise ValueError(
             f"`{argument}` of {owner!r} must have one axis. Received: {argument}.shape="

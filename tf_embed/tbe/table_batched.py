@@ -14,6 +14,7 @@ from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.declared_inputs import DeclaredInputs
+from tf_embed.layers.ids_layer import IdsLayer
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
@@ -78,7 +79,7 @@ _COMBINERS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean", PoolingMode.NONE
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
-class TableBatchedEmbeddingBags(keras.layers.Layer):
+class TableBatchedEmbeddingBags(IdsLayer):
     """Looks bags of ids up in many tables at once, and trains these by one step.
 
     FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of

@@ -60,7 +60,8 @@ def embedding_lookup(
     Args:
         params: The variable, or a list of it. It may also be the variable's anchor, or a
             `tf_embed.tfra.shadow_ops.ShadowVariable` of it, which then receives the gradient.
-        ids: Integers, or strings, of any shape.
+        ids: Integers, or strings, of any shape. A tensor is cast to the key dtype if that has all
+            numbers of its own.
         partition_strategy: Ignored; accepted for TFRA compatibility. The variable's partitioner
             decides.
         name: Name of the operation. It does not select an anchor, because a variable has a single
@@ -240,7 +241,7 @@ def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, A
 
 
 def _keys(table: Table, ids: Any) -> tf.Tensor:
-    return validation.tensor_of(ids, table.options.key_dtype, "ids", table.options.name)
+    return validation.keys_of(ids, table.options.key_dtype, "ids", table.options.name)
 
 
 def norm_of(max_norm: Any) -> Any:

@@ -27,7 +27,7 @@ class RowArguments:
         Raises:
             TypeError: If the keys are not of the key dtype.
         """
-        return validation.tensor_of(keys, self._options.key_dtype, "keys", self._options.name)
+        return validation.keys_of(keys, self._options.key_dtype, "keys", self._options.name)
 
     def rows(self, keys: tf.Tensor, rows: Any, argument: str) -> tf.Tensor:
         """Rows, keys.shape + [dim].

@@ -144,7 +144,7 @@ def safe_embedding_lookup_sparse(
         if combiner != "sum":
             bagged = bagged.with_positive_weights()
         if default_id is not None:
-            default_key = validation.tensor_of(
+            default_key = validation.keys_of(
                 default_id, table.options.key_dtype, "default_id", table.options.name
             )
             if default_key.shape.rank != 0:
@@ -246,7 +246,7 @@ def _bagged(
     flat_weights = validation.flat_weights(ids, weights, *(f"`{name}`" for name in names))
     of_container = _of_sparse if isinstance(ids, tf.SparseTensor) else _of_ragged
     bagged = of_container(ids, flat_weights, of_first_axis)
-    keys = validation.tensor_of(bagged.keys, table.options.key_dtype, names[0], table.options.name)
+    keys = validation.keys_of(bagged.keys, table.options.key_dtype, names[0], table.options.name)
     weights = bagged.weights
     if weights is not None:
         if not (weights.dtype.is_floating or weights.dtype.is_integer):

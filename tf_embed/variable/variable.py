@@ -48,6 +48,10 @@ class Variable(tf.Module):
     at once. `lookup` also works in tf.data pipelines and in loaded SavedModels. tf.train.Checkpoint
     and SavedModels save the rows, and a checkpoint restores into any number of shards.
 
+    A tensor of a narrower dtype, such as int32 for int64 keys, is cast; one of a dtype with numbers
+    that are no keys raises TypeError. In a graph, keys that a cast has rounded or wrapped on their
+    way raise tf.errors.InvalidArgumentError; see `tf_embed.layers.DynamicEmbedding`.
+
     `lookup` is not differentiable. `tf_embed.embedding_lookup` is differentiable with respect to
     `trainable_variables`. In a Keras model use `tf_embed.layers.DynamicEmbedding`.
 

@@ -267,7 +267,7 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
                 call(10**12 + few)
         self.assertEqual(int(layer.variable.size()), 10)
 
-    def test_ids_that_a_graph_makes_of_floats_may_be_any(self):
+    def test_ids_that_a_graph_computes_from_floats_are_below_their_limit(self):
         layer = DynamicEmbedding(1)
         layer.build()
         flags = tf.function(
@@ -278,8 +278,10 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
             lambda x: layer(tf.cast(tf.cast(tf.cast(x, "float32"), "uint8"), "int64"))
         )
         self.assertAllEqual(low(tf.constant([255, 7])), layer(tf.constant([255, 7])))
-        function = tf.function(lambda x: layer(tf.cast(x * 2.0**30, tf.int64)))
-        self.assertAllEqual(function(tf.constant([1.5])), layer(tf.constant([3 * 2**29])))
+        buckets = tf.function(lambda x: layer(tf.cast(tf.floor(x * 100.0), tf.int64)))
+        self.assertAllEqual(buckets(tf.constant([20.257])), layer(tf.constant([2025])))
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must not be rounded"):
+            buckets(tf.constant([2.0**20]))
 
     @parameterized.parameters("int64", "string")
     def test_a_layer_that_is_built_begins_a_sequential_model(self, key_dtype):
@@ -302,8 +304,13 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         layer.build()
         function = tf.function(layer)
         self.assertAllEqual(function(tf.constant([3.0])), layer(tf.constant([3])))
-        for wrong in (1.5, float(2**24), float("nan")):
-            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must be integers"):
+        for wrong, message in (
+            (1.5, "must be integers"),
+            (float("nan"), "must be integers"),
+            (float(2**24), "must not be rounded"),
+            (float("inf"), "must not be rounded"),
+        ):
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
                 function(tf.constant([wrong]))
         with self.assertRaisesRegex(TypeError, "must be integers"):
             layer(tf.constant([3.0]))

@@ -19,6 +19,9 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 COMBINERS = ("sum", "mean", "sqrtn")
 # Bags of ids, some empty, some with an id twice; 0 is padding if a layer has padding.
 BAGS = [[3, 1, 3], [], [2], [0, 0], [5, 0, 7, 0]]
+MUST_BE_BAGS = (
+    r"must have the shape \[batch, ids\], or more axes, for a `combiner`, which pools the"
+)
 FLAT_WEIGHTS = [0.5, 2.0, -1.0, 3.0, 9.0, 9.0, 1.5, 9.0, 0.25, 9.0]
 
 
@@ -111,6 +114,47 @@ class ContainerTest(tf.test.TestCase, parameterized.TestCase):
                 tf.function(layer)(ids)
         self.assertEqual(narrow(tf.constant([-(2**31)], tf.int64)).shape, (1, 1))
         self.assertEqual(unsigned(tf.constant([2**64 - 1], tf.uint64)).shape, (1, 1))
+
+
+class OneAxisTest(tf.test.TestCase, parameterized.TestCase):
+    """Ids [batch] are one of each example, so their pool would be of the whole batch."""
+
+    @parameterized.product(combiner=COMBINERS, shape=((), (None,), (4,)))
+    def test_a_symbolic_input_of_one_axis_is_refused(self, combiner, shape):
+        layer = DynamicEmbedding(2, combiner=combiner, name="users")
+        with self.assertRaisesRegex(ValueError, f"`ids` of 'users' must .*combiner='{combiner}'"):
+            layer(keras.KerasTensor(shape, "int64"))
+        with self.assertRaisesRegex(ValueError, MUST_BE_BAGS):
+            layer.compute_output_shape(shape)
+
+    def test_ids_of_one_axis_are_refused_in_every_container_and_in_graphs(self):
+        layer = DynamicEmbedding(2, combiner="sum")
+        layer.build()
+        sparse = tf.SparseTensor([[0], [2]], tf.constant([5, 6], tf.int64), [4])
+        for ids in (tf.constant([5, 6]), tf.constant(5), sparse):
+            for call in (layer, tf.function(layer)):
+                with self.assertRaisesRegex(ValueError, MUST_BE_BAGS):
+                    call(ids)
+
+    def test_ids_of_unknown_axes_are_refused_when_the_graph_runs(self):
+        layer = DynamicEmbedding(2, combiner="sum", initializer="ones")
+        layer.build()
+        for spec in (tf.TensorSpec(None, tf.int64), tf.SparseTensorSpec(None, tf.int64)):
+            pool = tf.function(layer, input_signature=[spec])
+            is_dense = isinstance(spec, tf.TensorSpec)
+            lines, ids = (
+                one if is_dense else tf.sparse.from_dense(one)
+                for one in (tf.constant([[5, 6]], tf.int64), tf.constant([5, 6], tf.int64))
+            )
+            self.assertAllEqual(pool(lines), [[2.0, 2.0]])
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, MUST_BE_BAGS):
+                pool(ids)
+
+    def test_a_model_that_is_trained_on_ids_of_one_axis_is_refused(self):
+        model = keras.Sequential([DynamicEmbedding(2, combiner="sum", optimizer="sgd")])
+        model.compile("sgd", "mse")
+        with self.assertRaisesRegex(ValueError, MUST_BE_BAGS):
+            model.fit(np.arange(4), np.ones([4, 2]), verbose=0)
 
 
 class PoolingTest(tf.test.TestCase, parameterized.TestCase):
@@ -236,10 +280,6 @@ class PoolingTest(tf.test.TestCase, parameterized.TestCase):
             filled("sum")(
                 tf.SparseTensor([[0, 1]], [1], [1, 2]), tf.SparseTensor([[0, 0]], [1.0], [1, 2])
             )
-        with self.assertRaisesRegex(
-            ValueError, "must have an axis to pool over. Received: ids.shape="
-        ):
-            filled("sum")(tf.constant(1))
 
     def test_a_combiner_that_there_is_none_of_is_refused(self):
         with self.assertRaisesRegex(ValueError, "sum, mean, sqrtn. Received: combiner='max'"):

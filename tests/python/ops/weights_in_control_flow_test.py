@@ -144,7 +144,10 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         @tf.function
         def compute() -> tf.Tensor:
             with tf.GradientTape() as tape:
-                lines = tf.vectorized_map(lambda line: layer(*line), (ids, weights * 1.0))
+                lines = tf.vectorized_map(
+                    lambda line: layer(line[0][tf.newaxis], line[1][tf.newaxis]),
+                    (ids, weights * 1.0),
+                )
                 total = tf.reduce_sum(lines)
             return tape.gradient(total, weights)
 

@@ -74,6 +74,72 @@ class PairsTest(tf.test.TestCase, parameterized.TestCase):
             tf_embed.Variable(value_dtype=dtype)
 
 
+# The dtypes whose numbers a key dtype holds.
+NARROWER = {
+    "int64": ("int8", "int16", "int32", "uint8", "uint16", "uint32"),
+    "uint64": ("uint8", "uint16", "uint32"),
+    "int32": ("int8", "int16", "uint8", "uint16"),
+    "uint32": ("uint8", "uint16"),
+}
+
+
+class NarrowerTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        *((key_dtype, dtype) for key_dtype, dtypes in NARROWER.items() for dtype in dtypes)
+    )
+    def test_a_tensor_of_a_narrower_dtype_has_the_same_keys(self, key_dtype, dtype):
+        v = tf_embed.Variable(key_dtype, dim=1)
+        numbers = [0, tf.as_dtype(dtype).max]
+        keys = tf.constant(numbers, dtype)
+        v.upsert(keys, [[1.0], [2.0]])
+        v.accum(keys, [[0.0]] * 2, [[1.0]] * 2, [True, True])
+        self.assertEqual(as_dict(v), dict(zip(numbers, [[2.0], [3.0]], strict=True)))
+        sparse = tf.SparseTensor([[0, 0], [1, 0]], keys, [2, 1])
+        ragged = tf.RaggedTensor.from_row_lengths(keys, [1, 1])
+        for lookup in (
+            v.lookup,
+            tf.function(v.lookup),
+            lambda keys: tf_embed.embedding_lookup(v, keys),
+            lambda keys: tf_embed.embedding_lookup_unique(v, keys),
+            lambda keys: tf_embed.unique_rows(v, keys)[0],
+            lambda _: tf_embed.embedding_lookup_sparse(v, sparse),
+            lambda _: tf_embed.embedding_lookup_sparse(v, ragged),
+            lambda _: tf_embed.safe_embedding_lookup_sparse(v, sparse, default_id=keys[0]),
+        ):
+            self.assertAllEqual(lookup(keys), [[2.0], [3.0]])
+        v.remove(keys[:1])
+        self.assertEqual(as_dict(v), {numbers[1]: [3.0]})
+
+    def test_gradients_of_narrower_ids_have_keys_as_indices(self):
+        v = tf_embed.Variable(dim=1)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf_embed.embedding_lookup(v, tf.constant([3, -4])))
+        (gradient,) = tape.gradient(loss, v.trainable_variables)
+        self.assertEqual(gradient.indices.dtype, tf.int64)
+        self.assertAllEqual(gradient.indices, [3, -4])
+
+    @parameterized.parameters("float16", "bfloat16")
+    def test_rows_of_a_narrower_dtype_are_rows(self, dtype):
+        v = tf_embed.Variable(dim=1)
+        v.upsert([1], tf.constant([[1.5]], dtype))
+        self.assertEqual(as_dict(v), {1: [1.5]})
+
+    @parameterized.parameters(
+        *(("int64", one) for one in ("uint64", "float32", "float64", "bool", "string")),
+        *(("int32", one) for one in ("int64", "uint32")),
+        *(("uint64", one) for one in ("int64", "int32", "int8")),
+        *(("string", one) for one in ("int32", "float32")),
+    )
+    def test_a_tensor_of_a_dtype_that_may_lose_keys_is_refused(self, key_dtype, dtype):
+        v = tf_embed.Variable(key_dtype, dim=1, name="mine")
+        keys = tf.cast(tf.constant([1]), dtype) if dtype != "string" else tf.constant(["a"])
+        for call in (v.lookup, v.remove, lambda keys: tf_embed.embedding_lookup(v, keys)):
+            with self.assertRaisesRegex(
+                TypeError, f"of 'mine' must be of dtype {key_dtype}. Received: dtype={dtype}"
+            ):
+                call(keys)
+
+
 class StringValuesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("none",), (["a", b"b\0"],))
     def test_absent_keys_have_the_initial_strings(self, initializer):

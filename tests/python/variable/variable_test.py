@@ -398,11 +398,11 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_wrong_dtype_is_a_type_error_that_names_both(self):
         v = tf_embed.Variable(dim=1, name="mine")
         for call in (
-            lambda: v.lookup(tf.constant([1])),
+            lambda: v.lookup(tf.constant([1], tf.uint64)),
             lambda: v.lookup([1.0]),
             lambda: v.lookup(np.array([1.0])),
             lambda: v.remove(tf.constant([1], tf.uint64)),
-            lambda: v.upsert(tf.constant([1]), [[1.0]]),
+            lambda: v.upsert(tf.constant([1.0]), [[1.0]]),
         ):
             with self.assertRaisesRegex(TypeError, "of 'mine' must be of dtype int64. Received: "):
                 call()
