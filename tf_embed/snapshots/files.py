@@ -50,8 +50,8 @@ def new_folder_name(name: Any, argument: str) -> str:
     name = folder_name(name, argument)
     if (size := len(name.encode())) > _MOST_BYTES:
         raise ValueError(
-            f"`{argument}` must be at most {_MOST_BYTES} bytes of UTF-8, because a folder gets it. "
-            f"Received: {argument}={validation.shown(name)} of {size} bytes"
+            f"`{argument}` must fit the name of a folder, {_MOST_BYTES} bytes of UTF-8. Received: "
+            f"{argument}={validation.shown(name)} of {size} bytes"
         )
     return name
 

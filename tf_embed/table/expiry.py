@@ -41,7 +41,7 @@ def warn_of_expired(table: Any) -> None:
     if not tf.executing_eagerly() or not has_ttl(table):
         return
     expired = int(expired_rows(table))
-    if expired:
+    if expired:  # no error, because old rows may be wanted, to serve them or to expire
         logging.warning(
             "%r: %d of its %d rows have expired: they were not used for ttl_seconds=%s before this "
             "load. Training begins each of them again. Call `restart_ttl()` of the variable before "

@@ -478,8 +478,13 @@ class RefusedTest(SnapshotsTestCase):
         cases = (
             (lambda: snapshots.save("a/b"), ValueError, "`name` must be the name of a folder"),
             (lambda: snapshots.save(3), TypeError, "`name` must be a"),
-            (lambda: snapshots.save("n" * 256), ValueError, "`name` must be at most 255 bytes"),
-            (lambda: snapshots.fold("one", "n" * 256), ValueError, "`to` must be at most 255"),
+            (
+                lambda: snapshots.save("n" * 256),
+                ValueError,
+                "`name` must fit the name of a folder, 255 bytes of UTF-8. Received: "
+                "name='n+[.]{3}n+' of 256 bytes",
+            ),
+            (lambda: snapshots.fold("one", "n" * 256), ValueError, "`to` must fit the name of a"),
             (lambda: snapshots.save("x", since="no"), ValueError, "`since` must be the name of"),
             (lambda: snapshots.save("one", since="one"), ValueError, "`since` must not be"),
             (lambda: snapshots.save("x", if_busy="no"), ValueError, "`if_busy` must be"),
