@@ -19,6 +19,7 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
     Snapshots                   saves under names, of changes too, while training goes on
+    load_without_slots          rows of a training, without its optimizer slots
     export_static               a SavedModel that is served without tf_embed
     serving.Follower            a served model that follows one in training; serving.Publisher
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
@@ -51,6 +52,7 @@ from tf_embed._version import __version__  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.snapshots import Snapshots  # noqa: E402
 from tf_embed.static_export import export_static  # noqa: E402
+from tf_embed.table.loaded_slots import load_without_slots  # noqa: E402
 from tf_embed.table.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
 from tf_embed.table.redis_server import RedisServer  # noqa: E402
 from tf_embed.table.restrict_policies import (  # noqa: E402
@@ -90,6 +92,7 @@ __all__ = [
     "embedding_lookup_sparse",
     "embedding_lookup_unique",
     "export_static",
+    "load_without_slots",
     "safe_embedding_lookup_sparse",
     "unique_rows",
 ]

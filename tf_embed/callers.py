@@ -2,7 +2,7 @@
 """Questions about the caller, which Keras and TensorFlow do not answer through their public API.
 
 All inspection of stack frames in tf_embed is here. An answer can only refuse a call that would lose
-rows or train them wrong, or omit unwanted tensors. The exceptions are `saves_a_model` and
+rows or train them wrong, or omit unwanted tensors or images. The exceptions are `saves_a_model` and
 `model_being_loaded`, which select the tensors to save and to load, `lists_functions_to_save`, and
 `sequential_builds`. If a name is not found, nothing is refused.
 
@@ -15,6 +15,8 @@ rows or train them wrong, or omit unwanted tensors. The exceptions are `saves_a_
                                                               `get_weights` does, but keeps no rows
                              `save_own_variables`             it writes an array of no rows
                              `save_model_to_hdf5`             it asks a layer for its config alone
+                             `_log_weight_as_image`           it draws a variable of no rows, which
+                                                              ends the process
     caller_object            `self` of SwapEMAWeights         it swaps an inner optimizer's
                                                               variables, and no rows
     sequential_builds        `build` of a Sequential          it makes its Input of the dtype that
@@ -33,7 +35,7 @@ rows or train them wrong, or omit unwanted tensors. The exceptions are `saves_a_
 All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
 optimizer_corners_test.py for optimizers, save_path_cases.py for saved tensors, saving_test.py for
 .h5, checkpoints_test.py for loaded models and splits by size, serving_test.py for
-tf.saved_model.save.
+tf.saved_model.save, weights_test.py for images.
 """
 
 from __future__ import annotations

@@ -105,6 +105,7 @@ REGISTER_OP("TfEmbedOpenSavedRows")
     .Attr("rank: int = 0")
     .Attr("processes: int = 1")
     .Attr("whole: bool = false")
+    .Attr("with_slots: bool = true")
     .Attr(kKeyDtype)
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
@@ -132,6 +133,7 @@ folder_variable: As in TfEmbedSaveRows.
 rank: As in TfEmbedSaveRows.
 processes: As in TfEmbedSaveRows.
 whole: Whether to open the rows of all processes, instead of only this one's.
+with_slots: Whether to load the optimizer slots. Without them, those of any optimizer fit.
 )doc");
 
 REGISTER_OP("TfEmbedSavedRowCounts")

@@ -18,10 +18,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-bool HasSlots(const SavedRows::File& file) {
-  return file.reader.header().meta.rule.slots_per_row() > 0;
-}
-
 // Reads the inputs `rows` and `block` of an op. Checks the rows against this table, because they
 // may have been opened for another.
 absl::Status ReadFittingBlock(tf::OpKernelContext* context, int input, const TableResource& table,
@@ -35,6 +31,7 @@ class OpenSavedRowsOp : public TableOp {
   explicit OpenSavedRowsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
     OP_REQUIRES_OK(construction, construction->GetAttr("whole", &whole_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("with_slots", &with_slots_));
   }
 
  private:
@@ -48,6 +45,7 @@ class OpenSavedRowsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
     TF_RETURN_IF_ERROR(context->allocate_output(2, {}, &by_key));
     TF_RETURN_IF_ERROR(SavedRows::Open(place, whole_, *table, &rows));
+    if (!with_slots_) rows->LeaveSlotsOut();
     if (output_type(3) != table->signature().key_dtype) {
       return InvalidArgumentError("`key_dtype` must be ",
                                   tf::DataTypeString(table->signature().key_dtype), ".");
@@ -155,6 +153,7 @@ class OpenSavedRowsOp : public TableOp {
 
   SaveAttributes attributes_;
   bool whole_ = false;
+  bool with_slots_ = true;
 };
 
 class SavedRowCountsOp : public TableOp {
@@ -280,7 +279,7 @@ class LoadSavedRowsOp : public TableOp {
                               header.key_type == StoredType::kUint64 || header.has_string_keys(),
                               &places, &split));
     SlotsIn slots;
-    if (HasSlots(file)) slots = {&header.meta.rule, block->slots};
+    if (saved->HasSlots(file)) slots = {&header.meta.rule, block->slots};
     for (size_t i = 0; i < table->num_shards(); ++i) {
       KeyBatch batch = split.shard(i);
       batch.distinct = true;  // true of the keys of any table

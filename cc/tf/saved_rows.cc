@@ -488,8 +488,8 @@ absl::Status SavedRows::CountRows(uint64_t* count) const {
 absl::Status SavedRows::FindSlots(const File** found) const {
   *found = nullptr;
   for (const auto& file : files_) {
+    if (!HasSlots(*file)) continue;
     const RuleSlots& rule = file->reader.header().meta.rule;
-    if (rule.slots_per_row() == 0) continue;
     if (*found == nullptr) *found = file.get();
     if (!SameRule((*found)->reader.header().meta.rule, rule)) {
       return absl::FailedPreconditionError(

@@ -118,6 +118,11 @@ class SavedRows {
   void SetClockOf(TableResource* table) const;
   // Counts the rows of all blocks. Reads the older saves of a chain again.
   absl::Status CountRows(uint64_t* count) const;
+  // From now on no row has slots. REQUIRES: no other thread uses these rows yet.
+  void LeaveSlotsOut() { with_slots_ = false; }
+  bool HasSlots(const File& file) const {
+    return with_slots_ && file.reader.header().meta.rule.slots_per_row() > 0;
+  }
   // The first file of rows with slots, or null. Rows of files without slots get initial ones. Fails
   // if slots belong to two optimizers.
   absl::Status FindSlots(const File** file) const;
@@ -148,6 +153,7 @@ class SavedRows {
   std::vector<std::unique_ptr<File>> linked_;
   std::vector<std::pair<size_t, size_t>> blocks_;
   bool by_key_ = false;
+  bool with_slots_ = true;
   size_t num_parts_ = 0;
 
   std::mutex mutex_;

@@ -24,6 +24,7 @@ OF_LAYER = {
     "optimizer": k.OPTIMIZER.optional(),
     "padding_id": k.PADDING,
     "unknown_value": k.UNKNOWN,
+    "unknown_in_training": k.FLAG,
     "policy": k.POLICY,
     "storage": k.STORAGE,
     "distribution": k.DISTRIBUTION,

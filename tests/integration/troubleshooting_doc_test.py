@@ -34,7 +34,7 @@ class TroubleshootingDocTest(tf.test.TestCase):
                     self.assertIn(heading, str(raised.exception))
                     exec(right, names)
                 tried += 1
-        self.assertEqual(tried, 11)
+        self.assertEqual(tried, 12)
 
     def test_messages_at_import_are_those_of_the_code(self):
         code = (ROOT / "tf_embed" / "_library.py").read_text()

@@ -91,7 +91,7 @@ class PolicyOracle:
             "lfu": lambda use: use.count,
             "ttl": lambda use: use.last_time_ms,
             "score": lambda use: use.score,
-            "epoch_lru": lambda use: use.last_epoch * 2**32 + use.last_step,
+            "epoch_lru": lambda use: use.last_epoch * 2**32 + use.last_step % 2**32,
             "epoch_lfu": lambda use: use.last_epoch * 2**32 + use.count,
         }
         return {key: by[self.order](use) for rows in self.shards for key, use in rows.items()}

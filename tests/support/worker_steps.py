@@ -76,6 +76,8 @@ class Layers:
                 optimizer=make() if own else None,
                 devices=["/CPU:0"] * shards,
                 policy=POLICIES[name],
+                unknown_value=0.25 if name == "admission" else None,
+                unknown_in_training=name == "admission" and own,
                 distribution=SHARDING,
                 name=f"{name}_{optimizer}_{own}",
             )

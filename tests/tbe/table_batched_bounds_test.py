@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
+from replicas import two_replicas
 from table_batched_cases import (
     DIMS,
     FEATURES,
@@ -194,6 +195,14 @@ class WarningsTest(tf.test.TestCase):
         self.assertRegex(both[0], "`offsets`.*in 2 calls")
         self.assertRegex(both[1], "'ada'.*in 2 calls")
         self.assertEqual(int(layer.bounds_check_warning), 14 + 1 + 1 + 2)
+
+    def test_the_number_of_faults_is_an_int_under_a_strategy_too(self):
+        strategy = two_replicas()
+        with strategy.scope():
+            layer = TableBatchedEmbeddingBags([(3, 1)])
+            layer.build()
+        strategy.run(lambda: layer(tf.constant([0, 7]), tf.constant([0, 2])))
+        self.assertEqual(int(layer.bounds_check_warning), 2)
 
     def test_the_other_modes_log_nothing(self):
         for mode in (BOUNDS.IGNORE, BOUNDS.NONE):
@@ -461,7 +470,8 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"table_names": ["a", "b", "a"]}, "`table_names`"),
         ({"initializer": ["zeros", "ones"]}, "must be one, or a list of one for each of 3 tables"),
         ({"policy": [None, None]}, "`policy` must be one, or a list"),
-        ({"policy": tf_embed.TablePolicy(eviction="lru")}, "for it has 7 rows, which stay"),
+        ({"policy": tf_embed.TablePolicy(3)}, "for it has 7 rows, which stay.*max_rows=3"),
+        ({"policy": tf_embed.TablePolicy(ttl_seconds=9)}, "no `max_rows`.*ttl_seconds=9"),
         (
             {"weights_precision": "INT8", "optimizer": "NONE", "initializer": "ones"},
             "must be None, for its rows are SparseType.INT8",

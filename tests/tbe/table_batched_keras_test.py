@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from drawn_weights import Drawn
 from reference import SEED
 from replicas import two_replicas
 from table_batched_cases import SAVED, content, settings_of
@@ -148,6 +149,13 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         model.fit(batches(), epochs=2, verbose=0)
         for one, other in zip(rows_of(layer_in(model)), self.by_single_tables(None), strict=True):
             self.assertAllClose(one, other, **CLOSE)
+
+    def test_tensorboard_draws_no_image_of_tables(self):
+        model, drawn = compiled(batched("SGD")), Drawn()
+        model.fit(batches(), verbose=0, callbacks=[drawn])
+        # TensorFlow ends the process on an image without pixels.
+        self.assertNotIn(0, [size for shape in drawn.images.values() for size in shape])
+        self.assertNotEmpty(drawn.histograms)
 
     @parameterized.parameters(
         {"run_eagerly": True}, {"steps_per_execution": 2}, {"jit_compile": False}

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
+import tf_embed
 from tf_embed import tbe
 from tf_embed.saving import keras_files
 
@@ -91,6 +92,25 @@ class InitializerOfTensorFlowTest(absltest.TestCase):
         batch = np.array([[5], [6]])
         for other in (keras.models.load_model(path), keras.models.clone_model(model)):
             np.testing.assert_array_equal(other(batch), model(batch))
+
+
+class ChangesTest(parameterized.TestCase):
+    """Snapshots of arrays of rows."""
+
+    def test_arrays_save_their_changes_alone(self):
+        policy = tf_embed.TablePolicy(track_changes=True)
+        layer = built(OptimType.EXACT_SGD, policy=policy)
+        (rows,) = layer.tables
+        rows.upsert([0, 1], np.ones([2, 2]))
+        snapshots = tf_embed.Snapshots(tempfile.mkdtemp(), layer)
+        snapshots.save("whole")
+        rows.upsert([1, 3], np.full([2, 2], 5.0))
+        self.assertEqual(snapshots.save("changes", since="whole").wait().rows, 2)
+        loaded = built(OptimType.EXACT_SGD, policy=policy)
+        tf_embed.Snapshots(snapshots.path, loaded).load("changes")
+        np.testing.assert_array_equal(
+            loaded.split_embedding_weights()[0].numpy(), [[1, 1], [5, 5], [0, 0], [5, 5]]
+        )
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ class TableMetrics(keras.callbacks.Callback):
     validation included. Tables without a `path` in their `storage` have no hit rate.
 
     The callback reads counters between steps and changes nothing. It ignores `predict`.
+    keras.callbacks.TensorBoard draws no rows of tables: their histograms are empty.
 
     Args:
         tables: The `tf_embed.Variable` or layer with tables, or a list of these. Default: None, the

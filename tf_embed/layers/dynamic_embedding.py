@@ -87,7 +87,11 @@ class DynamicEmbedding(TableLayer):
             `tf_embed.Variable`.
         bp_v2: Stored.
         unknown_value: None; or the row, a number or an array [dim], of ids that have none when
-            the layer is not training. In training they always get their initial row.
+            the layer is not training. In training they get their initial row.
+        unknown_in_training: Whether ids that have no row get `unknown_value` in training too, so
+            that ids that an admission holds back add nothing. A lookup then is the same in
+            training as outside. The step that brings an id its row sees `unknown_value` as well;
+            the gradient trains the initial row. Default: False.
         policy: A `tf_embed.TablePolicy`, by which rows come and leave. A call with `training=True`
             is a use of the rows then.
         storage: A `tf_embed.Storage`: which memories, and which folder on disk, hold the rows, and
@@ -133,6 +137,7 @@ class DynamicEmbedding(TableLayer):
         kv_creator: KVCreator | dict[str, Any] | None = None,
         bp_v2: bool = False,
         unknown_value: Any = None,
+        unknown_in_training: bool = False,
         policy: TablePolicy | dict[str, Any] | None = None,
         storage: Storage | dict[str, Any] | None = None,
         distribution: WorkerSharding | dict[str, Any] | str | None = None,
@@ -154,6 +159,7 @@ class DynamicEmbedding(TableLayer):
             kv_creator=kv_creator,
             bp_v2=bp_v2,
             unknown_value=unknown_value,
+            unknown_in_training=unknown_in_training,
             policy=policy,
             storage=storage,
             distribution=distribution,

@@ -72,6 +72,7 @@ class TableLayer(LayerWithTables):
         storage: Storage | dict[str, Any] | None,
         distribution: WorkerSharding | dict[str, Any] | str | None,
         name: str | None,
+        unknown_in_training: bool = False,
         table_name: str = "{}",
         checkpoint: bool = True,
         **kwargs: Any,
@@ -115,6 +116,12 @@ class TableLayer(LayerWithTables):
         self.init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
+        self.unknown_in_training = validation.flag(unknown_in_training, "unknown_in_training")
+        if self.unknown_in_training and self.unknown_value is None:
+            raise ValueError(
+                "`unknown_value` must be given with `unknown_in_training`. Received: "
+                "unknown_value=None, unknown_in_training=True"
+            )
         self.checkpoint = validation.flag(checkpoint, "checkpoint")
         self._table_name = table_name
         self._declared = DeclaredInputs()
@@ -187,8 +194,7 @@ class TableLayer(LayerWithTables):
 
         For a layer whose `storage` gives its table a cache. Elements, their order, `element_spec`
         and cardinality stay as they are, and so do the rows that training gives. The layer makes
-        its table if it has none yet. Iterators of the dataset can't be saved in checkpoints, as
-        those of any dataset that uses a table or a variable.
+        its table if it has none yet.
 
         Choose `host_bytes`, or on a GPU `gpu_bytes`, so that the cache holds the distinct rows of
         `buffer_size` + 2 batches; otherwise rows leave before they are used. A batch brings up at
@@ -347,6 +353,7 @@ class TableLayer(LayerWithTables):
             "kv_creator": serialized(self.kv_creator),
             "bp_v2": self.bp_v2,
             "unknown_value": None if unknown is None else unknown.tolist(),
+            "unknown_in_training": self.unknown_in_training,
             "policy": serialized(self.policy),
             "storage": serialized(self.storage),
             "distribution": serialized(self.distribution),
@@ -451,7 +458,7 @@ class TableLayer(LayerWithTables):
     def _defaults(self, training: bool) -> tf.Tensor | None:
         """The row of ids that have none; None for their initial rows."""
         # In training an absent id is about to get its row, so the step sees the initial one.
-        if self.unknown_value is None or training:
+        if self.unknown_value is None or (training and not self.unknown_in_training):
             return None
         row = np.broadcast_to(self.unknown_value, [self.dim])
         return tf.cast(tf.constant(row), self.variable.value_dtype)

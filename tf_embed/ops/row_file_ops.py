@@ -83,12 +83,21 @@ def rows_saved(handle: tf.Tensor) -> tf.Tensor:
 
 
 def open_saved_rows(
-    handle: tf.Tensor, place: Place, *, whole: bool, key_dtype: tf.DType
+    handle: tf.Tensor,
+    place: Place,
+    *,
+    whole: bool,
+    with_slots: bool,
+    key_dtype: tf.DType,
 ) -> SavedRows:
     """Finds and checks saved rows, and makes the table ready for them."""
     return SavedRows(
         *_raw.tf_embed_open_saved_rows(
-            table=handle, whole=whole, key_dtype=key_dtype, **place.arguments()
+            table=handle,
+            whole=whole,
+            with_slots=with_slots,
+            key_dtype=key_dtype,
+            **place.arguments(),
         )
     )
 

@@ -141,12 +141,13 @@ class TablePolicy(KerasConfig):
 
     A use of a row is a training step with its key, an `upsert`, an `accum`, or a lookup with
     `training=True`. Other lookups are not recorded. Each call that changes rows is a step, and a
-    key counts only once per step.
+    key counts only once per step. A lookup with `training=True` counts for the step that follows.
 
     A bound holds at every moment: a write that inserts rows beyond it evicts other rows first. Rows
-    that the present step uses are not evicted. If a step needs more rows than the bound, the rest
-    of its new keys are refused. Each shard of a variable has its part of the bound. A key that
-    returns after eviction is re-initialized, optimizer slots included.
+    that the present step uses are not evicted, also if only lookups with `training=True` used them.
+    If a step needs more rows than the bound, the rest of its new keys are refused. Each shard of a
+    variable has its part of the bound. A key that returns after eviction is re-initialized,
+    optimizer slots included.
 
     With `eviction=None` a bound evicts no row and refuses all new keys beyond it. A refused key
     has no row: lookups return its initial row, and its gradients are dropped. `Variable.stats()`
@@ -165,6 +166,7 @@ class TablePolicy(KerasConfig):
             - "ttl": first the rows that were not used for the longest time.
             - "score": first the rows of the lowest score, see `score_fn` and `Variable.set_scores`.
             - "epoch_lru": first the rows whose last use was in the earliest epoch, then by "lru".
+              Of the step of a use, the lowest 32 bits count.
             - "epoch_lfu": the same, then by the fewest steps with a use since the row's insertion.
             - None: evicts no rows, refuses new keys at the bound, and keeps no statistics.
 

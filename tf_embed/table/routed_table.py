@@ -87,6 +87,18 @@ class RoutedTable(Table):
     def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(rows, keys.shape.concatenate([self.options.dim]))
 
+    def _with_defaults(
+        self, rows: tf.Tensor, exists: tf.Tensor, defaults: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Rows, with the defaults of absent keys, which have gradients as all rows."""
+
+        @tf.custom_gradient
+        def replaced(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            with_defaults = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
+            return with_defaults, lambda gradient: gradient
+
+        return rows if defaults is None else replaced(rows)
+
     def _refused(self, what: str) -> ValueError:
         return ValueError(
             f"The table of {self.options.name!r} is {self._where}, which does not work with "

@@ -160,8 +160,7 @@ class ServerTable(RoutedTable):
         with tf.device("/CPU:0"):
             rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
         exists = routed.of_batch(exists)
-        if defaults is not None:
-            rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
+        rows = self._with_defaults(rows, exists, defaults)
         return self._with_shape(rows, keys), exists
 
     def find_or_insert(

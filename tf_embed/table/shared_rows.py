@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed.table import expiry
+from tf_embed.table.loaded_slots import left_out, loads_slots
 from tf_embed.table.table_options import TableOptions
 
 
@@ -46,6 +47,8 @@ def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
                 saved["keys"].shape[0],
             )
             return None
+    if not loads_slots():
+        saved = left_out(saved, table.options.slot_dtype)
     imported = table.import_(**saved)
     expiry.warn_of_expired(table)
     return imported

@@ -118,8 +118,7 @@ class WorkerTable(RoutedTable):
         rows, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
         rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
         exists = routed.of_batch(exists)
-        if defaults is not None:
-            rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
+        rows = self._with_defaults(rows, exists, defaults)
         return self._with_shape(rows, keys), exists
 
     def rows(

@@ -229,7 +229,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
             `init_embedding_weights_uniform(low, high)`.
         feature_names: Names of the features, for inputs in a dict.
         policy: A `tf_embed.TablePolicy`, or one or None for each table: admission and eviction of
-            the rows of dynamic tables.
+            the rows of dynamic tables. That of an array must have no `max_rows`, `admission` or
+            `ttl_seconds`; its `track_changes` lets snapshots save changes alone.
         storage: A `tf_embed.Storage`, or one or None for each table: the tiers of each table, in
             place of those of its EmbeddingLocation. One for all bounds each table by itself. If one
             has a `path` and no `gpu_bytes`, all tables are on the CPU. `host_bytes` may be left out
@@ -566,13 +567,14 @@ class TableBatchedEmbeddingBags(IdsLayer):
         return self._optimizer
 
     @property
-    def bounds_check_warning(self) -> tf.Variable:
-        """The number of out-of-bounds ids and malformed offsets so far, an int64 scalar variable.
+    def bounds_check_warning(self) -> tf.Tensor:
+        """The number of out-of-bounds ids and malformed offsets so far, an int64 scalar.
 
         With several workers it is the sum over workers, and all must read it at the same point. At
         a restore, each worker gets an equal share, rounded down.
         """
-        return self._tables.num_faults
+        # A tensor, because the variable of a strategy has no `int` and `float`.
+        return tf.convert_to_tensor(self._tables.num_faults)
 
     @property
     def _trainer(self) -> BatchTrainer | None:

@@ -90,7 +90,7 @@ class TableSpec:
 
         Raises:
             ValueError: The initializer is one that the table can't draw itself, or that bytes have
-                no use for, or there is a policy for an array.
+                no use for, or rows of an array would leave by the policy, or wait for it.
         """
         quantized = precision == SparseType.INT8
         value_dtype = tf.int8 if quantized else precision.dtype
@@ -122,12 +122,12 @@ class TableSpec:
             options["storage"] = Storage(gpu_bytes=0)
         if self.rows is None:
             return Variable(policy=policy, **options)
-        if policy is not None:
+        if policy is not None and (policy.max_rows or policy.admission or policy.ttl_seconds):
             raise ValueError(
-                f"`policy` of {name!r} must be None, for it has {self.rows} rows, which stay. "
-                f"Received: policy={validation.shown(policy)}"
+                f"`policy` of {name!r} must have no `max_rows`, `admission` or `ttl_seconds`, for "
+                f"it has {self.rows} rows, which stay. Received: policy={validation.shown(policy)}"
             )
-        return RowArray(self.rows, **options)
+        return RowArray(self.rows, policy=policy, **options)
 
     def get_config(self) -> list[Any]:
         """The tuple that `of` takes."""

@@ -264,6 +264,13 @@ class Anchor(keras.Variable):
             )
         return super().__array__(dtype)
 
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        """A tensor of shape (0, dim); a scalar for keras.callbacks.TensorBoard to draw."""
+        # TensorFlow ends the process on an image without pixels, and Keras draws none of a scalar.
+        if callers.calls_function("_log_weight_as_image"):
+            return tf.zeros([], dtype or self.dtype)
+        return super().__tf_tensor__(dtype, name)
+
     def assign(self, value: Any) -> Any:
         """Takes a gradient, or the rows of a table.
 

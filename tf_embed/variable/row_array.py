@@ -46,7 +46,8 @@ class RowArray(Variable):
 
     Args:
         num_rows: The number of rows, at least 1.
-        **kwargs: Arguments of `Variable`, without `key_dtype` and `policy`.
+        **kwargs: Arguments of `Variable`, without `key_dtype`. The `policy` must let all rows in,
+            and keep them.
 
     Raises:
         ValueError: If an argument is out of range. All methods that take row numbers raise it for a

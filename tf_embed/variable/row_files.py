@@ -18,6 +18,7 @@ from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving import tfra_files
 from tf_embed.saving.progress import Progress, RowCalls, calls_of, watched
 from tf_embed.table import expiry, sharding
+from tf_embed.table.loaded_slots import loads_slots
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
@@ -251,7 +252,11 @@ class RowFiles:
         key_dtype = table.options.key_dtype
         try:
             saved = row_file_ops.open_saved_rows(
-                table.resource_handle, place, whole=whole, key_dtype=key_dtype
+                table.resource_handle,
+                place,
+                whole=whole,
+                with_slots=loads_slots(),
+                key_dtype=key_dtype,
             )
         except tf.errors.NotFoundError as error:
             raise _with_names_there(error, place) from error

@@ -362,6 +362,8 @@ class Variable(tf.Module):
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Looks up rows. An absent key yields its initial row, and is not inserted.
 
+        In tf.data, an iterator over such lookups can be saved in a checkpoint, without the rows.
+
         Args:
             keys: Integers, or strings, of any shape.
             return_exists: Whether to also return which keys are present.
@@ -654,8 +656,8 @@ class Variable(tf.Module):
             Keys [n] in no particular order, and their scores, int64 [n]. The lowest score is
             evicted first. The score is the last step for "lru", the number of steps for "lfu", the
             last time in milliseconds since 1970 for "ttl", and the score for "score". For
-            "epoch_lru" and "epoch_lfu" it is the latest epoch times 2**32, plus the last step or
-            the number of steps, at most 2**32 - 1.
+            "epoch_lru" and "epoch_lfu" it is the latest epoch times 2**32, plus the last step
+            modulo 2**32, or the number of steps, at most 2**32 - 1.
 
         Raises:
             TypeError: If the variable has no eviction order, or `split_size` is not an int.

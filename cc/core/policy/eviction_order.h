@@ -50,9 +50,9 @@ struct OrderBase {
     first = std::min(first, (uint64_t{1} << (64 - second_bits)) - 1);
     return first << second_bits | (second & ((uint64_t{1} << second_bits) - 1));
   }
-  // An epoch above a 32-bit number, which saturates; 63 bits.
-  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InEpoch(uint64_t epoch, uint64_t number) {
-    return std::min(epoch, uint64_t{kMaxEpoch}) << 32 | std::min(number, uint64_t{UINT32_MAX});
+  // An epoch above a number; 63 bits.
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InEpoch(uint64_t epoch, uint32_t number) {
+    return std::min(epoch, uint64_t{kMaxEpoch}) << 32 | number;
   }
 };
 
@@ -109,19 +109,22 @@ struct ScoreOrder : OrderBase {
   }
 };
 
-// The epoch, then the last step or the count: strategies of NVIDIA's HierarchicalKV.
+// The epoch, then the last step or the count: strategies of NVIDIA's HierarchicalKV. The step keeps
+// its lower bits, so that steps of a clock keep their order; the count saturates.
 struct EpochLruOrder : OrderBase {
   static constexpr StatisticSet kStatistics =
       StatisticSet().With(Statistic::kLastStep).With(Statistic::kEpoch);
   TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
-    return InEpoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kLastStep));
+    const uint64_t step = row.Get(Statistic::kLastStep);
+    return InEpoch(row.Get(Statistic::kEpoch), static_cast<uint32_t>(step));
   }
 };
 struct EpochLfuOrder : OrderBase {
   static constexpr StatisticSet kStatistics =
       StatisticSet().With(Statistic::kLastStep).With(Statistic::kCount).With(Statistic::kEpoch);
   TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
-    return InEpoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kCount));
+    const uint64_t count = std::min<uint64_t>(row.Get(Statistic::kCount), UINT32_MAX);
+    return InEpoch(row.Get(Statistic::kEpoch), static_cast<uint32_t>(count));
   }
 };
 

@@ -41,6 +41,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "kv_creator": None,
                 "bp_v2": False,
                 "unknown_value": None,
+                "unknown_in_training": False,
                 "policy": None,
                 "storage": None,
                 "distribution": None,
@@ -116,6 +117,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
             init_size=77,
             bp_v2=True,
             unknown_value=[1.0, 2.0, 3.0],
+            unknown_in_training=True,
             name="mine",
             trainable=False,
         )

@@ -203,6 +203,17 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.row_statistics([1, 2, 3])["count"], [2, 2, 2])
         self.assertAllEqual(v.row_statistics([1])["last_step"], [2])
 
+    def test_an_empty_upsert_ends_the_step_of_forward_passes(self):
+        layer = DynamicEmbedding(2, policy=TablePolicy(3, "lru"))
+        layer.build()
+        v = layer.variable
+        v.upsert([1, 2, 3], np.ones([3, 2], np.float32))
+        layer(tf.constant([1]), training=True)
+        layer(tf.constant([2, 3]), training=True)
+        v.upsert([], np.ones([0, 2], np.float32))
+        v.upsert([4, 5], np.ones([2, 2], np.float32))
+        self.assertEqual((v.stats()["refused"], v.stats()["evicted"]), (0, 2))
+
     def test_a_tensor_as_training_is_refused_in_a_graph_too(self):
         layer = DynamicEmbedding(2, policy=TablePolicy())
 

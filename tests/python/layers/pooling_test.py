@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
 
+import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -391,6 +392,28 @@ class UnknownTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(model.predict(np.array([[3]]), verbose=0), [[-5.0]])
         model.fit(np.array([[3]]), np.array([[0.0]]), verbose=0)
         self.assertAllEqual(layer.variable.lookup([3]), [[0.5]])
+
+    @parameterized.parameters(None, "sum")
+    def test_ids_that_are_held_back_get_the_unknown_value_in_training_if_asked(self, combiner):
+        layer = DynamicEmbedding(
+            1,
+            initializer="ones",
+            combiner=combiner,
+            unknown_value=-5.0,
+            unknown_in_training=True,
+            optimizer=keras.optimizers.SGD(0.5),
+            policy=tf_embed.TablePolicy(admission=tf_embed.CounterAdmission(2)),
+        )
+        model = keras.Sequential([keras.Input([1], dtype="int64"), layer, keras.layers.Flatten()])
+        model.compile("sgd", lambda y, predicted: predicted)
+        trained = model.fit(np.array([[3]]), np.zeros([1, 1]), epochs=3, verbose=0)
+        # Its row comes in the second step, from the initial one and that step's gradient.
+        self.assertAllEqual(trained.history["loss"], [-5.0, -5.0, 0.5])
+        self.assertAllEqual(layer.variable.lookup([3]), [[0.0]])
+
+    def test_unknown_in_training_needs_an_unknown_value(self):
+        with self.assertRaisesRegex(ValueError, "`unknown_value` must be given with"):
+            DynamicEmbedding(3, unknown_in_training=True)
 
     @parameterized.parameters(
         ([1.0], r"must be a number or of shape \(3,\). Received: shape=\(1,\)"),

@@ -135,6 +135,16 @@ class DatasetTest(tf.test.TestCase, parameterized.TestCase):
             list(layer.prefetch(dataset, ids=lambda element: [element["a"], element["b"]]))
         self.assertEqual(seen, [[1, 2], [3, 4]])
 
+    def test_the_place_in_a_dataset_is_saved(self):
+        layer = DynamicEmbedding(2)
+        iterator = iter(layer.prefetch(tf.data.Dataset.from_tensor_slices(ids_of())))
+        next(iterator)
+        checkpoint = tf.train.Checkpoint(iterator=iterator)
+        path = checkpoint.save(tempfile.mkdtemp(dir=self.get_temp_dir()) + "/place")
+        wanted = next(iterator)
+        checkpoint.restore(path)
+        self.assertAllEqual(next(iterator), wanted)
+
     def test_a_dataset_keeps_the_table(self):
         dataset = DynamicEmbedding(2).prefetch(tf.data.Dataset.from_tensor_slices(ids_of()))
         self.assertLen(list(dataset), BATCHES)

@@ -15,6 +15,7 @@ import pytest
 import reference
 import tensorflow as tf
 from absl.testing import parameterized
+from drawn_weights import Drawn
 from reference import EXTREME_KEYS, SEED
 
 import tf_embed
@@ -362,6 +363,17 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             model.load_weights(path)
         for one, two in zip(before, table_of(model).table.export(), strict=True):
             self.assertAllEqual(one, two)
+
+    @parameterized.parameters(1, 2)
+    @pytest.mark.smoke
+    def test_tensorboard_draws_no_image_of_a_table(self, dim):
+        model = model_of(DynamicEmbedding(dim, optimizer="sgd", name="items"))
+        model.compile("sgd", "mse")
+        drawn = Drawn()
+        fit(model, callbacks=[drawn])
+        # TensorFlow ends the process on an image without pixels.
+        self.assertEqual(list(drawn.images.values()), [(1, 3 * dim, 1, 1)])  # of the dense layer
+        self.assertEqual(drawn.histograms["items/embeddings/histogram"], (0, dim))
 
 
 def saved_by_numpy(weight: np.ndarray) -> np.ndarray:

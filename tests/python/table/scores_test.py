@@ -118,12 +118,23 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
             upsert(v, [1])
         self.assertEqual(scores_by_key(v), {1: (2 << 32) + 5})
 
+    @parameterized.parameters("lru", "epoch_lru")
+    def test_rows_leave_by_last_use_if_steps_are_those_of_a_clock(self, order):
+        milliseconds = 1_790_000_000_000
+        v = variable(TablePolicy(100, order))
+        for key in range(100):
+            v.set_clock(step=milliseconds + 1000 * key)
+            upsert(v, [key])
+        v.set_clock(step=milliseconds + 10**6)
+        upsert(v, list(range(1000, 1020)))
+        self.assertEqual(keys_of(v), [*range(20, 100), *range(1000, 1020)])
+
     def test_the_last_step_and_the_last_epoch_can_be_set(self):
         v = variable(TablePolicy(eviction="epoch_lru", steps_per_epoch=1))
         v.set_clock(step=2**62, epoch=2**31 - 1)
         for _ in range(3):
             upsert(v, [1])
-        self.assertEqual(scores_by_key(v), {1: 2**63 - 1})
+        self.assertEqual(scores_by_key(v), {1: ((2**31 - 1) << 32) + 2})  # the lowest bits
         self.assertEqual(int(v.row_statistics([1])["last_step"][0]), 2**62 + 2)
 
     @parameterized.parameters(((1, 3),), ((3, 2),))

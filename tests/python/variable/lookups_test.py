@@ -245,5 +245,51 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(loaded.serve(tf.constant(IDS)), wanted)
 
 
+class DatasetTest(tf.test.TestCase, parameterized.TestCase):
+    """Iterators over lookups in tf.data, which are saved and resume, as over tf.lookup tables."""
+
+    def resumed(self, dataset: tf.data.Dataset) -> tuple[Any, Any]:
+        """The second element, and the same one again after the place was saved and restored."""
+        iterator = iter(dataset)
+        next(iterator)
+        checkpoint = tf.train.Checkpoint(iterator=iterator)
+        path = checkpoint.save(self.get_temp_dir() + "/place")
+        wanted = next(iterator)
+        next(iterator)
+        checkpoint.restore(path)
+        return next(iterator), wanted
+
+    @parameterized.parameters("lookup", "training", "size", "pooled")
+    @pytest.mark.smoke
+    def test_the_place_in_a_pipeline_that_looks_up_is_saved(self, way):
+        v = tf_embed.Variable(dim=2, trainable=False)
+        v.upsert(np.arange(9), np.arange(18.0).reshape(9, 2))
+
+        def pooled(ids: tf.Tensor) -> tf.Tensor:
+            bags = tf.RaggedTensor.from_uniform_row_length(ids, 2)
+            return tf_embed.embedding_lookup_sparse(v, bags)
+
+        look_up = {
+            "lookup": v.lookup,
+            "training": lambda ids: v.lookup(ids, training=True),
+            "size": lambda ids: tf.cast(ids, tf.int64) + v.size(),
+            "pooled": pooled,
+        }[way]
+        again, wanted = self.resumed(tf.data.Dataset.range(20).batch(4).map(look_up))
+        self.assertAllEqual(again, wanted)
+
+    def test_the_place_in_a_pipeline_that_calls_a_layer_is_saved_if_asked(self):
+        # The layer reads a tf.Variable, which tf.data does not save either.
+        layer = DynamicEmbedding(2)
+        layer.build()
+        dataset = tf.data.Dataset.range(20).batch(4).map(layer)
+        with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "is stateful"):
+            self.resumed(dataset)
+        options = tf.data.Options()
+        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+        again, wanted = self.resumed(dataset.with_options(options))
+        self.assertAllEqual(again, wanted)
+
+
 if __name__ == "__main__":
     tf.test.main()

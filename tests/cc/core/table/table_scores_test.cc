@@ -127,7 +127,7 @@ TEST_P(TableScores, ABoundedTableKeepsTheHighestOfAll) {
   ExpectLikeSimulation(GetParam(), 9000, 1200, 5);  // enough that victims are taken by a sample
 }
 
-TEST(EpochScore, HalvesSaturate) {
+TEST(EpochScore, CountsSaturateAndStepsKeepTheirLowerBits) {
   RowStatistics::Word words[StatisticSet::kMax] = {};
   StatisticSet set = StatisticsOf(EvictionOrder::kEpochLru);
   set = set.With(StatisticsOf(EvictionOrder::kEpochLfu));
@@ -144,6 +144,7 @@ TEST(EpochScore, HalvesSaturate) {
   const int64_t last = kEpoch - 1;
   EXPECT_EQ((std::pair(last, last)), scores(0, UINT32_MAX, UINT32_MAX));
   EXPECT_EQ((std::pair(kEpoch + last, kEpoch + last)), scores(1, UINT64_MAX, 1ull << 32));
+  EXPECT_EQ((std::pair(kEpoch + 7, kEpoch + 1)), scores(1, (1ull << 40) + 7, 1));
   EXPECT_EQ((std::pair(INT64_MAX, INT64_MAX)), scores(UINT64_MAX, UINT64_MAX, UINT64_MAX));
 }
 

@@ -67,6 +67,7 @@ class Embedding(TableLayer):
         padding_id: As in DynamicEmbedding: the id of padding. Its row is zeros, and bags do not
             count it.
         unknown_value: As in DynamicEmbedding: outside of training, the row of ids without a row.
+        unknown_in_training: As in DynamicEmbedding: whether it is their row in training too.
         policy: As in DynamicEmbedding: a `tf_embed.TablePolicy`.
         storage: As in DynamicEmbedding: a `tf_embed.Storage`.
         distribution: As in DynamicEmbedding: how the table is spread over workers.
@@ -109,6 +110,7 @@ class Embedding(TableLayer):
         optimizer: Any = None,
         padding_id: int | str | None = None,
         unknown_value: Any = None,
+        unknown_in_training: bool = False,
         policy: TablePolicy | dict[str, Any] | None = None,
         storage: Storage | dict[str, Any] | None = None,
         distribution: WorkerSharding | dict[str, Any] | str | None = None,
@@ -134,6 +136,7 @@ class Embedding(TableLayer):
             kv_creator=kv_creator,
             bp_v2=bp_v2,
             unknown_value=unknown_value,
+            unknown_in_training=unknown_in_training,
             policy=policy,
             storage=storage,
             distribution=distribution,
