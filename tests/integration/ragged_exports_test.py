@@ -220,14 +220,14 @@ class StructuresTest(TestCase):
         else:
             self.assert_refused(model)
 
-    @pytest.mark.sampled
     @parameterized.product(structure=list(STRUCTURES), kind=list(KINDS))
+    @pytest.mark.sampled
     def test_with_a_padding_id_each_structure_is_served_exactly(self, structure, kind):
         model = STRUCTURES[structure](kind, 0)
         self.assert_exact(model, model(KINDS[kind]))
 
-    @pytest.mark.sampled
     @parameterized.product(structure=list(STRUCTURES), kind=list(KINDS))
+    @pytest.mark.sampled
     def test_a_loaded_model_is_refused_before_it_is_given_ragged_ids(self, structure, kind):
         model, path = STRUCTURES[structure](kind, None), self.path("m.keras")
         wanted = model(KINDS[kind])
@@ -250,8 +250,8 @@ class ExportsTest(TestCase):
         by_a_call(IDS)
         self.assert_refused(by_a_call, export)
 
-    @pytest.mark.sampled
     @parameterized.parameters(*EXPORTS)
+    @pytest.mark.sampled
     def test_with_a_padding_id_each_export_is_exact(self, export):
         model = STRUCTURES["layer"]("ragged", 0)
         self.assert_exact(model, model(IDS), export)
@@ -343,11 +343,11 @@ class LegitimateTest(TestCase):
         model.save(path)
         self.assert_exact(keras.models.load_model(path), wanted)
 
-    @pytest.mark.sampled
     @parameterized.product(
         structure=["layer", "sequential", "functional_in_subclassed", "table_batched"],
         signature=["padded", "parts", "ragged"],
     )
+    @pytest.mark.sampled
     def test_an_endpoint_that_gives_ragged_ids(self, structure, signature):
         model, path = STRUCTURES[structure]("ragged", None), self.path()
         wanted = model(IDS)
