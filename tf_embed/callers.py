@@ -4,7 +4,7 @@
 All inspection of stack frames in tf_embed is here. An answer can only refuse a call that would lose
 rows or train them wrong, or omit unwanted tensors or images. The exceptions are `saves_a_model` and
 `model_being_loaded`, which select the tensors to save and to load, `lists_functions_to_save`, and
-`sequential_builds`. If a name is not found, nothing is refused.
+`sequential_builds`. If a name is not found, nothing is refused, except for `functions_to_save`.
 
     question                 looks for                        because
     optimizers               `self` of a Keras optimizer's    Keras does not tell a variable which
@@ -28,6 +28,12 @@ rows or train them wrong, or omit unwanted tensors or images. The exceptions are
                                                               table of it if the trace fails
     saves_a_model            the code of tf.saved_model.save  it asks for the tensors of a
                                                               checkpoint, and wants no slots
+    is_default_of_model      its function `serving_default`   Keras gives each model one, also in
+                                                              an object that serves another function
+    functional_inputs        `call` of a functional model     a layer is not told which of the
+                             or a Sequential                  model's inputs its ids come from
+    functions_to_save        the functions that TensorFlow    a table is copied into a SavedModel,
+                             has listed, in its locals        but not told who looks up in it
     splits_by_size           options of a checkpoint or a     TensorFlow does not tell an object
                              SavedModel in TensorFlow's       that it drops some of its tensors
                              locals
@@ -35,7 +41,8 @@ rows or train them wrong, or omit unwanted tensors or images. The exceptions are
 All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
 optimizer_corners_test.py for optimizers, save_path_cases.py for saved tensors, saving_test.py for
 .h5, checkpoints_test.py for loaded models and splits by size, serving_test.py for
-tf.saved_model.save, weights_test.py for images.
+tf.saved_model.save, ragged_exports_test.py for inputs and functions to save, weights_test.py for
+images.
 """
 
 from __future__ import annotations
@@ -49,6 +56,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+_SAVE_MODULE = inspect.unwrap(tf.saved_model.save).__module__
 # Keras calls a variable from its optimizer's methods, a few frames apart.
 _NEAR = 12
 
@@ -100,6 +108,54 @@ def sequential_builds() -> bool:
 def lists_functions_to_save() -> bool:
     """Whether TensorFlow traces a function that an object has, in case a SavedModel wants it."""
     return calls_function("_list_all_concrete_functions_for_serialization")
+
+
+def is_default_of_model() -> bool:
+    """Whether the function is traced that Keras gives each model, in case a SavedModel wants it."""
+    return lists_functions_to_save() and any(
+        # AutoGraph converts it, and names it so.
+        frame.f_code.co_name in ("serving_default", "tf__serving_default")
+        and isinstance(_self_of(frame), keras.Model)
+        for frame in frames()
+    )
+
+
+def functional_inputs() -> list[tuple[keras.KerasTensor, Any]]:
+    """The inputs of the functional models that are being called, and what is given for each.
+
+    A keras.Sequential without a keras.Input makes dense inputs, whatever it is given. So of those
+    of a Sequential only the ragged and sparse ones are among them.
+    """
+    found: list[tuple[keras.KerasTensor, Any]] = []
+    for frame in frames():
+        model = _self_of(frame) if frame.f_code.co_name == "call" else None
+        if isinstance(model, keras.Sequential):
+            own = {id(one) for one in getattr(model, "inputs", None) or ()}
+            found = [
+                (one, given)
+                for one, given in found
+                if id(one) not in own or one.sparse or getattr(one, "ragged", False)
+            ]
+        elif isinstance(model, keras.Model):
+            inputs = getattr(model, "inputs", None)  # a subclassed model may have none
+            given = keras.tree.flatten(frame.f_locals.get("inputs", ()))
+            if isinstance(inputs, list) and len(inputs) == len(given):
+                pairs = zip(inputs, given, strict=True)
+                found += [pair for pair in pairs if isinstance(pair[0], keras.KerasTensor)]
+    return found
+
+
+def functions_to_save() -> list[Any] | None:
+    """The concrete functions of the SavedModel that is being written; None if not found."""
+    for frame in frames():
+        if not _is_of_tensorflow(frame):
+            continue
+        for value in frame.f_locals.values():
+            if type(value).__module__ == _SAVE_MODULE:
+                functions = getattr(value, "concrete_functions", None)
+                if functions is not None:
+                    return list(functions)
+    return None
 
 
 def optimizers() -> list[keras.optimizers.Optimizer]:

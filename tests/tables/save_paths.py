@@ -43,6 +43,26 @@ A number refers to a sentence below. A cell is *kept*, *not carried* or *raises*
 else: `{command}`, which printed this, fails on one.
 """
 
+RAGGED = """
+## Ragged and sparse ids
+
+The signature that an export makes takes dense ids. A layer that gets ragged or sparse ids in the
+model must have a `padding_id`, or every export raises `ValueError`, unless the exported function
+gives the layer ragged or sparse ids again. A layer is known to get them by the model's
+`keras.Input`, or by its calls, which `.keras` and `.weights.h5` files carry. A checkpoint does not
+carry them: call the model once before it is exported.
+"""
+
+RAGGED = """
+## Ragged and sparse ids
+
+The signature that an export makes takes dense ids. A layer that gets ragged or sparse ids in the
+model must have a `padding_id`, or every export raises `ValueError`, unless the exported function
+gives the layer ragged or sparse ids again. A layer is known to get them by the model's
+`keras.Input`, or by its calls, which `.keras` and `.weights.h5` files carry. A checkpoint does not
+carry them: call the model once before it is exported.
+"""
+
 HARM = """
 ## Damaged files, and files of another table
 
@@ -163,7 +183,7 @@ def text_of(runs: list[dict[str, Any]]) -> str:
         command="make tables",
         runs="\n".join(f"- {one['versions']}, on {one['date']}" for one in runs),
     )
-    for title, part, head in (("save path", "save_paths", ""), ("harm", "harms", HARM)):
+    for title, part, head in (("save path", "save_paths", ""), ("harm", "harms", RAGGED + HARM)):
         if runs[0][part]:
             first = next(iter(next(iter(runs[0][part].values())).values()))
             text += head + table(title, runs, part, first, said)

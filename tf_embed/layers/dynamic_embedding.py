@@ -37,7 +37,8 @@ class DynamicEmbedding(TableLayer):
     tf.train.Checkpoint finds layers in lists and dicts by the model's optimizer alone, once that is
     built: Keras leaves them out. `layer.trainable = False` stops updates, also in a step that Keras
     has traced. `model.export` makes a signature for dense ids, so a model that is served takes
-    dense ids with `padding_id` in place of ragged or sparse ones, and can't be exported without it.
+    dense ids with `padding_id` in place of ragged or sparse ones. Without it every export of such a
+    model raises ValueError, unless its function gives the layer ragged or sparse ids again.
 
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do

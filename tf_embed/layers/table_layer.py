@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
-from tf_embed.layers.declared_inputs import DeclaredInputs
+from tf_embed.layers.given_ids import GivenIds
 from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.layers.ids_layer import ids_dtype_of
 from tf_embed.layers.layer_with_tables import LayerWithTables
@@ -124,7 +124,7 @@ class TableLayer(LayerWithTables):
             )
         self.checkpoint = validation.flag(checkpoint, "checkpoint")
         self._table_name = table_name
-        self._declared = DeclaredInputs()
+        self._given = GivenIds([self.name])
         self._variable: Variable | None = None
         self._trainer: TableTrainer | None = None
         self._loads = keras_files.LoadAttempts()
@@ -155,6 +155,8 @@ class TableLayer(LayerWithTables):
         )
         (anchor,) = variable.trainable_variables
         anchor.has_automatic_name = not self._has_own_name
+        if self.padding_id is None:
+            variable.table.check_functions = self._given.check
         with tf.init_scope():  # a checkpoint that waits for the table is restored here, at once
             self._variable = variable
             # As an attribute of the layer it is one of the layer's weights.
@@ -307,10 +309,10 @@ class TableLayer(LayerWithTables):
         """
         if self._variable is None:
             return
-        beside = {}
+        beside = self._given.arrays()
         if self._trainer is not None:
             step = step_variable(self._trainer.optimizer).numpy()
-            beside = {"step": step, **self._trainer.arrays(_TRAINER)}
+            beside |= {"step": step, **self._trainer.arrays(_TRAINER)}
         keras_files.save(self._variable.table, store, beside)
 
     def load_own_variables(self, store: Any) -> None:
@@ -325,6 +327,7 @@ class TableLayer(LayerWithTables):
         self.build()
         with self._loads.attempt(store):
             beside = keras_files.load(self.variable.table, store)
+            self._given.load(beside)
         # Keras loads the optimizer too, except if one of the two has a schedule and the other a
         # number.
         if self._trainer is not None and "step" in beside:
@@ -388,7 +391,6 @@ class TableLayer(LayerWithTables):
     def _output_spec(self, ids: Any, is_ragged: bool) -> keras.KerasTensor:
         """The symbolic output for symbolic ids, which it checks."""
         check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_dtype), self.name)
-        self._declared.declare(ids)
         options = {"ragged": True} if is_ragged else {}
         shape = self.compute_output_shape(ids.shape)
         return keras.KerasTensor(shape, dtype=self._output_dtype, **options)
@@ -401,7 +403,7 @@ class TableLayer(LayerWithTables):
     def _keys(self, ids: Any) -> Any:
         """Ids in the key dtype, in the same container."""
         if self.padding_id is None:
-            self._declared.check(ids, self.name)
+            ids = self._given.marked(ids)
         key_dtype = tf.as_dtype(self.key_dtype)
         if isinstance(ids, tf.SparseTensor):
             indices, values, shape = table_ops.checked_sparse(ids, f"`ids` of {self.name!r}")

@@ -74,8 +74,9 @@ def export_static(
         TypeError: If an argument has a wrong type.
         ValueError: If an argument is out of range, `path` exists, the model is not built, a table
             is sharded over processes, a tf.function has the name of an attribute of tf.Module, the
-            model looks up in a tf.function that it calls, or it runs an op that only this library
-            or this process has. Nothing is written then.
+            model looks up in a tf.function that it calls, it would serve dense ids in place of
+            ragged or sparse ones without a `padding_id`, or it runs an op that only this library or
+            this process has. Nothing is written then.
 
     Example:
         >>> import tempfile
@@ -162,6 +163,9 @@ class _Tracing:
         )
         concrete = function.get_concrete_function()
         _check_ops(concrete.graph.as_graph_def(), served.name)
+        for table in self._sources:
+            if table.check_functions is not None:
+                table.check_functions([concrete])
         self._traced.append(concrete)
         # tf.saved_model.save finds functions by attributes.
         setattr(self.stock, served.name, function)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from tf_embed import callers
 
 
@@ -26,3 +29,25 @@ def saves_all(name: str) -> bool:
             "pass tf.train.experimental.ShardByTaskPolicy()."
         )
     return not callers.saves_a_model()
+
+
+def check_copy(check_functions: Callable[[Iterable[Any]], None] | None, name: str) -> None:
+    """Checks the functions of a SavedModel. TensorFlow copies each table when it writes one.
+
+    Args:
+        check_functions: Raises to refuse the concrete functions, or None.
+        name: The name of the table.
+
+    Raises:
+        RuntimeError: If the functions can't be found.
+        ValueError: See `Table.check_functions`.
+    """
+    if check_functions is None or not callers.saves_a_model():
+        return
+    functions = callers.functions_to_save()
+    if functions is None:
+        raise RuntimeError(
+            f"The functions with lookups in {name!r} are not where this version of TensorFlow is "
+            "known to list them: set a `padding_id`."
+        )
+    check_functions(functions)

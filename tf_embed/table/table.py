@@ -17,7 +17,7 @@ import itertools
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -29,7 +29,7 @@ from tf_embed.ops import policy_ops, pooled_gradient, slot_ops, substitutes, tab
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import python_rows, sharding, shared_rows, step_tokens
-from tf_embed.table.checkpoint_checks import saves_all
+from tf_embed.table.checkpoint_checks import check_copy, saves_all
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.trainer_set import TrainerSet
@@ -60,8 +60,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.wait_until_written: Callable[[], object] = lambda: None
             # Held while rows are written to files, one save after the other.
             self.save_turn = threading.RLock()
-            # Called with the rule of an optimizer before it is bound; raises to reject it.
+            # Raise to reject the rule of an optimizer that is to be bound, functions to be saved.
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
+            self.check_functions: Callable[[Iterable[Any]], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
             # Made once, because in eager execution a small lookup takes less time than these.
             with tf.device(options.device):
@@ -100,6 +101,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def __copy__(self) -> Table:
         """A copy for a SavedModel: the same table. TensorFlow then sets another handle on it."""
+        check_copy(self.check_functions, self.options.name)
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
@@ -111,6 +113,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
         copied.on_update = copy.deepcopy(self.on_update, memo)
+        copied.check_functions = copy.deepcopy(self.check_functions, memo)
         copied.import_(*self.export())
         return copied
 
@@ -554,10 +557,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return children
 
     def _copy_trackable_to_cpu(self, object_map: dict[Any, Any]) -> None:
-        """Raises, because TensorFlow calls this to save asynchronously, during training.
-
-        Otherwise it would save the rows of a later step than the dense variables.
-        """
+        """Raises: an asynchronous save, which calls this, would have rows of a later step."""
         raise ValueError(
             f"The table of {self.options.name!r} can't be saved by an asynchronous checkpoint: "
             "leave tf.train.CheckpointOptions(enable_async=True) out."

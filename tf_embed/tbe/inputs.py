@@ -8,6 +8,7 @@ holds the indices from offsets[b] up to offsets[b + 1].
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.layers.declared_inputs import DeclaredInputs
+from tf_embed.layers.given_ids import GivenIds
 from tf_embed.layers.ids import cast_ids
 from tf_embed.ops import table_ops
 
@@ -50,13 +51,27 @@ class Features:
         owner: The layer, for messages.
         count: Number of features.
         names: Their names, or None.
-        declared: The inputs that must not be dense for lack of a padding id; None if there is one.
+        has_padding: Whether the layer has a padding id.
     """
 
     owner: str
     count: int
     names: Sequence[str] | None
-    declared: DeclaredInputs | None = None
+    has_padding: bool = True
+
+    @functools.cached_property
+    def given(self) -> GivenIds:
+        """The kinds of ids that the features were given."""
+        return GivenIds(self.owners)
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return self.names or [str(i) for i in range(self.count)]
+
+    @property
+    def owners(self) -> list[str]:
+        """The features, for messages."""
+        return [f"{self.owner}, feature {name!r}" for name in self._names]
 
     def batch(self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None) -> Batch:
         """The batch of a call.
@@ -113,12 +128,6 @@ class Features:
                 f"given. Received: one of shape={None if shape is None else tuple(shape)}"
             )
         return [ids]
-
-    def declare(self, inputs: Any) -> None:
-        """Keeps which of the symbolic features are ragged or sparse."""
-        if self.declared is not None:
-            for feature, ids in enumerate(self.in_order(inputs, "indices")):
-                self.declared.declare(ids, feature)
 
     def batch_size(self, indices: Any, offsets: Any) -> int | None:
         """The number of bags of each feature, by shapes; None if they don't say it.
@@ -220,11 +229,9 @@ class Features:
         return Batch(indices, offsets, weights, tf.fill([self.count], each))
 
     def _of_containers(self, features: list[Any], weights: list[Any] | None) -> Batch:
-        names = self.names or [str(i) for i in range(self.count)]
-        owners = [f"{self.owner}, feature {name!r}" for name in names]
-        if self.declared is not None:
-            for feature, ids in enumerate(features):
-                self.declared.check(ids, owners[feature], feature)
+        names, owners = self._names, self.owners
+        if not self.has_padding:
+            features = [self.given.marked(ids, i) for i, ids in enumerate(features)]
         parts = [_bags_of(*one) for one in zip(features, owners, strict=True)]
         num_bags = [tf.size(lengths, tf.int64) for _, lengths in parts]
         checks = [

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tf_embed.layers.given_ids import GivenIds
 from tf_embed.saving import keras_files
 from tf_embed.table.table import Table
 from tf_embed.tbe.batch_trainer import BatchTrainer
@@ -18,19 +19,25 @@ class TablesSaver:
 
     Args:
         owner: The layer, for messages.
+        given: The kinds of ids that it was given.
         tables: Its tables.
         trainer: The trainer of the tables; None if the layer leaves training to others.
     """
 
-    def __init__(self, owner: str, tables: Sequence[Table], trainer: BatchTrainer | None) -> None:
+    def __init__(
+        self, owner: str, given: GivenIds, tables: Sequence[Table], trainer: BatchTrainer | None
+    ) -> None:
         self._owner = owner
+        self._given = given
         self._tables = list(tables)
         self._trainer = trainer
         self._loads = keras_files.LoadAttempts()
 
     def save(self, store: Any) -> None:
         """See `TableBatchedEmbeddingBags.save_own_variables`."""
-        arrays = {} if self._trainer is None else self._trainer.arrays(_TRAINER)
+        arrays = self._given.arrays()
+        if self._trainer is not None:
+            arrays.update(self._trainer.arrays(_TRAINER))
         for i, table in enumerate(self._tables):
             arrays.update(keras_files.arrays_of(table, f"table_{i}_"))
         keras_files.write(store, arrays)
@@ -48,5 +55,6 @@ class TablesSaver:
             arrays = keras_files.read(store, self._owner)
             names = [f"table_{i}_" for i in range(len(self._tables))]
             keras_files.import_all(self._tables, arrays, names)
+            self._given.load(arrays)
         if self._trainer is not None:
             self._trainer.load(arrays, _TRAINER)

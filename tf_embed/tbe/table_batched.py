@@ -13,7 +13,6 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
-from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids_layer import IdsLayer
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
@@ -237,8 +236,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
             beside a `path`, see `cache_load_factor`.
         padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
             arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
-            so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
-            exported without it.
+            so a model of ragged or sparse ids is served dense ones filled up with it. Without it
+            every export of such a model raises ValueError, as with DynamicEmbedding.
         distribution: How tables that are made in the scope of a
             tf.distribute.MultiWorkerMirroredStrategy are spread over its workers. Default: each key
             has a row on one of them; a `tf_embed.distributed.WorkerSharding` says how; "local":
@@ -411,7 +410,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             self.name,
             num_features,
             self.feature_names,
-            DeclaredInputs() if self.padding_id is None else None,
+            has_padding=self.padding_id is not None,
         )
         self._layout = OutputLayout(
             self._features,
@@ -499,6 +498,9 @@ class TableBatchedEmbeddingBags(IdsLayer):
         with tf.init_scope():  # a checkpoint that waits for the tables is restored here, at once
             self._tables = Tables(variables)
         tables = [variable.table for variable in variables]
+        if self.padding_id is None:
+            for table in tables:
+                table.check_functions = self._features.given.check
         if self._optimizer is None:
             self._anchors: list[Anchor] = [one for v in variables for one in v.trainable_variables]
             if not self._anchors:
@@ -549,7 +551,9 @@ class TableBatchedEmbeddingBags(IdsLayer):
         self._views = TableViews(self.name, members, trainer)
         self._resets = RowResets(self.name, members, self._optimizer)
         self._tiers = Tiers(self.name, members, self.feature_table_map)
-        self._saver = TablesSaver(self.name, [one.table.table for one in members], trainer)
+        self._saver = TablesSaver(
+            self.name, self._features.given, [one.table.table for one in members], trainer
+        )
 
     @property
     def tables(self) -> list[Variable]:
@@ -635,8 +639,6 @@ class TableBatchedEmbeddingBags(IdsLayer):
         """The symbolic output."""
         del per_sample_weights, feature_requires_grad, total_unique_indices, training
         sizes = batch_size_per_feature_per_rank
-        if offsets is None:
-            self._features.declare(indices)
         shape = self.compute_output_shape(
             batches.shapes_of(indices),
             batches.shapes_of(offsets),
