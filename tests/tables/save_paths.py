@@ -53,16 +53,6 @@ gives the layer ragged or sparse ids again. A layer is known to get them by the 
 carry them: call the model once before it is exported.
 """
 
-RAGGED = """
-## Ragged and sparse ids
-
-The signature that an export makes takes dense ids. A layer that gets ragged or sparse ids in the
-model must have a `padding_id`, or every export raises `ValueError`, unless the exported function
-gives the layer ragged or sparse ids again. A layer is known to get them by the model's
-`keras.Input`, or by its calls, which `.keras` and `.weights.h5` files carry. A checkpoint does not
-carry them: call the model once before it is exported.
-"""
-
 HARM = """
 ## Damaged files, and files of another table
 
