@@ -7,10 +7,20 @@
 namespace tf_embed {
 namespace {
 
+using tensorflow::data::AllowlistedStatefulOpRegistry;
+
+// The registry of TensorFlow's library; null if a later one has none by this name. The header's
+// Global() is inline, so with it this library has a registry of its own, and which of the two it
+// means depends on how Python has loaded TensorFlow. tests/python/variable/lookups_test.py fails if
+// the name changes.
+extern "C" __attribute__((weak)) AllowlistedStatefulOpRegistry* registry_of_tensorflow asm(
+    "_ZZN10tensorflow4data29AllowlistedStatefulOpRegistry6GlobalEvE3reg");
+
 bool AllowInDatasetFunctions() {
+  if (&registry_of_tensorflow == nullptr || registry_of_tensorflow == nullptr) return false;
   for (const char* op : {"TfEmbedCheckBounds", "TfEmbedFind", "TfEmbedFindPooled",
                          "TfEmbedFindPooledTables", "TfEmbedPrefetch", "TfEmbedSize"}) {
-    tensorflow::data::AllowlistedStatefulOpRegistry::Global()->Add(op).IgnoreError();
+    registry_of_tensorflow->Add(op).IgnoreError();
   }
   return true;
 }
