@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves tables while they train, and compares what is loaded with tables that never stopped.
+"""Saves tables while they train, and compares the loaded tables with others that never stopped.
 
     python tests/campaigns/saves_beside_steps.py [--seconds=60] [--kinds=lru,lfu] [--seed=1]
 
 A kind of table is trained by random steps: gradients, lookups without a gradient, scores, removals.
-Each kind of save is begun at a random step and written while the following steps run. What it
-loads must be the table of one step: keys, weights, slots, statistics, scores, the clock and the
+Each kind of save is begun at a random step and written while the following steps run. The
+loaded table must be that of one step: keys, weights, slots, statistics, scores, the clock and the
 counts of admission. The loaded table then makes the remaining steps. At the end it must be equal,
 in all of these, to a table that made all steps and was never saved.
 
@@ -180,7 +180,7 @@ class Trained:
 
 
 def differences(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
-    """The names of what differs between two states."""
+    """The names of the parts that differ between two states."""
     return [
         name
         for name in {**one, **other}
@@ -227,7 +227,7 @@ class Snapshot:
         self._folder = folder
 
     def save(self, name: str) -> Any:
-        """Begins a save, and returns what waits for it."""
+        """Begins a save, and returns an object that waits for it."""
         return self._snapshots.save(name, wait=False)
 
     def load(self, name: str, loaded: Trained) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a save has that is written beside steps, for each kind of table and of save."""
+"""Content of saves that are written beside steps, for each kind of table and of save."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keras.callbacks.TensorBoard draws of a model, without the package tensorboard."""
+"""The drawing of weights by keras.callbacks.TensorBoard, without the package tensorboard."""
 
 from __future__ import annotations
 
