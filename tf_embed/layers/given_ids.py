@@ -107,7 +107,10 @@ class GivenIds:
             for mark in filter(None, map(marks.search, names)):
                 feature, shape, source = int(mark[1]), mark[2], mark[3]
                 if self._are_in_place(feature, shape, source):
-                    raise ValueError(self._message(feature, shape))
+                    raise ValueError(
+                        "A model of ragged or sparse ids can't be exported as it is:\n\n"
+                        + self._message(feature, shape)
+                    )
 
     def _are_in_place(self, feature: int, shape: str, source: str) -> bool:
         """The rule: whether the dense ids of a traced lookup are in place of ragged ones.
