@@ -230,8 +230,8 @@ class ExpiredRowsOp : public TableOp {
         std::fill_n(now.data(), rows.size, exec.now.milliseconds);
         KeyBatch batch{rows.keys.data(), rows.size};
         batch.distinct = true;
-        TF_RETURN_IF_ERROR(ToTensorFlow(
-            shard->eviction()->AssignStatistics(holding, batch, time, now.data())));
+        TF_RETURN_IF_ERROR(
+            ToTensorFlow(shard->eviction()->AssignStatistics(holding, batch, time, now.data())));
       }
     }
     return absl::OkStatus();

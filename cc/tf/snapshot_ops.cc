@@ -360,9 +360,9 @@ class FoldRowsOp : public StatusOp {
   // Files of a save are named by its number. A fold into the place of the save that it reads would
   // write over them.
   static absl::Status CheckIsNew(const SavePlace& to, size_t num_files) {
-    const std::string path = to.folder->PathOf(RowFileNames(to.file_name)
-                                                   .Rows(/*rank=*/0, /*processes=*/1, to.joint_save,
-                                                         0, static_cast<uint32_t>(num_files)));
+    const std::string path = to.folder->PathOf(
+        RowFileNames(to.file_name)
+            .Rows(/*rank=*/0, /*processes=*/1, to.joint_save, 0, static_cast<uint32_t>(num_files)));
     if (!tf::Env::Default()->FileExists(path).ok()) return absl::OkStatus();
     return InvalidArgumentError("`to_folder` and `to_file_name` must not be the place of the save ",
                                 "that is folded. Received: one that has '", path, "'.");

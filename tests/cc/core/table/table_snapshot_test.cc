@@ -14,7 +14,7 @@
 namespace tf_embed {
 namespace {
 
-using Content = std::map<int64_t, std::vector<float>>;      // weights and slots
+using Content = std::map<int64_t, std::vector<float>>;        // weights and slots
 using Statistics = std::map<int64_t, std::vector<uint64_t>>;  // of use
 
 std::vector<TableKind> Kinds() {
