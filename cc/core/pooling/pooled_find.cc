@@ -333,12 +333,14 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
   size_t units = 0;
   size_t cost = 0;  // of the dearest
   size_t num_tables = 0;
+  bool notes_uses = false;
   for (size_t i = 0; i < count; ++i) {
     TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(finds[i]));
     const TableOptions& options = OptionsOf(finds[i]);
     units += UnitsOf(*finds[i].bags);
     num_tables += finds[i].keys.num_shards;
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
+    notes_uses = notes_uses || options.policy.statistics.OfUse().size() > 0;
   }
   TF_EMBED_RETURN_IF_ERROR(BringUp(context, finds, count));
   // Threads of the pool must not wait for a table's lock, so all locks are taken first.
@@ -350,7 +352,7 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
     next = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, next);
   }
   HeldTables held(allocator);
-  const Held what = context.training ? Held::kUsing : Held::kContent;
+  const Held what = context.training && notes_uses ? Held::kUsing : Held::kContent;
   TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_tables, what));
   const ExecContext serial = context.Holding(what).InSerial();
   FirstFailure failure;
