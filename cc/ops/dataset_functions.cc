@@ -20,6 +20,7 @@ bool AllowInDatasetFunctions() {
   if (&registry_of_tensorflow == nullptr || registry_of_tensorflow == nullptr) return false;
   for (const char* op : {"TfEmbedCheckBounds", "TfEmbedFind", "TfEmbedFindPooled",
                          "TfEmbedFindPooledTables", "TfEmbedPrefetch", "TfEmbedSize"}) {
+    // It fails for an op that is there already.
     registry_of_tensorflow->Add(op).IgnoreError();
   }
   return true;

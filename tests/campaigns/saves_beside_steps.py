@@ -153,12 +153,22 @@ class Trained:
             "keys": exported.keys.numpy()[order],
             "weights": exported.values.numpy()[order],
             "slots": exported.slots.numpy()[order],
-            "policy": exported.policy.numpy(),
+            "policy": self._policy(exported.policy.numpy().tolist()),
         }
         if order.size:
             statistics = self.rows.row_statistics(state["keys"])
             state |= {name: value.numpy() for name, value in statistics.items()}
         return state
+
+    def _policy(self, numbers: list[int]) -> np.ndarray:
+        """The clock and the counts of admission, by rising key, of which a table has no order."""
+        if not isinstance(KINDS[self.kind].policy.get("admission"), tf_embed.CounterAdmission):
+            return np.array(numbers)
+        head = 5  # the format, the step, bits of statistics, the kind and the threshold
+        size = 2 * numbers[head]
+        young, old = numbers[head + 1 : head + 1 + size], numbers[head + 2 + size :]
+        counts = [sorted(zip(one[::2], one[1::2], strict=True)) for one in (young, old)]
+        return np.array([*numbers[:head], *np.ravel(counts[0]), *np.ravel(counts[1])])
 
     def end(self, steps: int) -> dict[str, np.ndarray]:
         """The state after so many steps, without expired rows, which leave by and by."""
