@@ -73,7 +73,9 @@ def _by_counter() -> keras.optimizers.Optimizer:
         0.1,
         weight_decay=0.01,
         weight_decay_mode=tf_embed.tbe.WeightDecayMode.COUNTER,
-        counter_based_regularization=tf_embed.tbe.CounterBasedRegularizationDefinition(),
+        counter_based_regularization=tf_embed.tbe.CounterBasedRegularizationDefinition(
+            counter_weight_decay_mode=tf_embed.tbe.CounterWeightDecayMode.L2
+        ),
     )
 
 
