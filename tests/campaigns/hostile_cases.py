@@ -346,7 +346,7 @@ CALLS: dict[str, Call] = {
         },
         {
             "shadow": k.OBJECT,
-            "ids": k.KEYS,
+            "ids": k.KEYS.taking("ids in a container", "RaggedTensor"),
             "embedding_size": k.OBJECT,
             "with_unique": k.FLAG,
             "name": k.OP_NAME,
@@ -355,7 +355,7 @@ CALLS: dict[str, Call] = {
     "default_partition_fn": Call(
         lambda: te.default_partition_fn,
         lambda: {"keys": [1, 2], "shard_num": 3},
-        {"keys": k.ANY_KEYS, "shard_num": k.POSITIVE_INT},
+        {"keys": k.KEYS, "shard_num": k.POSITIVE_INT},
     ),
     "CounterAdmission": Call(
         lambda: te.CounterAdmission,

@@ -194,6 +194,7 @@ RESTRICT = kind(
 KEYS = kind(
     {
         "whole numbers, of any shape": "-1, 0, 3, 2**63-1, [1], [-1], deep list",
+        "whole numbers of a dtype that int64 holds": "tensor int8, tensor int32, tf.Variable",
         "no keys": "[], array of no rows, empty array of strings",
     },
     {
@@ -208,7 +209,7 @@ KEYS = kind(
 STRING_KEYS = kind(
     {"strings": "'', 'x', nul, long, bytes, ['x'], tensor 'x'", "no keys": "[], array of no rows"}
 )
-ONE_KEY = kind({"a key in a list": "[1], [-1]"}, dict(KEYS.also))
+ONE_KEY = kind({"a key in a list": "[1], [-1], tensor int32, tf.Variable"}, dict(KEYS.also))
 ROWS = kind(
     {"NaN and infinity are floats": "nan and inf"},
     {
@@ -295,8 +296,8 @@ COMBINER_OR_FUNCTION = kind(
     {"'median'": lambda: "median"},
     {"what a function does is seen when it is called": "function"},
 )
-SCALAR_KEY = kind({DEFAULT: "None", "an int64": "-1, 0, 3, 2**63-1"})
-PADDING = SCALAR_KEY
+PADDING = kind({DEFAULT: "None", "an int64": "-1, 0, 3, 2**63-1"})
+SCALAR_KEY = PADDING.taking("an integer that int64 holds", "tensor int8")
 UNKNOWN = kind(
     {
         DEFAULT: "None",
@@ -338,5 +339,4 @@ SYMBOLIC = "a symbolic call computes nothing"
 ID_WEIGHTS = kind({DEFAULT: "None", SYMBOLIC: "KerasTensor"}).refused_by(KERAS, UNPRINTABLE)
 LAYER_TRAINING = TRAINING.taking(SYMBOLIC, "KerasTensor").refused_by(KERAS, UNPRINTABLE)
 MODEL_PATH = kind({"a folder, for a SavedModel": "'x'"})
-ANY_KEYS = KEYS.taking("integers of any dtype", "tensor int8, tf.Variable, tensor int32")
 FLOAT_ROWS = kind({"floats": "[1.5], array of 1.5, tensor [1.5], array of no rows"})

@@ -122,7 +122,9 @@ class TableSpec:
             options["storage"] = Storage(gpu_bytes=0)
         if self.rows is None:
             return Variable(policy=policy, **options)
-        if policy is not None and (policy.max_rows or policy.admission or policy.ttl_seconds):
+        if isinstance(policy, TablePolicy) and (
+            policy.max_rows or policy.admission or policy.ttl_seconds
+        ):
             raise ValueError(
                 f"`policy` of {name!r} must have no `max_rows`, `admission` or `ttl_seconds`, for "
                 f"it has {self.rows} rows, which stay. Received: policy={validation.shown(policy)}"
