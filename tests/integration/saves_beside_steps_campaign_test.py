@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 import sys
 
@@ -14,9 +13,12 @@ from reference import SEED
 sys.path.insert(0, str(campaign_runs.CAMPAIGNS))
 import saves_beside_steps as campaign
 
-# Each place comes as often, and with each kind and save over the days.
-PLACES = itertools.cycle(campaign.PLACES)
-CASES = [(kind, next(PLACES), saved_as) for kind in campaign.KINDS for saved_as in campaign.SAVES]
+# Each kind with each save, in one of the places.
+CASES = [
+    (kind, campaign.PLACES[(i + j) % len(campaign.PLACES)], saved_as)
+    for i, kind in enumerate(campaign.KINDS)
+    for j, saved_as in enumerate(campaign.SAVES)
+]
 
 
 @pytest.mark.parametrize(("kind", "place", "saved_as"), CASES)

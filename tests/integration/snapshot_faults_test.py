@@ -265,12 +265,6 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
                 call()
         self.assertEqual(os.listdir(folder), ["one"])
 
-    def test_a_name_that_is_too_long_for_the_disk_is_an_error(self):
-        folder, v = self.folder(), filled(10)
-        with self.assertRaisesRegex(tf.errors.OpError, f"{folder}/xxx.*too long"):
-            Snapshots(folder, v).save("x" * 300)
-        self.assertEmpty(os.listdir(folder))
-
     @parameterized.parameters("ram://snapshots/of/tables", "file://", "relative/to")
     def test_other_file_systems_will_do(self, path):
         before = os.getcwd()
