@@ -38,7 +38,8 @@ rows or train them wrong, or omit unwanted tensors or images. The exceptions are
                              SavedModel in TensorFlow's       that it drops some of its tensors
                              locals
 
-All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
+All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21, except for `is_default_of_model`,
+`functional_inputs` and `functions_to_save`: these with TensorFlow 2.21 alone. The tests:
 optimizer_corners_test.py for optimizers, save_path_cases.py for saved tensors, saving_test.py for
 .h5, checkpoints_test.py for loaded models and splits by size, serving_test.py for
 tf.saved_model.save, ragged_exports_test.py for inputs and functions to save, weights_test.py for

@@ -164,7 +164,8 @@ Status TieredTable::NoteColdUse(const ExecContext& inner, int64_t key, TableCach
   const RowStatistics row(set, words);
   *found = TableCache::Found::kExpired;
   if (options_.policy.Expired(row, inner.now)) return Status();
-  if (changes_ != nullptr && RowChange::IsWanted(cold[set.size() - 1], changes_->wanted())) {
+  if (changes_ != nullptr &&
+      RowChange::IsWanted(cold[set.IndexOf(Statistic::kChange)], changes_->wanted())) {
     WholeRows rows(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(
         store_->Get(inner.InSerial(), &key, 1, BackingStore::After::kCold, &rows));
