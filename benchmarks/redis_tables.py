@@ -27,12 +27,11 @@ import numpy as np
 import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
-from redis_servers import RedisProcess  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests"))
 
 import tf_embed  # noqa: E402
 from peers import tfra  # noqa: E402
+from support.processes.redis_servers import RedisProcess  # noqa: E402
 
 BATCHES = (1, 16, 256, 4096, 65536)
 # As `apply` takes it: learning rate, weight decay, beta_1, beta_2, epsilon.

@@ -15,12 +15,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
 
 # Helpers, and programs with command-line flags of their own.
-collect_ignore = ["campaigns", "cc", "support", "tables"]
+collect_ignore_glob = ["campaigns/*.py", "cc/*", "golden/*", "support/*", "tables/*"]
 
 # Two logical CPUs for the tests of replicas. They must be set before TensorFlow starts.
 tf.config.set_logical_device_configuration(

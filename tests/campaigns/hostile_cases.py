@@ -46,7 +46,7 @@ EXEMPT = {
     r"distributed\.(Model|MultiWorker)(\.\w+)?": "a Keras model, with methods as Keras has them",
     r"[\w.]+\.call_as_in_model": "a joint step calls it, with what the model's graph has",
     r"distributed\.(run_with_servers|ParameterServerTrainer(\.\w+)?)": (
-        "needs the processes of a cluster; tests/distributed/servers_test.py has its cases"
+        "needs the processes of a cluster; tests/processes/servers_test.py has its cases"
     ),
     r"tfra\.ModelMode": "holds two names; there is nothing to give to it",
 }

@@ -32,13 +32,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import counted_steps
 import figures
 import numpy as np
 from killed_process import Finding
-from server_cluster import Cluster, cluster
+
+from support.processes import counted_steps
+from support.processes.server_cluster import Cluster, cluster
 
 _LOST_SERVER = 75
 _CHIEF_SECONDS = 60.0  # after which the launcher ends a chief that has not noticed a lost server

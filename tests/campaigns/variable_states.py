@@ -3,8 +3,8 @@
 
     python tests/campaigns/variable_states.py [--seconds=3600] [--seed=1] [--plant]
 
-Machines of Hypothesis (tests/support/variable_machines.py), in memory and over a disk, with integer
-and string keys, take turns. The last line has the figures; the exit status is 1 if a variable had
+Machines of Hypothesis (tests/support/cases/variable_machines.py), in memory and over a disk, with
+integer and string keys, take turns. The last line has the figures; the exit status is 1 if a variable had
 other rows than the dict, and the shortest such sequence of calls is printed.
 """
 
@@ -19,7 +19,7 @@ import time
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 EXAMPLES = 20  # of a turn
 STEPS = 50  # of an example, at most
@@ -28,7 +28,7 @@ TURNS_BETWEEN_FIGURES = 100
 
 def main() -> None:
     """Runs the campaign."""
-    from variable_machines import MACHINES, Planted
+    from support.cases.variable_machines import MACHINES, Planted
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)

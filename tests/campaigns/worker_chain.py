@@ -30,14 +30,13 @@ import time
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import tensorflow as tf
-import worker_models
-import worker_programs
-import worker_trainings
-from worker_models import Setup, State, Training
+
+from support.processes import worker_models, worker_programs, worker_trainings
+from support.processes.worker_models import Setup, State, Training
 
 SAVES = {"rows": "loop", "checkpoint": "loop", "backup": "fit", "keras": "fit"}
 SECONDS = 240  # far more than a link takes

@@ -22,10 +22,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from small_disks import file_limit, file_system
 
 import tf_embed
+from support.faults.small_disks import file_limit, file_system
+from support.oracles.reference import SEED
 
 DIM = 16
 ROW_BYTES = 2 * 4 * DIM + 1  # with Adagrad's slots

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy, tbe
 from tf_embed.callbacks import TableMetrics
 from tf_embed.layers import DynamicEmbedding

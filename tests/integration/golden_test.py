@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files that each supported TensorFlow has saved: see tests/support/write_golden.py."""
+"""Reads the files that each supported TensorFlow has saved: see tests/golden/write_golden.py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 import write_golden
 from absl.testing import parameterized
 
+from support.oracles import reference
 from tf_embed._library import version_numbers
 
 VERSIONS = ("2.16.2", "2.21.0")

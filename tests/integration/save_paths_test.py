@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import pathlib
-import sys
 from typing import Any
 
-import damage_cases
-import save_path_cases
-import save_path_models
+import save_paths
 import tensorflow as tf
 from absl.testing import parameterized
-from save_path_cases import SavePath
-from save_path_models import ASPECTS
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tables"))
-import save_paths
+from support.cases import save_path_cases, save_path_models
+from support.cases.save_path_cases import SavePath
+from support.cases.save_path_models import ASPECTS
+from support.faults import damage_cases
 
 
 def lost(way: str, folder: Any) -> Any:

@@ -19,11 +19,11 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from support.oracles import reference
 from tf_embed.layers import DynamicEmbedding
 
 IDS = np.array([[1, 2, 3], [3, 999, -5], [10**12, 0, 1]])

@@ -20,9 +20,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from small_disks import file_limit, file_system
 
 import tf_embed
+from support.faults.small_disks import file_limit, file_system
 from tf_embed.snapshots import Snapshots, checked_json, files, manifest, writing
 
 DIM, KEYS = 16, 5000

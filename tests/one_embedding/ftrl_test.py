@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import constant_tables, layer, uniform_tables
-from reference import SEED
 
 import tf_embed
+from support.cases.one_embedding_cases import constant_tables, layer, uniform_tables
+from support.oracles.reference import SEED
 from tf_embed import one_embedding
 from tf_embed.one_embedding import Ftrl
 

@@ -11,10 +11,10 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from gpus import CPU, GPU, NEEDS_GPU
-from one_embedding_cases import layer, store, train, uniform_tables
-from reference import SEED
 
+from support.cases.gpus import CPU, GPU, NEEDS_GPU
+from support.cases.one_embedding_cases import layer, store, train, uniform_tables
+from support.oracles.reference import SEED
 from tf_embed import one_embedding
 
 pytestmark = NEEDS_GPU

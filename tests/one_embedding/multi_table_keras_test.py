@@ -13,11 +13,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import KEY_TYPES, constant_tables, layer, store, uniform_tables
-from reference import SEED
-from replicas import two_replicas
 
 import tf_embed
+from support.cases.one_embedding_cases import (
+    KEY_TYPES,
+    constant_tables,
+    layer,
+    store,
+    uniform_tables,
+)
+from support.cases.replicas import two_replicas
+from support.oracles.reference import SEED
 from tf_embed import one_embedding
 
 MADE = {

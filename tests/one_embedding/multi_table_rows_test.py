@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import KEY_TYPES, constant_tables, edges, layer, store, uniform_tables
-from reference import SEED
 
 import tf_embed
+from support.cases.one_embedding_cases import (
+    KEY_TYPES,
+    constant_tables,
+    edges,
+    layer,
+    store,
+    uniform_tables,
+)
+from support.oracles.reference import SEED
 from tf_embed import one_embedding
 
 NATIVE = {

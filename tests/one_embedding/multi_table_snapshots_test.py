@@ -16,15 +16,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import KEY_TYPES, edges, layer, store, train, uniform_tables
-from reference import SEED, sorted_rows
 
 import tf_embed
+from support import TESTS
+from support.cases.one_embedding_cases import KEY_TYPES, edges, layer, store, train, uniform_tables
+from support.oracles.reference import SEED, sorted_rows
 from tf_embed import one_embedding
 from tf_embed.table.table_options import TableOptions
 
 TRACKED = tf_embed.TablePolicy(eviction=None, track_changes=True)
-KILLED_SAVES = pathlib.Path(__file__).parents[1] / "support" / "killed_saves.py"
+KILLED_SAVES = TESTS / "support" / "faults" / "killed_saves.py"
 
 
 def ssd(path, **options):

@@ -9,10 +9,10 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import constant_tables, layer, store, train, uniform_tables
-from reference import SEED
 
 import tf_embed
+from support.cases.one_embedding_cases import constant_tables, layer, store, train, uniform_tables
+from support.oracles.reference import SEED
 from tf_embed import one_embedding
 
 KINDS = ("int32", "int64")

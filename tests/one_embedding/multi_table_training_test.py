@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import (
+
+import tf_embed
+from support.cases.one_embedding_cases import (
     KEY_TYPES,
     DenseTables,
     constant_tables,
@@ -16,9 +18,7 @@ from one_embedding_cases import (
     store,
     uniform_tables,
 )
-from reference import SEED
-
-import tf_embed
+from support.oracles.reference import SEED
 from tf_embed import one_embedding
 
 OUTER = keras.optimizers.SGD

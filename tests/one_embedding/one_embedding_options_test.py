@@ -10,9 +10,9 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import layer, store
 
 import tf_embed
+from support.cases.one_embedding_cases import layer, store
 from tf_embed import one_embedding
 from tf_embed.one_embedding import store_options
 from tf_embed.one_embedding.store_options import StoreOptions

@@ -9,11 +9,11 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import layer, store, train, uniform_tables
-from persistent_tables import files_in, read, reader, write, writer
-from reference import SEED
 
 import tf_embed
+from support.cases.one_embedding_cases import layer, store, train, uniform_tables
+from support.cases.persistent_tables import files_in, read, reader, write, writer
+from support.oracles.reference import SEED
 
 
 class RefusedTest(tf.test.TestCase, parameterized.TestCase):

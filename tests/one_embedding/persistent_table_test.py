@@ -14,11 +14,11 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import KEY_TYPES, edges, layer, store, train, uniform_tables
-from persistent_tables import files_in, read, reader, rows_of, write, writer
-from reference import SEED
 
 import tf_embed
+from support.cases.one_embedding_cases import KEY_TYPES, edges, layer, store, train, uniform_tables
+from support.cases.persistent_tables import files_in, read, reader, rows_of, write, writer
+from support.oracles.reference import SEED
 from tf_embed.snapshots import manifest
 
 VALUE_TYPES = ("float32", "float16", "bfloat16", "float64")

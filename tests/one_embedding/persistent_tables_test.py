@@ -10,11 +10,11 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import edges, layer, store, train, uniform_tables
-from persistent_tables import files_in, reader, write, writer
-from reference import SEED
 
 import tf_embed
+from support.cases.one_embedding_cases import edges, layer, store, train, uniform_tables
+from support.cases.persistent_tables import files_in, reader, write, writer
+from support.oracles.reference import SEED
 from tf_embed.one_embedding import persistent_table
 
 ADAM = {"storage_dim": 6}

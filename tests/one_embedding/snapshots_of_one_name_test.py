@@ -7,9 +7,9 @@ import tempfile
 
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import layer, store, train
 
 import tf_embed
+from support.cases.one_embedding_cases import layer, store, train
 
 TRACKED = tf_embed.TablePolicy(eviction=None, track_changes=True)
 

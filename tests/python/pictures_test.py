@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 from xml.etree import ElementTree
 
@@ -13,9 +12,9 @@ from architecture_test import CC_ROOMS, CORE_WINGS, PYTHON_ROOMS
 
 from pictures import badges, drawings, exchange, rooms, rows, tables
 from pictures.svg import Picture, width_of
+from support import ROOT
 from tf_embed.ops import exchange_ops
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
 
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable
 import keras
 import tensorflow as tf
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import optimizer_cases as cases
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from support.cases import optimizer_cases as cases
 
 HEAD = """# Optimizers
 

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 HEAD = """# Save paths
 
@@ -79,11 +79,11 @@ def run(part: str) -> dict[str, Any]:
         Versions, and the answer of every save path and damage each way.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import damage_cases
     import keras
-    import save_path_cases
-    import save_path_models
     import tensorflow as tf
+
+    from support.cases import save_path_cases, save_path_models
+    from support.faults import damage_cases
 
     tried: dict[str, dict[str, dict[str, str]]] = {}
     for save_path in save_path_cases.SAVE_PATHS:

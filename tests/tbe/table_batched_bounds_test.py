@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from replicas import two_replicas
-from table_batched_cases import (
+
+import tf_embed
+from support.cases.replicas import two_replicas
+from support.cases.table_batched_cases import (
     DIMS,
     FEATURES,
     SPECS,
@@ -30,8 +31,7 @@ from table_batched_cases import (
     rows_of,
     train,
 )
-
-import tf_embed
+from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 from tf_embed.tbe import settings as settings

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
 from tf_embed import TablePolicy, tbe
 from tf_embed.tbe import settings
 

@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from table_batched_cases import SAVED, settings_of
-from tbe_cases import CASES
 
 import tf_embed
+from support.cases.table_batched_cases import SAVED, settings_of
+from support.cases.tbe_cases import CASES
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 

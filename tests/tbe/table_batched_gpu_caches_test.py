@@ -14,10 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from gpus import NEEDS_GPU
-from reference import SEED
 
 import tf_embed
+from support.cases.gpus import NEEDS_GPU
+from support.oracles.reference import SEED
 from tf_embed import TablePolicy, tbe
 from tf_embed.table.devices import CPU
 from tf_embed.tbe import settings

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from drawn_weights import Drawn
-from reference import SEED
-from replicas import two_replicas
-from table_batched_cases import SAVED, content, settings_of
-from tbe_cases import CASES
 
 import tf_embed
+from support.cases.replicas import two_replicas
+from support.cases.table_batched_cases import SAVED, content, settings_of
+from support.cases.tbe_cases import CASES
+from support.oracles.drawn_weights import Drawn
+from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.tbe import TableBatchedEmbeddingBags

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as draw
-from table_batched_cases import factors_of, pair, random_inputs
 
+from support.cases.table_batched_cases import factors_of, pair, random_inputs
 from tf_embed import tbe
 
 POOLING = tbe.PoolingMode

@@ -10,10 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tbe_oracle
 import tensorflow as tf
 from absl.testing import parameterized
-from table_batched_cases import (
+
+from support.cases.table_batched_cases import (
     FEATURES,
     SPECS,
     content,
@@ -26,8 +26,8 @@ from table_batched_cases import (
     steps_of,
     train,
 )
-from tbe_cases import CASES
-
+from support.cases.tbe_cases import CASES
+from support.oracles import tbe_oracle
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from table_batched_cases import (
+
+from support.cases.table_batched_cases import (
     DIMS,
     first_rows,
     layer_of,
     pair,
     random_inputs,
 )
-
+from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 

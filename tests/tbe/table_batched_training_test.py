@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from table_batched_cases import (
+
+import tf_embed
+from support.cases.table_batched_cases import (
     DIMS,
     FEATURES,
     SPECS,
@@ -27,9 +28,8 @@ from table_batched_cases import (
     steps_of,
     train,
 )
-from tbe_cases import CASES, KINDS
-
-import tf_embed
+from support.cases.tbe_cases import CASES, KINDS
+from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 

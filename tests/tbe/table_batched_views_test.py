@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from table_batched_cases import (
+
+from support.cases.table_batched_cases import (
     SPECS,
     Inputs,
     content,
@@ -22,8 +22,8 @@ from table_batched_cases import (
     steps_of,
     train,
 )
-from tbe_cases import CASES
-
+from support.cases.tbe_cases import CASES
+from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from table_batched_cases import first_rows, layer_of, plain, random_inputs, rows_of
 
 import tf_embed
+from support import TESTS
+from support.cases.table_batched_cases import first_rows, layer_of, plain, random_inputs, rows_of
+from support.oracles.reference import SEED
 from tf_embed import tbe
 
 PYTHON = os.environ.get("TF_EMBED_FBGEMM_PYTHON")
@@ -106,7 +107,7 @@ def by_fbgemm(folder: str, settings: dict[str, Any], arrays: dict[str, Any]) -> 
         settings[key] = value.get_config() if hasattr(value, "get_config") else value
     given, found = pathlib.Path(folder) / "given.npz", pathlib.Path(folder) / "found.npz"
     np.savez(given, settings=json.dumps(settings), **arrays)
-    script = pathlib.Path(__file__).parents[1] / "support" / "fbgemm_steps.py"
+    script = TESTS / "support" / "processes" / "fbgemm_steps.py"
     subprocess.run([str(PYTHON), str(script), str(given), str(found)], check=True)
     return np.load(found)
 

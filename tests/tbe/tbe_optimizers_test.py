@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from tbe_cases import CASES, KINDS
 
 import tf_embed
+from support.cases.tbe_cases import CASES, KINDS
+from support.oracles.reference import SEED
 from tf_embed import tbe
 
 STEPS, ROWS, DIM = 20, 9, 6

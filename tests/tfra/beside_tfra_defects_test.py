@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tfra_pair import MODULES, Pair, filled, keys_of, rows_of, step, tfra, unused_name
 
 import tf_embed
+from support.cases.tfra_pair import MODULES, Pair, filled, keys_of, rows_of, step, tfra, unused_name
 
 import tf_keras  # isort: skip  # after TFRA, so that the skip comes first
 from tensorflow_recommenders_addons.dynamic_embedding.python.ops import (  # isort: skip

@@ -14,10 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from tfra_pair import MODULES, Pair, cast, filled, keys_of, step, tfra, unused_name
 
 import tf_embed
+from support.cases.tfra_pair import MODULES, Pair, cast, filled, keys_of, step, tfra, unused_name
+from support.oracles.reference import SEED
 
 import tf_keras  # isort: skip  # of TFRA's optimizers; after TFRA, so that the skip comes first
 from tensorflow_recommenders_addons.dynamic_embedding.python.ops import (  # isort: skip

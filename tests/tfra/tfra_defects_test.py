@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
 
 NUM_THREADS = 6
 

@@ -16,8 +16,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from tfra_cases import (
+
+import tf_embed
+from support.cases.tfra_cases import (
     BAGS,
     DIM,
     LINES,
@@ -30,8 +31,7 @@ from tfra_cases import (
     traced_remainder,
     twice_the_sum,
 )
-
-import tf_embed
+from support.oracles.reference import SEED
 from tf_embed import tfra
 from tf_embed.tfra.keras.layers import (
     BasicEmbedding,

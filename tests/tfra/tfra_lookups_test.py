@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from optimizer_cases import CLOSE, KINDS
 
 import tf_embed
+from support.cases.optimizer_cases import CLOSE, KINDS
 from tf_embed import tfra
 from tf_embed.tfra import shadow_ops
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tfra_cases import ROWS, remainder, second_half, twice_the_sum
 
 import tf_embed
+from support.cases.tfra_cases import ROWS, remainder, second_half, twice_the_sum
 from tf_embed.tfra.keras.callbacks import ModelCheckpoint
 from tf_embed.tfra.keras.layers import (
     Embedding,

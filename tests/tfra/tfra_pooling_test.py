@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from tfra_cases import (
+
+from support.cases.tfra_cases import (
     BAGS,
     DIM,
     LINES,
@@ -24,7 +24,7 @@ from tfra_cases import (
     traced_remainder,
     twice_the_sum,
 )
-
+from support.oracles.reference import SEED
 from tf_embed.tfra.keras.layers import FieldWiseEmbedding, SquashedEmbedding
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from tfra_cases import (
+
+import tf_embed
+from support.cases.tfra_cases import (
     BAGS,
     DIM,
     LINES,
@@ -19,8 +20,7 @@ from tfra_cases import (
     filled,
     in_containers,
 )
-
-import tf_embed
+from support.oracles.reference import SEED
 from tf_embed.tfra.keras.layers import Embedding, LayerNormalization, SquashedEmbedding
 
 

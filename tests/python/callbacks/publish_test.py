@@ -8,13 +8,13 @@ import tempfile
 from unittest import mock
 
 import keras
-import late_changes
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from published_tables import TRACKED, answers, model_of
 
 import tf_embed
+from support.cases import late_changes
+from support.processes.published_tables import TRACKED, answers, model_of
 from tf_embed.serving import Follower, Publisher, publication
 
 

@@ -10,12 +10,12 @@ import tempfile
 from unittest import mock
 
 import keras
-import late_changes
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
+from support.cases import late_changes
 from tf_embed.snapshots import Snapshots, manifest
 
 

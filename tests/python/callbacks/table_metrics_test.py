@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.callbacks import TableMetrics, table_metrics
 from tf_embed.layers import DynamicEmbedding

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import policy_layers_test
 import tensorflow as tf
-from on_disk import OnDisk
+
+from support.cases.on_disk import OnDisk
 
 
 class SavePathsTest(OnDisk, policy_layers_test.SavePathsTest):

@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from replicas import two_replicas
 
 import tf_embed
+from support.cases.replicas import two_replicas
 from tf_embed import BloomAdmission, CounterAdmission, FrequencyRestrictPolicy, TablePolicy
 from tf_embed.layers import DynamicEmbedding
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

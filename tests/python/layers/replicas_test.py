@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from replicas import CPUS, two_replicas
 
 import tf_embed
+from support.cases.replicas import CPUS, two_replicas
+from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.layers import DynamicEmbedding
 

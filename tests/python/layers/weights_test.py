@@ -12,13 +12,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
-from drawn_weights import Drawn
-from reference import EXTREME_KEYS, SEED
 
 import tf_embed
+from support.oracles import reference
+from support.oracles.drawn_weights import Drawn
+from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.saving import keras_weights
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
+from support.oracles.reference import SEED
 from tf_embed import _library
 from tf_embed.ops import exchange_ops
 from tf_embed.ops.exchange_ops import Part, PartType

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from ops_test import NO_OWNERS, RawTable
-from reference import SEED
 
+from support.oracles.reference import SEED
 from tf_embed import _library
 from tf_embed.ops import table_ops
 from tf_embed.optimizers import rules

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import EXTREME_KEYS, SEED
 
+from support.oracles import reference
+from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.ops import slot_ops, table_ops
 
 KEY_DTYPES = ("int64", "int32", "uint64", "uint32")

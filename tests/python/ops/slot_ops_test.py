@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
 from ops_test import FLOATING, KEY_DTYPES, NO_OWNERS, RawTable
-from reference import EXTREME_KEYS, SEED
 
+from support.oracles import reference
+from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.ops import slot_ops, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table.initializers import RowInitializer

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
+from support.oracles.reference import SEED
 from tf_embed.ops import bag_exchange_ops, exchange_ops
 from tf_embed.ops.bag_exchange_ops import SplitPooled
 

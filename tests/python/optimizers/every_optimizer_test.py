@@ -13,15 +13,15 @@ from typing import Any
 
 import keras
 import numpy as np
-import optimizer_cases as cases
-import optimizer_oracle as oracle
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from optimizer_cases import CLOSE, KINDS, OPTIONS, TrainedTables
-from optimizer_oracle import LazyOracle, Step
 
 import tf_embed
+from support.cases import optimizer_cases as cases
+from support.cases.optimizer_cases import CLOSE, KINDS, OPTIONS, TrainedTables
+from support.oracles import optimizer_oracle as oracle
+from support.oracles.optimizer_oracle import LazyOracle, Step
 
 # The refused cases, by (way, optimizer, option), "" for any; the first match holds.
 REFUSED = {

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from control_flow_cases import PLACES
-from optimizer_cases import KINDS
-from reference import SEED
 
 import tf_embed
+from support.cases.control_flow_cases import PLACES
+from support.cases.optimizer_cases import KINDS
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 NARROW = ("float16", "bfloat16")

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from replicas import two_replicas
 
 import tf_embed
+from support.cases.replicas import two_replicas
 from tf_embed.layers import DynamicEmbedding
 
 DIM = 3

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.oracles import reference
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 DIM = 5

@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from replicas import two_replicas
 
 import tf_embed
+from support.cases.replicas import two_replicas
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.one_embedding import Ftrl
 from tf_embed.optimizers import SmartDecayAdam

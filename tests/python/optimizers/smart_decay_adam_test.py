@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import re
 from typing import Any
 
@@ -14,13 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support import ROOT
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.optimizers import SmartDecayAdam, smart_decay_adam
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 ROWS, DIM, STEPS = 12, 5, 60
 KEYS = np.array([0, -1, 2**63 - 1, -(2**63), 7, 10**15, -(2**31) - 1, 3, 4, 5, 6, 8], np.int64)
 # The largest difference after sixty steps of float32; Adam rounds each decay, the table powers.

@@ -15,9 +15,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from replicas import CPUS
 
 import tf_embed
+from support.cases.replicas import CPUS
 from tf_embed.tfra import shadow_ops
 from tf_embed.variable import anchor_tokens
 

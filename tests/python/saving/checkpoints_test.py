@@ -17,12 +17,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import save_path_models
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.cases import save_path_models
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 IDS = np.arange(60).reshape(20, 3)

@@ -11,7 +11,8 @@ import sys
 
 from absl.testing import absltest
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+from support import ROOT
+
 # A publication has the file of a snapshot too, which no follower reads.
 NOT_READ = ("publication-0000000001", "snapshot.json")
 # The words about files of dense variables that are no such files.
@@ -29,7 +30,7 @@ CLAIMS = {
 
 class HostileFilesTest(absltest.TestCase):
     def test_each_file_is_refused_by_name(self):
-        program = ROOT / "tests" / "support" / "hostile_files.py"
+        program = ROOT / "tests" / "support" / "faults" / "hostile_files.py"
         done = subprocess.run(
             [sys.executable, program],
             stdout=subprocess.PIPE,

@@ -10,11 +10,11 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from support.oracles import reference
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.tbe import TableBatchedEmbeddingBags
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pathlib
 import socket
 import subprocess
 import sys
@@ -16,7 +15,9 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "support" / "object_store.py"
+from support import TESTS
+
+PROGRAM = TESTS / "support" / "processes" / "object_store.py"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",

@@ -18,9 +18,9 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
-from dtype_pairs import as_dict
 
 import tf_embed
+from support.cases.dtype_pairs import as_dict
 from tf_embed import one_embedding
 from tf_embed.saving import progress
 

@@ -18,8 +18,8 @@ from absl.testing import parameterized
 from row_files_test import CPU, FilesTestCase, content
 
 import tf_embed
+from support import TESTS
 
-TESTS = pathlib.Path(__file__).resolve().parents[2]
 # A variable "v" of two shards, dim 2, with rows {key: [key, -key] for key in range(-3, 3)}.
 GOLDEN = TESTS / "golden" / "rows"
 
@@ -118,7 +118,7 @@ class CrashTest(FilesTestCase):
     def test_a_crash_leaves_the_old_save_or_the_new_one(self, how):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         runner = subprocess.run(
-            [sys.executable, TESTS / "support" / "killed_saves.py", how, folder],
+            [sys.executable, TESTS / "support" / "faults" / "killed_saves.py", how, folder],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             capture_output=True,
             text=True,

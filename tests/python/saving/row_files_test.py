@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from dtype_pairs import KEYS, VALUES, as_dict, rows_of
-from reference import SEED
 
 import tf_embed
+from support.cases.dtype_pairs import KEYS, VALUES, as_dict, rows_of
+from support.oracles.reference import SEED
 from tf_embed.variable import row_files
 
 CPU = ["/CPU:0"]

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED, sorted_rows
 
 import tf_embed
+from support.oracles.reference import SEED, sorted_rows
 from tf_embed.ops import row_stream_ops
 from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
 

@@ -10,12 +10,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import EXTREME_KEYS, SEED
 
 import tf_embed
+from support.oracles import reference
+from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.layers import DynamicEmbedding
 
 KEYS = range(40)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
-from published_tables import DIM, TRACKED, Change, answers, fit, model_of, rows_of
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
+from support.processes.published_tables import DIM, TRACKED, Change, answers, fit, model_of, rows_of
 from tf_embed.serving import Follower, Publisher, dense_weights, publication
 
 

@@ -11,17 +11,17 @@ import tempfile
 import unittest.mock
 from typing import Any
 
-import c_api_serve
 import keras
 import numpy as np
 import pytest
-import static_models
 import tensorflow as tf
 from absl.testing import parameterized
-from static_models import IDS, Case
-from stock_process import StockProcess
 
 import tf_embed
+from support.cases import static_models
+from support.cases.static_models import IDS, Case
+from support.processes import c_api_serve
+from support.processes.stock_process import StockProcess
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.serving import Follower, Publisher
 from tf_embed.static_export import row_blocks

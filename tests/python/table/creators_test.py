@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 from policies_test import SHARDS, keys_of, popular_keys, train, upsert, variable
-from policy_oracle import PolicyOracle
-from reference import SEED
 from scores_test import score_of, scores_by_key
 
 import tf_embed
+from support.oracles.policy_oracle import PolicyOracle
+from support.oracles.reference import SEED
 from tf_embed import tfra as de
 from tf_embed.tfra import HkvEvictStrategy, HkvHashTableConfig, HkvHashTableCreator
 

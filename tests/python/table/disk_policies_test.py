@@ -19,11 +19,11 @@ import scores_test
 import string_policies_test
 import tensorflow as tf
 from absl.testing import parameterized
-from on_disk import OnDisk
 from policies_test import ORDERS, popular_keys
-from reference import SEED
 
 import tf_embed
+from support.cases.on_disk import OnDisk
+from support.oracles.reference import SEED
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
 from tf_embed.optimizers.rules import hyper_parameters
 

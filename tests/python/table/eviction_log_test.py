@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import EXTREME_KEYS, SEED
 
 import tf_embed
+from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed import TablePolicy
 
 

@@ -17,10 +17,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from gpus import CPU, DIM, GPU, NEEDS_GPU, rows_of
-from reference import SEED
 
 import tf_embed
+from support.cases.gpus import CPU, DIM, GPU, NEEDS_GPU, rows_of
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 KEYS = np.array([3, -1, 7, 3, 2**62, 0, -(2**63)])

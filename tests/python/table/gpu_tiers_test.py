@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from gpus import CPU, DIM, GPU, NEEDS_GPU
 
 import tf_embed
+from support.cases.gpus import CPU, DIM, GPU, NEEDS_GPU
 from tf_embed.layers import DynamicEmbedding
 
 pytestmark = NEEDS_GPU

@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import EXTREME_KEYS
 
 import tf_embed
+from support.oracles import reference
+from support.oracles.reference import EXTREME_KEYS
 from tf_embed.table.initializers import with_own_seed
 
 KEYS = EXTREME_KEYS["int64"] + list(range(2, 42))

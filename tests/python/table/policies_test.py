@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from policy_oracle import PolicyOracle
-from reference import SEED
 
 import tf_embed
+from support.oracles.policy_oracle import PolicyOracle
+from support.oracles.reference import SEED
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
 
 SHARDS = (1, 3, 7)

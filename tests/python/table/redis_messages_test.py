@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 from absl.testing import parameterized
-from false_redis import FalseRedis, Raw
 
 import tf_embed
+from support.faults.false_redis import FalseRedis, Raw
 from tf_embed.ops import table_ops
 
 NO_OWNERS = tf.zeros([0], tf.int32)

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 from policies_test import COUNTED, SHARDS, keys_of, popular_keys, train, upsert, variable
-from policy_oracle import PolicyOracle
-from reference import SEED
 
 import tf_embed
+from support.oracles.policy_oracle import PolicyOracle
+from support.oracles.reference import SEED
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
 
 

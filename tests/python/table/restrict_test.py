@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from policy_oracle import PolicyOracle
-from reference import SEED
 
 import tf_embed
+from support.oracles.policy_oracle import PolicyOracle
+from support.oracles.reference import SEED
 from tf_embed import FrequencyRestrictPolicy, RestrictPolicy, TimestampRestrictPolicy
 from tf_embed.layers import DynamicEmbedding
 

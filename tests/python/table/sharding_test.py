@@ -7,12 +7,12 @@ from typing import Any
 
 import keras
 import numpy as np
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import EXTREME_KEYS, SEED
 
 import tf_embed
+from support.oracles import reference
+from support.oracles.reference import EXTREME_KEYS, SEED
 
 
 def by_hash(keys: tf.Tensor, shard_num: int) -> tf.Tensor:

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
 import tf_embed
+from support.oracles.reference import SEED
 from tf_embed import tbe, tfra
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.ops import table_ops

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
-from replicas import two_replicas
 
 import tf_embed
+from support.cases.replicas import two_replicas
+from support.oracles.reference import SEED
 from tf_embed import CounterAdmission, TablePolicy
 
 

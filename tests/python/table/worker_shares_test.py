@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
 
+from support.oracles.reference import SEED
 from tf_embed.table.worker_shares import share_of
 
 

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from control_flow_cases import (
+
+import tf_embed
+from support.cases.control_flow_cases import (
     DIM,
     IDS,
     PLACES,
@@ -29,9 +31,7 @@ from control_flow_cases import (
     Dynamic,
     loss_of,
 )
-from reference import SEED
-
-import tf_embed
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 WAYS = ("eager", "inside", "outside")  # the place of the tape: no function, in it, around it

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from control_flow_cases import DIM, PLACES
-from reference import SEED
 
 import tf_embed
+from support.cases.control_flow_cases import DIM, PLACES
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.ops import table_ops
 from tf_embed.optimizers.gradients import sum_equal_keys

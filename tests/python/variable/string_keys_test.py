@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from control_flow_cases import DIM, IDS, PLACES
-from reference import SEED
 
 import tf_embed
+from support.cases.control_flow_cases import DIM, IDS, PLACES
+from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 CPU = ["/CPU:0"]

@@ -7,16 +7,16 @@ import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
-import control_flow_cases
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from control_flow_cases import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
-from reference import SEED
 
 import tf_embed
+from support.cases import control_flow_cases
+from support.cases.control_flow_cases import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
+from support.oracles.reference import SEED
 from tf_embed.ops import lookup_gradient
 
 # Each takes an embedding and returns a value that the dense one must also return.

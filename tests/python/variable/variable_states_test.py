@@ -6,7 +6,8 @@ from __future__ import annotations
 from absl.testing import absltest, parameterized
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from variable_machines import MACHINES, Planted
+
+from support.cases.variable_machines import MACHINES, Planted
 
 # The same steps each time. A failing sequence is made short and printed.
 SETTINGS = settings(

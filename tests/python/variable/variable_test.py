@@ -14,12 +14,12 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import EXTREME_KEYS, SEED
 
 import tf_embed
+from support.oracles import reference
+from support.oracles.reference import EXTREME_KEYS, SEED
 
 
 class MakingTest(tf.test.TestCase, parameterized.TestCase):
