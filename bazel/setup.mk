@@ -17,8 +17,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
     $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
         2>/dev/null && echo $$python && break; done)
 BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
-PYTEST_WORKERS ?= -n 2 --dist worksteal
-PYTEST_ARGS ?= $(PYTEST_WORKERS) -m "not slow"
+# One worker runs a whole file, so what the tests of a file launch or train is done once.
+PYTEST_WORKERS ?= -n 2 --dist loadfile
 export BAZEL
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 

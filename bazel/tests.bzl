@@ -3,12 +3,11 @@
 
 load("//bazel:copts.bzl", "TF_EMBED_COPTS")
 
-def cc_tests(deps, locks = [], shards = {}, exclude = [], data = []):
+def cc_tests(deps, shards = {}, exclude = [], data = []):
     """Makes a test of each *_test.cc of a folder.
 
     Args:
       deps: What they link.
-      locks: Names of those that `--config=locks` runs too: many threads at once, and the contract.
       shards: By name, into how many parts a long one is cut; the parts run side by side.
       exclude: Files that are no such tests.
       data: Files that they read.
@@ -23,7 +22,6 @@ def cc_tests(deps, locks = [], shards = {}, exclude = [], data = []):
             data = data,
             linkstatic = True,
             shard_count = shards.get(name),
-            tags = ["locks"] if name in locks else [],
             deps = deps,
         )
 

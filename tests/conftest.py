@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that all test files share: a printed seed, a clean Keras, names for doctests.
+"""What all test files share: tiers, a printed seed, a clean Keras, names for doctests.
 
-Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SEED is set.
+Random tests draw from SEED, which is the same in every run unless TF_EMBED_TEST_SEED is set.
 """
 
 from __future__ import annotations
 
 import gc
-import inspect
-import zlib
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tf_embed
+from support import tiers
 from support.oracles.reference import SEED
 
 # Helpers, and programs with command-line flags of their own.
@@ -28,30 +26,34 @@ tf.config.set_logical_device_configuration(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=tiers.TIERS, default="nightly", help="which cases to run")
+    parser.addoption(
+        "--write-slow-cases", action="store_true", help=f"write {tiers.SLOW_CASES.name} anew"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")  # of pytest-xdist
+    if config.getoption("--write-slow-cases") and not is_worker:
+        config.pluginmanager.register(tiers.Writer())
+
+
 def pytest_report_header() -> str:
-    return f"tensorflow {tf.__version__}, keras {keras.__version__}, TF_EMBED_TEST_SEED={SEED}"
+    return (
+        f"tensorflow {tf.__version__}, keras {keras.__version__}, random tests of seed {SEED}, "
+        f"grids of TF_EMBED_TEST_SEED={tiers.DRAW}"
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # tf.test.TestCase has a method of this name that is no test.
-    items[:] = [item for item in items if not item.name.startswith("test_session")]
-    grids: dict[Any, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("sampled"):
-            grids.setdefault((item.cls, inspect.unwrap(item.function)), []).append(item)
-    for grid in grids.values():
-        for item in _not_drawn(grid):
-            item.add_marker(pytest.mark.slow)
-
-
-def _not_drawn(grid: list[pytest.Item]) -> list[pytest.Item]:
-    """All cases of a test but a fifth, and at least one, that SEED draws."""
-
-    def chance(item: pytest.Item) -> int:
-        name = item.nodeid.rpartition("/")[2]
-        return zlib.crc32(f"{SEED} {name}".encode())
-
-    return sorted(grid, key=chance)[max(1, round(len(grid) / 5)) :]
+    tests = [item for item in items if not item.name.startswith("test_session")]
+    for item in tests:
+        item.user_properties.append(("case", (tiers.function_of(item), tiers.name_of(item))))
+    items[:] = tiers.chosen(tests, config.getoption("--tier"))
+    config.hook.pytest_deselected(items=[item for item in tests if item not in set(items)])
 
 
 def pytest_collection_finish() -> None:

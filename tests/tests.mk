@@ -1,20 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, by tier, and what stands beside them. The Makefile includes this.
 
-# A server that tests start themselves, and a checker of models.
+# A checker of models, which C++ tests run, and a server that Python tests start.
 .PHONY: test-system
 test-system: | system
 	$(call packages,redis-server spin)
 
-.PHONY: test-quick
-test-quick: test-system library $(VENV)/.ready
-	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow"
+PYTEST = $(VENV)/bin/pytest $(PYTEST_WORKERS) $(PYTEST_ARGS)
+# With these, TensorFlow takes the host for a GPU: tests/cc/gpu/fake_gpu_plugin.cc.
+EMULATED_GPU = CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
+    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/fake_gpu_plugin.so"
 
+.PHONY: test-quick
+test-quick: library $(VENV)/.ready
+	$(PYTEST) --tier=quick
+
+# The C++ tests are compiled once, with checks of the order of locks and assertions. The Python tests
+# run the optimized code.
 .PHONY: test
 test: test-system configured library $(VENV)/.ready
+	$(BAZEL) test --config=locks //tests/cc/...
+	$(PYTEST) --tier=default
+	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
+	$(EMULATED_GPU) $(PYTEST) --tier=default tests/python/table/gpu_tables_test.py \
+	    tests/tbe/table_batched_gpu_caches_test.py
+
+# Everything. It also writes tests/slow_cases.txt, which the two above read.
+.PHONY: test-nightly
+test-nightly: test-system configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/...
-	$(VENV)/bin/pytest $(PYTEST_ARGS)
-	$(MAKE) test-gpu test-locks
+	$(PYTEST) --write-slow-cases
+	$(MAKE) test-gpu test-locks sanitize test-tf216
+
+# Tables on what TensorFlow takes for a GPU and is the host. The files after those of GPUs know nothing
+# of them.
+.PHONY: test-gpu
+test-gpu: configured library $(VENV)/.ready
+	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
+	$(EMULATED_GPU) $(PYTEST) \
+	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_tiers_test.py table/storage_test.py \
+	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
+	        variable/variable_test.py variable/pooled_lookups_test.py) \
+	    tests/tbe/table_batched_gpu_caches_test.py tests/one_embedding/multi_table_gpu_stores_test.py
+
+# Tests that start workers, servers and Redis: after a change of the code that these run.
+.PHONY: test-processes
+test-processes: test-system library $(VENV)/.ready
+	$(PYTEST) tests/processes
 
 # The package with a library that checks the order of locks, for the CPU alone: nvcc does not get
 # the options of the other compiler.
@@ -87,23 +119,6 @@ parity-workers: library $(VENV)/.demo
 	$(VENV)/bin/python tests/campaigns/worker_chain.py
 	$(VENV)/bin/python tests/campaigns/worker_kills.py --kills=10
 
-.PHONY: test-slow
-test-slow: test-system library $(VENV)/.ready
-	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m slow
-
-# Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/fake_gpu_plugin.cc. The files after
-# those of GPUs know nothing of them.
-.PHONY: test-gpu
-test-gpu: configured library $(VENV)/.ready
-	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
-	CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
-	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/fake_gpu_plugin.so" \
-	    $(VENV)/bin/pytest $(PYTEST_ARGS) \
-	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_tiers_test.py table/storage_test.py \
-	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
-	        variable/variable_test.py variable/pooled_lookups_test.py) \
-	    tests/tbe/table_batched_gpu_caches_test.py tests/one_embedding/multi_table_gpu_stores_test.py
-
 $(OLD_VENV)/.ready: requirements/tf216.txt | system
 	$(call environment,$(OLD_VENV),tf216)
 
@@ -116,7 +131,7 @@ wheel-tf216: $(OLD_VENV)/.ready | system
 
 .PHONY: test-tf216
 test-tf216: wheel-tf216
-	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow" \
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) --tier=default -m smoke \
 	    $(CURDIR)/tests
 
 # TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which
@@ -164,11 +179,6 @@ fuzz: configured $(VENV)/.ready
 .PHONY: proof
 proof: test-system configured
 	$(BAZEL) test --test_output=all --nocache_test_results //tests/cc/models/...
-
-# Code with one thing broken at a time, and whether the tests say so: hours.
-.PHONY: mutants
-mutants: test-system library $(VENV)/.ready
-	$(VENV)/bin/python tests/campaigns/mutants.py --mutants=300 $(MUTANTS_ARGS)
 
 .PHONY: tables
 tables: $(VENV)/.ready wheel-tf216

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -18,7 +17,6 @@ BOUND = IDS // 10
 
 class DriftingStreamTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("lru", "lfu", "ttl")
-    @pytest.mark.sampled
     def test_two_thousand_steps_stay_within_a_tenth_of_the_ids(self, eviction):
         v = tf_embed.Variable(
             dim=8, initializer="uniform", init_size=1, policy=TablePolicy(BOUND, eviction)

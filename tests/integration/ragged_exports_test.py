@@ -11,7 +11,6 @@ from unittest import mock
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -221,13 +220,11 @@ class StructuresTest(TestCase):
             self.assert_refused(model)
 
     @parameterized.product(structure=list(STRUCTURES), kind=list(KINDS))
-    @pytest.mark.sampled
     def test_with_a_padding_id_each_structure_is_served_exactly(self, structure, kind):
         model = STRUCTURES[structure](kind, 0)
         self.assert_exact(model, model(KINDS[kind]))
 
     @parameterized.product(structure=list(STRUCTURES), kind=list(KINDS))
-    @pytest.mark.sampled
     def test_a_loaded_model_is_refused_before_it_is_given_ragged_ids(self, structure, kind):
         model, path = STRUCTURES[structure](kind, None), self.path("m.keras")
         wanted = model(KINDS[kind])
@@ -251,7 +248,6 @@ class ExportsTest(TestCase):
         self.assert_refused(by_a_call, export)
 
     @parameterized.parameters(*EXPORTS)
-    @pytest.mark.sampled
     def test_with_a_padding_id_each_export_is_exact(self, export):
         model = STRUCTURES["layer"]("ragged", 0)
         self.assert_exact(model, model(IDS), export)
@@ -347,7 +343,6 @@ class LegitimateTest(TestCase):
         structure=["layer", "sequential", "functional_in_subclassed", "table_batched"],
         signature=["padded", "parts", "ragged"],
     )
-    @pytest.mark.sampled
     def test_an_endpoint_that_gives_ragged_ids(self, structure, signature):
         model, path = STRUCTURES[structure]("ragged", None), self.path()
         wanted = model(IDS)

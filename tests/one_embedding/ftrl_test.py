@@ -121,7 +121,6 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
 class TableTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(case=tuple(CASES), decay=(0.0, 0.1), dtype=("float32", "float64"))
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_rows_are_those_of_the_formulas(self, case, decay, dtype):
         v = variable(dtype)
         keys = np.arange(ROWS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -94,7 +93,6 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
         columns = np.broadcast_to(np.arange(3), [9, 3])
         self.assertAllEqual(emb(every), dense.find(every, columns, padding))
 
-    @pytest.mark.sampled
     @parameterized.product(
         key_type=KEY_TYPES,
         optimizer=[

@@ -194,7 +194,6 @@ class ElasticTest(LauncherTestCase):
 
 
 class TrainingTest(absltest.TestCase):
-    @pytest.mark.slow
     def test_three_then_two_then_three_workers_come_to_the_end_of_one_process(self):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TF_CPP_MIN_LOG_LEVEL": "3"}

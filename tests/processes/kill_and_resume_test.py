@@ -74,12 +74,10 @@ def losses_in(log: pathlib.Path) -> dict[int, str]:
 class KilledTrainingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("loop", "wrapper"), ("fit", "own"))
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_resumed_training_equals_unbroken_training(self, method, tables):
         self.check(method, tables, (BETWEEN_STEPS, WHILE_SAVING))
 
     @parameterized.product(method=("loop", "fit"), tables=("wrapper", "own"))
-    @pytest.mark.slow
     def test_it_may_be_killed_at_any_moment_and_many_times(self, method, tables):
         self.check(method, tables, DEATHS)
 
@@ -136,7 +134,6 @@ class KilledTrainingTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class KillAndResumeTest(tf.test.TestCase):
-    @pytest.mark.slow
     def test_the_example_kills_its_children_and_finds_no_difference(self):
         program = subprocess.run(
             [sys.executable, EXAMPLES / "kill_and_resume.py", "--kills=2"],

@@ -13,6 +13,7 @@ import time
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -121,6 +122,7 @@ class SameAsInMemoryTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(v.lookup([0]).numpy(), [[1.0]])
         self.assert_same(variables)
 
+    @pytest.mark.smoke
     def test_a_layer_trains_as_in_memory(self):
         models = []
         for storage in (_server.storage(), None):
@@ -148,6 +150,7 @@ class SameAsInMemoryTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class SharedTest(tf.test.TestCase):
+    @pytest.mark.smoke
     def test_another_variable_of_the_name_has_the_same_rows(self):
         server = _server.server()
         one, other = (

@@ -190,7 +190,6 @@ class ServerLaunchTest(LauncherTestCase):
         with self.assertRaisesRegex(kind, name):
             run.launch_with_servers([__file__], **{"workers": 2, "servers": 2, **options})
 
-    @pytest.mark.slow
     def test_training_goes_on_after_each_kind_of_task_was_killed(self):
         program = self.folder / "program.py"
         program.write_text(

@@ -7,7 +7,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -59,12 +58,10 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
         self.check_training(name, 2)
 
     @parameterized.parameters(*OTHERS)
-    @pytest.mark.slow  # below `parameters`: its result would lose the mark
     def test_workers_train_other_kinds_as_one_process(self, name):
         self.check_training(name, 2)
 
     @parameterized.parameters(*KINDS)
-    @pytest.mark.slow
     def test_three_workers_train_as_one_process(self, name):
         self.check_training(name, 3)
 

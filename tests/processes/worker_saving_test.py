@@ -103,7 +103,7 @@ class WorkerSavingTest(tf.test.TestCase):
     def test_as_many_workers_load_it(self):
         self.check_workers(2)
 
-    @pytest.mark.slow
+    @pytest.mark.smoke
     def test_another_number_of_workers_loads_it(self):
         self.check_workers(3)
 

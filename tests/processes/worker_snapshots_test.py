@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from typing import Any
 
-import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -138,7 +137,6 @@ class WorkerSnapshotsTest(tf.test.TestCase, parameterized.TestCase):
             tables, _ = loaded_here(name, path_of(folder))
             self.assertEqual(tables.contents(), Shadow(steps).contents())
 
-    @pytest.mark.slow
     def test_more_workers_load_it(self):
         results("write")
         done = launch(["read"], workers=3)
@@ -190,7 +188,6 @@ class FaultsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_killed_worker_leaves_the_snapshot_before(self):
         self.check_killed("killed", survivor=0)
 
-    @pytest.mark.slow
     def test_a_killed_chief_leaves_the_snapshot_before(self):
         self.check_killed("killed_chief", survivor=1)
 

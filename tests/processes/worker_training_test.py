@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -24,7 +23,6 @@ class WorkerTrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.check(name, 2)
 
     @parameterized.parameters(*worker_steps.SETUPS)
-    @pytest.mark.slow
     def test_four_workers_train_as_one_process(self, name):
         self.check(name, 4)
 

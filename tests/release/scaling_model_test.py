@@ -237,7 +237,6 @@ class ScriptTest(tf.test.TestCase):
         scaling.main(["plot", *common])
         self.assertIn("<svg", doc.with_suffix(".svg").read_text())
 
-    @pytest.mark.slow
     def test_measured_costs_and_steps_are_written(self):
         doc, common = self.document()
         common += ["--batch", "256", "--repeats", "2", "--rounds", "1", "--tiny"]
@@ -247,7 +246,6 @@ class ScriptTest(tf.test.TestCase):
         self.assertRegex(found, r"\| 2 \| [\d.]+, [\d.]+ \|")
         self.assertIn("| all-reduce |", found)
 
-    @pytest.mark.slow
     def test_parts_of_a_step_on_workers_are_printed_apart(self):
         printed = run_benchmark(
             "workers.py", "--workers", "1", "2", "--batch", "256", "--steps", "2"

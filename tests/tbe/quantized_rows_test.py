@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -47,7 +46,6 @@ class QuantizedRowsTest(tf.test.TestCase, parameterized.TestCase):
         scale=[1e-3, 1.0, 300.0],
         offset=[0.0, -5.0],
     )
-    @pytest.mark.sampled
     def test_are_those_of_the_definition_and_come_back(self, dtype, dim, scale, offset):
         rng = np.random.default_rng(dim)
         weights = tf.cast(offset + scale * rng.normal(size=[50, dim]), dtype)

@@ -390,7 +390,6 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         self.check(case, carry)
 
     @parameterized.parameters(*SAVED, None)
-    @pytest.mark.slow  # as test_keras_files, on another way
     def test_weights_files(self, case):
         def carry(model: Any, make: Any) -> Any:
             path, other = self.path("model.weights.h5"), make()
@@ -402,7 +401,6 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*SAVED, None)
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_checkpoints(self, case):
         def carry(model: Any, make: Any) -> Any:
             other = make()

@@ -8,7 +8,6 @@ import tempfile
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -103,7 +102,6 @@ class HyperParametersTest(parameterized.TestCase):
     """Setting them."""
 
     @parameterized.parameters(*ADJUSTED)
-    @pytest.mark.sampled
     def test_a_traced_step_obeys_at_once(self, name, optimizer, settings, value):
         layers = [
             Layer(optimizer, initializer=0.5, learning_rate=0.125, **settings) for _ in range(3)

@@ -80,7 +80,6 @@ def trained(layer: TableBatchedEmbeddingBags, steps: Any = None) -> TableBatched
 class StepsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*STATES)
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_twenty_steps_round_states_as_the_oracle(self, case, dtypes, names):
         chosen = CASES[case]
         rounded = {names[state]: numpy_of(dtypes[state]) for state in names}

@@ -64,13 +64,10 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*ALWAYS)
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_twenty_steps_are_the_oracles(self, case):
         self.check(case)
 
     @parameterized.parameters(*COUNTS)
-    @pytest.mark.slow
-    @pytest.mark.sampled
     def test_so_are_those_of_each_mode_with_counts(self, case):
         self.check(case)
 
@@ -79,7 +76,6 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
         getattr(self, way)(case)
 
     @parameterized.product(way=WAYS, case=[case for case in KINDS if case not in FEW])
-    @pytest.mark.slow
     def test_so_are_those_of_other_kinds_of(self, way, case):
         getattr(self, way)(case)
 

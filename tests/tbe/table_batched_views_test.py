@@ -7,7 +7,6 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -209,7 +208,6 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
         other.set_optimizer_step(int(layer.optimizer.iterations))
 
     @parameterized.product(case=KINDS, trained=(False, True))
-    @pytest.mark.sampled
     def test_a_layer_with_the_states_of_another_goes_on_as_that(self, case, trained):
         layer, other = (layer_of(first_rows(), **settings_of(CASES[case])) for _ in range(2))
         steps = steps_of(6)

@@ -108,7 +108,6 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.size()), ROWS)
 
     @parameterized.parameters(*CASES)
-    @pytest.mark.sampled
     def test_twenty_steps_of_a_table_are_the_oracles(self, case):
         self.check(case, "wrapper", "float32")
 
@@ -118,7 +117,6 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.check(case, "own", "float32", shards=3)
 
     @parameterized.product(case=KINDS, dtype=("float64", "float16"))
-    @pytest.mark.sampled
     def test_so_are_those_of_other_types(self, case, dtype):
         self.check(case, "wrapper", dtype)
 
@@ -153,7 +151,6 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup(KEYS), before)
 
     @parameterized.parameters(*KINDS)
-    @pytest.mark.sampled
     def test_weight_decay_can_be_excluded(self, case):
         chosen = CASES[case]
         if not getattr(chosen.make(), "decay", 0.0):
@@ -196,7 +193,6 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
 
 class DenseTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(case=tuple(CASES), sparse=(True, False))
-    @pytest.mark.sampled
     def test_twenty_steps_of_a_dense_variable_are_the_oracles(self, case, sparse):
         chosen = CASES[case]
         rows = np.random.default_rng(SEED).normal(size=(ROWS, DIM)).astype(np.float32)
@@ -211,7 +207,6 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(dense, oracle.weights, **CLOSE)
 
     @parameterized.parameters(*KINDS)
-    @pytest.mark.sampled
     def test_shapes_of_any_rank_are_rows_of_the_first_axis(self, case):
         rng = np.random.default_rng(SEED)
         rows = rng.normal(size=(ROWS, 2, 3)).astype(np.float32)
@@ -227,7 +222,6 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllClose(bias, rows[:4, 0, 0], rtol=1e-4, atol=1e-4)
 
     @parameterized.parameters(*KINDS)
-    @pytest.mark.sampled
     def test_fit_trains_an_embedding_and_a_dense_layer(self, case):
         model = keras.Sequential(
             [
@@ -387,7 +381,6 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(case=KINDS, way=("wrapper", "own"))
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_from_a_keras_file(self, case, way):
         path = os.path.join(self.get_temp_dir(), "model.keras")
         model = self.compiled(case, way)
@@ -400,7 +393,6 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_same(model, loaded)
 
     @parameterized.product(case=KINDS, way=("wrapper", "own"))
-    @pytest.mark.sampled
     def test_from_a_checkpoint(self, case, way):
         model = self.compiled(case, way)
         self.train(model, 0, 4)

@@ -319,7 +319,6 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         shape=[(4, 3), (2, 3, 4), (1, 2, 2, 5)],
     )
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_safe_rows_of_any_rank_and_gradients(self, combiner, default_id, weighted, shape):
         rng = np.random.default_rng(5)
         v, dense = pair(rng)
@@ -495,7 +494,6 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
 
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*(kind for kind in KINDS if kind not in REFUSED))
-    @pytest.mark.sampled
     def test_ten_steps_through_each_lookup_equal_a_dense_variable(self, kind):
         rng = np.random.default_rng(8)
         tables, dense = zip(*(pair(rng, name=f"table_{i}") for i in range(4)), strict=True)

@@ -86,13 +86,11 @@ class SavedCase(tf.test.TestCase, parameterized.TestCase):
 class SavingTest(SavedCase):
     @pytest.mark.smoke
     @parameterized.parameters(functional, Subclassed)
-    @pytest.mark.sampled
     def test_a_keras_file_has_all_and_training_goes_on(self, make):
         model, path = trained(make), self.path("model.keras")
         model.save(path)
         self.assert_same(model, keras.saving.load_model(path))
 
-    @pytest.mark.slow
     def test_a_weights_file_has_all(self):
         model, path = trained(), self.path("model.weights.h5")
         model.save_weights(path)
@@ -103,7 +101,6 @@ class SavingTest(SavedCase):
         other.load_weights(path)
         self.assert_same(model, other)
 
-    @pytest.mark.slow
     def test_the_tables_own_optimizers_are_saved(self):
         def make() -> keras.Model:
             return functional(optimizer=keras.optimizers.Adam(0.1))
@@ -136,7 +133,6 @@ class SavingTest(SavedCase):
         self.assertEqual(int(model.layers[0].params.size()), 0)
 
     @parameterized.parameters(functional, Subclassed)
-    @pytest.mark.sampled
     def test_saved_models_have_the_rows(self, make):
         model = trained(make)
         wanted = model(IDS)
@@ -168,7 +164,6 @@ class ModelsTest(SavedCase):
         save_model(model, path)
         self.assert_same(model, load_model(path))
 
-    @pytest.mark.slow
     def test_an_open_keras_folder_is_loaded(self):
         model, path = trained(), self.path("model")
         keras.saving.save_model(model, path, zipped=False)

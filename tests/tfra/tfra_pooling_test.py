@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -32,7 +31,6 @@ class SquashedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         combiner=list(REDUCTIONS), container=("dense", "ragged", "sparse", "shuffled")
     )
-    @pytest.mark.sampled
     def test_combined_rows_and_their_gradients_are_those_of_a_dense_layer(
         self, combiner, container
     ):
@@ -121,7 +119,6 @@ class FieldWiseTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         combiner=[*REDUCTIONS, twice_the_sum], container=("dense", "ragged", "sparse", "shuffled")
     )
-    @pytest.mark.sampled
     def test_rows_of_fields_and_their_gradients_are_those_of_a_dense_layer(
         self, combiner, container
     ):

@@ -27,7 +27,6 @@ from tf_embed.tfra.keras.layers import Embedding, LayerNormalization, SquashedEm
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.smoke
     @parameterized.product(way=("wrapper", "own"), optimizer=("SGD", "Adam", "Ftrl"))
-    @pytest.mark.sampled
     def test_fit_trains_rows_as_those_of_a_dense_layer(self, way, optimizer):
         # Each batch touches every row, since a dense Adam moves those that are not touched, too.
         generator = np.random.default_rng(SEED)

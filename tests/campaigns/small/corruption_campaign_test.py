@@ -21,7 +21,6 @@ def test_a_few_damages_of_each_format_are_errors():
     assert (line["count"], line["failures"]) == (120, 0)
 
 
-@pytest.mark.slow
 def test_a_thousand_damages_of_each_format_are_errors():
     done = corruption("--count=1000", "--seed=2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,7 +37,6 @@ def test_a_thousand_damages_of_each_format_are_errors():
         ("memory", "row files", "too much memory"),
     ],
 )
-@pytest.mark.sampled
 def test_what_is_planted_is_found(plant: str, form: str, report: str):
     done = corruption("--count=6", f"--plant={plant}", f"--only={form}")
     assert done.returncode == 1, done.stdout + done.stderr

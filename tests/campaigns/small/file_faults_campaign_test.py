@@ -26,7 +26,6 @@ def test_a_flush_that_fails_loses_nothing():
     assert "the new rows are there" in done.stdout and "the old rows are" in done.stdout
 
 
-@pytest.mark.slow
 def test_no_call_that_fails_loses_anything():
     done = file_faults("--seed=2")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import textwrap
 
-import pytest
 from absl.testing import absltest
 
 import tf_embed
@@ -78,12 +77,10 @@ class HostileCallsTest(absltest.TestCase):
         self.assertGreater(calls, 1_000)
         self.assertGreater(refused, calls / 2)
 
-    @pytest.mark.slow
     def test_all_of_them(self):
         status, said = run()
         self.assertEqual(status, 0, said)
 
-    @pytest.mark.slow
     def test_planted_defects_are_found(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "planted.py"

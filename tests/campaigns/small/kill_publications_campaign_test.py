@@ -19,7 +19,6 @@ def test_a_few_kills_of_either_side_serve_no_wrong_row():
     assert "updated" in done.stdout and "settled" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_thousand_kills_of_either_side_serve_no_wrong_row():
     done = kill_publications("--kills=1000", "--seed=2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,7 +34,6 @@ def test_a_thousand_kills_of_either_side_serve_no_wrong_row():
         ("torn", "a lookup got rows that nothing wrote"),
     ],
 )
-@pytest.mark.sampled
 def test_what_is_planted_is_found(plant: str, report: str):
     done = kill_publications("--kills=10", f"--plant={plant}")
     assert done.returncode == 1, done.stdout + done.stderr

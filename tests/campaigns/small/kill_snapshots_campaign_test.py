@@ -18,7 +18,6 @@ def test_a_few_kills_lose_nothing():
     assert "4 of" in done.stdout and '"failures": 0' in done.stdout
 
 
-@pytest.mark.slow
 def test_two_hundred_kills_lose_nothing():
     done = kill_snapshots("--kills=200", "--seed=2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,7 +34,6 @@ def test_two_hundred_kills_lose_nothing():
         ("gone", "snapshots that were saved are gone"),
     ],
 )
-@pytest.mark.sampled
 def test_what_is_planted_is_found(plant: str, report: str):
     done = kill_snapshots("--kills=6", f"--plant={plant}")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -18,7 +18,6 @@ def test_a_few_kills_lose_nothing():
     assert "3 of" in done.stdout and '"failures": 0' in done.stdout
 
 
-@pytest.mark.slow
 def test_a_hundred_kills_lose_nothing():
     done = kill_tiers("--kills=100", "--seed=2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,7 +32,6 @@ def test_a_hundred_kills_lose_nothing():
         ("files", "a new table has rows or files of a dead process"),
     ],
 )
-@pytest.mark.sampled
 def test_what_is_planted_is_found(plant: str, report: str):
     done = kill_tiers("--kills=6", f"--plant={plant}")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 
-import pytest
 from absl.testing import absltest
 
 from support.oracles.reference import SEED
@@ -21,7 +20,6 @@ class RawOpsCampaignTest(absltest.TestCase):
         last = done.stdout.splitlines()[-1]
         self.assertRegex(last, r"^raw ops: 500 calls, \d+ taken, \d+ refused, 0 crashes, 0 hangs")
 
-    @pytest.mark.slow
     def test_a_call_that_ends_the_process_is_told_and_can_be_made_again(self):
         done = run("--calls=20", "--seed=7", "--plant=abort:12")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
@@ -33,7 +31,6 @@ class RawOpsCampaignTest(absltest.TestCase):
         self.assertEqual(again.returncode, 1, again.stdout + again.stderr)
         self.assertIn("call 12 ended the process", again.stdout)
 
-    @pytest.mark.slow
     def test_a_call_that_does_not_return_is_told(self):
         done = run("--calls=3", "--seed=7", "--plant=hang:2", "--limit=20")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)

@@ -20,7 +20,6 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "place", "saved_as"), CASES)
-@pytest.mark.sampled
 def test_what_is_loaded_trains_on_as_a_table_that_never_stopped(
     kind: str, place: str, saved_as: str, tmp_path: pathlib.Path
 ):

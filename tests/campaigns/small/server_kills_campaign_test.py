@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import functools
 
-import pytest
-
 from support.processes import campaign_runs
 
 server_kills = functools.partial(campaign_runs.run, "server_kills")
@@ -18,14 +16,12 @@ def test_a_few_kills_lose_no_step():
     assert '"failures": 0' in done.stdout
 
 
-@pytest.mark.slow
 def test_a_hundred_kills_lose_no_step():
     done = server_kills("--count=100", "--seed=6")
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"failures": 0' in done.stdout
 
 
-@pytest.mark.slow
 def test_a_failed_copy_that_is_taken_for_a_lost_server_is_found():
     done = server_kills("--count=40", "--plant=copy")
     assert done.returncode == 1, done.stdout + done.stderr

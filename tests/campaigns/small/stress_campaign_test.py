@@ -12,7 +12,6 @@ from support.processes import campaign_runs
 stress = functools.partial(campaign_runs.run, "stress")
 
 
-@pytest.mark.slow
 def test_nothing_goes_wrong_in_tables_of_each_kind():
     done = stress("--seconds=60")
     assert done.returncode == 0, done.stdout
@@ -35,7 +34,6 @@ def test_snapshots_are_of_one_moment_while_everything_else_goes_on():
         ("error", "must have the shape of the keys"),
     ],
 )
-@pytest.mark.sampled
 def test_what_is_planted_is_found(plant: str, report: str):
     done = stress("--kinds=plain", "--seconds=20", "--stall=2", f"--plant={plant}")
     assert done.returncode == 1, done.stdout

@@ -20,7 +20,6 @@ def test_tables_stay_right(only: str):
     assert '"count": 1, "failures": 0' in done.stdout
 
 
-@pytest.mark.slow
 def test_tables_of_each_kind_stay_right():
     done = surroundings("--seconds=120")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,7 +34,6 @@ def test_tables_of_each_kind_stay_right():
         ("memory", "memory: plain", "has rows no more"),
     ],
 )
-@pytest.mark.sampled
 def test_what_is_planted_is_found(plant: str, only: str, report: str):
     stall = 10 if plant == "waits" else 120
     done = surroundings("--seconds=3", f"--only={only}", f"--stall={stall}", f"--plant={plant}")

@@ -66,16 +66,13 @@ def test_workers_come_to_the_same_end_after_a_kill():
     assert "1 kills" in printed and "0 findings" in printed
 
 
-@pytest.mark.slow
 def test_any_number_of_workers_learns_of_flights_as_one_process():
     assert "24 of 24 the same as one process" in campaign("worker_parity.py")
 
 
-@pytest.mark.slow
 def test_a_chain_of_numbers_of_workers_is_one_training():
     assert "4 of 4 ways" in campaign("worker_chain.py")
 
 
-@pytest.mark.slow
 def test_ten_kills_change_nothing():
     assert "0 findings" in campaign("worker_kills.py", "--kills=10")

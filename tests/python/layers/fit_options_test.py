@@ -99,7 +99,6 @@ class EqualToDenseTest(tf.test.TestCase, parameterized.TestCase):
         {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 4},
     )
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_an_option_of_the_models_optimizer(self, **options):
         self.check("wrapper", lambda: keras.optimizers.Adam(0.05, **options))
 
@@ -118,7 +117,6 @@ class EqualToDenseTest(tf.test.TestCase, parameterized.TestCase):
             lambda: keras.optimizers.RMSprop(lambda: tf.constant(0.02)),
         ),
     )
-    @pytest.mark.sampled
     def test_learning_rates_that_are_no_numbers(self, way, make):
         self.check(way, make)
 
@@ -131,7 +129,6 @@ class EqualToDenseTest(tf.test.TestCase, parameterized.TestCase):
         self.check("wrapper", adam, callbacks=callbacks)
 
     @parameterized.product(way=WAYS, steps=(1, 3, 4))
-    @pytest.mark.sampled
     def test_steps_per_execution(self, way, steps):
         one, other = model_of(way, adam), model_of(way, adam, steps_per_execution=steps)
         fit(one)
@@ -141,7 +138,6 @@ class EqualToDenseTest(tf.test.TestCase, parameterized.TestCase):
 
 class LearningRateTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(way=WAYS, kind=("sgd", "nadam"))
-    @pytest.mark.sampled
     def test_a_rate_that_is_set_counts_from_the_next_step_on_without_a_new_compile(self, way, kind):
         model = model_of(way, lambda: keras.optimizers.get(kind))
         fit(model)
@@ -159,7 +155,6 @@ class LearningRateTest(tf.test.TestCase, parameterized.TestCase):
 class FreezingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(way=WAYS, what=("layer", "model"), run_eagerly=(False, True))
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_trainable_off_and_on_without_a_new_compile(self, way, what, run_eagerly):
         model = model_of(way, adam, run_eagerly=run_eagerly)
         part = model if what == "model" else model.layers[0]
@@ -239,7 +234,6 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(np.isfinite(rows(model)).all())
 
     @parameterized.product(where=("table", "dense"), accumulate=(None, 2))
-    @pytest.mark.sampled
     def test_a_step_that_is_not_finite_is_left_out_everywhere_and_halves_the_scale(
         self, where, accumulate
     ):
@@ -334,7 +328,6 @@ class MixedPrecisionTest(tf.test.TestCase, parameterized.TestCase):
 
 class MinimizeTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(kind=("sgd", "lion"), scale=(None, 64.0))
-    @pytest.mark.sampled
     def test_callables_and_tensors_with_a_tape_give_the_same(self, kind, scale):
         def make() -> tuple[Any, Any, Any]:
             v = tf_embed.Variable(dim=2, initializer="ones")

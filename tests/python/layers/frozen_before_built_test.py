@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -182,7 +181,6 @@ def anchors_of(layer: Any) -> list[Any]:
 
 class FrozenBeforeBuiltTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(kind=tuple(LAYERS), model=tuple(MODELS))
-    @pytest.mark.sampled
     def test_no_row_changes(self, kind, model):
         one, layer_of = MODELS[model](lambda: LAYERS[kind](trainable=False))
         compile_for(one, kind)

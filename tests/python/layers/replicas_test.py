@@ -112,7 +112,6 @@ class TwoReplicasTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(keras.ops.convert_to_numpy(optimizer.iterations)), 10)
 
     @parameterized.parameters(("sgd", 35), ("adagrad", 35))
-    @pytest.mark.sampled
     def test_fit_equals_a_dense_embedding_also_in_an_uneven_last_batch(self, kind, count):
         dense = fit(2, "dense", kind, count)
         table = fit(2, "wrapper", kind, count)
@@ -122,7 +121,6 @@ class TwoReplicasTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(("wrapper", True), ("own", True), ("wrapper", False))
-    @pytest.mark.sampled
     def test_a_custom_loop_with_an_uneven_batch_equals_one_replica(self, way, in_graph):
         ids, labels = data(11)  # 6 lines for one replica and 5 for the other
 

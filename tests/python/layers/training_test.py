@@ -160,7 +160,6 @@ class EqualToKerasTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(history.history["loss"], losses, rtol=1e-4)
 
     @parameterized.parameters("sgd", "nesterov", "adagrad", "adamw")
-    @pytest.mark.sampled
     def test_two_tables_and_a_layer_called_twice_under_other_optimizers(self, name):
         embed = Embeddings(True)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(OPTIMIZERS[name]())
@@ -175,7 +174,6 @@ class EqualToKerasTest(tf.test.TestCase, parameterized.TestCase):
         self.check(embed, dense_rows("subclassed", "adam")[0])
 
     @parameterized.product(way=("wrapper", "own"), tape=("inside", "outside", "eager"))
-    @pytest.mark.sampled
     def test_custom_loops_give_the_same(self, way, tape):
         adam = OPTIMIZERS["adam"]
         embed = Embeddings(True, adam if way == "own" else None)
@@ -253,7 +251,6 @@ class UnchangedTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         way=("wrapper", "own"), when=("before", "after"), what=("layer", "model")
     )
-    @pytest.mark.sampled
     def test_what_is_not_trainable_is_not_updated(self, way, when, what):
         embed = Embeddings(True, (lambda: "sgd") if way == "own" else None)
         model = sequential(embed)

@@ -117,7 +117,6 @@ def wide(name: str) -> rules.RuleSlot:
 class FusedRulesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(case=tuple(CASES), value_dtype=("float32", "float64"))
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_twenty_steps_are_those_of_keras(self, case, value_dtype):
         rng = np.random.default_rng(SEED)
         rows = rng.normal(size=(ROWS, DIM)).astype(value_dtype)

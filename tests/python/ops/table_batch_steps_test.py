@@ -121,7 +121,6 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
         combiner=["sum", "mean"], weighted=[False, True], num_tables=[3, 12], lookups=[1, 2]
     )
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_a_step_is_that_of_each_table_to_the_bit(self, combiner, weighted, num_tables, lookups):
         rng = np.random.default_rng(7)
         ours, theirs = make_tables(num_tables), make_tables(num_tables)

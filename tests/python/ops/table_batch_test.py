@@ -117,7 +117,6 @@ class PooledTablesTest(tf.test.TestCase, parameterized.TestCase):
         in_graph=[False, True],
     )
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_values_and_gradients_are_those_of_a_lookup_in_each(
         self, combiner, weighted, num_bags, in_graph
     ):

@@ -171,7 +171,6 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(["wrapper"], KINDS),
         *itertools.product(["own"], [kind for kind in OWN if kind in KINDS]),
     )
-    @pytest.mark.sampled
     def test_every_optimizer_equals_keras_or_is_refused(self, way, kind):
         self.check(way, kind, "plain")
 
@@ -179,20 +178,17 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(["wrapper"], SORTS, [*INSIDE, "LossScaleOptimizer outside"]),
         *itertools.product(["own"], ["Lamb"], INSIDE),
     )
-    @pytest.mark.sampled
     def test_every_option_equals_keras_or_is_refused(self, way, kind, option):
         if option != "plain":
             self.check(way, kind, option)
 
     @parameterized.product(kind=MANY, option=[option for option in INSIDE if option.count(",") > 1])
-    @pytest.mark.sampled
     def test_many_options_together_equal_keras_or_are_refused(self, kind, option):
         self.check("wrapper", kind, option)
 
     @parameterized.product(
         option=("plain", "clipnorm, decay, scale, accumulation"), mode=("eager", "autograph")
     )
-    @pytest.mark.sampled
     def test_eager_steps_and_those_of_autograph_equal_keras_too(self, option, mode):
         self.check("wrapper", "Nadam", option, mode)
 
@@ -200,7 +196,6 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(["plain"], INSIDE),
         *itertools.product(["wrapper"], ["EMA", "accumulation", "LossScaleOptimizer"]),
     )
-    @pytest.mark.sampled
     def test_options_of_the_outer_optimizer_leave_a_table_with_its_own_alone(self, outer, option):
         self.assert_answer(cases.check_outer(outer, option), f"outer {outer}", "SGD", option)
 
@@ -230,7 +225,6 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         ("Lamb", "global_clipnorm", {"steps_per_execution": 3}),
         ("Nadam", "LossScaleOptimizer", {}),
     )
-    @pytest.mark.sampled
     def test_a_fitted_model_equals_one_of_dense_variables(self, kind, option, compile_options):
         make = cases.maker(kind, OPTIONS[option])
         rng = np.random.default_rng(oracle.SEED)
@@ -295,7 +289,6 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(SORTS, ["plain", "clipped", "clipped together"]),
     )
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_rows_equal_keras_on_a_dense_variable_of_the_touched_rows(self, kind, option):
         steps = oracle.make_steps(LAZY_STEPS, everything=False)
         self.train(kind, LAZY_OPTIONS[option], steps)
@@ -332,7 +325,6 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         *itertools.product(["graph", "eager"], ["Adam", "Nadam", "Adafactor", "Lamb"]),
     )
-    @pytest.mark.sampled
     def test_a_step_that_touches_no_row_changes_nothing_in_the_table(self, mode, kind):
         self.train_with_gaps(mode, kind)
 
@@ -386,7 +378,6 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(("RMSprop, momentum", "Adagrad", "Ftrl", "Lion"), ["bfloat16"]),
         *itertools.product(("SGD, nesterov", "Adadelta", "Nadam", "Adafactor"), ["float16"]),
     )
-    @pytest.mark.sampled
     def test_half_rows_equal_keras_in_float32_rounded_each_step(self, kind, dtype):
         trained = TrainedTables(None, KINDS[kind], value_dtype=dtype)
         initial = [rows.astype(np.float32) for rows in trained.tables()]
@@ -404,7 +395,6 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
             self.assertGreater(np.mean(rows == right), 0.95)
 
     @parameterized.parameters("Adam", "RMSprop", "Ftrl", "Nadam", "Lamb", "Adafactor")
-    @pytest.mark.sampled
     def test_float64_rows_equal_keras_in_float64(self, kind):
         trained = TrainedTables(None, KINDS[kind], value_dtype="float64")
         steps = oracle.make_steps(cases.STEPS, everything=True)

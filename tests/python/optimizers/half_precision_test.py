@@ -88,14 +88,12 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(np.abs(wanted - start.astype(np.float32)).max(), 0.01)
 
     @parameterized.product(kind=[kind for kind in KINDS if kind not in REFUSED], dtype=NARROW)
-    @pytest.mark.sampled
     def test_twenty_steps_are_those_of_float32_rounded_after_each(self, kind, dtype):
         self.check(KINDS[kind], dtype)
 
     @parameterized.product(
         option=tuple(OPTIONS), kind=("SGD, momentum", "Adam", "Nadam"), dtype=NARROW
     )
-    @pytest.mark.sampled
     def test_options_compute_in_float32(self, option, kind, dtype):
         self.check(lambda: KINDS[kind](**OPTIONS[option]), dtype)
 
@@ -270,7 +268,6 @@ class PoliciesTest(tf.test.TestCase, parameterized.TestCase):
         value_dtype=(*NARROW, "float32"),
         combiner=(None, "sum", "mean"),
     )
-    @pytest.mark.sampled
     def test_a_layer_gives_the_compute_dtype_and_trains_its_rows(
         self, policy, value_dtype, combiner
     ):
@@ -291,7 +288,6 @@ class PoliciesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(trained, np.repeat((1.0 - 0.5 * counts)[:, np.newaxis], DIM, 1))
 
     @parameterized.parameters("bfloat16", "mixed_bfloat16")
-    @pytest.mark.sampled
     def test_a_model_of_such_a_policy_learns(self, policy):
         keras.config.set_dtype_policy(policy)
         rng = np.random.default_rng(SEED)

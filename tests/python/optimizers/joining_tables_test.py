@@ -85,7 +85,6 @@ class JoiningTest(tf.test.TestCase, parameterized.TestCase):
         ("nadam", False, True),
         ("accumulation", True, False),
     )
-    @pytest.mark.sampled
     def test_a_table_that_joins_is_trained_as_if_it_had_been_there(self, kind, with_first, graph):
         contents = []
         for joins in (False, True):

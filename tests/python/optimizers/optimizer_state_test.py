@@ -116,7 +116,6 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*CASES)
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_training_goes_on_to_the_bit_from_a_keras_file(self, way, kind):
         saved = self.saved(way, kind)
         loaded = keras.models.load_model(saved.keras_file)
@@ -124,7 +123,6 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_same(loaded, saved)
 
     @parameterized.parameters(*CASES)
-    @pytest.mark.sampled
     def test_training_goes_on_to_the_bit_from_weights(self, way, kind):
         saved = self.saved(way, kind)
         other = compiled(way, kind, devices=["/CPU:0"] * 2)
@@ -133,7 +131,6 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_same(other, saved)
 
     @parameterized.product(case=CASES, deferred=(False, True))
-    @pytest.mark.sampled
     def test_training_goes_on_to_the_bit_from_a_checkpoint(self, case, deferred):
         saved = self.saved(*case)
         other = compiled(*case)

@@ -90,7 +90,6 @@ def train(v: tf_embed.Variable, optimizer: Any, steps: list[tuple[Any, Any]]) ->
 class RulesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(kind=tuple(KINDS), way=("wrapper", "own"))
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_rows_equal_a_dense_variable_when_every_step_touches_every_row(self, kind, way):
         make = KINDS[kind][0]
         layer = DynamicEmbedding(
@@ -389,7 +388,6 @@ class OwnOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(layer(tf.range(9)), other(tf.range(9)))
 
     @parameterized.parameters(*OPTIONS)
-    @pytest.mark.sampled
     def test_the_outer_clipping_does_not_reach_the_table(self, option):
         rows = []
         for options in ({}, {option: 1e-4}):

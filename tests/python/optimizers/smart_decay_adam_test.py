@@ -84,7 +84,6 @@ def dense_adam(rows: Any, steps: Any, rate: Any = 0.05, **options: Any) -> np.nd
 class TableTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(options=tuple(OPTIONS), way=("wrapper", "own"), shards=(1, 3))
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_rows_equal_those_of_adam_on_a_dense_variable(self, options, way, shards):
         def make() -> Any:
             return SmartDecayAdam(0.05, **OPTIONS[options])
@@ -226,7 +225,6 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         options=tuple(OPTIONS), dtype=("float32", "float64"), graph=(False, True)
     )
-    @pytest.mark.sampled
     def test_sparse_gradients_of_a_dense_variable_are_those_of_adam(self, options, dtype, graph):
         rows = np.random.default_rng(SEED).normal(size=(ROWS, DIM)).astype(dtype)
         dense, optimizer = (

@@ -151,7 +151,6 @@ class TurnOpsTest(tf.test.TestCase):
 
 class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(graph=(True, False), shared=(True, False))
-    @pytest.mark.sampled
     def test_no_update_of_threads_is_lost(self, graph, shared):
         v, threads, count = table(), 4, 300 if graph else 40
         one = wrapped(Counting(1.0))

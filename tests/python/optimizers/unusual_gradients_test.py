@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -34,7 +33,6 @@ class UnusualGradientsTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(["SGD"], OPTIONS, [True, False]),
         *itertools.product(["Lion"], OPTIONS, [False]),
     )
-    @pytest.mark.sampled
     def test_touched_rows_are_those_of_keras(self, kind, option, own):
         for value in VALUES:
             make = lambda: OPTIMIZERS[kind](0.1, **OPTIONS[option])  # noqa: E731

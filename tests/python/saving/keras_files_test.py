@@ -267,7 +267,6 @@ class DamageTest(FileTestCase):
         "keys", "values", "slots", "meta", "statistics", "policy", "kind", "checksum"
     )
     @pytest.mark.smoke
-    @pytest.mark.sampled
     def test_a_flipped_bit_of_a_table_raises_with_its_name_and_changes_nothing(self, name):
         import h5py
 

@@ -12,7 +12,6 @@ from unittest import mock
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -71,7 +70,6 @@ class RowsTest(ServingTestCase):
         ("strings", {"policy": None, "key_dtype": tf.string}, {"key_dtype": tf.string}),
         ("same_policy", {}, {"policy": TRACKED}),
     )
-    @pytest.mark.sampled
     def test_rows_are_those_of_each_publication(self, trained, served):
         trained = self.variable(**{"policy": TRACKED, **trained})
         served = self.variable(**served)

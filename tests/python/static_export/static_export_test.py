@@ -57,7 +57,6 @@ class StockTest(tf.test.TestCase, parameterized.TestCase):
 
 class CasesTest(StockTest):
     @parameterized.named_parameters((name.replace(" ", "_"), name) for name in CASES)
-    @pytest.mark.sampled
     def test_answers_are_those_of_the_model_to_the_last_bit(self, name: str):
         case = CASES[name]()
         if name == "tfra std":  # TensorFlow's own; on some processors it rounds as the graph is

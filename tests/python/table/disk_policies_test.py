@@ -12,7 +12,6 @@ import eviction_log_test
 import keras
 import numpy as np
 import policies_test
-import pytest
 import refusing_bound_test
 import restrict_test
 import scores_test
@@ -184,7 +183,6 @@ class SideBySideTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(one, other)
 
     @parameterized.product(order=ORDERS, shards=(1, 3), way=("checkpoint", "files"))
-    @pytest.mark.sampled
     def test_random_steps_with_saves_between_the_tiers(self, order, shards, way):
         rng = np.random.default_rng(SEED)
         policy = TablePolicy(

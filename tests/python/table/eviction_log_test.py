@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -17,7 +16,6 @@ from tf_embed import TablePolicy
 
 class EvictionLogTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("lru", 1), ("lfu", 3), ("ttl", 7), ("score", 3))
-    @pytest.mark.sampled
     def test_a_million_upserts_leave_each_row_in_the_table_or_in_the_log(self, order, shards):
         rng = np.random.default_rng(SEED)
         v = tf_embed.Variable(

@@ -67,7 +67,6 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(values, [getattr(use, name) for _, use in sorted(uses.items())])
 
     @parameterized.parameters(itertools.product(ORDERS, SHARDS))
-    @pytest.mark.sampled
     def test_the_keys_after_each_step_are_those_of_the_oracle(self, order, shards):
         rng = np.random.default_rng(SEED)
         steps = 7 if order.startswith("epoch") else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tf_embed
@@ -17,8 +16,6 @@ DIM = 1024
 KNOWN = 8
 KEYS = 2**21 + 1001
 assert KEYS * DIM > 2**31
-
-pytestmark = pytest.mark.slow
 
 
 class LargeLookupsTest(tf.test.TestCase):

@@ -69,7 +69,6 @@ class ControlFlowTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(wanted[5], np.zeros([DIM]))
 
     @parameterized.product(place=tuple(PLACES), way=WAYS)
-    @pytest.mark.sampled
     def test_the_gradient_is_that_of_a_dense_embedding(self, place, way):
         self.check(place, way)
 
@@ -77,7 +76,6 @@ class ControlFlowTest(tf.test.TestCase, parameterized.TestCase):
         place=("for_loop", "cond_one_branch", "vectorized_map", "function_in_cond", "twice"),
         key_dtype=("int32", "uint64", "uint32"),
     )
-    @pytest.mark.sampled
     def test_keys_of_every_dtype_leave_loops_and_conditions_whole(self, place, key_dtype):
         self.check(place, "inside", key_dtype=key_dtype)
 
@@ -171,7 +169,6 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         return losses, model.scale.numpy(), embed(tf.range(VOCABULARY)).numpy()
 
     @parameterized.product(name=tuple(MODELS), options=({}, {"run_eagerly": True}))
-    @pytest.mark.sampled
     def test_fit_trains_the_rows_of_a_dense_model(self, name, options):
         sgd = keras.optimizers.SGD
         wrapped = tf_embed.DynamicEmbeddingOptimizer(sgd(0.5))

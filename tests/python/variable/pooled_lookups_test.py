@@ -165,7 +165,6 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         combiner=COMBINERS, container=CONTAINERS, weighted=(False, True), padding_id=(None, 3)
     )
-    @pytest.mark.sampled
     def test_a_pooled_lookup_is_the_unfused_one(self, combiner, container, weighted, padding_id):
         self.check(layer_of(combiner, padding_id=padding_id), container, weighted)
 
@@ -175,7 +174,6 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
         weighted=(False, True),
         way=("inside", "outside"),
     )
-    @pytest.mark.sampled
     def test_in_a_function(self, combiner, container, weighted, way):
         self.check(layer_of(combiner, padding_id=3), container, weighted, way)
 
@@ -307,7 +305,6 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
         place=("plain", "for_loop", "map_fn", "scan", "cond", "vectorized_map", "function_in_cond"),
         combiner=("sum", "sqrtn"),
     )
-    @pytest.mark.sampled
     def test_bags_in_loops_and_conditions_are_unfused_ones_outside(self, place, combiner):
         fused = layer_of(combiner)
         flat = layer_of(None)
@@ -339,7 +336,6 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         combiner=COMBINERS, container=CONTAINERS, padding_id=(None, 3), in_function=(False, True)
     )
-    @pytest.mark.sampled
     def test_gradients_of_gradients(self, combiner, container, padding_id, in_function):
         layer, ids = layer_of(combiner, padding_id=padding_id), ids_of(container)
         weights = tf.constant(np.random.default_rng(SEED).normal(size=24) + 2.0, tf.float32)

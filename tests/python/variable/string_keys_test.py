@@ -276,7 +276,6 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ManyTest(tf.test.TestCase, parameterized.TestCase):
-    @pytest.mark.slow
     def test_a_million_random_unicode_strings_are_kept_exactly(self):
         strings = unicode_strings(1_000_000)
         self.assertGreater(len(strings), 1_000_000)

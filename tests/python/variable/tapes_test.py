@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -191,7 +190,6 @@ TAPES: dict[str, Callable[[Any], Any]] = {
 
 class TapesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(name=tuple(TAPES), in_function=(False, True))
-    @pytest.mark.sampled
     def test_a_tape_gives_what_it_gives_for_a_dense_embedding(self, name, in_function):
         def result(embed: Any) -> Any:
             run = lambda: TAPES[name](embed)  # noqa: E731

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cases of the Python tests a tier runs. The seconds of a case decide, not a mark.
+
+tests/slow_cases.txt names the cases that the default tier leaves out, and the grids of which it
+runs a fifth. It keeps at least the cheapest case of each function, but for the folders `NIGHTLY`.
+
+    pytest                      every case
+    pytest --tier=default       without the slow cases
+    pytest --tier=quick         of these, the cases marked `smoke` that start no process
+    pytest --write-slow-cases   every case; then writes the file, if all passed
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import inspect
+import os
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import pytest
+
+from support import ROOT, TESTS
+
+SLOW_CASES = TESTS / "slow_cases.txt"
+TIERS = ("quick", "default", "nightly")
+# Tests that start processes. The default tier has those that are marked `smoke`, one of each kind.
+NIGHTLY = ("tests/campaigns/small/", "tests/processes/")
+
+SLOW_SECONDS = 1.0
+GRID_CASES = 5
+GRID_SECONDS = 2.0
+# A case leaves the file below this share of a limit. Between the two it stays where it is, so that
+# noise does not change the file every night.
+STAYS = 0.7
+
+# Of the draw of a day. A case that failed is repeated by its name alone.
+DRAW = int(os.environ.get("TF_EMBED_TEST_SEED") or datetime.date.today().strftime("%Y%m%d"))
+
+HEADER = f"""\
+# Written by `make test-nightly`; nobody edits it. `make test` leaves out the slow cases, which take
+# over {SLOW_SECONDS:g} s, but for the cheapest case of a function. A grid has {GRID_CASES} cases or
+# more, which take over {GRID_SECONDS:g} s together: `make test` runs a fifth of its other cases.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowCases:
+    """What the default tier leaves out.
+
+    Attributes:
+        slow: Names of cases.
+        grids: Names of functions.
+    """
+
+    slow: frozenset[str]
+    grids: frozenset[str]
+
+    @classmethod
+    def read(cls, text: str) -> SlowCases:
+        """Reads the file."""
+        lines = [line.split(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+        return cls(
+            frozenset(name for kind, name in lines if kind == "slow"),
+            frozenset(name for kind, name in lines if kind == "grid"),
+        )
+
+    @classmethod
+    def of(cls, functions: Mapping[str, Mapping[str, float]], before: SlowCases) -> SlowCases:
+        """Judges the seconds of each case of each function."""
+        slow, grids = set(), set()
+        for function, seconds in functions.items():
+            cheapest = min(seconds, key=lambda case: (seconds[case], case))
+            slow |= {
+                case
+                for case, one in seconds.items()
+                if case != cheapest and one > SLOW_SECONDS * (STAYS if case in before.slow else 1)
+            }
+            limit = GRID_SECONDS * (STAYS if function in before.grids else 1)
+            if len(seconds) >= GRID_CASES and sum(seconds.values()) > limit:
+                grids.add(function)
+        return cls(frozenset(slow), frozenset(grids))
+
+    def __str__(self) -> str:
+        """The file."""
+        lines = [f"grid {name}" for name in self.grids] + [f"slow {name}" for name in self.slow]
+        return HEADER + "".join(f"{line}\n" for line in sorted(lines))
+
+    def left_out(self, functions: Mapping[str, Iterable[str]], draw: int) -> set[str]:
+        """The cases, of all cases of each function, that the default tier leaves out."""
+
+        def chance(case: str) -> int:
+            return zlib.crc32(f"{draw} {case}".encode())
+
+        found: set[str] = set()
+        for function, cases in functions.items():
+            every = sorted(cases, key=chance)
+            quick = [case for case in every if case not in self.slow] or every[:1]
+            fifth = max(1, round(len(quick) / 5)) if function in self.grids else len(quick)
+            found |= set(every) - set(quick[:fifth])
+        return found
+
+
+def name_of(item: pytest.Item) -> str:
+    """The name of a case, from the root of the tree wherever pytest was started."""
+    return "::".join([str(item.path.relative_to(ROOT)), *item.nodeid.split("::")[1:]])
+
+
+def function_of(item: pytest.Item) -> str:
+    """The name of a case's function. What a class inherits is another function in each class."""
+    *scope, case = name_of(item).split("::")
+    # absl names the cases of `test_x` `test_x0`, `test_x1`, ...
+    name = case.split("[")[0]
+    if isinstance(item, pytest.Function):
+        name = getattr(inspect.unwrap(item.function), "__name__", name)
+    return "::".join([*scope, name if case.startswith(name) else case.split("[")[0]])
+
+
+def is_nightly(name: str) -> bool:
+    """Whether a case is in a folder of `NIGHTLY`."""
+    return name.startswith(NIGHTLY)
+
+
+def chosen(items: Sequence[pytest.Item], tier: str) -> list[pytest.Item]:
+    """The cases that a tier runs."""
+    if tier == "nightly":
+        return list(items)
+    functions: dict[str, list[str]] = collections.defaultdict(list)
+    for item in items:
+        if not is_nightly(name_of(item)):
+            functions[function_of(item)].append(name_of(item))
+    left_out = SlowCases.read(SLOW_CASES.read_text()).left_out(functions, DRAW)
+
+    def is_chosen(item: pytest.Item) -> bool:
+        name, is_smoke = name_of(item), item.get_closest_marker("smoke") is not None
+        if is_nightly(name):
+            return is_smoke and tier != "quick"
+        return name not in left_out and (is_smoke or tier != "quick")
+
+    return [item for item in items if is_chosen(item)]
+
+
+class Writer:
+    """A plugin of pytest that writes `slow_cases.txt` at the end of a run that passed."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, dict[str, float]] = collections.defaultdict(
+            lambda: collections.defaultdict(float)
+        )
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Adds the seconds of a case, which another process may have run."""
+        function, case = dict(report.user_properties)["case"]
+        if not is_nightly(case) and not report.skipped:
+            self._seconds[function][case] += report.duration
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Writes the file."""
+        if exitstatus == pytest.ExitCode.OK:
+            before = SlowCases.read(SLOW_CASES.read_text())
+            SLOW_CASES.write_text(str(SlowCases.of(self._seconds, before)))
