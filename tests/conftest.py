@@ -20,6 +20,8 @@ from support.oracles.reference import SEED
 # Helpers, and programs with command-line flags of their own.
 collect_ignore_glob = ["campaigns/*.py", "cc/*", "golden/*", "support/*", "tables/*"]
 
+_COUNTS = pytest.StashKey[str]()
+
 # Two logical CPUs for the tests of replicas. They must be set before TensorFlow starts.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
@@ -53,7 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in tests:
         item.user_properties.append(("case", (tiers.function_of(item), tiers.name_of(item))))
     items[:] = tiers.chosen(tests, config.getoption("--tier"))
-    config.hook.pytest_deselected(items=[item for item in tests if item not in set(items)])
+    chosen = set(items)
+    config.hook.pytest_deselected(items=[item for item in tests if item not in chosen])
+    config.stash[_COUNTS] = tiers.counts(tests, items)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    return config.stash.get(_COUNTS, "")  # on a worker of pytest-xdist
 
 
 def pytest_collection_finish() -> None:

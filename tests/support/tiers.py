@@ -142,6 +142,18 @@ def chosen(items: Sequence[pytest.Item], tier: str) -> list[pytest.Item]:
     return [item for item in items if is_chosen(item)]
 
 
+def counts(every: Sequence[pytest.Item], chosen: Sequence[pytest.Item]) -> str:
+    """The numbers of cases and of functions of a tier, and of all."""
+    functions = {function_of(item) for item in every}
+    left_out = functions - {function_of(item) for item in chosen}
+    elsewhere = sum(not is_nightly(name) for name in left_out)
+    return (
+        f"{len(chosen):,} of {len(every):,} cases, {len(functions) - len(left_out):,} of "
+        f"{len(functions):,} functions; {len(left_out) - elsewhere:,} of those left out start "
+        f"processes, {elsewhere:,} do not"
+    )
+
+
 class Writer:
     """A plugin of pytest that writes `slow_cases.txt` at the end of a run that passed."""
 
