@@ -18,7 +18,7 @@ from support import tiers
 from support.oracles.reference import SEED
 
 # Helpers, and programs with command-line flags of their own.
-collect_ignore_glob = ["campaigns/*.py", "cc/*", "golden/*", "support/*", "tables/*"]
+collect_ignore_glob = ["campaigns/*.py", "cc/*", "support/*", "tables/*"]
 
 _COUNTS = pytest.StashKey[str]()
 

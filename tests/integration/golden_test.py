@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files that each supported TensorFlow has saved: see tests/golden/write_golden.py."""
+"""Reads the files that each supported TensorFlow has saved: see tests/tables/write_golden.py."""
 
 from __future__ import annotations
 

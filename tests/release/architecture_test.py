@@ -115,7 +115,7 @@ TEST_FOLDERS = (
     "tfra",
 )
 # Folders of tests/ with other modules: campaigns, helpers, and programs that write files.
-OTHER_TEST_FOLDERS = ("campaigns", "golden", "support", "tables")
+OTHER_TEST_FOLDERS = ("campaigns", "support", "tables")
 
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "docs", "examples", "release", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}

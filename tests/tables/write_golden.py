@@ -5,7 +5,7 @@ They are written once for each supported TensorFlow, and read by all. Files save
 readable tomorrow: write new ones beside these when a format changes, and keep these.
 
 Example:
-    python tests/golden/write_golden.py
+    python tests/tables/write_golden.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tensorflow as tf
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
-FOLDER = pathlib.Path(__file__).resolve().parent
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "golden"
 NAMES = ("wrapped", "own")
 SEEDS = {"wrapped": 3, "own": 5}
 
