@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 
 import tf_embed
-from support import tiers
+from support import CAMPAIGNS, tiers
 from support.oracles.reference import SEED
 
 # Helpers, and programs with command-line flags of their own.
-collect_ignore_glob = ["campaigns/*.py", "cc/*", "support/*", "tables/*"]
+collect_ignore = ["cc", "support", "tables", *map(str, CAMPAIGNS.glob("*.py"))]
 
 _COUNTS = pytest.StashKey[str]()
 
