@@ -24,7 +24,7 @@ absl::Status CheckVectors(InferenceContext* c, int begin, int end) {
 }
 
 // Checks inputs from `first` on: indices, offsets, pieces.
-absl::Status CheckBatch(InferenceContext* c, int first) {
+absl::Status CheckBags(InferenceContext* c, int first) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(CheckVectors(c, first, first + 2));
   return c->WithRank(c->input(first + 2), 2, &unused);
@@ -123,7 +123,7 @@ REGISTER_OP("TfEmbedSplitBags")
     .Attr("ask_by: {'less', 'bags', 'keys'} = 'less'")
     .Attr("bytes_of_number: int >= 1 = 4")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(CheckBatch(c, 0));
+      TF_RETURN_IF_ERROR(CheckBags(c, 0));
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &unused));
@@ -179,7 +179,7 @@ REGISTER_OP("TfEmbedJoinBags")
     .Attr("max_gradient: float = 0.0")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       TF_RETURN_IF_ERROR(CheckVectors(c, 0, 3));
-      TF_RETURN_IF_ERROR(CheckBatch(c, 3));
+      TF_RETURN_IF_ERROR(CheckBags(c, 3));
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(6), 0, &unused));
       c->set_output(0, c->Vector(c->UnknownDim()));
@@ -218,7 +218,7 @@ REGISTER_OP("TfEmbedJoinBagsGradient")
     .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       TF_RETURN_IF_ERROR(CheckVectors(c, 0, 4));
-      TF_RETURN_IF_ERROR(CheckBatch(c, 4));
+      TF_RETURN_IF_ERROR(CheckBags(c, 4));
       c->set_output(0, c->input(1));
       c->set_output(1, c->Vector(c->UnknownDim()));
       return absl::OkStatus();

@@ -8,7 +8,6 @@
 namespace tf_embed {
 namespace {
 
-using absl::Status;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -29,7 +28,7 @@ REGISTER_OP("TfEmbedCheckBounds")
     .Attr("mode: {'fatal', 'warning', 'ignore', 'none'}")
     .Attr("padding: list(int) = []")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       for (int i = 0; i < 3; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
       c->set_output(0, c->Vector(c->UnknownDim()));
@@ -37,7 +36,7 @@ REGISTER_OP("TfEmbedCheckBounds")
       c->set_output(2, c->Vector(c->UnknownDim()));
       c->set_output(3, c->Scalar());
       c->set_output(4, c->Scalar());
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Removes the indices of a batch that are not row numbers, and repairs its offsets.

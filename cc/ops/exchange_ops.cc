@@ -11,7 +11,6 @@
 
 namespace tf_embed {
 
-using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
@@ -21,7 +20,7 @@ namespace {
 // Output shapes of an op that routes the keys of some tables: keys, outputs set by `second`,
 // counts.
 template <typename Second>
-Status RoutedShapes(InferenceContext* c, const Second& second) {
+absl::Status RoutedShapes(InferenceContext* c, const Second& second) {
   int64_t num_workers, num_tables;
   TF_RETURN_IF_ERROR(c->GetAttr("num_workers", &num_workers));
   TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
@@ -33,7 +32,7 @@ Status RoutedShapes(InferenceContext* c, const Second& second) {
     TF_RETURN_IF_ERROR(second(i, static_cast<int>(num_tables) + i));
   }
   c->set_output(c->num_outputs() - 1, c->Matrix(num_tables, num_workers));
-  return Status();
+  return absl::Status();
 }
 
 }  // namespace
@@ -48,10 +47,10 @@ REGISTER_OP("TfEmbedRouteKeys")
     .Attr("num_tables: int >= 1")
     .Attr("num_workers: int >= 1")
     .Attr("owner_rules: list({'hash', 'remainder'}) >= 1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
-      return RoutedShapes(c, [c](int table, int output) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      return RoutedShapes(c, [c](int table, int output) -> absl::Status {
         c->set_output(output, c->input(table));
-        return Status();
+        return absl::Status();
       });
     })
     .Doc(R"doc(
@@ -81,15 +80,15 @@ REGISTER_OP("TfEmbedRouteGradients")
     .Attr("num_tables: int >= 1")
     .Attr("num_workers: int >= 1")
     .Attr("owner_rules: list({'hash', 'remainder'}) >= 1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
-      return RoutedShapes(c, [c](int /*table*/, int output) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      return RoutedShapes(c, [c](int /*table*/, int output) -> absl::Status {
         if (output >= c->num_inputs()) {
           return absl::InvalidArgumentError("There must be as many `gradients` as `owners`.");
         }
         ShapeHandle gradients;
         TF_RETURN_IF_ERROR(c->WithRank(c->input(output), 2, &gradients));
         c->set_output(output, c->Matrix(InferenceContext::kUnknownDim, c->Dim(gradients, 1)));
-        return Status();
+        return absl::Status();
       });
     })
     .Doc(R"doc(
@@ -115,11 +114,11 @@ REGISTER_OP("TfEmbedMessageWords")
     .Attr("part_tables: list(int) >= 1")
     .Attr("wire_types: list({'same', 'bfloat16', 'float16'}) >= 1")
     .Attr("rank: int >= -1 = -1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle counts;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(c->num_inputs() - 1), 2, &counts));
       c->set_output(0, c->Vector(c->Dim(counts, 1)));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Returns the length of the message to each worker, in words of 4 bytes.
@@ -141,13 +140,13 @@ REGISTER_OP("TfEmbedPlanExchange")
     .Attr("rank: int >= 0")
     .Attr("reply_tables: list(int) >= 0")
     .Attr("reply_row_bytes: list(int) >= 0")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int64_t num_workers, num_tables;
       TF_RETURN_IF_ERROR(c->GetAttr("num_workers", &num_workers));
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
       for (int i = 0; i < 4; ++i) c->set_output(i, c->Scalar());
       c->set_output(4, c->Matrix(num_tables, num_workers));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Computes the message sizes that all workers must agree on, from their announcements.
@@ -174,11 +173,11 @@ REGISTER_OP("TfEmbedPackMessages")
     .Attr("part_tables: list(int) >= 1")
     .Attr("wire_types: list({'same', 'bfloat16', 'float16'}) >= 1")
     .Attr("rank: int >= -1 = -1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle counts;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(c->num_inputs() - 2), 2, &counts));
       c->set_output(0, c->Matrix(c->Dim(counts, 1), InferenceContext::kUnknownDim));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Packs a message of equal length for each worker; see cc/core/exchange/message.h.
@@ -204,7 +203,7 @@ REGISTER_OP("TfEmbedUnpackMessages")
     .Attr("wire_types: list({'same', 'bfloat16', 'float16'}) >= 1")
     .Attr("widths: list(int) >= 1")
     .Attr("rank: int >= -1 = -1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       std::vector<int64_t> widths;
       TF_RETURN_IF_ERROR(c->GetAttr("widths", &widths));
       for (int i = 0; i < c->num_outputs(); ++i) {
@@ -212,7 +211,7 @@ REGISTER_OP("TfEmbedUnpackMessages")
         c->set_output(i, is_matrix ? c->Matrix(InferenceContext::kUnknownDim, widths[i])
                                    : c->Vector(InferenceContext::kUnknownDim));
       }
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Unpacks the messages that all workers have packed for this one.
@@ -244,7 +243,7 @@ REGISTER_OP("TfEmbedRoutedRows")
     .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool}")
     .Attr("label: string = ''")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int64_t num_noted;
       TF_RETURN_IF_ERROR(c->GetAttr("num_noted", &num_noted));
       if (num_noted > 1) return absl::InvalidArgumentError("`noted` must be at most one tensor.");
@@ -255,7 +254,7 @@ REGISTER_OP("TfEmbedRoutedRows")
       TF_RETURN_IF_ERROR(c->Merge(c->input(0), c->input(first + 2), &shape));
       TF_RETURN_IF_ERROR(WithAxis(c, shape, c->Dim(rows, 1), &shape));
       c->set_output(0, shape);
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Gathers the rows of a batch from the rows of its distinct keys.
@@ -281,14 +280,14 @@ REGISTER_OP("TfEmbedRoutedRowsGradient")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr(kKeyDtype)
     .Attr("dim: int >= 1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int64_t dim;
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       ShapeHandle routed;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &routed));
       c->set_output(0, routed);
       c->set_output(1, c->Matrix(c->Dim(routed, 0), dim));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Computes the gradient of TfEmbedRoutedRows: sums by distinct key, in batch order.
@@ -309,14 +308,14 @@ REGISTER_OP("TfEmbedUnlessFrozen")
     .Output("some_gradients: gradient_dtype")
     .Attr(kKeyDtype)
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused, gradients;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &gradients));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 0, &unused));
       c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
       c->set_output(1, c->Matrix(InferenceContext::kUnknownDim, c->Dim(gradients, 1)));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Returns the gradient of a table if the table is trained, and that of no keys otherwise.

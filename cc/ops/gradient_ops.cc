@@ -15,7 +15,6 @@
 
 namespace tf_embed {
 
-using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
@@ -27,11 +26,11 @@ REGISTER_OP("TfEmbedToken")
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("dim: int >= 1")
     .Attr("rows: int = -1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &unused));
       c->set_output(0, c->Scalar());
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Makes the input by which the gradient of a lookup reaches the anchor.
@@ -50,7 +49,7 @@ REGISTER_OP("TfEmbedRowGradients")
     .Attr(kKeyDtype)
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("packed: bool = false")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle keys, values;
       DimensionHandle rows;
       bool packed;
@@ -59,7 +58,7 @@ REGISTER_OP("TfEmbedRowGradients")
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &values));
       if (!packed) TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(values, 0), &rows));
       c->set_output(0, c->Scalar());
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Wraps row gradients in a variant that TensorFlow can add up.
@@ -80,14 +79,14 @@ REGISTER_OP("TfEmbedUnpackRowGradients")
     .Attr(kKeyDtype)
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("dim: int >= 1")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       int64_t dim;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       c->set_output(0, c->Vector(c->UnknownDim()));
       c->set_output(1, c->Matrix(c->UnknownDim(), c->MakeDim(dim)));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Returns the keys and the gradients of all lookups in a variant. Keys may repeat.

@@ -6,7 +6,6 @@
 
 namespace tf_embed {
 
-using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
@@ -20,7 +19,7 @@ REGISTER_OP("TfEmbedCheckSparse")
     .Output("checked_values: T")
     .Output("checked_shape: int64")
     .Attr("T: type")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle indices, values, shape, unused;
       DimensionHandle count, rank;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &indices));
@@ -32,7 +31,7 @@ REGISTER_OP("TfEmbedCheckSparse")
       c->set_output(0, c->Matrix(count, rank));
       c->set_output(1, c->Vector(count));
       c->set_output(2, c->Vector(rank));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Returns the parts of a sparse tensor after a check that each index is within its dense shape.

@@ -9,7 +9,6 @@
 
 namespace tf_embed {
 
-using absl::Status;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -17,11 +16,11 @@ REGISTER_OP("TfEmbedTakeTurn")
     .Input("table: resource")
     .Output("turn: variant")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       c->set_output(0, c->Scalar());
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Waits for the turn of a table. Blocks no thread of the runtime.
@@ -37,11 +36,11 @@ REGISTER_OP("TfEmbedEndTurn")
     .Input("table: resource")
     .Input("turn: variant")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Ends a turn. Has no effect on a turn that has ended.

@@ -6,7 +6,6 @@
 
 namespace tf_embed {
 
-using absl::Status;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -16,12 +15,12 @@ REGISTER_OP("TfEmbedStartWatch")
     .Output("watches: bool")
     .Attr("what: string")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       c->set_output(0, c->Scalar());
       c->set_output(1, c->Scalar());
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Aborts all collectives of this process if the watch has not ended after some time.
@@ -41,9 +40,9 @@ REGISTER_OP("TfEmbedEndWatch")
     .Output("checked: T")
     .Attr("T: type")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       c->set_output(0, c->input(1));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Ends a watch, and returns the awaited result unchanged.

@@ -17,7 +17,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-constexpr size_t kBytesPerNanosecond = 4;  // rough copy speed
+constexpr size_t kCopiedBytesPerNanosecond = 4;  // rough copy speed
 
 // Fails if a position is outside `size` rows.
 absl::Status CheckPlaces(const tf::Tensor& places, int64_t size) {
@@ -90,7 +90,7 @@ class RoutedRowsOp final : public StatusOp {
       }
     };
     ThreadPoolOf(context).parallel_for(static_cast<size_t>(places->NumElements()),
-                                       1 + bytes / kBytesPerNanosecond, std::cref(copy));
+                                       1 + bytes / kCopiedBytesPerNanosecond, std::cref(copy));
     return absl::OkStatus();
   }
 

@@ -111,8 +111,8 @@ absl::Status Copy(const RowGradients& from, RowGradients* to,
 
 const registration::UnaryVariantDecodeRegistration<RowGradients> decode(RowGradients::kTypeName);
 
-struct OnDevice {
-  explicit OnDevice(const char* device)
+struct GradientSums {
+  explicit GradientSums(const char* device)
       : zeros_like(tf::ZEROS_LIKE_VARIANT_UNARY_OP, device, tf::TypeIndex::Make<RowGradients>(),
                    ZerosLike),
         add(tf::ADD_VARIANT_BINARY_OP, device, tf::TypeIndex::Make<RowGradients>(), Add) {}
@@ -120,18 +120,18 @@ struct OnDevice {
   registration::UnaryVariantUnaryOpRegistration<RowGradients> zeros_like;
   registration::UnaryVariantBinaryOpRegistration<RowGradients> add;
 };
-const OnDevice on_cpu(tf::DEVICE_CPU);
-const OnDevice on_gpu(tf::DEVICE_GPU);
+const GradientSums gradients_on_cpu(tf::DEVICE_CPU);
+const GradientSums gradients_on_gpu(tf::DEVICE_GPU);
 
-struct Copies {
-  explicit Copies(tf::VariantDeviceCopyDirection direction)
+struct GradientCopies {
+  explicit GradientCopies(tf::VariantDeviceCopyDirection direction)
       : copy(direction, tf::TypeIndex::Make<RowGradients>(), Copy) {}
 
   registration::UnaryVariantDeviceCopyRegistration<RowGradients> copy;
 };
-const Copies to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
-const Copies to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
-const Copies between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
+const GradientCopies gradients_to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
+const GradientCopies gradients_to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
+const GradientCopies gradients_between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
 
 }  // namespace
 }  // namespace tf_embed

@@ -66,9 +66,10 @@ class CheckSparseOp : public tf::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedCheckSparse").Device(tf::DEVICE_CPU), CheckSparseOp);
-const OnGpu<CheckSparseOp> on_gpu("TfEmbedCheckSparse",
-                                  {"indices", "values", "dense_shape", "label", "checked_indices",
-                                   "checked_values", "checked_shape"});
+const OnGpu<CheckSparseOp> check_sparse_on_gpu("TfEmbedCheckSparse",
+                                               {"indices", "values", "dense_shape", "label",
+                                                "checked_indices", "checked_values",
+                                                "checked_shape"});
 
 }  // namespace
 }  // namespace tf_embed

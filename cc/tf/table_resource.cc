@@ -99,7 +99,7 @@ class TableHandleOp : public tf::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);
-const OnGpu<TableHandleOp> on_gpu("TfEmbedTable", {"table"});
+const OnGpu<TableHandleOp> table_on_gpu("TfEmbedTable", {"table"});
 
 }  // namespace
 

@@ -24,7 +24,7 @@ class PrefetchOp : public TableOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPrefetch").Device(tf::DEVICE_CPU), PrefetchOp);
-const OnGpu<PrefetchOp> on_gpu("TfEmbedPrefetch", {"table", "keys", "owners"});
+const OnGpu<PrefetchOp> prefetch_on_gpu("TfEmbedPrefetch", {"table", "keys", "owners"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -69,9 +69,9 @@ struct TurnCopies {
 
   tf::variant_op_registry_fn_registration::UnaryVariantDeviceCopyRegistration<Turn> copy;
 };
-const TurnCopies to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
-const TurnCopies to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
-const TurnCopies between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
+const TurnCopies turns_to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
+const TurnCopies turns_to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
+const TurnCopies turns_between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
 
 class TakeTurnOp : public tf::AsyncOpKernel {
  public:
