@@ -12,11 +12,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from table_batch_steps_test import Bags, apply, make_tables
-from table_batch_steps_test import rows_of as table_rows
 
 import tf_embed
 from support.cases.gpus import CPU, DIM, GPU, NEEDS_GPU, rows_of
+from support.cases.table_batches import Bags, apply, make_tables
+from support.cases.table_batches import rows_of as table_rows
 from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.layers import DynamicEmbedding
