@@ -13,9 +13,9 @@ from absl.testing import parameterized
 
 from support.cases.raw_tables import (
     FLOATING,
+    HYPER,
     KEY_DTYPES,
     NO_OWNERS,
-    RULES,
     VALUE_DTYPES,
     RawTable,
 )
@@ -88,19 +88,6 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class UpdateTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*RULES)
-    def test_apply_equals_the_reference(self, rule):
-        rng = np.random.default_rng(SEED)
-        table, oracle = RawTable(5, num_shards=3, initial=0.25), reference.Table(5, initial=0.25)
-        for step in range(1, 21):
-            keys = rng.integers(-20, 20, 15)
-            gradients = rng.normal(size=(15, 5)).astype(np.float32)
-            table.apply(keys, gradients, rule, step=step)
-            oracle.apply(keys, gradients, RULES[rule][1], step, RULES[rule][0][0])
-        every = range(-20, 20)
-        self.assertAllClose(table.find(every)[0], oracle.find(every)[0], rtol=2e-5, atol=2e-6)
-        self.assertAllEqual(table.find(every)[1], oracle.find(every)[1])
-
     @parameterized.parameters("float16", "bfloat16")
     def test_slots_of_narrow_rows_are_float32(self, value_dtype):
         table = RawTable(1, value_dtype=value_dtype)
@@ -300,7 +287,7 @@ class RandomVerbsTest(tf.test.TestCase, parameterized.TestCase):
                 table_ops.shrink(table.handle)
             else:
                 table.apply(keys, rows, step=3)
-                oracle.apply(keys, rows, reference.SGD(), 3, 0.5)
+                oracle.descend(keys, rows, 0.5)
             values, exists = table.find(pool)
             wanted, wanted_exists = oracle.find(np.array(pool, key_dtype))
             self.assertAllEqual(values, wanted)
@@ -343,7 +330,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_hyper_parameters_and_steps_that_do_not_fit_are_refused(self):
         table = RawTable(1)
-        for rule, (hyper, _) in RULES.items():
+        for rule, hyper in HYPER.items():
             wanted = f"`hyper` of the rule '{rule}' must have {len(hyper)} numbers"
             with self.refused(f"{wanted}. Received: 3"):
                 table.apply([1], [[1.0]], rule, hyper=[0.1, 0.0, 0.0])

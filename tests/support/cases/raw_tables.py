@@ -16,25 +16,20 @@ KEY_DTYPES = ("int64", "int32", "uint64", "uint32")
 VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "bool")
 FLOATING = VALUE_DTYPES[:4]
 NO_OWNERS = np.zeros([0], np.int32)
-RULES = {
-    "sgd": ([0.5, 0.0], reference.SGD()),
-    "momentum": ([0.5, 0.0, 0.9, 1.0], reference.SGD(0.9, nesterov=True)),
-    "adagrad": ([0.5, 0.0, 0.1, 1e-7], reference.Adagrad()),
-    "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0], reference.RowwiseAdagrad()),
-    "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
-    "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
-    "smart_decay_adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.SmartDecayAdam()),
-    "rmsprop": ([0.1, 0.0, 0.9, 0.0, 1e-7], reference.RMSprop()),
-    "rmsprop_momentum": ([0.1, 0.0, 0.8, 0.5, 1e-7], reference.RMSprop(0.8, 0.5)),
-    "rmsprop_centered": ([0.1, 0.0, 0.9, 0.0, 1e-3], reference.RMSprop(centered=True)),
-    "rmsprop_centered_momentum": (
-        [0.1, 0.0, 0.8, 0.5, 1e-3],
-        reference.RMSprop(0.8, 0.5, centered=True),
-    ),
-    "ftrl": (
-        [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0, 0.0],
-        reference.Ftrl(0.2, -0.4, 0.25, 0.125, 0.0625, 1.0),
-    ),
+# The hyper-parameters of each rule, of which the first is the learning rate.
+HYPER = {
+    "sgd": [0.5, 0.0],
+    "momentum": [0.5, 0.0, 0.9, 1.0],
+    "adagrad": [0.5, 0.0, 0.1, 1e-7],
+    "rowwise_adagrad": [0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0],
+    "adam": [0.5, 0.0, 0.9, 0.999, 1e-7],
+    "adam_amsgrad": [0.5, 0.01, 0.9, 0.999, 1e-7],
+    "smart_decay_adam": [0.5, 0.0, 0.9, 0.999, 1e-7],
+    "rmsprop": [0.1, 0.0, 0.9, 0.0, 1e-7],
+    "rmsprop_momentum": [0.1, 0.0, 0.8, 0.5, 1e-7],
+    "rmsprop_centered": [0.1, 0.0, 0.9, 0.0, 1e-3],
+    "rmsprop_centered_momentum": [0.1, 0.0, 0.8, 0.5, 1e-3],
+    "ftrl": [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0, 0.0],
 }
 
 
@@ -111,7 +106,7 @@ class RawTable:
             self.keys(keys),
             NO_OWNERS,
             self.rows(gradients),
-            tf.constant(RULES[rule][0] if hyper is None else hyper, tf.float64),
+            tf.constant(HYPER[rule] if hyper is None else hyper, tf.float64),
             tf.constant(step, tf.int64),
             dim=self.dim,
             rule=rule,
