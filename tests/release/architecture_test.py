@@ -116,6 +116,7 @@ TEST_FOLDERS = (
 )
 # Folders of tests/ with other modules: campaigns, helpers, and programs that write files.
 OTHER_TEST_FOLDERS = ("campaigns", "support", "tables")
+TESTS = {path.stem for path in (ROOT / "tests").rglob("*_test.py")}
 
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "docs", "examples", "release", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
@@ -258,6 +259,12 @@ def misplaced_tests(paths: Iterable[str]) -> list[str]:
     return found
 
 
+def imported_tests(source: str) -> list[str]:
+    """Returns the imports of tests in a module: what several need belongs in tests/support."""
+    lines = re.findall(r"^ *(?:from|import) .*", source, re.MULTILINE)
+    return [line for line in lines if TESTS & set(re.findall(r"\w+", line))]
+
+
 class TreeTest(absltest.TestCase):
     """The tree as it is."""
 
@@ -293,6 +300,14 @@ class TreeTest(absltest.TestCase):
         paths = [str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("*.py")]
         self.assertNotEmpty(paths)
         self.assertEmpty(misplaced_tests(paths), "\n".join(misplaced_tests(paths)))
+
+    def test_no_module_of_tests_imports_a_test(self):
+        found = [
+            f"{path.relative_to(ROOT)}: {line}"
+            for path in (ROOT / "tests").rglob("*.py")
+            for line in imported_tests(path.read_text())
+        ]
+        self.assertEmpty(found, "\n".join(found))
 
     def test_no_two_modules_of_tests_have_one_name(self):
         # Each is imported by its name alone.
@@ -371,6 +386,15 @@ class PlantedTest(parameterized.TestCase):
     )
     def test_a_good_module_passes(self, source, module):
         self.assertEmpty(python_violations(source, module))
+
+    @parameterized.parameters(
+        "import ops_test",
+        "from ops_test import RawTable",
+        "def f():\n  from python.ops import ops_test",
+    )
+    def test_an_imported_test_is_found(self, source):
+        self.assertLen(imported_tests(source), 1)
+        self.assertEmpty(imported_tests("from support.cases.raw_tables import RawTable"))
 
     def test_a_circle_is_found(self):
         imports = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 from absl.testing import parameterized
-from raw_inputs_test import BATCH, RAW, RefusedTestCase, int64
+
+from support.cases.refused_ops import BATCH, RAW, RefusedTestCase, int64
 
 
 def int32(values: Any) -> tf.Tensor:

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 from absl.testing import parameterized
-from ops_test import NO_OWNERS, RawTable
 
 import tf_embed
+from support.cases.raw_tables import NO_OWNERS, RawTable
 from tf_embed import _library
 
 RAW = _library.load()

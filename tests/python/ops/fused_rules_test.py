@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from ops_test import NO_OWNERS, RawTable
 
+from support.cases.raw_tables import NO_OWNERS, RawTable
 from support.oracles.reference import SEED
 from tf_embed import _library
 from tf_embed.ops import table_ops

@@ -12,11 +12,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from table_batch_steps_test import Bags, apply, make_tables
-from table_batch_steps_test import rows_of as table_rows
 
 import tf_embed
 from support.cases.gpus import CPU, DIM, GPU, NEEDS_GPU, rows_of
+from support.cases.table_batches import Bags, apply, make_tables
+from support.cases.table_batches import rows_of as table_rows
 from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.layers import DynamicEmbedding
@@ -26,6 +26,16 @@ from tf_embed.tbe import TableBatchedEmbeddingBags
 from tf_embed.tbe.batch_anchor import BatchAnchor
 
 pytestmark = NEEDS_GPU
+COMBINERS, CONTAINERS = ("sum", "mean", "sqrtn"), ("lines", "ragged", "sparse", "unsorted")
+# Each combiner with each container, eagerly; and each dtype of rows, in a graph.
+GRID = [
+    *(
+        (combiner, container, "float32", False)
+        for combiner in COMBINERS
+        for container in CONTAINERS
+    ),
+    *(("mean", "ragged", dtype, True) for dtype in ("float32", "float16", "bfloat16", "float64")),
+]
 
 
 def bags_of(container: str, key_dtype: str) -> Any:
@@ -70,12 +80,7 @@ class BagsTest(tf.test.TestCase, parameterized.TestCase):
             layers.append(layer)
         return layers
 
-    @parameterized.product(
-        combiner=("sum", "mean", "sqrtn"),
-        container=("lines", "ragged", "sparse", "unsorted"),
-        value_dtype=("float32", "float16", "bfloat16", "float64"),
-        in_graph=(False, True),
-    )
+    @parameterized.parameters(*GRID)
     def test_pooled_rows_are_those_of_the_cpu_to_the_bit(
         self, combiner, container, value_dtype, in_graph
     ):
@@ -92,13 +97,7 @@ class BagsTest(tf.test.TestCase, parameterized.TestCase):
         for ours, wanted in zip(*outputs, strict=True):
             self.assertAllEqual(ours, wanted)
 
-    @parameterized.product(
-        combiner=("sum", "mean", "sqrtn"),
-        container=("lines", "ragged", "sparse", "unsorted"),
-        value_dtype=("float32", "float16", "bfloat16", "float64"),
-        in_graph=(False, True),
-        weighted=(False, True),
-    )
+    @parameterized.parameters((*case, weighted) for case in GRID for weighted in (False, True))
     def test_gradients_of_pooled_rows_are_those_of_the_cpu_to_the_bit(
         self, combiner, container, value_dtype, in_graph, weighted
     ):

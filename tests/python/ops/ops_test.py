@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from typing import Any
 
 import numpy as np
@@ -12,133 +11,17 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from support.cases.raw_tables import (
+    FLOATING,
+    HYPER,
+    KEY_DTYPES,
+    NO_OWNERS,
+    VALUE_DTYPES,
+    RawTable,
+)
 from support.oracles import reference
 from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.ops import slot_ops, table_ops
-
-KEY_DTYPES = ("int64", "int32", "uint64", "uint32")
-VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "bool")
-FLOATING = VALUE_DTYPES[:4]
-NO_OWNERS = np.zeros([0], np.int32)
-RULES = {
-    "sgd": ([0.5, 0.0], reference.SGD()),
-    "momentum": ([0.5, 0.0, 0.9, 1.0], reference.SGD(0.9, nesterov=True)),
-    "adagrad": ([0.5, 0.0, 0.1, 1e-7], reference.Adagrad()),
-    "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0], reference.RowwiseAdagrad()),
-    "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
-    "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
-    "smart_decay_adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.SmartDecayAdam()),
-    "rmsprop": ([0.1, 0.0, 0.9, 0.0, 1e-7], reference.RMSprop()),
-    "rmsprop_momentum": ([0.1, 0.0, 0.8, 0.5, 1e-7], reference.RMSprop(0.8, 0.5)),
-    "rmsprop_centered": ([0.1, 0.0, 0.9, 0.0, 1e-3], reference.RMSprop(centered=True)),
-    "rmsprop_centered_momentum": (
-        [0.1, 0.0, 0.8, 0.5, 1e-3],
-        reference.RMSprop(0.8, 0.5, centered=True),
-    ),
-    "ftrl": (
-        [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0, 0.0],
-        reference.Ftrl(0.2, -0.4, 0.25, 0.125, 0.0625, 1.0),
-    ),
-}
-
-
-class RawTable:
-    """A table by its ops alone."""
-
-    def __init__(
-        self,
-        dim: int = 2,
-        key_dtype: str = "int64",
-        value_dtype: str = "float32",
-        num_shards: int = 1,
-        initial: float = 0.0,
-        **options: Any,
-    ) -> None:
-        self.dim, self.num_shards = dim, num_shards
-        self.keys_as, self.values_as = tf.as_dtype(key_dtype), tf.as_dtype(value_dtype)
-        self.slots_as = tf.float64 if value_dtype == "float64" else tf.float32
-        self.handle = table_ops.create_table(
-            **{
-                "shared_name": uuid.uuid4().hex,
-                "key_dtype": self.keys_as,
-                "value_dtype": self.values_as,
-                "dim": dim,
-                "num_shards": num_shards,
-                "init_size": 0,
-                "label": "raw",
-                "initializer": "constant",
-                "initializer_values": [initial],
-                "seed": 0,
-                "table_id": 0,
-                **options,
-            }
-        )
-
-    def keys(self, keys: Any) -> tf.Tensor:
-        return tf.constant(np.asarray(keys, self.keys_as.as_numpy_dtype))
-
-    def rows(self, rows: Any) -> tf.Tensor:
-        return tf.constant(np.asarray(rows).astype(self.values_as.as_numpy_dtype))
-
-    def find(self, keys: Any, defaults: Any = (), owners: Any = NO_OWNERS) -> tuple:
-        return table_ops.find(
-            self.handle, self.keys(keys), owners, self.rows(defaults), None, dim=self.dim
-        )
-
-    def find_or_insert(self, keys: Any, defaults: Any = ()) -> tuple:
-        return table_ops.find_or_insert(
-            self.handle, self.keys(keys), NO_OWNERS, self.rows(defaults), dim=self.dim
-        )
-
-    def assign(self, keys: Any, rows: Any, owners: Any = NO_OWNERS) -> None:
-        table_ops.insert_or_assign(
-            self.handle, self.keys(keys), owners, self.rows(rows), dim=self.dim
-        )
-
-    def accum(self, keys: Any, rows: Any, exists: Any) -> None:
-        rows = self.rows(rows)
-        table_ops.accum(
-            self.handle,
-            self.keys(keys),
-            NO_OWNERS,
-            tf.zeros_like(rows),
-            rows,
-            exists,
-            dim=self.dim,
-        )
-
-    def apply(
-        self, keys: Any, gradients: Any, rule: str = "sgd", hyper: Any = None, step: Any = 1
-    ) -> None:
-        table_ops.apply(
-            self.handle,
-            self.keys(keys),
-            NO_OWNERS,
-            self.rows(gradients),
-            tf.constant(RULES[rule][0] if hyper is None else hyper, tf.float64),
-            tf.constant(step, tf.int64),
-            dim=self.dim,
-            rule=rule,
-        )
-
-    def erase(self, keys: Any) -> None:
-        table_ops.erase(self.handle, self.keys(keys), NO_OWNERS)
-
-    def size(self, shard: int = -1) -> int:
-        return int(table_ops.size(self.handle, shard))
-
-    def export(self, with_slots: bool = True) -> tuple:
-        return table_ops.export(
-            self.handle,
-            key_dtype=self.keys_as,
-            value_dtype=self.values_as,
-            slot_dtype=self.slots_as,
-            dim=self.dim,
-            with_slots=with_slots,
-        )
-
-    def content(self) -> tuple[np.ndarray, np.ndarray]:
-        return reference.sorted_rows(*self.export(with_slots=False)[:2])
 
 
 class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
@@ -205,19 +88,6 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class UpdateTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*RULES)
-    def test_apply_equals_the_reference(self, rule):
-        rng = np.random.default_rng(SEED)
-        table, oracle = RawTable(5, num_shards=3, initial=0.25), reference.Table(5, initial=0.25)
-        for step in range(1, 21):
-            keys = rng.integers(-20, 20, 15)
-            gradients = rng.normal(size=(15, 5)).astype(np.float32)
-            table.apply(keys, gradients, rule, step=step)
-            oracle.apply(keys, gradients, RULES[rule][1], step, RULES[rule][0][0])
-        every = range(-20, 20)
-        self.assertAllClose(table.find(every)[0], oracle.find(every)[0], rtol=2e-5, atol=2e-6)
-        self.assertAllEqual(table.find(every)[1], oracle.find(every)[1])
-
     @parameterized.parameters("float16", "bfloat16")
     def test_slots_of_narrow_rows_are_float32(self, value_dtype):
         table = RawTable(1, value_dtype=value_dtype)
@@ -417,7 +287,7 @@ class RandomVerbsTest(tf.test.TestCase, parameterized.TestCase):
                 table_ops.shrink(table.handle)
             else:
                 table.apply(keys, rows, step=3)
-                oracle.apply(keys, rows, reference.SGD(), 3, 0.5)
+                oracle.descend(keys, rows, 0.5)
             values, exists = table.find(pool)
             wanted, wanted_exists = oracle.find(np.array(pool, key_dtype))
             self.assertAllEqual(values, wanted)
@@ -460,7 +330,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_hyper_parameters_and_steps_that_do_not_fit_are_refused(self):
         table = RawTable(1)
-        for rule, (hyper, _) in RULES.items():
+        for rule, hyper in HYPER.items():
             wanted = f"`hyper` of the rule '{rule}' must have {len(hyper)} numbers"
             with self.refused(f"{wanted}. Received: 3"):
                 table.apply([1], [[1.0]], rule, hyper=[0.1, 0.0, 0.0])

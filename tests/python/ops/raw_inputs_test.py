@@ -13,24 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from ops_test import NO_OWNERS, RawTable
 
-from tf_embed import _library
+from support.cases.raw_tables import NO_OWNERS, RawTable
+from support.cases.refused_ops import BATCH, RAW, RefusedTestCase, int64
 from tf_embed.snapshots import manifest
 
-RAW = _library.load()
 NOT_SCALARS: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (0, 3), (1, 1))
 MAX_AXES = 254
-# Of tables "0" and "1" of dim 2: two bags of the first, one of the other.
-BATCH: dict[str, Any] = {
-    "indices": [1, 2, 3],
-    "offsets": [0, 1, 2, 3],
-    "pieces": [[0, 0, 2, 0, 2], [1, 2, 1, 4, 2]],
-}
-
-
-def int64(values: Any) -> tf.Tensor:
-    return tf.constant(values, tf.int64)
 
 
 def many_axes(count: int = MAX_AXES) -> tf.Tensor:
@@ -39,11 +28,6 @@ def many_axes(count: int = MAX_AXES) -> tf.Tensor:
     while tensor.shape.rank < count:
         tensor = tensor[tf.newaxis]
     return tensor
-
-
-class RefusedTestCase(tf.test.TestCase, parameterized.TestCase):
-    def refused(self, words: str) -> Any:
-        return self.assertRaisesRegex((tf.errors.InvalidArgumentError, ValueError), words)
 
 
 class ScalarsTest(RefusedTestCase):

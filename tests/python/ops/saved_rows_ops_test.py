@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from ops_test import NO_OWNERS, RawTable
-from raw_inputs_test import RAW, RefusedTestCase, int64
+
+from support.cases.raw_tables import NO_OWNERS, RawTable
+from support.cases.refused_ops import RAW, RefusedTestCase, int64
 
 
 def nothing() -> tf.Tensor:

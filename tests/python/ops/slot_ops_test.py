@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from ops_test import FLOATING, KEY_DTYPES, NO_OWNERS, RawTable
 
+from support.cases.raw_tables import FLOATING, KEY_DTYPES, NO_OWNERS, RawTable
 from support.oracles import reference
 from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.ops import slot_ops, table_ops

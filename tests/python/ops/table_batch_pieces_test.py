@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from ops_test import RawTable
 
+from support.cases.raw_tables import RawTable
 from tf_embed import _library
 
 RAW = _library.load()

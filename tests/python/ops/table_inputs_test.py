@@ -11,8 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 from absl.testing import parameterized
-from ops_test import NO_OWNERS, RawTable
-from raw_inputs_test import BATCH, RAW, RefusedTestCase, int64
+
+from support.cases.raw_tables import NO_OWNERS, RawTable
+from support.cases.refused_ops import BATCH, RAW, RefusedTestCase, int64
 
 
 def rows(*shape: int) -> tf.Tensor:

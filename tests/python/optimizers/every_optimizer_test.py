@@ -375,8 +375,12 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         *itertools.product(("Adam", "Lamb"), UNIT),
-        *itertools.product(("RMSprop, momentum", "Adagrad", "Ftrl", "Lion"), ["bfloat16"]),
-        *itertools.product(("SGD, nesterov", "Adadelta", "Nadam", "Adafactor"), ["float16"]),
+        *itertools.product(
+            ("RMSprop, momentum", "Adagrad", "Ftrl", "Lion", "RowwiseAdagrad"), ["bfloat16"]
+        ),
+        *itertools.product(
+            ("SGD, nesterov", "Adam, amsgrad", "Adadelta", "Nadam", "Adafactor"), ["float16"]
+        ),
     )
     def test_half_rows_equal_keras_in_float32_rounded_each_step(self, kind, dtype):
         trained = TrainedTables(None, KINDS[kind], value_dtype=dtype)
@@ -394,7 +398,9 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
             self.assertTrue(np.all(np.abs(rows - right) <= UNIT[dtype] * largest))
             self.assertGreater(np.mean(rows == right), 0.95)
 
-    @parameterized.parameters("Adam", "RMSprop", "Ftrl", "Nadam", "Lamb", "Adafactor")
+    @parameterized.parameters(
+        "Adam", "RMSprop", "Ftrl", "Nadam", "Lamb", "Adafactor", "RowwiseAdagrad"
+    )
     def test_float64_rows_equal_keras_in_float64(self, kind):
         trained = TrainedTables(None, KINDS[kind], value_dtype="float64")
         steps = oracle.make_steps(cases.STEPS, everything=True)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from crafted_saves_test import CraftedFilesTestCase, RowFile, crc32c
-from row_files_test import as_dict
 
 import tf_embed
+from support.cases.dtype_pairs import as_dict
+from support.faults.crafted_saves import CraftedFilesTestCase, RowFile, crc32c
 from tf_embed.ops import snapshot_ops
 
 FOOTER = 24

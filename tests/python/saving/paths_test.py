@@ -12,10 +12,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from crafted_saves_test import RowFile, crc32c
-from row_files_test import FilesTestCase, as_dict
 
 import tf_embed
+from support.cases.dtype_pairs import as_dict
+from support.cases.saved_files import FilesTestCase
+from support.faults.crafted_saves import RowFile, crc32c
 from tf_embed.saving import guarded_files
 from tf_embed.serving import Follower, Publisher, publication
 from tf_embed.snapshots import checked_json, manifest

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from row_files_test import CPU, FilesTestCase, content
 
 import tf_embed
 from support import TESTS
+from support.cases.saved_files import CPU, FilesTestCase, content
 
 # A variable "v" of two shards, dim 2, with rows {key: [key, -key] for key in range(-3, 3)}.
 GOLDEN = TESTS / "golden" / "rows"

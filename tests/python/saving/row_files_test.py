@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
-import tempfile
 import threading
 from typing import Any
 from unittest import mock
@@ -19,20 +18,9 @@ from absl.testing import parameterized
 
 import tf_embed
 from support.cases.dtype_pairs import KEYS, VALUES, as_dict, rows_of
+from support.cases.saved_files import CPU, FilesTestCase, content
 from support.oracles.reference import SEED
 from tf_embed.variable import row_files
-
-CPU = ["/CPU:0"]
-
-
-def content(v: tf_embed.Variable) -> dict[Any, tuple[Any, ...]]:
-    """All that a save keeps of each row: weights, slots, statistics."""
-    exported = v.table.export()
-    parts = (exported.keys, exported.values, exported.slots, exported.statistics)
-    keys, *others = (part.numpy().tolist() for part in parts)
-    found = {key: rest for key, *rest in zip(keys, *others, strict=True)}
-    assert len(found) == len(keys), "a key came twice"
-    return found
 
 
 def adam(v: tf_embed.Variable, steps: int = 0) -> Any:
@@ -50,12 +38,6 @@ def train(v: tf_embed.Variable, optimizer: Any, steps: range) -> None:
             tf.constant(rng.integers(-30, 30, 25)),
         )
         optimizer.apply([gradient], [v.anchor])
-
-
-class FilesTestCase(tf.test.TestCase, parameterized.TestCase):
-    def folder(self, name: str = "save") -> str:
-        """A path in a new, empty folder."""
-        return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), name)
 
 
 class RoundTripTest(FilesTestCase):

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 from absl.testing import parameterized
-from policies_test import keys_of, train, upsert, variable
 
+from support.cases.policy_tables import keys_of, train, upsert, variable
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
 from tf_embed.table import admission_counts
 

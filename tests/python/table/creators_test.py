@@ -10,10 +10,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from policies_test import SHARDS, keys_of, popular_keys, train, upsert, variable
-from scores_test import score_of, scores_by_key
 
 import tf_embed
+from support.cases.policy_tables import (
+    SHARDS,
+    keys_of,
+    popular_keys,
+    score_of,
+    scores_by_key,
+    train,
+    upsert,
+    variable,
+)
 from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
 from tf_embed import tfra as de

@@ -1,298 +1,269 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of tables with rows on disk: the tests of tables in memory, and both side by side."""
+"""Policies of tables with rows on disk: each attribute reaches the table, its cache and its disk.
+
+The rules themselves are tested in C++, by the suites of tests/cc/core/table for every store.
+"""
 
 from __future__ import annotations
 
-import os
 import pathlib
 import tempfile
 from typing import Any
 
-import eviction_log_test
 import keras
 import numpy as np
-import policies_test
-import refusing_bound_test
-import restrict_test
-import scores_test
-import string_policies_test
 import tensorflow as tf
 from absl.testing import parameterized
-from policies_test import ORDERS, popular_keys
 
 import tf_embed
-from support.cases.on_disk import OnDisk
+from support.cases import policy_tables
+from support.cases.policy_tables import (
+    COUNTED,
+    ORDERS,
+    keys_of,
+    popular_keys,
+    score_of,
+    scores_by_key,
+    train,
+    upsert,
+)
+from support.cases.saved_files import content
+from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
-from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
-from tf_embed.optimizers.rules import hyper_parameters
+from tf_embed import BloomAdmission, CounterAdmission, FrequencyRestrictPolicy, TablePolicy
+from tf_embed.layers import DynamicEmbedding
 
-DIM = 3
-ROW_BYTES = 16 + 2 * 12 + 8 + 1  # with the slots of Adam, padded, and a mark
-CACHE_ROWS = 60
-
-
-class OracleTest(OnDisk, policies_test.OracleTest):
-    """With the keys of policy_oracle.py after each step."""
+CACHE_BYTES = 400  # one to twenty rows of these tables
+SHARDS = 3
 
 
-class AdmissionTest(OnDisk, policies_test.AdmissionTest):
-    """Keys that wait for a row."""
-
-
-class BoundTest(OnDisk, policies_test.BoundTest):
-    """Tables with a bound."""
-
-    def test_memory_shrinks_after_a_big_restriction(self):
-        v = policies_test.variable(TablePolicy(), dim=16)
-        for first in range(0, 40_000, 10_000):
-            policies_test.upsert(v, list(range(first, first + 10_000)))
-        before = v.stats()
-        v.restrict(1000)
-        after = v.stats()
-        self.assertEqual(after["rows"], 1000)
-        self.assertLess(10 * after["disk_live_bytes"], before["disk_live_bytes"])
-        self.assertLess(after["disk_bytes"], before["disk_bytes"] / 2)
-
-
-class RefusingBoundTest(OnDisk, refusing_bound_test.RefusingBoundTest):
-    """Bounds that refuse."""
-
-
-class ScoresTest(OnDisk, scores_test.ExportTest):
-    """Scores of rows in all tiers."""
-
-
-class EpochTest(OnDisk, scores_test.EpochTest):
-    """Epochs."""
-
-
-class ScoreFunctionTest(OnDisk, scores_test.ScoreFunctionTest):
-    """Scores that come with rows."""
-
-
-class RestrictTest(OnDisk, restrict_test.RestrictTest):
-    """Policies as TFRA has them."""
-
-
-class UsersPolicyTest(OnDisk, restrict_test.UsersPolicyTest):
-    """Policies of a user's own."""
-
-
-class EvictionLogTest(OnDisk, eviction_log_test.EvictionLogTest):
-    """Rows that left."""
-
-    host_bytes = 8_000
-
-
-class StringPoliciesTest(OnDisk, string_policies_test.StringPoliciesTest):
-    """Keys that are strings."""
-
-
-class Pair:
-    """A table in memory and one on disk that do the same.
-
-    Args:
-        folder: The folder of the rows on disk.
-        policy: Of both.
-        shards: Of both, because a bound is divided by shards.
-    """
-
-    def __init__(self, folder: str, policy: TablePolicy, shards: int) -> None:
-        self._folder = folder
-        self._make = lambda storage: tf_embed.Variable(
-            dim=DIM,
-            name="mine",
-            initializer=keras.initializers.RandomNormal(seed=1),
-            devices=["/CPU:0"] * shards,
-            policy=policy,
-            storage=storage,
-        )
-        self.memory, self.disk = self.new()
-
-    def new(self) -> list[tf_embed.Variable]:
-        path = pathlib.Path(tempfile.mkdtemp(dir=self._folder))
-        return [
-            self._make(None),
-            self._make(tf_embed.Storage(host_bytes=CACHE_ROWS * ROW_BYTES, path=path)),
-        ]
-
-    def do(self, verb: Any) -> Any:
-        """Calls `verb` with either table, and gives both results."""
-        return verb(self.memory), verb(self.disk)
-
-    def swap(self, way: str) -> None:
-        """Saves either table and restores it into a new one of the other kind."""
-        old, new = (self.disk, self.memory), self.new()
-        for v, other in zip(old, new, strict=True):
-            path = os.path.join(tempfile.mkdtemp(dir=self._folder), "save")
-            if way == "files":
-                v.save_to_file_system(path)
-                other.load_from_file_system(path)
-            else:
-                tf.train.Checkpoint(v=v).write(path)
-                tf.train.Checkpoint(v=other).read(path).assert_consumed()
-        self.memory, self.disk = new
-
-
-def train(v: tf_embed.Variable, keys: np.ndarray, step: int) -> None:
-    """A step of Adam, whose gradients are functions of the key."""
-    gradients = np.sin(np.arange(DIM) + keys[:, None]).astype(np.float32)
-    v.table.apply(
-        tf.constant(keys),
-        tf.constant(gradients),
-        rule="adam",
-        hyper=hyper_parameters(keras.optimizers.Adam(0.1), weight_decay=False),
-        step=tf.constant(step, tf.int64),
-    )
-
-
-def content(v: tf_embed.Variable) -> list[np.ndarray]:
-    """Keys, weights, slots and statistics, by key."""
-    exported = v.table.export()
-    parts = (exported.keys, exported.values, exported.slots, exported.statistics)
-    order = np.argsort(exported.keys)
-    return [part.numpy()[order] for part in parts]
-
-
-def plain(v: tf_embed.Variable, keys: np.ndarray) -> np.ndarray:
+def plain(v: tf_embed.Variable, keys: np.ndarray) -> tf.Tensor:
     """A lookup of training."""
-    return v.lookup(keys, training=True).numpy()
+    return v.lookup(keys, training=True)
 
 
-def pooled(v: tf_embed.Variable, keys: np.ndarray) -> np.ndarray:
+def pooled(v: tf_embed.Variable, keys: np.ndarray) -> tf.Tensor:
     """A lookup of training with a bag for each key."""
     bags = tf.RaggedTensor.from_row_lengths(tf.constant(keys), tf.ones_like(keys))
-    return tf_embed.embedding_lookup_sparse(v, bags, None, training=True).numpy()
+    return tf_embed.embedding_lookup_sparse(v, bags, None, training=True)
 
 
-class SideBySideTest(tf.test.TestCase, parameterized.TestCase):
-    def assert_same(self, pair: Pair) -> None:
-        names = (*policies_test.COUNTED, "rows", "undrained")
-        self.assertEqual(*pair.do(lambda v: {name: v.stats()[name] for name in names}))
-        for one, other in zip(*pair.do(content), strict=True):
-            self.assertAllEqual(one, other)
+class DiskTestCase(tf.test.TestCase, parameterized.TestCase):
+    def folder(self) -> pathlib.Path:
+        return pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
 
-    def assert_same_log(self, pair: Pair) -> None:
-        def log(v: tf_embed.Variable) -> list[np.ndarray]:
-            """The rows that left, by key: rows that left together are in no order."""
-            keys, rows = (part.numpy() for part in v.drain_evicted())
-            order = np.argsort(keys, kind="stable")
-            return [keys[order], rows[order]]
+    def storage(self) -> tf_embed.Storage:
+        return tf_embed.Storage(host_bytes=CACHE_BYTES, path=self.folder())
 
-        for one, other in zip(*pair.do(log), strict=True):
-            self.assertAllEqual(one, other)
+    def variable(
+        self, policy: Any = None, shards: int = SHARDS, **options: Any
+    ) -> tf_embed.Variable:
+        return policy_tables.variable(policy, shards, storage=self.storage(), **options)
 
-    @parameterized.product(order=ORDERS, shards=(1, 3), way=("checkpoint", "files"))
-    def test_random_steps_with_saves_between_the_tiers(self, order, shards, way):
+    def assert_disk_used(self, v: tf_embed.Variable) -> None:
+        stats = v.stats()
+        self.assertGreater(stats["disk_rows"], 0)
+        self.assertGreater(stats["demoted"], 0)
+
+
+class PolicyTest(DiskTestCase):
+    @parameterized.parameters(*ORDERS)
+    def test_a_bound_evicts_by_each_order(self, order):
         rng = np.random.default_rng(SEED)
-        policy = TablePolicy(
-            200,
-            order,
-            CounterAdmission(2) if shards == 1 else BloomAdmission(2, 0.01),
-            log_evicted=True,
-            steps_per_epoch=9 if order.startswith("epoch") else None,
+        steps = 7 if order.startswith("epoch") else None
+        score_fn = score_of if order == "score" else None
+        v = self.variable(TablePolicy(61, order, steps_per_epoch=steps, score_fn=score_fn))
+        oracle = PolicyOracle(order, 61, SHARDS, steps_per_epoch=steps)
+        for number in range(30):
+            v.set_clock(time_ms=number // 3)
+            oracle.now_ms = number // 3
+            keys = popular_keys(rng, 40, 300)
+            trains = number % 5 != 0
+            (train if trains else upsert)(v, keys)
+            scores = dict(zip(keys, score_of(np.array(keys)).tolist(), strict=True))
+            oracle.update(keys, trains, scores if score_fn else None)
+            self.assertEqual(keys_of(v), oracle.keys())
+        stats = v.stats()
+        self.assertEqual({name: stats[name] for name in COUNTED}, oracle.counts)
+        self.assertGreater(stats["evicted"], 50)
+        self.assertEqual(scores_by_key(v, split_size=7), oracle.scores())
+        self.assert_disk_used(v)
+
+    def test_a_bound_without_an_order_refuses(self):
+        v = self.variable(TablePolicy(61, None))
+        for first in range(0, 120, 20):
+            upsert(v, range(first, first + 20))
+        # Shard 0 has room for 21 multiples of 3, the others for 20 keys each.
+        self.assertEqual(keys_of(v), [*range(61)])
+        self.assertEqual((v.stats()["refused"], v.stats()["evicted"]), (59, 0))
+        self.assert_disk_used(v)
+
+    @parameterized.parameters(CounterAdmission(3), BloomAdmission(3, 1e-6))
+    def test_an_admission_holds_keys_back_and_its_counts_are_saved(self, admission):
+        policy, keys = TablePolicy(admission=admission), list(range(60))
+        v, in_memory = self.variable(policy), policy_tables.variable(policy)
+        for _ in range(2):
+            train(v, keys)
+        self.assertEqual((keys_of(v), v.stats()["held_back"]), ([], 120))
+        path = tf.train.Checkpoint(v=v).write(str(self.folder() / "c"))
+        tf.train.Checkpoint(v=in_memory).read(path).assert_consumed()
+        for one in (v, in_memory):
+            train(one, keys)
+            self.assertEqual(keys_of(one), keys)
+        self.assert_disk_used(v)
+
+    def test_an_optimizer_outside_of_the_table_obeys_admission_and_bound(self):
+        v = self.variable(TablePolicy(61, admission=CounterAdmission(2)))
+        oracle = PolicyOracle("lru", 61, SHARDS, n=2)
+        wrapped = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Nadam(0.1))
+        rng = np.random.default_rng(SEED)
+        for _ in range(20):
+            keys = popular_keys(rng, 40, 300)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf_embed.embedding_lookup(v, keys, training=True))
+            oracle.look_up(keys)
+            wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+            oracle.update(keys, trains=True)
+            self.assertEqual(keys_of(v), oracle.keys())
+        self.assert_disk_used(v)
+
+    @parameterized.parameters(plain, pooled)
+    def test_training_uses_rows_of_any_tier_and_misses_expired_ones(self, lookup):
+        v = self.variable(TablePolicy(ttl_seconds=0.05))
+        keys = np.arange(60)  # more than may come up together
+        ones = np.ones([len(keys), 1], np.float32)
+        v.set_clock(time_ms=0)
+        v.upsert(keys, ones)
+        v.set_clock(time_ms=30)
+        self.assertAllEqual(lookup(v, keys[:50]), ones[:50])
+        v.set_clock(time_ms=60)
+        self.assertAllEqual(lookup(v, keys), [[1.0]] * 50 + [[0.0]] * 10)
+        self.assertEqual(int(v.restrict(10**6)), 10)
+        self.assertEqual(keys_of(v), [*range(50)])
+        self.assertEqual(v.stats()["expired"], 10)
+        self.assert_disk_used(v)
+
+    @parameterized.parameters(
+        {"policy": TablePolicy(eviction="lfu")}, {"restrict_policy": FrequencyRestrictPolicy}
+    )
+    def test_restrict_takes_rows_of_any_tier(self, **options):
+        v = self.variable(**options)
+        upsert(v, range(90))
+        upsert(v, range(0, 90, 3))
+        self.assertEqual(int(v.restrict(30)), 60)
+        self.assertEqual(keys_of(v), [*range(0, 90, 3)])
+        self.assert_disk_used(v)
+
+    def test_scores_are_set_in_any_tier(self):
+        v = self.variable(TablePolicy(eviction="score"))
+        upsert(v, range(60))
+        scores = np.random.default_rng(SEED).permutation(60) - 30
+        v.set_scores(range(60), scores)
+        self.assertEqual(scores_by_key(v), dict(enumerate(scores.tolist())))
+        self.assert_disk_used(v)
+
+    def test_rows_that_leave_any_tier_are_logged_whole(self):
+        rng = np.random.default_rng(SEED)
+        v = self.variable(TablePolicy(61, "lfu", log_evicted=True), value_dtype=tf.int64)
+        shadow: dict[int, int] = {}
+        for number in range(30):
+            keys = popular_keys(rng, 40, 300)
+            values = np.arange(40 * number, 40 * number + 40)
+            v.upsert(keys, values[:, None])
+            for key, row in zip(*(one.numpy() for one in v.drain_evicted()), strict=True):
+                self.assertEqual(shadow.pop(int(key)), row[0])
+            shadow.update(zip(keys, values.tolist(), strict=True))
+        keys, rows = (one.numpy() for one in v.export())
+        self.assertEqual(dict(zip(keys.tolist(), rows[:, 0].tolist(), strict=True)), shadow)
+        self.assert_disk_used(v)
+
+    @parameterized.parameters((tf.string, tf.float32), (tf.int64, tf.string))
+    def test_strings_come_and_go_with_their_rows(self, key_dtype, value_dtype):
+        v = self.variable(
+            TablePolicy(61, "lru", log_evicted=True), key_dtype=key_dtype, value_dtype=value_dtype
         )
-        pair = Pair(self.get_temp_dir(), policy, shards)
-        demoted = evicted = 0
-        for number in range(120):
-            pair.do(lambda v, number=number: v.set_clock(time_ms=number // 2))
-            keys = np.array(popular_keys(rng, 40, 1500), np.int64)
-            rows = rng.normal(size=[len(keys), DIM]).astype(np.float32)
-            scores = rng.integers(-50, 50, len(keys))
-            verbs = {
-                "train": lambda v, keys=keys, number=number: train(v, keys, number + 1),
-                "upsert": lambda v, keys=keys, rows=rows: v.upsert(keys, rows),
-                "use": lambda v, keys=keys: v.lookup(keys, training=True).numpy(),
-                "look": lambda v, keys=keys: v.lookup(keys).numpy(),
-                "prefetch": lambda v, keys=keys: v.prefetch(keys),
-                "remove": lambda v, keys=keys: v.remove(keys[:3]),
-                "restrict": lambda v: int(v.restrict(150)),
-                "score": lambda v, keys=keys, scores=scores: (
-                    v.set_scores(keys, scores) if order == "score" else None
-                ),
-            }
-            chances = [8, 3, 4, 2, 1, 1, 1, 2]
-            name = rng.choice(list(verbs), p=np.divide(chances, sum(chances)))
-            memory, disk = pair.do(verbs[name])
-            if isinstance(memory, np.ndarray):
-                self.assertAllEqual(memory, disk)
-            if number % 10 == 9:
-                self.assert_same(pair)
-                self.assert_same_log(pair)
-            if number % 40 == 39:
-                stats = pair.disk.stats()
-                demoted, evicted = demoted + stats["demoted"], evicted + stats["evicted"]
-                pair.swap(way)
-                self.assert_same(pair)
-        self.assertGreater(min(demoted, evicted), 100)
+        numbers = np.arange(120)
+        words = np.array([b"word %d" % number for number in numbers], object)
+        keys = words if key_dtype == tf.string else numbers
+        rows = (words if value_dtype == tf.string else numbers.astype("f"))[:, None]
+        for first in range(0, 120, 20):
+            v.upsert(keys[first : first + 20], rows[first : first + 20])
+        self.assertLessEqual(int(v.size()), 61)
+        parts = zip(v.export(), v.drain_evicted(), strict=True)
+        found = dict(zip(*(np.concatenate(part).ravel() for part in parts), strict=True))
+        self.assertEqual(found, dict(zip(keys, rows[:, 0], strict=True)))
+        self.assert_disk_used(v)
 
-    @parameterized.product(order=("lru", "lfu", "ttl"), shards=(1, 3))
-    def test_rows_expire_wherever_they_are(self, order, shards):
-        rng = np.random.default_rng(SEED)
-        policy = TablePolicy(eviction=order, ttl_seconds=0.05, log_evicted=True)
-        pair = Pair(self.get_temp_dir(), policy, shards)
 
-        def live(v: tf_embed.Variable) -> list[np.ndarray]:
-            """Expired rows leave some sooner, some later."""
-            found = content(v)
-            last_time = v.row_statistics(found[0])["last_time_ms"].numpy()
-            return [part[last_time + 50 > now] for part in found]
+class PlacementTest(DiskTestCase):
+    def test_each_shard_has_a_folder_and_its_ops_are_on_the_cpu(self):
+        v = self.variable(TablePolicy(300), name="items")
+        upsert(v, range(90))
+        folders = {path.name for path in pathlib.Path(v.storage.path).iterdir()}
+        self.assertContainsSubset([f"items-{shard}" for shard in range(SHARDS)], folders)
+        in_graph = tf.function(lambda: v.lookup([1, 2]))
+        for output in (in_graph(), v.lookup([1, 2], training=True), v.size()):
+            self.assertIn("CPU:0", output.device)
 
-        for number in range(80):
-            now = 5 * number
-            pair.do(lambda v, now=now: v.set_clock(time_ms=now))
-            keys = np.array(popular_keys(rng, 60, 4000), np.int64)
-            pair.do(lambda v, keys=keys: v.lookup(keys, training=True))
-            pair.do(lambda v, keys=keys, number=number: train(v, keys, number + 1))
-            if number % 10 == 9:
-                for one, other in zip(*pair.do(live), strict=True):
-                    self.assertAllEqual(one, other)
-        pair.do(lambda v: v.restrict(10**6))
-        self.assert_same(pair)
-        self.assert_same_log(pair)
-        stats = pair.disk.stats()
-        self.assertGreater(min(stats["expired"], stats["demoted"]), 100)
+    def test_stats_count_what_the_cache_and_the_disk_hold(self):
+        storage = tf_embed.Storage(host_bytes=2**16, path=self.folder())
+        v = policy_tables.variable(TablePolicy(), SHARDS, dim=16, storage=storage)
+        for first in range(0, 20_000, 2000):
+            upsert(v, range(first, first + 2000))
+        v.prefetch(range(9))
+        v.lookup(range(0, 27, 3), training=True)  # three of them come up
+        stats = v.stats()
+        self.assertEqual((stats["rows"], stats["hits"], stats["misses"]), (20_000, 9, 0))
+        self.assertBetween(stats["cache_rows"], 1, 2**16 // 64)
+        self.assertBetween(stats["disk_rows"], 19_000, 20_000)
+        self.assertGreaterEqual(stats["promoted"], 9)
+        self.assertBetween(stats["cache_hit_rate"], 0.0, 0.99)
+        in_graph = {name: one.numpy() for name, one in tf.function(v.stats)().items()}
+        for name in ("cache_rows", "disk_rows", "promoted", "demoted", "cache_hit_rate"):
+            self.assertAllClose(in_graph[name], stats[name])
+        v.restrict(500)
+        after = v.stats()
+        self.assertEqual(after["rows"], 500)
+        self.assertLess(10 * after["disk_live_bytes"], stats["disk_live_bytes"])
+        self.assertLess(after["disk_bytes"], stats["disk_bytes"] / 2)
 
-    def test_a_restriction_takes_all_expired_rows_first(self):
-        policy = TablePolicy(eviction="lfu", ttl_seconds=0.05)
-        memory, disk = Pair(self.get_temp_dir(), policy, 1).do(lambda v: v)
-        keys = np.random.default_rng(SEED).permutation(6000)
-        live = np.arange(10_000, 10_040)
-        for v in (memory, disk):
-            v.set_clock(time_ms=0)
-            for first in [*range(0, 6000, 30)] * 2:  # so they rank higher
-                policies_test.upsert(v, keys[first : first + 30].tolist())
-            v.set_clock(time_ms=20)
-            policies_test.upsert(v, live.tolist())  # a search for expired rows stops anywhere
-            v.set_clock(time_ms=50)
-            v.restrict(len(live))
-            self.assertCountEqual(v.export()[0].numpy(), live)
+    @parameterized.parameters("checkpoint", "files")
+    def test_rows_and_their_uses_go_into_memory_and_back(self, way):
+        policy = TablePolicy(100, "lfu", ttl_seconds=1000)
+        v = self.variable(policy, name="items")
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
+        for first in (0, 20, 30):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf_embed.embedding_lookup(v, range(first, first + 60)))
+            optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+        wanted = content(v)
+        self.assertLen(wanted, 90)
+        for other in (policy_tables.variable(policy, name="items"), self.variable(policy, 1)):
+            path = str(self.folder() / "save")
+            if way == "checkpoint":
+                tf.train.Checkpoint(v=v).write(path)
+                tf.train.Checkpoint(v=other).read(path).assert_consumed()
+            else:
+                v.save_to_file_system(path, file_name_list=["items"])
+                other.load_from_file_system(path, file_name_list=["items"])
+            self.assertEqual(content(other), wanted)
+            v = other
+        self.assertGreater(v.stats()["disk_rows"], 0)
 
-    @parameterized.parameters(plain, pooled)
-    def test_training_misses_expired_rows_of_any_tier(self, lookup):
-        pair = Pair(self.get_temp_dir(), TablePolicy(ttl_seconds=0.05), 1)
-        pair.do(lambda v: v.set_clock(time_ms=0))
-        for first in [*range(0, 400, 20), 0]:  # at last those that the store has with older weights
-            rows = np.full([20, DIM], 5.0, np.float32)
-            pair.do(lambda v, first=first, rows=rows: v.upsert(np.arange(first, first + 20), rows))
-        pair.do(lambda v: v.set_clock(time_ms=50))
-        for keys in (np.arange(10), np.arange(300)):  # these are more than may come up together
-            memory, disk = pair.do(lambda v, keys=keys: lookup(v, keys))
-            self.assertAllEqual(memory, disk)
-            self.assertLess(np.max(disk), 5.0)
-
-    @parameterized.parameters(plain, pooled)
-    def test_training_uses_rows_of_any_tier(self, lookup):
-        pair = Pair(self.get_temp_dir(), TablePolicy(eviction="lfu", ttl_seconds=0.05), 1)
-        keys = np.arange(300)  # more than may come up together
-        pair.do(lambda v: v.set_clock(time_ms=0))
-        pair.do(lambda v: policies_test.upsert(v, keys))
-        pair.do(lambda v: v.set_clock(time_ms=30))
-        pair.do(lambda v: lookup(v, keys))
-        pair.do(lambda v: v.set_clock(time_ms=60))
-        pair.do(lambda v: v.restrict(10**6))
-        self.assertEqual(pair.disk.size(), len(keys))
-        self.assert_same(pair)
+    def test_a_keras_file_has_the_policy_and_the_storage(self):
+        policy = TablePolicy(60, "lfu", CounterAdmission(2), ttl_seconds=1000)
+        layer = DynamicEmbedding(2, optimizer="adam", policy=policy, storage=self.storage())
+        model = keras.Sequential([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        ids = np.random.default_rng(SEED).integers(0, 100, [400, 2])
+        model.fit(ids, np.ones([400, 1]), verbose=0)
+        path = self.folder() / "model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path).layers[0]
+        self.assertEqual((loaded.policy, loaded.storage), (policy, layer.storage))
+        self.assertEqual(content(loaded.variable), content(layer.variable))
+        self.assertLen(content(layer.variable), 60)
+        self.assert_disk_used(layer.variable)
 
 
 if __name__ == "__main__":

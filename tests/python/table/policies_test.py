@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,45 +12,19 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from support.cases.policy_tables import (
+    COUNTED,
+    ORDERS,
+    SHARDS,
+    keys_of,
+    popular_keys,
+    train,
+    upsert,
+    variable,
+)
 from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
-
-SHARDS = (1, 3, 7)
-ORDERS = ("lru", "lfu", "ttl", "score", "epoch_lru", "epoch_lfu")
-COUNTED = ("admitted", "held_back", "refused", "evicted", "expired")
-
-
-def variable(policy: Any = None, shards: int = 1, **options: Any) -> tf_embed.Variable:
-    return tf_embed.Variable(
-        **{"dim": 1, "devices": ["/CPU:0"] * shards, "policy": policy, **options}
-    )
-
-
-def train(v: tf_embed.Variable, keys: Any) -> None:
-    """A step of SGD that subtracts 1 for each key."""
-    keys = tf.constant(np.asarray(keys, np.int64))
-    ones = tf.ones([*keys.shape, v.dim], v.value_dtype)
-    v.table.apply(
-        keys,
-        ones,
-        rule="sgd",
-        hyper=tf.constant([1.0, 0.0], tf.float64),
-        step=tf.constant(1, tf.int64),
-    )
-
-
-def upsert(v: tf_embed.Variable, keys: Any) -> None:
-    v.upsert(keys, np.zeros([len(keys), v.dim], np.float32))
-
-
-def keys_of(v: tf_embed.Variable) -> list[int]:
-    return sorted(v.export()[0].numpy().tolist())
-
-
-def popular_keys(rng: np.random.Generator, count: int, pool: int) -> list[int]:
-    """Keys of which few are frequent, some of them negative."""
-    return [int(key) % pool - pool // 3 for key in rng.zipf(1.2, count)]
 
 
 class OracleTest(tf.test.TestCase, parameterized.TestCase):

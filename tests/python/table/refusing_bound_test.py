@@ -11,9 +11,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from policies_test import COUNTED, SHARDS, keys_of, popular_keys, train, upsert, variable
 
 import tf_embed
+from support.cases.policy_tables import (
+    COUNTED,
+    SHARDS,
+    keys_of,
+    popular_keys,
+    train,
+    upsert,
+    variable,
+)
 from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy

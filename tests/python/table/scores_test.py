@@ -11,25 +11,22 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from policies_test import ORDERS, SHARDS, keys_of, popular_keys, train, upsert, variable
 
 import tf_embed
+from support.cases.policy_tables import (
+    ORDERS,
+    SHARDS,
+    keys_of,
+    popular_keys,
+    score_of,
+    scores_by_key,
+    train,
+    upsert,
+    variable,
+)
 from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
 from tf_embed import TablePolicy
-
-
-@keras.saving.register_keras_serializable(package="scores_test")
-def score_of(keys: tf.Tensor) -> tf.Tensor:
-    """A number that looks random, a function of the key."""
-    return (keys * 7919) % 101 - 50
-
-
-def scores_by_key(v: tf_embed.Variable, split_size: int = 16) -> dict[int, int]:
-    keys, scores = v.export_keys_and_scores(split_size)
-    assert scores.dtype == tf.int64
-    assert len(set(keys.numpy())) == len(keys)
-    return dict(zip(keys.numpy().tolist(), scores.numpy().tolist(), strict=True))
 
 
 class ExportTest(tf.test.TestCase, parameterized.TestCase):

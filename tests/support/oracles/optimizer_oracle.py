@@ -282,7 +282,8 @@ class LazyOracle:
         return [*tables, *dense]
 
     def _built(self, tables: Sequence[np.ndarray]) -> tuple[Any, list[Any]]:
-        names = [*(f"embeddings_{name}" for name in TABLES), *DENSE]
+        names = [f"embeddings_{number}" for number in range(len(tables))]
+        names += list(DENSE)[: len(self.dense)]
         values = [*tables, *self.dense]
         variables = [
             keras.Variable(value, name=name) for name, value in zip(names, values, strict=True)

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: a table as a dict and NumPy, and the formulas of optimizers and initializers.
+"""The oracle: a table as a dict and NumPy, and the formulas of initializers.
 
-Nothing here is taken from tf_embed. The optimizers are Keras's formulas on the rows of a step
-alone (lazy), in float64. The initializers follow the words of
+Nothing here is taken from tf_embed. The initializers follow the words of
 cc/core/rows/initializer.h: SplitMix64 in Python's integers, the normal quantile from Python's
-standard library.
+standard library. The oracle of optimizers is Keras: see optimizer_oracle.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -74,132 +72,6 @@ def normal_row(
     return np.array([mean + stddev * standard.inv_cdf(u) for u in units])
 
 
-# Optimizers. A rule has `slots(dim)`, the slots of a new row, and `step(w, g, slots, t, h)`, which
-# changes w and slots in place: step number t (from 1), learning rate h.
-
-
-class SGD:
-    def __init__(self, momentum: float = 0.0, nesterov: bool = False) -> None:
-        self.momentum, self.nesterov = momentum, nesterov
-
-    def slots(self, dim: int) -> list[np.ndarray]:
-        return [np.zeros(dim)]
-
-    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
-        (m,) = slots
-        m[:] = self.momentum * m - h * g
-        w += self.momentum * m - h * g if self.nesterov else m
-
-
-class Adagrad:
-    def __init__(self, initial: float = 0.1, epsilon: float = 1e-7) -> None:
-        self.initial, self.epsilon = initial, epsilon
-
-    def slots(self, dim: int) -> list[np.ndarray]:
-        return [np.full(dim, self.initial)]
-
-    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
-        (s,) = slots
-        s += g * g
-        w -= h * g / np.sqrt(s + self.epsilon)
-
-
-class RowwiseAdagrad(Adagrad):
-    def __init__(self, initial: float = 0.0, epsilon: float = 1e-8) -> None:
-        super().__init__(initial, epsilon)
-
-    def slots(self, dim: int) -> list[np.ndarray]:
-        return [np.full(1, self.initial)]
-
-    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
-        (s,) = slots
-        s += np.mean(g * g)
-        w -= h * g / (np.sqrt(s) + self.epsilon)
-
-
-class Adam:
-    def __init__(
-        self,
-        amsgrad: bool = False,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-        weight_decay: float = 0.0,
-    ) -> None:
-        self.amsgrad, self.epsilon, self.weight_decay = amsgrad, epsilon, weight_decay
-        self.beta_1, self.beta_2 = beta_1, beta_2
-
-    def slots(self, dim: int) -> list[np.ndarray]:
-        return [np.zeros(dim) for _ in range(3)]
-
-    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
-        m, v, v_max = slots
-        w -= w * self.weight_decay * h  # AdamW: decoupled, before the step
-        m += (g - m) * (1.0 - self.beta_1)
-        v += (g * g - v) * (1.0 - self.beta_2)
-        np.maximum(v_max, v, out=v_max)
-        # Keras rounds the betas to float32 here, and only here.
-        beta_1, beta_2 = float(np.float32(self.beta_1)), float(np.float32(self.beta_2))
-        alpha = h * math.sqrt(1.0 - beta_2**t) / (1.0 - beta_1**t)
-        w -= alpha * m / (np.sqrt(v_max if self.amsgrad else v) + self.epsilon)
-
-
-class SmartDecayAdam(Adam):
-    """Adam, with a step without a gradient for each that left the row out."""
-
-    def slots(self, dim: int) -> list[np.ndarray]:
-        return [*super().slots(dim), np.zeros(1)]
-
-    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
-        *moments, last = slots
-        for missed in range(int(last[0]) + 1, t) if last[0] else ():
-            super().step(w, np.zeros_like(g), moments, missed, h)
-        super().step(w, g, moments, t, h)
-        last[0] = t
-
-
-class RMSprop:
-    def __init__(self, rho: float = 0.9, momentum: float = 0.0, centered: bool = False) -> None:
-        self.rho, self.momentum, self.centered = rho, momentum, centered
-        self.epsilon = 1e-3 if centered else 1e-7  # the variance of one gradient is 0
-
-    def slots(self, dim: int) -> list[np.ndarray]:
-        return [np.zeros(dim) for _ in range(3)]
-
-    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
-        v, m, a = slots
-        v[:] = self.rho * v + (1.0 - self.rho) * g * g
-        a[:] = self.rho * a + (1.0 - self.rho) * g
-        variance = v - a * a if self.centered else v
-        m[:] = self.momentum * m + h * g / np.sqrt(variance + self.epsilon)
-        w -= m
-
-
-class Ftrl:
-    def __init__(
-        self,
-        initial: float = 0.1,
-        power: float = -0.5,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        l2_shrinkage: float = 0.0,
-        beta: float = 0.0,
-    ) -> None:
-        self.initial, self.power, self.beta = initial, -power, beta
-        self.l1, self.l2, self.l2_shrinkage = l1, l2, l2_shrinkage
-
-    def slots(self, dim: int) -> list[np.ndarray]:
-        return [np.full(dim, self.initial), np.zeros(dim)]
-
-    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
-        n, z = slots
-        new_power = (n + g * g) ** self.power
-        z += g + 2.0 * self.l2_shrinkage * w - (new_power - n**self.power) / h * w
-        w[:] = np.clip(z, -self.l1, self.l1) - z
-        w /= new_power / h + 2.0 * self.l2 + self.beta / h
-        n += g * g
-
-
 # The table.
 
 
@@ -219,7 +91,6 @@ class Table:
         self.dtype = np.dtype(dtype)
         self.initial = initial if callable(initial) else lambda key: np.full(dim, initial)
         self.rows: dict[int, np.ndarray] = {}
-        self.slots: dict[int, list[np.ndarray]] = {}
 
     def initial_row(self, key: int) -> np.ndarray:
         return np.asarray(self.initial(key)).astype(self.dtype)
@@ -251,25 +122,17 @@ class Table:
     def erase(self, keys: Any) -> None:
         for key in np.asarray(keys).flat:
             self.rows.pop(int(key), None)
-            self.slots.pop(int(key), None)
 
     def clear(self) -> None:
         self.rows.clear()
-        self.slots.clear()
 
-    def apply(self, keys: Any, gradients: Any, rule: Any, t: int, h: float) -> None:
-        """One step: equal keys' gradients are summed, then the rule runs once on each row."""
-        sums: dict[int, np.ndarray] = {}
-        for key, gradient in self._pairs(keys, gradients, np.float64):
-            sums[key] = sums.get(key, 0.0) + gradient
-        for key, gradient in sums.items():
-            w = self.rows.get(key, self.initial_row(key)).astype(np.float64)
-            slots = self.slots.setdefault(key, rule.slots(self.dim))
-            rule.step(w, gradient, slots, t, h)
-            self.rows[key] = w.astype(self.dtype)
+    def descend(self, keys: Any, gradients: Any, rate: float) -> None:
+        """A step of SGD."""
+        for key, gradient in self._pairs(keys, gradients):
+            self.rows[key] = self.rows.get(key, self.initial_row(key)) - rate * gradient
 
-    def _pairs(self, keys: Any, rows: Any, dtype: Any = None) -> list[tuple[int, np.ndarray]]:
-        rows = np.asarray(rows).astype(dtype or self.dtype).reshape(-1, self.dim)
+    def _pairs(self, keys: Any, rows: Any) -> list[tuple[int, np.ndarray]]:
+        rows = np.asarray(rows).astype(self.dtype).reshape(-1, self.dim)
         return list(zip((int(key) for key in np.asarray(keys).flat), rows, strict=True))
 
 
