@@ -30,7 +30,7 @@ help:
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make docs        the site, from docs/ and docstrings, into build/docs'
-	@echo 'make pictures    the pictures of docs/, from code and from the tables of benchmarks/README.md'
+	@echo 'make pictures    the plots of benchmarks/README.md, from its tables, and the rooms of the code'
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'
 	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
@@ -102,10 +102,11 @@ docs: $(DOCS_VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo 'build/docs/index.html'
 
-# They need Python alone.
+# The other pictures are drawn by hand. matplotlib draws the plots.
 .PHONY: pictures
-pictures:
-	PYTHONPATH=docs $(PYTHON) -m pictures
+pictures: library $(VENV)/.demo
+	$(VENV)/bin/python benchmarks/plots.py
+	$(VENV)/bin/python tests/release/architecture_test.py --write
 
 # What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
 .PHONY: cuda cuda-benchmark cuda-library cuda-test

@@ -170,6 +170,25 @@ class PapersTest(parameterized.TestCase):
         missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
         self.assertEmpty(missing)
 
+    def test_badges_and_the_readme_name_the_supported_versions(self):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        text = "\n".join(project["classifiers"])
+        pythons = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.MULTILINE)
+        first, last = (
+            tf.rpartition(".")[0] for tf in (wheels.TENSORFLOWS[0], wheels.TENSORFLOWS[-1])
+        )
+        license_ = project["license"]["text"]
+        for name, value in {
+            "python": " | ".join(pythons),
+            "tensorflow": f"{first} to {last}",
+            "license": license_.replace("-", " "),
+        }.items():
+            self.assertIn(f">{value}</text>", (ROOT / f"docs/images/badge_{name}.svg").read_text())
+        readme = (ROOT / "README.md").read_text()
+        self.assertRegex(
+            readme, rf"Python {' or '.join(pythons)} and TensorFlow {first}\.\d+ to {last}\."
+        )
+
     def test_targets_that_are_named_are_there(self):
         rules = "".join(path.read_text() for path in (ROOT / "Makefile", *ROOT.glob("*/*.mk")))
         targets = {
