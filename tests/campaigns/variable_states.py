@@ -4,8 +4,8 @@
     python tests/campaigns/variable_states.py [--seconds=3600] [--seed=1] [--plant]
 
 Machines of Hypothesis (tests/support/cases/variable_machines.py), in memory and over a disk, with
-integer and string keys, take turns. The last line has the figures; the exit status is 1 if a variable had
-other rows than the dict, and the shortest such sequence of calls is printed.
+integer and string keys, take turns. The last line has the figures; the exit status is 1 if a
+variable had other rows than the dict, and the shortest such sequence of calls is printed.
 """
 
 from __future__ import annotations
