@@ -8,51 +8,54 @@ include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk release/release.m
 
 .PHONY: help
 help:
-	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
-	@echo 'make demo-workers  the same by two processes, whose tables are sharded over them'
-	@echo 'make demo-servers  by workers in step, and by workers with parameter servers'
-	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
-	@echo 'make test-quick  the smoke tests of each room'
-	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
-	@echo 'make test-slow   the Python tests that make test leaves out, nightly'
-	@echo 'make test-gpu    tests of tables on a GPU, with the host for a GPU; a part of make test'
-	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
-	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
-	@echo 'make test-locks  the order of locks, checked while many threads run; a part of make test'
-	@echo 'make fuzz        bytes of all kinds for each reader, by libFuzzer; SECONDS=60 for all together'
-	@echo 'make proof       models of protocols between threads, explored as a whole'
-	@echo 'make mutants     code with one thing broken at a time, and whether the tests say so; hours'
-	@echo 'make campaigns   random and hostile calls, threads and leaks, for long'
-	@echo 'make torture     kills of processes and crashes of the machine; a part of make campaigns'
-	@echo 'make corruption  damaged files of each format; a part of make campaigns'
-	@echo 'make load        tables under load for ten minutes; SECONDS=28800 for eight hours'
-	@echo 'make faults      calls and allocations that fail, one processor, clocks that jump; a part of make campaigns'
-	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
-	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
-	@echo 'make docs        the site, from docs/ and docstrings, into build/docs'
-	@echo 'make pictures    the pictures of docs/, from code and from the tables of benchmarks/README.md'
-	@echo 'make lint        ruff, mypy, clang-format'
-	@echo 'make format      ruff and clang-format, rewriting files'
-	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
-	@echo 'make bench-quick what the goals are about, in less than ten minutes'
-	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
-	@echo 'make bench-latency percentiles of lookups, alone and beside training, beside those of TFRA'
-	@echo 'make bench-tiers tables larger than memory; FOLDER=folder is on the disk to measure'
-	@echo 'make bench-workers tables on 1, 2 and 4 workers of this machine'
-	@echo 'make bench-static size and latency of models that are served without tf_embed'
-	@echo 'make bench-freshness how soon a serving process answers with what was trained'
-	@echo 'make bench-servers tables on two parameter servers of this machine'
-	@echo 'make bench-scaling a model of up to 1,024 workers; rewrites the tables of docs/scaling.md'
-	@echo 'make tables      the tables of docs/: what works, tried'
-	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
-	@echo 'make cuda-test   build the tests of a table on a GPU, without TensorFlow, and run them on one'
-	@echo 'make cuda-benchmark  how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
-	@echo 'make cuda-library  the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
-	@echo 'make library     the op library alone, into tf_embed/'
-	@echo 'make lock        the newest versions of all packages, with hashes, to requirements/'
-	@echo 'make wheels      a wheel for each TensorFlow from 2.16 to 2.21, in dist/, each tried'
-	@echo 'make release-check  what a release demands: a clean tree, the changelog, tests, wheels'
-	@echo 'make clean       remove what was built; keeps .venv and the build cache'
+	@echo 'make demo             train, checkpoint, export and serve a model on real flights'
+	@echo 'make library          the op library alone, into tf_embed/, with all set-up'
+	@echo 'make test-quick       the smoke tests of each room, while you work'
+	@echo 'make test             the C++ and the Python tests, on TensorFlow $(TF)'
+	@echo 'make test-nightly     everything there is: slow cases, whole grids, processes, campaigns, sanitizers, TensorFlow $(OLD_TF)'
+	@echo 'make lint             ruff, mypy, clang-format'
+	@echo 'make docs             the site, from docs/ and docstrings, into build/docs'
+	@echo 'make bench-quick      what the goals are about, in less than ten minutes'
+	@echo 'make help-all         all targets'
+
+.PHONY: help-all
+help-all: help
+	@echo 'make demo-workers     the demo by two processes, whose tables are sharded over them'
+	@echo 'make demo-servers     the demo by workers in step, and by workers with parameter servers'
+	@echo 'make examples         the other examples; MovieLens is downloaded, or read from DATA=folder'
+	@echo 'make test-gpu         tests of tables on a GPU, with the host for a GPU; a part of make test'
+	@echo 'make test-tf216       build for TensorFlow $(OLD_TF) and run the smoke tests there'
+	@echo 'make test-tfra        the same calls of TFRA and of tf_embed, side by side'
+	@echo 'make test-locks       the order of locks, checked while many threads run; a part of make test'
+	@echo 'make fuzz             bytes of all kinds for each reader, by libFuzzer; SECONDS=60 for all together'
+	@echo 'make proof            models of protocols between threads, explored as a whole'
+	@echo 'make campaigns        random and hostile calls, threads and leaks, for long'
+	@echo 'make torture          kills of processes and crashes of the machine; a part of make campaigns'
+	@echo 'make corruption       damaged files of each format; a part of make campaigns'
+	@echo 'make load             tables under load for ten minutes; SECONDS=28800 for eight hours'
+	@echo 'make faults           calls and allocations that fail, one processor, clocks that jump; a part of make campaigns'
+	@echo 'make parity-workers   tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
+	@echo 'make sanitize         the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
+	@echo 'make pictures         the plots of benchmarks/README.md, from its tables, and the rooms of the code'
+	@echo 'make format           ruff and clang-format, rewriting files'
+	@echo 'make bench            tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
+	@echo 'make bench-tbe        many tables in one layer, beside those of FBGEMM'
+	@echo 'make bench-latency    percentiles of lookups, alone and beside training, beside those of TFRA'
+	@echo 'make bench-tiers      tables larger than memory; FOLDER=folder is on the disk to measure'
+	@echo 'make bench-workers    tables on 1, 2 and 4 workers of this machine'
+	@echo 'make bench-static     size and latency of models that are served without tf_embed'
+	@echo 'make bench-freshness  how soon a serving process answers with what was trained'
+	@echo 'make bench-servers    tables on two parameter servers of this machine'
+	@echo 'make bench-scaling    a model of up to 1,024 workers; rewrites the tables of docs/scaling.md'
+	@echo 'make tables           the tables of docs/: what works, tried'
+	@echo 'make cuda             compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
+	@echo 'make cuda-test        build the tests of a table on a GPU, without TensorFlow, and run them on one'
+	@echo 'make cuda-benchmark   how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
+	@echo 'make cuda-library     the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
+	@echo 'make lock             the newest versions of all packages, with hashes, to requirements/'
+	@echo 'make wheels           a wheel for each TensorFlow from 2.16 to 2.21, in dist/, each tried'
+	@echo 'make release-check    what a release demands: a clean tree, the changelog, tests, wheels'
+	@echo 'make clean            remove what was built; keeps .venv and the build cache'
 
 .PHONY: demo
 demo: library $(VENV)/.demo
@@ -94,7 +97,8 @@ format: $(VENV)/.ready
 $(DOCS_VENV)/.ready: docs/requirements.txt | system
 	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
 	$(PYTHON) -m venv $(DOCS_VENV)
-	$(DOCS_VENV)/bin/python -m pip install -q -r docs/requirements.txt
+	@$(DOCS_VENV)/bin/python -m pip install -q -r docs/requirements.txt \
+	    $(call else-say,mkdocs-material and the other packages of docs/requirements.txt)
 	@touch $@
 
 .PHONY: docs
@@ -102,10 +106,11 @@ docs: $(DOCS_VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo 'build/docs/index.html'
 
-# They need Python alone.
+# The other pictures are drawn by hand. matplotlib draws the plots.
 .PHONY: pictures
-pictures:
-	PYTHONPATH=docs $(PYTHON) -m pictures
+pictures: library $(VENV)/.demo
+	$(VENV)/bin/python benchmarks/plots.py
+	$(VENV)/bin/python tests/release/architecture_test.py --write
 
 # What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
 .PHONY: cuda cuda-benchmark cuda-library cuda-test

@@ -30,10 +30,6 @@ except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
 ROOT = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT / "release"))  # pip runs this file without its folder in the path
-
-import bill_of_materials  # noqa: E402
-
 LIBRARY = "_tf_embed.so"
 REDIS_LIBRARY = "libtf_embed_redis.so"  # where there is hiredis to build it with
 REDIS_TARGET = f"//cc/redis/client:{REDIS_LIBRARY}"
@@ -157,35 +153,6 @@ class BdistWheel(bdist_wheel):
 
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]
-
-    def run(self):
-        self._has_built = True
-        super().run()
-
-    def write_wheelfile(self, wheelfile_base, *args, **kwargs):
-        super().write_wheelfile(wheelfile_base, *args, **kwargs)
-        # An editable install calls this before the library is built, and makes no wheel to publish.
-        if getattr(self, "_has_built", False):
-            folder = pathlib.Path(wheelfile_base) / "sboms"
-            folder.mkdir()
-            text = json.dumps(self._bill(), indent=2) + "\n"
-            (folder / bill_of_materials.FILE).write_text(text)
-
-    def _bill(self):
-        """The bill of materials of the libraries that `build_library` has built."""
-        tensorflow = tensorflow_version()
-        rc = (ROOT / "build" / f"tf{tensorflow}.bazelrc").read_text()
-        answers = dict(re.findall(r"(TF_EMBED_\w+|\bCC)=(.*?)[\"']?$", rc, re.MULTILINE))
-        hiredis = answers.get("TF_EMBED_HIREDIS_HEADERS")
-        return bill_of_materials.bill(
-            version=self.distribution.get_version(),
-            tensorflow=tensorflow,
-            include=pathlib.Path(answers["TF_EMBED_TENSORFLOW_DIR"]) / "include",
-            compiler=bill_of_materials.compiler_version(answers["CC"]),
-            requirements=list(self.distribution.install_requires),
-            hiredis=pathlib.Path(hiredis) if hiredis else None,
-            cuda=answers.get("TF_EMBED_NVCC_VERSION") or None,
-        )
 
 
 class BinaryDistribution(setuptools.Distribution):

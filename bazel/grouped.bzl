@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that are compiled in groups."""
+"""Libraries whose sources are compiled in groups."""
 
-def grouped(name, groups):
-    """Makes files that each include some of a folder's *.cc.
+load("//bazel:copts.bzl", "TF_EMBED_COPTS")
 
-    TensorFlow's headers take ten times as long to compile as a file of ours, and each group
-    compiles them once. Names in unnamed namespaces must differ within the folder.
+def grouped_library(name, groups, hdrs, deps):
+    """Makes a library of a folder's *.cc files, compiled in groups.
+
+    TensorFlow's headers take ten times as long to compile as a file of ours, and each group compiles
+    them once. Names in unnamed namespaces must differ within the folder.
 
     Args:
-      name: Of the files: NAME_0.cc, NAME_1.cc, ...
-      groups: How many files to make.
-
-    Returns:
-      Arguments of cc_library: the files, and what they include.
+      name: Its name.
+      groups: How many groups to make.
+      hdrs: Its headers.
+      deps: What it uses.
     """
     sources = native.glob(["*.cc"])
     files = ["%s_%d.cc" % (name, i) for i in range(groups)]
@@ -23,4 +24,13 @@ def grouped(name, groups):
             outs = [files[i]],
             cmd = "for source in $(SRCS); do echo \"#include \\\"$$source\\\"\"; done > $@",
         )
-    return {"srcs": files, "textual_hdrs": sources}
+    native.cc_library(
+        name = name,
+        srcs = files,
+        hdrs = hdrs,
+        copts = TF_EMBED_COPTS,
+        textual_hdrs = sources,
+        visibility = ["//:__pkg__"],
+        deps = deps,
+        alwayslink = True,
+    )

@@ -27,30 +27,41 @@ BAZEL_PACKAGES := bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-p
 OTHER_BAZEL = $(if $(wildcard /usr/share/bazel/A-server.jar),,$(filter /%,$(BAZEL)))
 PACKAGES = g++ libgtest-dev libhiredis-dev python3 python3-venv $(if $(OTHER_BAZEL),,$(BAZEL_PACKAGES))
 
-# $(call packages,NAMES): installs what Debian's dpkg does not have. Elsewhere configure.sh says
-# what is missing.
+# $(call packages,NAMES): installs what neither is a program here nor is known to Debian's dpkg as
+# installed. Without apt-get it asks for programs alone: configure.sh looks for compilers, Bazel and
+# libraries itself.
 define packages
-@if command -v dpkg-query apt-get >/dev/null; then \
-  missing=; \
-  for name in $(1); do \
-    dpkg-query -W -f '$${db:Status-Status}\n' $$name 2>/dev/null | grep -qx installed || \
-        missing="$$missing $$name"; \
-  done; \
-  if [ -n "$$missing" ] && [ "$$(id -u)" != 0 ]; then \
-    echo "Packages are missing: run as root: apt-get install$$missing" >&2; exit 1; \
-  elif [ -n "$$missing" ]; then \
-    export DEBIAN_FRONTEND=noninteractive; \
-    apt-get update -q </dev/null && apt-get install -qy --no-install-recommends $$missing </dev/null; \
-  fi; \
-fi
+@missing=; \
+for name in $(1); do \
+  command -v $$name >/dev/null || \
+      dpkg-query -W -f '$${db:Status-Status}\n' $$name 2>/dev/null | grep -qx installed || \
+      case $$name in \
+        g++|lib*|bazel-*|python3*) command -v apt-get >/dev/null && missing="$$missing $$name" ;; \
+        *) missing="$$missing $$name" ;; \
+      esac; \
+done; \
+if [ -z "$$missing" ]; then \
+  exit 0; \
+elif ! command -v apt-get >/dev/null; then \
+  echo "Programs are missing, and there is no apt-get: install$$missing" >&2; exit 1; \
+elif [ "$$(id -u)" != 0 ]; then \
+  echo "Packages are missing: run as root: apt-get install$$missing" >&2; exit 1; \
+fi; \
+export DEBIAN_FRONTEND=noninteractive; \
+{ apt-get update -q && apt-get install -qy --no-install-recommends $$missing; } </dev/null || \
+    { echo "apt-get could not install$$missing: see its errors above" >&2; exit 1; }
 endef
+
+# $(call else-say,WHAT): after a command of pip, the last line if it fails.
+else-say = || { echo "pip could not install $(1): see its errors above" >&2; exit 1; }
 
 # $(call environment,FOLDER,NAME): an environment with the packages that requirements/NAME.txt has, of
 # these versions and with these hashes: a TensorFlow, and what setup.py and tests need.
 define environment
 @[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
 $(PYTHON) -m venv $(1)
-$(1)/bin/python -m pip install -q --require-hashes --only-binary :all: -r requirements/$(2).txt
+@$(1)/bin/python -m pip install -q --require-hashes --only-binary :all: -r requirements/$(2).txt \
+    $(call else-say,tensorflow-cpu $(call version,$(2)) and the other packages of requirements/$(2).txt)
 @touch $@
 endef
 
@@ -68,7 +79,7 @@ LOCK = $(LOCK_VENV)/bin/uv pip compile -q --upgrade --universal --python-version
 .PHONY: lock
 lock: | system
 	$(PYTHON) -m venv $(LOCK_VENV)
-	$(LOCK_VENV)/bin/python -m pip install -q uv
+	@$(LOCK_VENV)/bin/python -m pip install -q uv $(call else-say,uv)
 	$(LOCK) --extra dev pyproject.toml requirements/tf221.in -o $(LOCK_VENV)/tf221.txt >/dev/null
 	$(LOCK) requirements/tf216.in -o $(LOCK_VENV)/tf216.txt >/dev/null
 	@for name in tf221 tf216; do \
@@ -91,5 +102,6 @@ $(VENV)/.ready: pyproject.toml setup.py $(VENV)/.tensorflow | library
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.ready
-	$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[demo]'
+	@$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[demo]' \
+	    $(call else-say,the extra demo of pyproject.toml: matplotlib and pandas and others)
 	@touch $@

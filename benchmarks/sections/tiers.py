@@ -153,7 +153,7 @@ def misses_row(
     disk = at_half["disk"]
     done = [one for one in reads if one is not None]
     if not done:
-        note, figures = "fio is not installed", {}
+        note, figures = "fio is not installed: apt-get install fio", {}
     elif round(disk["bytes_per_read"]) != BLOCK:
         note, figures = f"fio read blocks of {BLOCK} bytes, which are not the table's", {}
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ def start_under(source: pathlib.Path, variable: str) -> None:
     folder = tempfile.mkdtemp(prefix=source.stem)
     library = os.path.join(folder, f"{source.stem}.so")
     compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise SystemExit(f"There is no {compiler}: apt-get install g++, or set CXX to a compiler.")
     options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run([compiler, *options, "-o", library, str(source), "-ldl"], check=True)
     environment = {**os.environ, "LD_PRELOAD": library, variable: library}

@@ -75,6 +75,17 @@ class DocLinksTest(absltest.TestCase):
         ):
             self.assertEmpty(violations(page, text), text)
 
+    def test_pictures_are_shown_and_name_ops_and_files_that_are_there(self):
+        pages = "".join(map(text_of, PAGES))
+        ops = "".join(path.read_text() for path in (ROOT / "cc" / "ops").glob("*.cc"))
+        for picture in (ROOT / "docs" / "images").glob("*.svg"):
+            self.assertRegex(pages, rf"!\[[^\]]{{20,}}\]\([^)]*{picture.name}\)")
+            text = re.sub(r"<[^>]+>", "", picture.read_text())
+            for op in re.findall(r"TfEmbed\w+", text):
+                self.assertIn(f'REGISTER_OP("{op}")', ops)
+            for path in re.findall(r"\b(?:cc|tf_embed)/[\w/]*(?:\.\w+)?", text):
+                self.assertTrue((ROOT / path).exists(), f"{picture.name} names {path}")
+
     def test_each_page_is_in_the_navigation(self):
         listed = re.findall(
             r"\w[\w/]*\.(?:md|ipynb)", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]

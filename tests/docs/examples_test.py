@@ -185,7 +185,7 @@ class LargerThanMemoryTest(tf.test.TestCase):
         self.assertIn("losses equal    yes\nrows equal      yes\n", program.stdout)
 
     def test_it_draws(self):
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install matplotlib")
         layer = tf_embed.layers.DynamicEmbedding(4)
         layer(tf.range(10), training=True)
         trace = larger_than_memory.Trace(layer, every=10)
@@ -232,7 +232,7 @@ class OneEmbeddingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(model(ids)[:, 0], wanted, rtol=1e-5, atol=1e-6)
 
     def test_a_parquet_file_has_the_rows_of_a_snapshot(self):
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install pyarrow")
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         # More rows than a block of a file has.
         program = run("one_embedding_parquet.py", "--path=.", "--rows=80000", cwd=folder)
@@ -370,7 +370,9 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.io
     def test_tensorflow_io_reads_the_same(self):
-        pytest.importorskip("tensorflow_io")
+        pytest.importorskip(
+            "tensorflow_io", reason="needs tensorflow-io: pip install tensorflow-io==0.37.1"
+        )
         if not tf.__version__.startswith("2.16."):
             pytest.skip("tensorflow-io 0.37.1 loads its libraries with TensorFlow 2.16 only")
         folder = self.folder()

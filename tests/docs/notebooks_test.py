@@ -60,7 +60,8 @@ class NotebooksTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*[(name,) for name in NAMES])
     def test_each_cell_runs_and_prints_as_it_says(self, name):
         if name in PACKAGES:
-            pytest.importorskip(PACKAGES[name])
+            package = PACKAGES[name]
+            pytest.importorskip(package, reason=f"needs {package}: pip install {package}")
         folder = self.folder()
         (pathlib.Path(folder) / "u.data").write_text(generated_ratings())
         program = run(path_of(name), folder)

@@ -111,7 +111,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
     def test_training_goes_on_when_a_full_file_system_has_room_again(self):
         with file_system("size=4m") as folder:
             if folder is None:
-                self.skipTest("Only root may mount a file system.")
+                self.skipTest("Only root may mount a file system: run as root.")
             filler = folder / "filler"
             filler.write_bytes(bytes(3 * 2**20))
             on_disk = Trained(self.storage(folder))
@@ -258,7 +258,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_read_only_file_system_is_an_error(self):
         with file_system("ro") as folder:
             if folder is None:
-                self.skipTest("Only root may mount a file system.")
+                self.skipTest("Only root may mount a file system: run as root.")
             with self.assertRaisesRegex(
                 tf.errors.UnavailableError, f"folder '{folder}/v-0': Read-only file system"
             ):

@@ -68,7 +68,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         """A disk of 4 MiB, and two tables that are saved there, in "s", as "one"."""
         with file_system("size=4m") as folder:
             if folder is None:
-                self.skipTest("Only root may mount a file system.")
+                self.skipTest("Only root may mount a file system: run as root.")
             tables = [filled(name="a"), filled(name="b")]
             saved = Snapshots(folder / "s", tables)
             saved.save("one")
@@ -132,7 +132,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_folder_without_permission_is_an_error(self):
         with file_system("ro") as folder:
             if folder is None:
-                self.skipTest("Only root may mount a file system.")
+                self.skipTest("Only root may mount a file system: run as root.")
             saved = Snapshots(folder / "s", filled(10))
             for wait in (True, False):
                 with self.assertRaisesRegex(tf.errors.OpError, f"{folder}.*Read-only"):

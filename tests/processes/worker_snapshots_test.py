@@ -178,7 +178,7 @@ class FaultsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_full_disk_leaves_the_snapshot_before(self):
         chief, other = results("full_disk")
         if not chief:
-            self.skipTest("This user may not mount a small file system.")
+            self.skipTest("Only root may mount a file system: run as root.")
         for found in (chief, other):
             self.assertIn("No space left on device", found["full"])
             self.assertEqual(found["listed"], [("before", None)])

@@ -4,6 +4,10 @@
 The order of the rooms is the architecture: a lower room does not use the rooms above it, and
 within a room no modules import each other in a circle. A new room needs a place in PYTHON_ROOMS or
 CC_ROOMS before this test passes. The folders of tests are those of the rooms.
+
+    python tests/release/architecture_test.py --write
+
+draws docs/images/rooms.svg.
 """
 
 from __future__ import annotations
@@ -11,11 +15,12 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
+import sys
 from collections.abc import Iterable, Iterator
 
 from absl.testing import absltest, parameterized
 
-from support import ROOT
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Lowest first. A module may import from lower rooms, and within its own without a circle.
 PYTHON_ROOMS = (
@@ -81,6 +86,13 @@ CC_ROOMS = {
         *("tensorflow/", "tsl/", "xla/"),
     ),
 }
+PICTURE = ROOT / "docs" / "images" / "rooms.svg"
+# The groups of rooms in the picture, lowest first, each with its colors.
+GROUPS = (
+    ("cc/core/", CORE_WINGS, "#fcefdf", "#b2601a"),
+    ("cc/", [room for room in CC_ROOMS if not room.startswith("core/")], "#e3f3ec", "#1f7a5c"),
+    ("tf_embed/", PYTHON_ROOMS, "#e7effa", "#1f5aa6"),
+)
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
 SYSTEM_HEADERS = {
     *(
@@ -265,8 +277,40 @@ def imported_tests(source: str) -> list[str]:
     return [line for line in lines if TESTS & set(re.findall(r"\w+", line))]
 
 
+def picture() -> str:
+    """Rows of boxes as SVG. The lowest room is below, on the left."""
+    parts, y, columns = [], 0, 5
+    for name, rooms, fill, line in GROUPS:
+        for start in range(0, len(rooms), columns):
+            y -= 36
+            for column, room in enumerate(rooms[start : start + columns]):
+                x = 130 + 126 * column
+                box = f'x="{x}" y="{y}" width="118" height="28" rx="4"'
+                parts.append(f'<rect {box} fill="{fill}" stroke="{line}"/>')
+                parts.append(f'<text x="{x + 59}" y="{y + 19}" text-anchor="middle">{room}</text>')
+        parts.append(f'<text x="20" y="{y + 19}" fill="{line}">{name}</text>')
+        y -= 12
+    note = "a room uses rooms below it, or on its left"
+    parts.append(f'<text x="752" y="{y - 6}" text-anchor="end">{note}</text>')
+    top = y - 30
+    head = (
+        '<svg xmlns="http://www.w3.org/2000/svg" role="img" font-family="monospace" font-size="12" '
+        f'width="772" height="{-top}" viewBox="0 {top} 772 {-top}">'
+    )
+    title = "<title>The rooms of tf_embed, of cc and of cc/core, lowest at the bottom</title>"
+    card = f'<rect y="{top}" width="772" height="{-top}" fill="#ffffff"/>'
+    return "\n".join([head, title, card, *parts, "</svg>", ""])
+
+
 class TreeTest(absltest.TestCase):
     """The tree as it is."""
+
+    def test_the_picture_has_these_rooms(self):
+        self.assertEqual(
+            PICTURE.read_text(),
+            picture(),
+            "draw it by `python tests/release/architecture_test.py --write`",
+        )
 
     def test_python_imports_point_downward(self):
         found, modules = [], sorted((ROOT / "tf_embed").rglob("*.py"))
@@ -483,4 +527,7 @@ class PlantedTest(parameterized.TestCase):
 
 
 if __name__ == "__main__":
-    absltest.main()
+    if "--write" in sys.argv:
+        PICTURE.write_text(picture())
+    else:
+        absltest.main()

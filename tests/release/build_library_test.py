@@ -23,7 +23,6 @@ FILES = (
     "configure.sh",
     "pyproject.toml",
     "README.md",
-    "release/bill_of_materials.py",
     "tf_embed/__init__.py",
     "tf_embed/_version.py",
 )

@@ -12,9 +12,11 @@ import sys
 import tempfile
 import tomllib
 
+import tensorflow as tf
 import yaml
 from absl.testing import absltest, parameterized
 
+import bill_of_materials
 import check
 import tf_embed
 import wheels
@@ -111,6 +113,30 @@ def _wheel(folder: pathlib.Path, tensorflow: str) -> wheels.Wheel:
     )
 
 
+class BillOfMaterialsTest(absltest.TestCase):
+    def test_it_names_what_is_compiled_in_and_what_the_wheel_runs_with(self):
+        answers = {
+            "TF_EMBED_TENSORFLOW_DIR": str(pathlib.Path(tf.__file__).parent),
+            "TF_EMBED_TENSORFLOW_VERSION": tf.__version__,
+        }
+        parts = bill_of_materials.compiled_in(answers)
+        self.assertCountEqual(parts, ["abseil-cpp", "eigen", "tensorflow"])
+        self.assertRegex(parts["abseil-cpp"], r"^\d{8}$")
+        self.assertRegex(parts["eigen"], r"^\d+\.\d+\.\d+$")
+        environment = {"metadata": {"tools": {}}, "components": [{"name": "numpy"}]}
+        bill = bill_of_materials.bill(environment, "1.2.3+tf2.21.0", "g++ 12", parts)
+        self.assertEqual(bill["metadata"]["component"]["version"], "1.2.3+tf2.21.0")
+        scopes = {one["name"]: one["scope"] for one in bill["components"]}
+        self.assertEqual(scopes, {**dict.fromkeys(parts, "required"), "numpy": "excluded"})
+
+    def test_a_header_without_a_version_is_an_error(self):
+        header = pathlib.Path(tempfile.mkdtemp()) / "a.h"
+        header.write_text("#define MAJOR 1\n")
+        self.assertEqual(bill_of_materials.defined(header, "MAJOR"), "1")
+        with self.assertRaisesRegex(ValueError, "a.h must define MINOR as a number"):
+            bill_of_materials.defined(header, "MAJOR", "MINOR")
+
+
 class ReleaseCheckTest(parameterized.TestCase):
     @parameterized.parameters(
         ("", "1.2.3", "## [1.2.3] - 2026-01-31\n", []),
@@ -169,6 +195,25 @@ class PapersTest(parameterized.TestCase):
         links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text())
         missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
         self.assertEmpty(missing)
+
+    def test_badges_and_the_readme_name_the_supported_versions(self):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        text = "\n".join(project["classifiers"])
+        pythons = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.MULTILINE)
+        first, last = (
+            one.rpartition(".")[0] for one in (wheels.TENSORFLOWS[0], wheels.TENSORFLOWS[-1])
+        )
+        license_ = project["license"]["text"]
+        for name, value in {
+            "python": " | ".join(pythons),
+            "tensorflow": f"{first} to {last}",
+            "license": license_.replace("-", " "),
+        }.items():
+            self.assertIn(f">{value}</text>", (ROOT / f"docs/images/badge_{name}.svg").read_text())
+        readme = (ROOT / "README.md").read_text()
+        self.assertRegex(
+            readme, rf"Python {' or '.join(pythons)} and TensorFlow {first}\.\d+ to {last}\."
+        )
 
     def test_targets_that_are_named_are_there(self):
         rules = "".join(path.read_text() for path in (ROOT / "Makefile", *ROOT.glob("*/*.mk")))

@@ -233,7 +233,7 @@ class ScriptTest(tf.test.TestCase):
         with without, self.assertRaisesRegex(SystemExit, "needs matplotlib"):
             scaling.main(["plot", *common])
         self.assertFalse(doc.with_suffix(".svg").exists())
-        pytest.importorskip("matplotlib")
+        pytest.importorskip("matplotlib", reason="needs matplotlib: pip install matplotlib")
         scaling.main(["plot", *common])
         self.assertIn("<svg", doc.with_suffix(".svg").read_text())
 

@@ -25,6 +25,11 @@ from support.oracles.reference import SEED
 from tf_embed import tbe
 
 PYTHON = os.environ.get("TF_EMBED_FBGEMM_PYTHON")
+needs_fbgemm = pytest.mark.skipif(
+    PYTHON is None,
+    reason="needs a Python with FBGEMM, which benchmarks/environments.sh makes: "
+    "set TF_EMBED_FBGEMM_PYTHON to .venv/benchfbgemm/bin/python",
+)
 STEPS, ROWS, DIM, COUNT = 20, 12, 8, 10
 DECAY = tbe.WeightDecayMode
 COUNTER_DECAY = tbe.CounterWeightDecayMode
@@ -112,7 +117,7 @@ def by_fbgemm(folder: str, settings: dict[str, Any], arrays: dict[str, Any]) -> 
     return np.load(found)
 
 
-@pytest.mark.skipif(PYTHON is None, reason="TF_EMBED_FBGEMM_PYTHON names no Python with FBGEMM")
+@needs_fbgemm
 class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*CASES)
     def test_twenty_steps_are_those_of_fbgemm(self, case):
@@ -150,7 +155,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(v.lookup(keys), theirs, rtol=2e-5, atol=5e-6)
 
 
-@pytest.mark.skipif(PYTHON is None, reason="TF_EMBED_FBGEMM_PYTHON names no Python with FBGEMM")
+@needs_fbgemm
 class LayerTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*LAYER_CASES)
     def test_twenty_steps_of_the_layer_are_those_of_fbgemm(self, case):

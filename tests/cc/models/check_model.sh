@@ -13,7 +13,7 @@ die() {
   exit 1
 }
 
-command -v spin >/dev/null || die "There is no spin: install Debian's spin."
+command -v spin >/dev/null || die "There is no spin: apt-get install spin"
 model=$(realpath "$1")
 shift
 folder=$(mktemp -d)

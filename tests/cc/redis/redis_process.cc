@@ -56,7 +56,7 @@ RedisProcess::RedisProcess(std::vector<std::string> arguments) : arguments_(std:
     port_ = FreePort();
     Start();
   }
-  EXPECT_NE(0, pid_) << "redis-server does not start: install redis-server";
+  EXPECT_NE(0, pid_) << "redis-server does not start: apt-get install redis-server";
 }
 
 void RedisProcess::Start() {

@@ -240,7 +240,7 @@ class RestoreTest(CheckpointTestCase):
     @pytest.mark.smoke
     def test_tensorboard_writes_its_histograms(self):
         if importlib.util.find_spec("tensorboard") is None:
-            self.skipTest("tensorboard is not installed")
+            self.skipTest("needs tensorboard: pip install tensorboard")
         folder = self.folder()
         board = keras.callbacks.TensorBoard(folder, histogram_freq=1, write_graph=False)
         rng = np.random.default_rng(SEED)

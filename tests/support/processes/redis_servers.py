@@ -33,8 +33,9 @@ class RedisProcess:
     """
 
     def __init__(self, *arguments: str) -> None:
-        if shutil.which("redis-server") is None:
-            raise RuntimeError("There is no redis-server: install Debian's redis-server.")
+        for program in ("redis-server", "redis-cli"):
+            if shutil.which(program) is None:
+                raise RuntimeError(f"There is no {program}: apt-get install redis-server")
         self._arguments = arguments
         self._folder = tempfile.mkdtemp()
         self._process: subprocess.Popen[bytes] | None = None
