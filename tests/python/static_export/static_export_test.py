@@ -28,14 +28,24 @@ from tf_embed.static_export import row_blocks
 
 CASES = static_models.cases()
 
+_stock: StockProcess  # one for all tests of the file
+
+
+def setUpModule():
+    global _stock
+    _stock = StockProcess().__enter__()
+
+
+def tearDownModule():
+    _stock.__exit__()
+
 
 class StockTest(tf.test.TestCase, parameterized.TestCase):
-    """Tests with one stock process for all."""
+    """Exports models, and serves them in the stock process."""
 
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.stock = cls.enterClassContext(StockProcess())
+    @property
+    def stock(self) -> StockProcess:
+        return _stock
 
     def folder(self) -> str:
         return tempfile.mkdtemp(dir=self.get_temp_dir())
