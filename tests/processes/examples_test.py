@@ -148,7 +148,6 @@ class MovieLensDataTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class MovieLensTest(tf.test.TestCase):
-    @pytest.mark.smoke
     def test_it_predicts_ratings_and_recommends(self):
         folder, rows = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir())), generated_rows()
         (folder / "u.data").write_text("\n".join(rows) + "\n")
@@ -174,7 +173,6 @@ class LargerThanMemoryTest(tf.test.TestCase):
         self.assertBetween(counts[0] / counts[9], 5, 20)  # 10 ** 1.05 is 11, without the rounding
         self.assertGreater(np.abs(ids).max(), 2**62)
 
-    @pytest.mark.smoke
     def test_a_run_on_disk_is_the_run_in_memory(self):
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
         options = ("--rows=20000", "--steps=12", "--host-bytes=400000", "--verbose=2")
