@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, by tier, and what stands beside them. The Makefile includes this.
 
-# A checker of models, which C++ tests run, and a server that Python tests start.
-.PHONY: test-system
+# A server that tests start, and a checker of models.
+.PHONY: test-system proof-system
 test-system: | system
-	$(call packages,redis-server spin)
+	$(call packages,redis-server)
+proof-system: | system
+	$(call packages,spin)
 
 PYTEST = $(VENV)/bin/pytest $(PYTEST_WORKERS) $(PYTEST_ARGS)
 # With these, TensorFlow takes the host for a GPU: tests/cc/gpu/fake_gpu_plugin.cc.
@@ -16,7 +18,7 @@ test-quick: library $(VENV)/.ready
 	$(PYTEST) --tier=quick
 
 # The C++ tests are compiled once, with checks of the order of locks and assertions. The Python tests
-# run the optimized code.
+# run the optimized code. Models of protocols are checked at night.
 .PHONY: test
 test: test-system configured library $(VENV)/.ready
 	$(BAZEL) test --config=locks //tests/cc/...
@@ -27,7 +29,7 @@ test: test-system configured library $(VENV)/.ready
 
 # Everything. It also writes tests/slow_cases.txt, which the two above read.
 .PHONY: test-nightly
-test-nightly: test-system configured library $(VENV)/.ready
+test-nightly: test-system proof-system configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/...
 	$(PYTEST) --write-slow-cases
 	$(MAKE) test-gpu test-locks sanitize test-tf216
@@ -177,7 +179,7 @@ fuzz: configured $(VENV)/.ready
 
 # Models of protocols between threads, explored as a whole.
 .PHONY: proof
-proof: test-system configured
+proof: proof-system configured
 	$(BAZEL) test --test_output=all --nocache_test_results //tests/cc/models/...
 
 .PHONY: tables
