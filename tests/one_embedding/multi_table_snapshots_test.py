@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from support import TESTS
+from support import PYTHONPATH, TESTS
 from support.cases.one_embedding_cases import KEY_TYPES, edges, layer, store, train, uniform_tables
 from support.oracles.reference import SEED, sorted_rows
 from tf_embed import one_embedding
@@ -393,7 +393,8 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_layer_that_dies_while_it_saves_leaves_a_whole_snapshot(self, how):
         (folder,) = self.folders(1)
         command = [sys.executable, str(KILLED_SAVES), how, folder, "snapshots"]
-        program = subprocess.run(command, check=False, capture_output=True, text=True)
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+        program = subprocess.run(command, env=environment, capture_output=True, text=True)
         self.assertEqual(program.returncode, 0, program.stderr)
         for number, child in enumerate(json.loads(program.stdout)):
             self.assertTrue(child["died"], program.stderr)

@@ -5,11 +5,15 @@
 wrong, and `processes` start other processes or run in them.
 """
 
+import importlib.util
 import os
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 CAMPAIGNS = TESTS / "campaigns"
-# The variable PYTHONPATH of a process that imports tf_embed from the tree, and these helpers.
-PYTHONPATH = os.pathsep.join([str(ROOT), str(TESTS)])
+# The variable of that name for processes that import these helpers, and the tf_embed of this one: of
+# the tree, or of a wheel.
+_PACKAGE = importlib.util.find_spec("tf_embed")
+assert _PACKAGE is not None and _PACKAGE.origin is not None
+PYTHONPATH = os.pathsep.join([str(pathlib.Path(_PACKAGE.origin).parents[1]), str(TESTS)])
