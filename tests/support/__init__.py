@@ -12,8 +12,8 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 CAMPAIGNS = TESTS / "campaigns"
-# The variable PYTHONPATH for processes that import these helpers and the tf_embed of this process, be
-# it the tree's or a wheel's.
+# PYTHONPATH of processes that import these helpers, and the tf_embed that this process has: of the
+# tree, or of a wheel.
 _PACKAGE = importlib.util.find_spec("tf_embed")
 assert _PACKAGE is not None and _PACKAGE.origin is not None
 PYTHONPATH = os.pathsep.join([str(pathlib.Path(_PACKAGE.origin).parents[1]), str(TESTS)])
