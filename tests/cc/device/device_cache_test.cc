@@ -115,7 +115,8 @@ class DeviceCache : public testing::TestWithParam<DeviceKind> {
     ASSERT_TRUE(table->InsertOrAssign(context, batch, weights.data(), {}).ok());
   }
 
-  ExecContext context = ExecContext::Serial();
+  // A tiered table holds locks of its own when it calls a cache, so nothing waits for a pool.
+  ExecContext context = ExecContext::Serial().InSerial();
   std::unique_ptr<Table> host;
   std::unique_ptr<Table> device;
 };

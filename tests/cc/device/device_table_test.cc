@@ -206,7 +206,7 @@ void RunInLockstep(size_t dim, uint64_t seed) {
 
 TEST(LockstepTest, ManyLanesDoWhatOneDoes) {
   if (!HasLockstep()) GTEST_SKIP() << "sanitizers do not know the stacks of lanes";
-  for (size_t dim : {1, 2, 7, 15, 16, 17, 40, 64}) {
+  for (size_t dim : Sizes({2, 17, 1, 7, 15, 16, 40, 64})) {
     RunInLockstep<float>(dim, dim);
     RunInLockstep<double>(dim, dim + 100);
     RunInLockstep<Half>(dim, dim + 200);

@@ -376,7 +376,7 @@ TEST_P(TableContract, EveryTypeAndDimAgreesWithTheOracle) {
 }
 
 TEST_P(TableContract, EveryRuleAgreesWithTheOracle) {
-  for (size_t dim : {1, 7, 32}) {
+  for (size_t dim : Sizes({1, 7, 32})) {
     for (const Rule& rule : AllRules(dim)) {
       SCOPED_TRACE("rule " + std::to_string(static_cast<int>(rule.slots.kind)));
       CheckedTable<float> floats(GetParam(), dim);

@@ -336,8 +336,8 @@ TEST_P(TablePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
 }
 
 TEST_P(TablePolicy, RestrictLeavesTheHighestRowsExactly) {
-  for (const size_t shards : {1, 3, 7}) {
-    for (const size_t rows : {20, 3000, 40000}) {
+  for (const size_t shards : Sizes({1, 3, 7})) {
+    for (const size_t rows : Sizes({20, 3000, 40000})) {
       for (const EvictionOrder order : kAllOrders) {
         SCOPED_TRACE(std::to_string(shards) + " shards, " + std::to_string(rows) + " rows");
         std::vector<std::unique_ptr<Subject>> subjects;
