@@ -476,7 +476,7 @@ TEST_P(TableContract, EveryKeyIsLegal) {
 }
 
 TEST_P(TableContract, LargeBatchesOfManyPartsAgreeWithTheOracle) {
-  for (size_t size : {4096, 4097, 8193, 40000, 270000}) {
+  for (size_t size : Sizes({4097, 40000, 4096, 8193, 270000})) {
     SCOPED_TRACE("batch " + std::to_string(size));
     CheckedTable<float> both(GetParam(), 2, Threads(3));
     const int64_t keys = static_cast<int64_t>(size / 2);
