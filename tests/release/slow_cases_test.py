@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the default tier leaves out: the slow cases, but never all cases of a function."""
+"""What the default tier leaves out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from support import ROOT, tiers
 from support.tiers import SlowCases
 
 NOTHING = SlowCases.read("")
+
+
+def slow_cases(*lines: str) -> SlowCases:
+    return SlowCases.read("\n".join(lines))
 
 
 def grid(cases: int, seconds: float) -> dict[str, float]:
@@ -24,7 +28,7 @@ class SlowCasesTest(absltest.TestCase):
         self.assertEmpty(SlowCases.of({"f": grid(4, 0.9)}, NOTHING).slow)
 
     def test_a_case_near_the_limit_stays_where_it_is(self):
-        before = SlowCases(frozenset({"f[0]", "f[1]"}), frozenset())
+        before = slow_cases("slow f[0]", "slow f[1]")
         functions = {"f": {"f[0]": 0.9, "f[1]": 0.5, "f[2]": 0.9, "f[3]": 0.1}}
         self.assertEqual(SlowCases.of(functions, before).slow, {"f[0]"})
 
@@ -33,25 +37,31 @@ class SlowCasesTest(absltest.TestCase):
         self.assertEqual(SlowCases.of(functions, NOTHING).grids, {"grid"})
 
     def test_the_file_is_read_as_it_was_written(self):
-        found = SlowCases(frozenset({"a.py::f[x y]", "b.py::g"}), frozenset({"a.py::f"}))
-        self.assertEqual(SlowCases.read(str(found)), found)
+        lines = ["grid a.py::f", "long a.py::g", "slow a.py::f[x y]", "slow b.py::g"]
+        self.assertEqual(str(slow_cases(*lines)).splitlines()[-4:], lines)
 
     def test_a_fifth_of_the_quick_cases_of_a_grid_is_drawn_and_other_days_draw_others(self):
         cases = list(grid(20, 0))
-        slow_cases = SlowCases(frozenset(cases[:10]), frozenset({"f"}))
-        drawn = [set(cases) - slow_cases.left_out({"f": cases}, day) for day in range(50)]
+        found = slow_cases("grid f", *(f"slow {case}" for case in cases[:10]))
+        drawn = [set(cases) - found.left_out({"f": cases}, day) for day in range(50)]
         for one in drawn:
             self.assertLen(one, 2)
             self.assertNoCommonElements(one, cases[:10])
         self.assertEqual(set.union(*drawn), set(cases[10:]))
 
     def test_a_function_of_slow_cases_alone_keeps_one(self):
-        slow_cases = SlowCases(frozenset({"f[0]", "f[1]"}), frozenset())
-        self.assertLen(slow_cases.left_out({"f": ["f[0]", "f[1]"]}, 1), 1)
+        found = slow_cases("slow f[0]", "slow f[1]")
+        self.assertLen(found.left_out({"f": ["f[0]", "f[1]"]}, 1), 1)
+
+    def test_a_fifth_of_the_long_functions_is_drawn(self):
+        self.assertEqual(SlowCases.of({"f": {"f": 3.5}, "g": {"g": 2.5}}, NOTHING).long, {"f"})
+        found = slow_cases("long f")
+        drawn = sum(not found.left_out({"f": ["f"]}, day) for day in range(1000))
+        self.assertBetween(drawn, 100, 300)
 
     def test_each_name_in_the_file_is_of_a_file_in_the_tree(self):
         found = SlowCases.read(tiers.SLOW_CASES.read_text())
-        files = {name.split("::")[0] for name in found.slow | found.grids}
+        files = {name.split("::")[0] for name in found.slow | found.grids | found.long}
         self.assertNotEmpty(files)
         self.assertEmpty({name for name in files if not (ROOT / name).is_file()})
 

@@ -2,7 +2,8 @@
 """Which cases of the Python tests a tier runs. The seconds of a case decide, not a mark.
 
 tests/slow_cases.txt names the cases that the default tier leaves out, and the grids of which it
-runs a fifth. It keeps at least the cheapest case of each function, but for the folders `NIGHTLY`.
+runs a fifth. It keeps the cheapest case of each function, unless that is long: of long functions it
+runs a fifth too. Another fifth is drawn each day. Folders in `NIGHTLY` are apart.
 
     pytest                      every case
     pytest --tier=default       without the slow cases
@@ -19,6 +20,7 @@ import inspect
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -30,6 +32,7 @@ TIERS = ("quick", "default", "nightly")
 NIGHTLY = ("tests/campaigns/small/", "tests/processes/")
 
 SLOW_SECONDS = 1.0
+LONG_SECONDS = 3.0
 GRID_CASES = 5
 GRID_SECONDS = 2.0
 # A case leaves the file below this share of a limit. Between the two it stays where it is, so that
@@ -42,7 +45,8 @@ DRAW = int(os.environ.get("TF_EMBED_TEST_SEED") or datetime.date.today().strftim
 HEADER = f"""\
 # Written by `make test-nightly`; nobody edits it. `make test` leaves out the slow cases, which take
 # over {SLOW_SECONDS:g} s, but for the cheapest case of a function. A grid has {GRID_CASES} cases or
-# more, which take over {GRID_SECONDS:g} s together: `make test` runs a fifth of its other cases.
+# more, which take over {GRID_SECONDS:g} s together: `make test` runs a fifth of its other cases. It
+# runs a fifth of the long functions, whose cheapest cases take over {LONG_SECONDS:g} s.
 """
 
 
@@ -53,26 +57,29 @@ class SlowCases:
     Attributes:
         slow: Names of cases.
         grids: Names of functions.
+        long: Names of functions.
     """
+
+    KINDS: ClassVar = ("slow", "grid", "long")  # of lines, in the order of the attributes
 
     slow: frozenset[str]
     grids: frozenset[str]
+    long: frozenset[str]
 
     @classmethod
     def read(cls, text: str) -> SlowCases:
         """Reads the file."""
         lines = [line.split(" ", 1) for line in text.splitlines() if not line.startswith("#")]
-        return cls(
-            frozenset(name for kind, name in lines if kind == "slow"),
-            frozenset(name for kind, name in lines if kind == "grid"),
-        )
+        return cls(*(frozenset(name for kind, name in lines if kind == one) for one in cls.KINDS))
 
     @classmethod
     def of(cls, functions: Mapping[str, Mapping[str, float]], before: SlowCases) -> SlowCases:
         """Judges the seconds of each case of each function."""
-        slow, grids = set(), set()
+        slow, grids, long = set(), set(), set()
         for function, seconds in functions.items():
             cheapest = min(seconds, key=lambda case: (seconds[case], case))
+            if seconds[cheapest] > LONG_SECONDS * (STAYS if function in before.long else 1):
+                long.add(function)
             slow |= {
                 case
                 for case, one in seconds.items()
@@ -81,24 +88,27 @@ class SlowCases:
             limit = GRID_SECONDS * (STAYS if function in before.grids else 1)
             if len(seconds) >= GRID_CASES and sum(seconds.values()) > limit:
                 grids.add(function)
-        return cls(frozenset(slow), frozenset(grids))
+        return cls(frozenset(slow), frozenset(grids), frozenset(long))
 
     def __str__(self) -> str:
         """The file."""
-        lines = [f"grid {name}" for name in self.grids] + [f"slow {name}" for name in self.slow]
-        return HEADER + "".join(f"{line}\n" for line in sorted(lines))
+        sets = zip(self.KINDS, (self.slow, self.grids, self.long), strict=True)
+        lines = sorted(f"{kind} {name}\n" for kind, names in sets for name in names)
+        return HEADER + "".join(lines)
 
     def left_out(self, functions: Mapping[str, Iterable[str]], draw: int) -> set[str]:
         """The cases, of all cases of each function, that the default tier leaves out."""
 
-        def chance(case: str) -> int:
-            return zlib.crc32(f"{draw} {case}".encode())
+        def chance(name: str) -> int:
+            return zlib.crc32(f"{draw} {name}".encode())
 
         found: set[str] = set()
         for function, cases in functions.items():
             every = sorted(cases, key=chance)
             quick = [case for case in every if case not in self.slow] or every[:1]
             fifth = max(1, round(len(quick) / 5)) if function in self.grids else len(quick)
+            if function in self.long and chance(function) % 5 > 0:
+                fifth = 0
             found |= set(every) - set(quick[:fifth])
         return found
 
