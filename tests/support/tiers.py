@@ -31,8 +31,8 @@ TIERS = ("quick", "default", "nightly")
 # Tests that start processes. The default tier has those that are marked `smoke`, one of each kind.
 NIGHTLY = ("tests/campaigns/small/", "tests/processes/")
 
-SLOW_SECONDS = 1.0
-LONG_SECONDS = 3.0
+SLOW_SECONDS = 0.5
+LONG_SECONDS = 2.0
 GRID_CASES = 5
 GRID_SECONDS = 2.0
 # A case leaves the file below this share of a limit. Between the two it stays where it is, so that
