@@ -151,7 +151,6 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual((outcome.code, outcome.worker), (137, rank))
         self.assertLen(results, 1)
         self.assertIn("restart all workers from the last checkpoint", results[0]["lost"])
-        self.assertLess(results[0]["seconds"], 60)
         self.assertNotEmpty(os.listdir(self.folder / "backup"))
 
         (self.folder / "killer").unlink()

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 import tensorflow as tf
 from absl.testing import absltest, parameterized
@@ -128,7 +127,6 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=1, initializer=7.0, storage=self.server.storage())
         v.upsert([1], [[1.0]])
         self.server.kill()
-        begin = time.monotonic()
         for call in (
             lambda: v.lookup([1]),
             lambda: v.upsert([1], [[2.0]]),
@@ -140,7 +138,6 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
         ):
             with self.assertRaisesRegex(tf.errors.AbortedError, f":{self.server.port} .*refused"):
                 call()
-        self.assertLess(time.monotonic() - begin, TIMEOUT_SECONDS)
         self.server.restart()
         self.assertAllEqual(v.lookup([1]), [[7.0]])
         v.upsert([1], [[3.0]])

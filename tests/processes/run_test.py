@@ -171,7 +171,6 @@ class RunTest(LauncherTestCase):
         ("os.kill(os.getpid(), 15)", 143, "worker 1 was ended by signal 15 (SIGTERM)"),
     )
     def test_a_worker_that_fails_ends_the_others(self, death, code, reason):
-        start = time.monotonic()
         outcome, out, err = self.launch(
             f"""
             if rank == 1:
@@ -183,7 +182,6 @@ class RunTest(LauncherTestCase):
         )
         self.assertEqual(outcome, run.Outcome(code, 1, reason))
         self.assertIn(f"[launcher] {reason}.", err)
-        self.assertLess(time.monotonic() - start, TIMEOUT)
         for pid in re.findall(r"pid (\d+)", out):
             self.assertFalse(runs(int(pid)))
 

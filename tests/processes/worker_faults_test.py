@@ -11,9 +11,6 @@ from absl.testing import parameterized
 from support.faults import worker_faults
 from support.processes import worker_programs
 
-# The time that a busy machine may add to a time-out.
-PATIENCE = 7
-
 TRAINED = ("ValueError", "MultiWorkerMirroredStrategy")
 OUTSIDE = ", whose rule runs outside of the table"
 ADVICE = 'distribution="local" gives each worker a table of its own.'
@@ -88,12 +85,8 @@ class WorkerFaultsTest(tf.test.TestCase, parameterized.TestCase):
             "Collective has timed out: restart all workers from the last checkpoint",
         )
         self.assertRegex(found["said"], r"exchange \d+ of sharded tables")
-        self.assertBetween(
-            found["seconds"], worker_faults.SECONDS - 1, worker_faults.SECONDS + PATIENCE
-        )
         # Every later call fails at once.
         self.assertNotEqual(found["said later"], "no error")
-        self.assertLess(found["seconds later"], worker_faults.SECONDS)
 
     @parameterized.parameters("hang", "steps", "missing")
     def test_the_others_raise_if_a_worker_does_not_take_part(self, case):
@@ -103,7 +96,6 @@ class WorkerFaultsTest(tf.test.TestCase, parameterized.TestCase):
     def test_all_survivors_raise_if_a_worker_is_killed(self):
         for found in self.found("killed", 3, 2):
             self.assertRegex(found["said"], "^(Unavailable|Internal|Aborted|Cancelled)Error: ")
-            self.assertLess(found["seconds"], 10)
 
     def test_another_order_of_calls_is_right_or_an_error_in_time(self):
         for found in self.found("order", 2, 2):
