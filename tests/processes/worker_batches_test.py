@@ -8,7 +8,6 @@ import tempfile
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -34,7 +33,6 @@ class WorkerBatchesTest(tf.test.TestCase, parameterized.TestCase):
         return [launched().results[rank][case] for rank in (0, 1)]
 
     @parameterized.parameters(*worker_batches.KINDS)
-    @pytest.mark.smoke
     def test_two_workers_train_as_one_process(self, name):
         expected = worker_batches.oracle(name, 2)
         rtol = 2e-2 if name in ("wire bfloat16", "half") else 2e-5
@@ -52,14 +50,12 @@ class WorkerBatchesTest(tf.test.TestCase, parameterized.TestCase):
         for what, value in expected.items():
             self.assertAllClose(found[what], value, rtol=2e-5, atol=2e-6, msg=what)
 
-    @pytest.mark.smoke
     def test_fit_of_two_workers_is_that_of_one_process(self):
         expected = worker_batches.fitted(worker_batches.model_of())
         for found in self.results("fit"):
             self.assert_same(found["fitted"], expected)
             self.assert_same(found["loaded"], worker_batches.contents_of(expected))
 
-    @pytest.mark.smoke
     def test_one_process_loads_what_workers_save(self):
         expected = worker_batches.contents_of(self.results("fit")[0]["fitted"])
         model = keras.saving.load_model(f"{FOLDER.name}/model.keras")
@@ -69,17 +65,14 @@ class WorkerBatchesTest(tf.test.TestCase, parameterized.TestCase):
             tf.train.Checkpoint(model=model).read(f"{FOLDER.name}/checkpoint-{rank}")
             self.assert_same(worker_batches.contents(model), expected)
 
-    @pytest.mark.smoke
     def test_faults_of_all_workers_are_counted(self):
         (faults,) = {found["bounds"]["faults"] for found in self.results("training")}
         self.assertGreater(faults, 5)
 
-    @pytest.mark.smoke
     def test_methods_write_what_other_workers_own(self):
         initial = worker_batches.one_row_layer().tables[0].lookup([5]).numpy().tolist()
         self.assertEqual(self.results("methods"), [[[[0.5, 0.5]], initial, 1]] * 2)
 
-    @pytest.mark.smoke
     def test_local_tables_are_of_one_worker(self):
         self.assertEqual(self.results("local"), [([[0.0]], 2), ([[2.0]], 2)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import tensorflow as tf
 from absl.testing import absltest
 
@@ -21,6 +22,7 @@ class WorkerFunctionsTest(tf.test.TestCase):
         self.assertEqual(launched().code, 0, launched().printed)
         return [launched().results[rank]["functions"] for rank in (0, 1)]
 
+    @pytest.mark.smoke
     def test_layers_called_together_answer_as_alone(self):
         for found in self.results():
             (rows, others) = found["alone"]
@@ -29,6 +31,7 @@ class WorkerFunctionsTest(tf.test.TestCase):
                 self.assertAllEqual(found[name][0], rows)
                 self.assertAllEqual(found[name][1], others)
 
+    @pytest.mark.smoke
     def test_a_model_is_trained_as_without_a_function(self):
         for found in self.results():
             self.assertEqual(found["apart"]["sizes"], [8, 8])
