@@ -141,9 +141,11 @@ test-tf216: wheel-tf216
 $(TFRA_VENV)/.ready: | system
 	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
 	$(PYTHON) -m venv $(TFRA_VENV)
-	$(TFRA_VENV)/bin/python -m pip install -q --upgrade pip "setuptools>=77,<81" wheel
-	$(TFRA_VENV)/bin/python -m pip install -q pytest tensorflow==$(OLD_TF) tf_keras==2.16.0 \
-	    tensorflow-recommenders-addons==0.8.1
+	@$(TFRA_VENV)/bin/python -m pip install -q --upgrade pip "setuptools>=77,<81" wheel \
+	    $(call else-say,pip setuptools wheel)
+	@$(TFRA_VENV)/bin/python -m pip install -q pytest tensorflow==$(OLD_TF) tf_keras==2.16.0 \
+	    tensorflow-recommenders-addons==0.8.1 \
+	    $(call else-say,pytest tensorflow==$(OLD_TF) tf_keras tensorflow-recommenders-addons)
 	@touch $@
 
 .PHONY: test-tfra
