@@ -115,8 +115,7 @@ class DeviceCache : public testing::TestWithParam<DeviceKind> {
     ASSERT_TRUE(table->InsertOrAssign(context, batch, weights.data(), {}).ok());
   }
 
-  // A tiered table holds locks of its own when it calls a cache, so nothing waits for a pool.
-  ExecContext context = ExecContext::Serial().InSerial();
+  ExecContext context = ExecContext::Serial();
   std::unique_ptr<Table> host;
   std::unique_ptr<Table> device;
 };
