@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
         2>/dev/null && echo $$python && break; done)
 BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
 # One worker runs a whole file, so what the tests of a file launch or train is done once.
-PYTEST_WORKERS ?= -n 2 --dist loadfile
+PYTEST_WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 export BAZEL
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 

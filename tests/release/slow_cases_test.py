@@ -54,7 +54,7 @@ class SlowCasesTest(absltest.TestCase):
         self.assertLen(found.left_out({"f": ["f[0]", "f[1]"]}, 1), 1)
 
     def test_a_fifth_of_the_long_functions_is_drawn(self):
-        self.assertEqual(SlowCases.of({"f": {"f": 3.5}, "g": {"g": 1.5}}, NOTHING).long, {"f"})
+        self.assertEqual(SlowCases.of({"f": {"f": 3.5}, "g": {"g": 1.25}}, NOTHING).long, {"f"})
         found = slow_cases("long f")
         drawn = sum(not found.left_out({"f": ["f"]}, day) for day in range(1000))
         self.assertBetween(drawn, 100, 300)
