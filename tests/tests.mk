@@ -17,13 +17,11 @@ EMULATED_GPU = CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
 test-quick: library $(VENV)/.ready
 	$(PYTEST) --tier=quick
 
-# The C++ tests are compiled once, with checks of the order of locks and assertions. The Python tests
-# run the optimized code. At night: models of protocols, and the test of caches on a device, which hold
-# a lock of their own while emulated kernels run.
-LOCKS_TEST = $(BAZEL) test --config=locks -- //tests/cc/... -//tests/cc/device:device_cache_test
+# The C++ tests are compiled once, with checks of the order of locks and assertions; long ones take a
+# few of their cases. The Python tests run the optimized code. Models of protocols are checked at night.
 .PHONY: test
 test: test-system configured library $(VENV)/.ready
-	$(LOCKS_TEST)
+	$(BAZEL) test --config=locks --test_env=TF_EMBED_TEST_FEW_CASES=1 //tests/cc/...
 	$(PYTEST) --tier=default
 	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
 	$(EMULATED_GPU) $(PYTEST) --tier=default tests/python/table/gpu_tables_test.py \
@@ -57,7 +55,7 @@ test-processes: test-system library $(VENV)/.ready
 LOCKS := build/locks
 .PHONY: test-locks
 test-locks: test-system configured $(VENV)/.ready
-	$(LOCKS_TEST)
+	$(BAZEL) test --config=locks //tests/cc/...
 	@mkdir -p $(LOCKS)
 	@PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(LOCKS)/bazelrc
 	$(BAZEL) --bazelrc=$(LOCKS)/bazelrc build --config=locks //:_tf_embed.so

@@ -184,7 +184,8 @@ class IsolatedDevice : public EmulatedDevice {
     explicit Order(const IsolatedDevice& device) : EmulatedDevice::Order(device) {}
   };
 
-  IsolatedDevice() : EmulatedDevice(IsolatedMemory::Get()->device()) {}
+  explicit IsolatedDevice(bool in_serial = false)
+      : EmulatedDevice(IsolatedMemory::Get()->device(), nullptr, in_serial) {}
 
   Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
     const Scope scope(IsolatedMemory::Get(), Open::kDevice);
@@ -227,7 +228,8 @@ Status NewIsolatedTable(const TableOptions& options, const DeviceOptions& device
                         std::unique_ptr<Table>* table) {
   TableOptions on_host = options;
   on_host.allocator = IsolatedMemory::Get()->host();
-  return DeviceTableImpl<IsolatedDevice>::Create(on_host, device, IsolatedDevice(), table);
+  return DeviceTableImpl<IsolatedDevice>::Create(
+      on_host, device, IsolatedDevice(/*in_serial=*/options.is_cache), table);
 }
 
 std::unique_ptr<DeviceSplit> NewIsolatedSplit() {

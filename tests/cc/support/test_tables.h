@@ -107,23 +107,20 @@ inline std::string NameOfTable(const testing::TestParamInfo<TableKind>& info) {
 
 using Random = std::mt19937_64;
 
-// The seeds of a random test: a few fixed ones, or the one in TF_EMBED_TEST_SEED. Builds that check
-// locks are slow, so they take the first one alone.
+// Whether long tests take a few of their cases. `make test` says so; all other runs take each.
+inline bool TakesFewCases() { return std::getenv("TF_EMBED_TEST_FEW_CASES") != nullptr; }
+
+// The seeds of a random test: a few fixed ones, or the one in TF_EMBED_TEST_SEED.
 inline std::vector<uint64_t> Seeds(size_t count) {
   if (const char* given = std::getenv("TF_EMBED_TEST_SEED")) return {std::stoull(given)};
-#if defined(TF_EMBED_CHECK_LOCKS)
-  count = 1;
-#endif
-  std::vector<uint64_t> seeds(count);
+  std::vector<uint64_t> seeds(TakesFewCases() ? 1 : count);
   std::iota(seeds.begin(), seeds.end(), 1);
   return seeds;
 }
 
-// The sizes of a test, of which builds that check locks take the first two alone.
+// The sizes of a long test. A few are the first two.
 inline std::vector<size_t> Sizes(std::vector<size_t> sizes) {
-#if defined(TF_EMBED_CHECK_LOCKS)
-  sizes.resize(2);
-#endif
+  if (TakesFewCases()) sizes.resize(2);
   return sizes;
 }
 

@@ -153,12 +153,8 @@ class Verbs {
 
 enum class Memory { kAllocator, kOperatorNew };
 
-// Of how many allocations one fails. Builds that check locks are slow; the others let each fail.
-#if defined(TF_EMBED_CHECK_LOCKS)
-constexpr int64_t kStride = 11;
-#else
-constexpr int64_t kStride = 1;
-#endif
+// Of how many allocations one fails.
+int64_t Stride() { return TakesFewCases() ? 11 : 1; }
 
 void FailAfter(Memory memory, FailingAllocator* allocator, int64_t count, bool for_good) {
   if (memory == Memory::kAllocator) {
@@ -194,7 +190,7 @@ class AllocationFailure : public testing::TestWithParam<TableKind> {
 
   // Lets allocation 0, `step`, 2 * `step`, ... of the verb fail, until it makes fewer.
   static void FailEach(Memory memory, bool for_good, size_t new_keys, int64_t step) {
-    step *= kStride;
+    step *= Stride();
     Verbs verbs(new_keys);
     for (const Verb& verb : verbs.All()) {
       SCOPED_TRACE(verb.name);
@@ -429,7 +425,7 @@ TEST_P(BoundedAllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
     // A batch goes over tiers in many parts, each of which asks for memory.
     const int64_t allocator_step = GetParam().has_tiers ? 7 : 1;
     const int64_t step = memory == Memory::kOperatorNew ? OperatorNewStep() : allocator_step;
-    for (int64_t failure = 0; !done && !HasFailure(); failure += step * kStride) {
+    for (int64_t failure = 0; !done && !HasFailure(); failure += step * Stride()) {
       SCOPED_TRACE("allocation " + std::to_string(failure));
       FailingAllocator allocator;
       Log log;
