@@ -38,6 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")  # of pytest-xdist
     if config.getoption("--write-slow-cases") and not is_worker:
+        has_all_files = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+        is_cut = config.getoption("keyword") or config.getoption("markexpr")
+        if not has_all_files or is_cut or config.getoption("--tier") != "nightly":
+            raise pytest.UsageError("--write-slow-cases takes every case, so it takes no choice.")
         config.pluginmanager.register(tiers.Writer())
 
 
@@ -61,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
-    return config.stash.get(_COUNTS, "")  # on a worker of pytest-xdist
+    return config.stash.get(_COUNTS, "")  # "" if workers of pytest-xdist collect
 
 
 def pytest_collection_finish() -> None:

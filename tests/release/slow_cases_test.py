@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from absl.testing import absltest
 
 from support import ROOT, tiers
@@ -58,6 +59,25 @@ class SlowCasesTest(absltest.TestCase):
         found = slow_cases("long f")
         drawn = sum(not found.left_out({"f": ["f"]}, day) for day in range(1000))
         self.assertBetween(drawn, 100, 300)
+        self.assertEmpty(set.union(*(found.left_out({"f": ["f"]}, day, {"f"}) for day in range(9))))
+
+    def test_a_case_that_was_skipped_is_not_the_cheapest(self):
+        writer = tiers.Writer()
+        for case, phase, outcome, seconds in (
+            ("f[0]", "setup", "skipped", 0.0),
+            ("f[0]", "teardown", "passed", 0.0),
+            ("f[1]", "setup", "passed", 1.0),
+            ("f[1]", "call", "passed", 2.0),
+            ("g", "call", "skipped", 9.0),
+        ):
+            known = [("case", (case[0], case))]
+            report = pytest.TestReport(
+                *(case, ("", 0, ""), {}, outcome, None, phase),
+                duration=seconds,
+                user_properties=known,
+            )
+            writer.pytest_runtest_logreport(report)
+        self.assertEqual(writer.functions(), {"f": {"f[1]": 3.0}})
 
     def test_each_name_in_the_file_is_of_a_file_in_the_tree(self):
         found = SlowCases.read(tiers.SLOW_CASES.read_text())

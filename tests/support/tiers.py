@@ -3,7 +3,8 @@
 
 tests/slow_cases.txt names the cases that the default tier leaves out, and the grids of which it
 runs a fifth. It keeps the cheapest case of each function, unless that is long: of long functions it
-runs a fifth too. Another fifth is drawn each day. Folders in `NIGHTLY` are apart.
+runs those marked `smoke`, and a fifth of the others. Another fifth is drawn each day. Folders in
+`NIGHTLY` are apart.
 
     pytest                      every case
     pytest --tier=default       without the slow cases
@@ -19,7 +20,7 @@ import datetime
 import inspect
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import pytest
@@ -43,10 +44,10 @@ STAYS = 0.7
 DRAW = int(os.environ.get("TF_EMBED_TEST_SEED") or datetime.date.today().strftime("%Y%m%d"))
 
 HEADER = f"""\
-# Written by `make test-nightly`; nobody edits it. `make test` leaves out the slow cases, which take
-# over {SLOW_SECONDS:g} s, but for the cheapest case of a function. A grid has {GRID_CASES} cases or
-# more, which take over {GRID_SECONDS:g} s together: `make test` runs a fifth of its other cases. It
-# runs a fifth of the long functions, whose cheapest cases take over {LONG_SECONDS:g} s.
+# Written by `make test-nightly`; nobody edits it. `make test` leaves out
+# slow: a case over {SLOW_SECONDS:g} s, unless it is the cheapest case of its function;
+# grid: of {GRID_CASES} cases and more, which take over {GRID_SECONDS:g} s together, four fifths;
+# long: of functions whose cheapest case takes over {LONG_SECONDS:g} s, four fifths.
 """
 
 
@@ -96,8 +97,16 @@ class SlowCases:
         lines = sorted(f"{kind} {name}\n" for kind, names in sets for name in names)
         return HEADER + "".join(lines)
 
-    def left_out(self, functions: Mapping[str, Iterable[str]], draw: int) -> set[str]:
-        """The cases, of all cases of each function, that the default tier leaves out."""
+    def left_out(
+        self, functions: Mapping[str, Iterable[str]], draw: int, smoke: Collection[str] = ()
+    ) -> set[str]:
+        """The cases that the default tier leaves out.
+
+        Args:
+            functions: All cases of each function.
+            draw: Another one draws other fifths.
+            smoke: Functions that keep a case however long it takes.
+        """
 
         def chance(name: str) -> int:
             return zlib.crc32(f"{draw} {name}".encode())
@@ -107,7 +116,7 @@ class SlowCases:
             every = sorted(cases, key=chance)
             quick = [case for case in every if case not in self.slow] or every[:1]
             fifth = max(1, round(len(quick) / 5)) if function in self.grids else len(quick)
-            if function in self.long and chance(function) % 5 > 0:
+            if function in self.long and function not in smoke and chance(function) % 5 > 0:
                 fifth = 0
             found |= set(every) - set(quick[:fifth])
         return found
@@ -133,6 +142,11 @@ def is_nightly(name: str) -> bool:
     return name.startswith(NIGHTLY)
 
 
+def is_smoke(item: pytest.Item) -> bool:
+    """Whether a case is marked `smoke`."""
+    return item.get_closest_marker("smoke") is not None
+
+
 def chosen(items: Sequence[pytest.Item], tier: str) -> list[pytest.Item]:
     """The cases that a tier runs. Launches are first: at the end a worker would wait for them."""
     items = sorted(items, key=lambda item: not is_nightly(name_of(item)))
@@ -142,13 +156,14 @@ def chosen(items: Sequence[pytest.Item], tier: str) -> list[pytest.Item]:
     for item in items:
         if not is_nightly(name_of(item)):
             functions[function_of(item)].append(name_of(item))
-    left_out = SlowCases.read(SLOW_CASES.read_text()).left_out(functions, DRAW)
+    smoke = {function_of(item) for item in items if is_smoke(item)}
+    left_out = SlowCases.read(SLOW_CASES.read_text()).left_out(functions, DRAW, smoke)
 
     def is_chosen(item: pytest.Item) -> bool:
-        name, is_smoke = name_of(item), item.get_closest_marker("smoke") is not None
+        name = name_of(item)
         if is_nightly(name):
-            return is_smoke and tier != "quick"
-        return name not in left_out and (is_smoke or tier != "quick")
+            return is_smoke(item) and tier != "quick"
+        return name not in left_out and (is_smoke(item) or tier != "quick")
 
     return [item for item in items if is_chosen(item)]
 
@@ -172,15 +187,27 @@ class Writer:
         self._seconds: dict[str, dict[str, float]] = collections.defaultdict(
             lambda: collections.defaultdict(float)
         )
+        self._skipped: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Adds the seconds of a case, which another process may have run."""
         function, case = dict(report.user_properties)["case"]
-        if not is_nightly(case) and not report.skipped:
-            self._seconds[function][case] += report.duration
+        if is_nightly(case):
+            return
+        self._seconds[function][case] += report.duration
+        if report.skipped:  # here: elsewhere it may be long
+            self._skipped.add(case)
+
+    def functions(self) -> dict[str, dict[str, float]]:
+        """The seconds of the cases that ran, by function."""
+        ran = {
+            function: {case: one for case, one in cases.items() if case not in self._skipped}
+            for function, cases in self._seconds.items()
+        }
+        return {function: cases for function, cases in ran.items() if cases}
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Writes the file."""
         if exitstatus == pytest.ExitCode.OK:
             before = SlowCases.read(SLOW_CASES.read_text())
-            SLOW_CASES.write_text(str(SlowCases.of(self._seconds, before)))
+            SLOW_CASES.write_text(str(SlowCases.of(self.functions(), before)))
