@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Admission and eviction ops. The policy itself is in the attributes of TfEmbedTable. Common
-// inputs: see table_ops.cc.
+// inputs: see table_shapes.h.
 #include <iterator>
 
 #include "absl/status/status.h"

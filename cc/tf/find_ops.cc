@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Find and FindOrInsert.
+// Find, FindOrInsert and Prefetch.
 #include <algorithm>
 #include <optional>
 
@@ -94,5 +94,24 @@ const OnGpu<FindOp<true>> narrow_find_or_insert("TfEmbedFindOrInsert",
                                                  "values", "exists"},
                                                 KeyTypes::kNarrow);
 
+class PrefetchOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+    const ExecContext exec = ThreadPoolOf(context, table);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->tiers() == nullptr ? Status() : shard->tiers()->Prefetch(exec, batch);
+    });
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedPrefetch").Device(tf::DEVICE_CPU), PrefetchOp);
+const OnGpu<PrefetchOp> prefetch_on_gpu("TfEmbedPrefetch", {"table", "keys", "owners"});
+
 }  // namespace
+
 }  // namespace tf_embed

@@ -4,23 +4,8 @@
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
-namespace {
 
 namespace tf = ::tensorflow;
-
-class HasGpuTablesOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-  void Compute(tf::OpKernelContext* context) override {
-    tf::Tensor* answer;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &answer));
-    answer->scalar<bool>()() = HasGpuTables();
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasGpuTablesOp);
-
-}  // namespace
 
 bool HasGpuTables() { return NumGpus() > 0 || EmulatesDevice(); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission and eviction verbs: Restrict, DrainEvicted, RowStatistics, SetScores, ExpiredRows,
-// SetClock.
+// Admission and eviction verbs: Restrict, DrainEvicted, RowStatistics, SetScores, ExportScores,
+// ExpiredRows, SetClock.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,7 +13,6 @@
 #include "cc/core/shards/restrict.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
-#include "cc/tf/settings.h"
 #include "cc/tf/table_op.h"
 #include "cc/tf/whole_table.h"
 
@@ -25,8 +24,7 @@ namespace tf = ::tensorflow;
 class RestrictOp : public TableOp {
  public:
   explicit RestrictOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction,
-                   ReadEvictionOrder(AttributeSettings(construction), "order", &order_));
+    OP_REQUIRES_OK(construction, ReadEvictionOrder(construction, "order", &order_));
   }
 
  private:
@@ -267,11 +265,73 @@ class SetClockOp : public TableOp {
   }
 };
 
+class ExportScoresOp : public TableOp {
+ public:
+  explicit ExportScoresOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadEvictionOrder(construction, "order", &order_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    int64_t split_size;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "split_size", &split_size));
+    if (split_size < 1) {
+      return InvalidArgumentError("`split_size` of table '", table->name(),
+                                  "' must be a positive number of rows. Received: ", split_size,
+                                  ".");
+    }
+    if (output_type(0) != table->signature().key_dtype) {
+      return InvalidArgumentError("Table '", table->name(), "' is ",
+                                  table->signature().DebugString(), ". Asked for: keys ",
+                                  tf::DataTypeString(output_type(0)), ".");
+    }
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
+    const StatisticSet set = table->statistics();
+    if ((StatisticsOf(order_).bits() & ~set.bits()) != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Table '", table->name(), "' does not keep the statistics that these scores are."));
+    }
+    StringKeyScope string_scope(table, KeyUse::kRead);
+    PausedTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    tf::Tensor *keys, *scores;
+    const int64_t size = static_cast<int64_t>(table->size());
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {size}, &scores));
+    const ExecContext exec = ThreadPoolOf(context);
+    WholeRows rows(table->allocator());
+    int64_t* next = scores->flat<int64_t>().data();
+    size_t done = 0;
+    const size_t most = std::min(kExportRows, static_cast<size_t>(split_size));
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      for (ExportCursor cursor; !cursor.done; done += rows.size) {
+        TF_RETURN_IF_ERROR(
+            ToTensorFlow(table->shard(number)->maintenance()->ExportBatch(most, &cursor, &rows)));
+        if (table->key_strings() != nullptr) {
+          WriteStrings(exec, *table->key_strings(), rows.keys.data(), rows.size, done, keys);
+        } else {
+          NarrowKeys(rows.keys.data(), rows.size, done, keys);
+        }
+        for (size_t i = 0; i < rows.size; ++i) {
+          RowStatistics::Word words[StatisticSet::kMax];
+          const uint64_t* const kept = rows.statistics.data() + i * set.size();
+          std::copy(kept, kept + set.size(), words);
+          *next++ = ShownScore(order_, RowStatistics(set, words), HashKey(rows.keys[i]));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  EvictionOrder order_ = EvictionOrder::kLru;
+};
+
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRestrict").Device(tf::DEVICE_CPU), RestrictOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedDrainEvicted").Device(tf::DEVICE_CPU), DrainEvictedOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowStatistics").Device(tf::DEVICE_CPU), RowStatisticsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetScores").Device(tf::DEVICE_CPU), SetScoresOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedExpiredRows").Device(tf::DEVICE_CPU), ExpiredRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedExportScores").Device(tf::DEVICE_CPU), ExportScoresOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetClock").Device(tf::DEVICE_CPU), SetClockOp);
 
 const OnGpu<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
@@ -280,6 +340,8 @@ const OnGpu<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
                                             {"table", "keys", "owners", "statistics", "exists"});
 const OnGpu<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});
 const OnGpu<ExpiredRowsOp> expired_rows("TfEmbedExpiredRows", {"table", "expired"});
+const OnGpu<ExportScoresOp> export_scores("TfEmbedExportScores",
+                                          {"table", "split_size", "keys", "scores"});
 const OnGpu<SetClockOp> set_clock("TfEmbedSetClock", {"table", "step", "milliseconds", "epoch"});
 
 }  // namespace

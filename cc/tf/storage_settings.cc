@@ -2,75 +2,34 @@
 #include "cc/tf/storage_settings.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
-#include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
-#include "cc/tf/settings.h"
+#include "cc/tf/settings_text.h"
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
 
-absl::Status StorageSettings::Read(const Settings& settings) {
-  TF_RETURN_IF_ERROR(settings.GetNumber("gpu_total_bytes", -1, &gpu_total_bytes));
-  TF_RETURN_IF_ERROR(settings.GetNumber("gpu_bytes", -1, &gpu_bytes));
-  TF_RETURN_IF_ERROR(settings.GetNumber("host_bytes", -1, &host_bytes));
-  TF_RETURN_IF_ERROR(settings.Get("gpu_cache", &gpu_cache));
-  TF_RETURN_IF_ERROR(settings.Get("evict_by_bytes", &evict_by_bytes));
-  TF_RETURN_IF_ERROR(settings.Get("path", &path));
-  TF_RETURN_IF_ERROR(settings.GetNumber("disk_bytes", -1, &disk_bytes));
-  return settings.Get("keep_leftovers", &keep_leftovers);
-}
-
-absl::Status StorageSettings::ReadRedis(const std::string& text) {
-  const std::map<std::string, std::string*> texts = {{"host", &redis.host},
-                                                     {"username", &redis.username},
-                                                     {"password", &redis.password},
-                                                     {"prefix", &redis.prefix}};
-  int64_t cluster = 0, slices = redis.slices, keys_per_command = redis.keys_per_command;
-  int64_t port = redis.port, database = redis.database;
-  int64_t connect_timeout_ms = redis.connect_timeout_ms, timeout_ms = redis.timeout_ms;
-  int64_t max_connections = redis.max_connections;
-  const std::map<std::string, int64_t*> numbers = {{"port", &port},
-                                                   {"database", &database},
-                                                   {"cluster", &cluster},
-                                                   {"connect_timeout_ms", &connect_timeout_ms},
-                                                   {"timeout_ms", &timeout_ms},
-                                                   {"max_connections", &max_connections},
-                                                   {"slices", &slices},
-                                                   {"keys_per_command", &keys_per_command}};
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    // At the first `=` only: a password may contain more.
-    const std::pair<std::string, std::string> field = absl::StrSplit(line, absl::MaxSplits('=', 1));
-    if (const auto found = texts.find(field.first); found != texts.end()) {
-      *found->second = field.second;
-      continue;
-    }
-    const auto found = numbers.find(field.first);
-    int64_t number;
-    if (found == numbers.end() || !absl::SimpleAtoi(field.second, &number) || number < 0 ||
-        number > INT32_MAX) {
-      // Never print the value: it may be a password.
-      return InvalidArgumentError("`redis` must have lines of known fields and their values. ",
-                                  "Received: a line of '", field.first, "'.");
-    }
-    *found->second = number;
-  }
-  if (!text.empty() && redis.host.empty()) {
-    return InvalidArgumentError("`redis` must be empty, or name a host. Received: ", text.size(),
-                                " bytes without one.");
-  }
-  redis.port = static_cast<int32_t>(port);
-  redis.database = static_cast<int32_t>(database);
-  redis.is_cluster = cluster != 0;
-  redis.connect_timeout_ms = static_cast<int32_t>(connect_timeout_ms);
-  redis.timeout_ms = static_cast<int32_t>(timeout_ms);
-  redis.max_connections = static_cast<int32_t>(max_connections);
-  redis.slices = static_cast<uint32_t>(slices);
-  redis.keys_per_command = static_cast<uint32_t>(keys_per_command);
-  return absl::OkStatus();
+void StorageSettings::Read(SettingsText* text) {
+  text->Read("gpu_total_bytes", &gpu_total_bytes, -1);
+  text->Read("gpu_bytes", &gpu_bytes, -1);
+  text->Read("host_bytes", &host_bytes, -1);
+  text->Read("gpu_cache", &gpu_cache);
+  text->Read("evict_by_bytes", &evict_by_bytes);
+  text->Read("path", &path);
+  text->Read("disk_bytes", &disk_bytes, -1);
+  text->Read("keep_leftovers", &keep_leftovers);
+  text->Read("redis_host", &redis.host);
+  text->Read("redis_port", &redis.port);
+  text->Read("redis_username", &redis.username);
+  text->Read("redis_password", &redis.password);
+  text->Read("redis_database", &redis.database);
+  text->Read("redis_cluster", &redis.is_cluster);
+  text->Read("redis_connect_timeout_ms", &redis.connect_timeout_ms);
+  text->Read("redis_timeout_ms", &redis.timeout_ms);
+  text->Read("redis_max_connections", &redis.max_connections);
+  text->Read("redis_prefix", &redis.prefix);
+  text->Read("redis_slices", &redis.slices);
+  text->Read("redis_keys_per_command", &redis.keys_per_command);
 }
 
 absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, int64_t num_shards,

@@ -11,25 +11,23 @@
 
 namespace tf_embed {
 
-class Settings;
+class SettingsText;
 
 // Byte limits are totals over all shards; -1 is unlimited.
 struct StorageSettings {
-  int64_t gpu_total_bytes = -1;
-  int64_t gpu_bytes = -1;
+  int64_t gpu_total_bytes = -1;  // index and rows
+  int64_t gpu_bytes = -1;        // rows alone
+  // On a GPU: for the rows that do not fit there or, with a `path`, for those between its cache and
+  // the disk, and then -1 is for no rows there. On a CPU with a `path`: for the cache.
   int64_t host_bytes = 0;
-  bool gpu_cache = false;  // GPU memory is a cache over host memory
-  bool evict_by_bytes = false;
-  std::string path;  // empty: no disk tier
+  bool gpu_cache = false;       // GPU memory is a cache over host memory
+  bool evict_by_bytes = false;  // at these bounds rows leave; otherwise new rows are refused
+  std::string path;             // in which the table makes its own folder; empty: no disk tier
   int64_t disk_bytes = -1;
-  bool keep_leftovers = false;
-  RedisOptions redis;  // no host: not in Redis
+  bool keep_leftovers = false;  // rename, not remove, the files of an earlier process there
+  RedisOptions redis;           // no host: not in Redis
 
-  absl::Status Read(const Settings& settings);
-  // Reads "host=127.0.0.1\nport=6379\n...", with a line for each field that has no default. The
-  // text is empty if the table is not in Redis. It is an input of TfEmbedNewTable, not an
-  // attribute, so that a password is never stored in a graph.
-  absl::Status ReadRedis(const std::string& text);
+  void Read(SettingsText* text);
 
   // Whether the table has a cache over lower tiers.
   bool HasTiers(int gpu) const { return !path.empty() || (gpu >= 0 && gpu_cache); }

@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <iterator>
 #include <new>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cc/tf/settings.h"
+#include "cc/tf/settings_text.h"
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
@@ -29,38 +28,32 @@ void MakeRoomFor(size_t count, std::vector<T>* values) {
 
 }  // namespace
 
-absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order) {
+absl::Status ReadEvictionOrder(tf::OpKernelConstruction* construction, const char* name,
+                               EvictionOrder* order) {
   std::string wanted;
-  TF_RETURN_IF_ERROR(settings.Get(name, &wanted));
+  TF_RETURN_IF_ERROR(construction->GetAttr(name, &wanted));
   if (FindByName(kEvictionOrderNames, wanted, order)) return absl::OkStatus();
   return InvalidArgumentError("`", name, "` must be a known order. Received: ", wanted, ".");
 }
 
-absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) {
-  int64_t statistic_bits;
-  std::string order;
-  TF_RETURN_IF_ERROR(settings.GetNumber("max_rows", 0, &max_rows));
-  TF_RETURN_IF_ERROR(settings.Get("eviction", &order));
-  // `eviction` keeps its default then, by which a restore of more rows than the bound chooses those
-  // that leave.
-  evicts = order != "none";
-  if (evicts) TF_RETURN_IF_ERROR(ReadEvictionOrder(settings, "eviction", &eviction));
-  TF_RETURN_IF_ERROR(settings.GetNumber("steps_per_epoch", 0, &steps_per_epoch));
-  TF_RETURN_IF_ERROR(settings.GetNumber("ttl_milliseconds", 0, &ttl_milliseconds));
-  TF_RETURN_IF_ERROR(settings.Get("admission", &admission));
-  TF_RETURN_IF_ERROR(settings.GetNumber("admission_threshold", 1, &admission_threshold));
-  TF_RETURN_IF_ERROR(settings.Get("admission_error_rate", &admission_error_rate));
-  TF_RETURN_IF_ERROR(settings.GetNumber("admission_max_keys", 0, &admission_max_keys));
-  TF_RETURN_IF_ERROR(settings.GetNumber("statistics", 0, &statistic_bits));
-  TF_RETURN_IF_ERROR(settings.Get("log_evicted", &log_evicted));
+void PolicySettings::Read(SettingsText* text) {
+  ForEachField(*this, [text](const char* name, auto& field, auto... least) {
+    text->Read(name, &field, least...);
+  });
+}
+
+absl::Status PolicySettings::Check(int64_t num_shards) const {
+  EvictionOrder order;
+  if (eviction != "none" && !FindByName(kEvictionOrderNames, eviction, &order)) {
+    return InvalidArgumentError("`eviction` must be a known order. Received: ", eviction, ".");
+  }
   if (admission != "none" && admission != "counter" && admission != "bloom") {
     return InvalidArgumentError(
         "`admission` must be 'none', 'counter' or 'bloom'. Received: ", admission, ".");
   }
-  statistics = StatisticSet::OfBits(static_cast<uint8_t>(statistic_bits));
-  if (statistic_bits != statistics.bits()) {
+  if (statistics != StatisticSet::OfBits(static_cast<uint8_t>(statistics)).bits()) {
     return InvalidArgumentError("`statistics` must be from 0 to ", (1 << StatisticSet::kMax) - 1,
-                                ". Received: ", statistic_bits, ".");
+                                ". Received: ", statistics, ".");
   }
   // A shard with a bound of 0 would count as unbounded.
   if (max_rows > 0 && max_rows < num_shards) {
@@ -81,22 +74,16 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
 }
 
 std::string PolicySettings::DebugString() const {
-  return absl::StrCat("max_rows ", max_rows, ", eviction ",
-                      evicts ? kEvictionOrderNames[static_cast<size_t>(eviction)].name : "none",
-                      ", steps_per_epoch ", steps_per_epoch, ", ttl_milliseconds ",
-                      ttl_milliseconds, ", admission ", admission, "(", admission_threshold, ", ",
-                      admission_error_rate, ", ", admission_max_keys, "), statistics ",
-                      statistics.bits(), ", log_evicted ", log_evicted);
-}
-
-bool operator==(const PolicySettings& a, const PolicySettings& b) {
-  const auto members = [](const PolicySettings& one) {
-    return std::make_tuple(std::cref(one.admission), one.max_rows, one.eviction, one.evicts,
-                           one.steps_per_epoch, one.ttl_milliseconds, one.admission_threshold,
-                           one.admission_error_rate, one.admission_max_keys, one.statistics.bits(),
-                           one.log_evicted);
-  };
-  return members(a) == members(b);
+  std::string text;
+  ForEachField(*this, [&text](const char* name, const auto& field, auto...) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", name, " ");
+    if constexpr (std::is_same_v<decltype(field), const float&>) {
+      text += ExactText(field);
+    } else {
+      absl::StrAppend(&text, field);
+    }
+  });
+  return text;
 }
 
 absl::Status PolicySettings::NewAdmission(Allocator* allocator,
@@ -115,12 +102,12 @@ absl::Status PolicySettings::NewAdmission(Allocator* allocator,
 RowPolicy PolicySettings::ForShard(int64_t shard, int64_t num_shards,
                                    std::shared_ptr<Admission> shared, EvictionSink* sink) const {
   RowPolicy policy;
-  policy.statistics = statistics;
+  policy.statistics = StatisticSet::OfBits(static_cast<uint8_t>(statistics));
   // The first shards have a row more, so the bounds add up to max_rows exactly.
   policy.max_rows =
       static_cast<size_t>(max_rows / num_shards + (shard < max_rows % num_shards ? 1 : 0));
-  policy.eviction = eviction;
-  policy.evicts = evicts;
+  // Without an order the default stays: a restore of more rows than the bound goes by it.
+  policy.evicts = FindByName(kEvictionOrderNames, eviction, &policy.eviction);
   policy.ttl_milliseconds = static_cast<uint64_t>(ttl_milliseconds);
   policy.admission = std::move(shared);
   policy.sink = sink;

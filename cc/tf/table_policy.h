@@ -22,29 +22,48 @@
 
 namespace tf_embed {
 
-class Settings;
+class SettingsText;
 class TableResource;
 
-// Reads the setting `name`, an eviction order as named by TfEmbedTable's `eviction`.
-absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order);
+// Reads the attribute `name` of an op, an eviction order.
+absl::Status ReadEvictionOrder(tensorflow::OpKernelConstruction* construction, const char* name,
+                               EvictionOrder* order);
 
 // The admission and eviction settings of a table.
 struct PolicySettings {
-  int64_t max_rows = 0;
-  EvictionOrder eviction = EvictionOrder::kLru;
-  bool evicts = true;  // otherwise a full table refuses new rows
-  int64_t steps_per_epoch = 0;
-  int64_t ttl_milliseconds = 0;
+  int64_t max_rows = 0;          // over all shards; 0: no bound
+  std::string eviction = "lru";  // an eviction order, or "none": a full table refuses new rows
+  int64_t steps_per_epoch = 0;   // 0: SetClock alone sets the epoch
+  int64_t ttl_milliseconds = 0;  // after which an unused row expires; 0: never
   std::string admission = "none";
-  int64_t admission_threshold = 1;
-  float admission_error_rate = 0.01f;
-  int64_t admission_max_keys = 0;
-  StatisticSet statistics;
+  int64_t admission_threshold = 1;     // steps with a key after which it gets its row
+  float admission_error_rate = 0.01f;  // the chance that a Bloom filter admits a key early
+  int64_t admission_max_keys = 0;      // bound on the waiting keys; 0: none
+  int32_t statistics = 0;              // bits of those to keep besides those of the order
   bool log_evicted = false;
 
-  absl::Status Read(const Settings& settings, int64_t num_shards);
+  // Calls visit(name, field) for each field, or visit(name, field, least value).
+  template <typename Self, typename Visit>
+  static void ForEachField(Self& self, const Visit& visit) {
+    visit("max_rows", self.max_rows);
+    visit("eviction", self.eviction);
+    visit("steps_per_epoch", self.steps_per_epoch);
+    visit("ttl_milliseconds", self.ttl_milliseconds);
+    visit("admission", self.admission);
+    visit("admission_threshold", self.admission_threshold, 1);
+    visit("admission_error_rate", self.admission_error_rate);
+    visit("admission_max_keys", self.admission_max_keys);
+    visit("statistics", self.statistics);
+    visit("log_evicted", self.log_evicted);
+  }
+
+  void Read(SettingsText* text);
+  // Fails if a field is out of range.
+  absl::Status Check(int64_t num_shards) const;
   std::string DebugString() const;
-  friend bool operator==(const PolicySettings& a, const PolicySettings& b);
+  friend bool operator==(const PolicySettings& a, const PolicySettings& b) {
+    return a.DebugString() == b.DebugString();
+  }
 
   // Makes the admission filter; null if rows need no admission.
   absl::Status NewAdmission(Allocator* allocator, std::shared_ptr<Admission>* made) const;

@@ -12,96 +12,13 @@
 #include "cc/core/index/striped_index.h"
 #include "cc/stores/new_store.h"
 #include "cc/tf/gpu_tables.h"
-#include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
-#include "cc/tf/settings.h"
 #include "cc/tf/storage_settings.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
 namespace tf_embed {
-namespace {
 
 namespace tf = ::tensorflow;
-
-absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim,
-                             RowInitializer* initializer) {
-  std::string kind, text;
-  std::vector<double> numbers;
-  int64_t seed, table_id;
-  TF_RETURN_IF_ERROR(construction->GetAttr("initializer", &kind));
-  TF_RETURN_IF_ERROR(construction->GetAttr("initializer_values", &text));
-  TF_RETURN_IF_ERROR(construction->GetAttr("seed", &seed));
-  TF_RETURN_IF_ERROR(construction->GetAttr("table_id", &table_id));
-  TF_RETURN_IF_ERROR(ReadNumbers(text, "initializer_values", &numbers));
-  return NewInitializer(kind, std::move(numbers), dim, seed, table_id, initializer);
-}
-
-// Finds a table by name, or creates it.
-//
-// A table lives as long as one of its handles, or a kernel that returned one. A session keeps its
-// kernels and runs them again at each step, so its tables live as long as the session. Tables of a
-// SavedModel loaded in Python are freed with the loaded object. The resource manager has only a
-// weak reference by name.
-class TableHandleOp : public tf::OpKernel {
- public:
-  explicit TableHandleOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
-    const AttributeSettings settings(construction);
-    OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
-    OP_REQUIRES_OK(construction, signature_.policy.Read(settings, signature_.num_shards));
-    OP_REQUIRES_OK(construction, TableResource::ReadOptions(construction, signature_, &options_));
-    OP_REQUIRES_OK(construction, storage_.Read(settings));
-    if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
-  }
-
-  void Compute(tf::OpKernelContext* context) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (table_ == nullptr) OP_REQUIRES_OK(context, FindOrCreate(context->resource_manager()));
-    tf::Tensor* handle;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
-    table_->Ref();  // for the handle
-    handle->scalar<tf::ResourceHandle>()() = tf::ResourceHandle::MakeRefCountingHandle(
-        table_.get(), context->device()->attributes().name());
-  }
-
- private:
-  absl::Status FindOrCreate(tf::ResourceMgr* manager) {
-    static std::mutex one_at_a_time;
-    std::lock_guard<std::mutex> lock(one_at_a_time);
-    tf::ContainerInfo info;
-    TF_RETURN_IF_ERROR(info.Init(manager, def()));
-    tf::core::RefCountPtr<TableResource> table;
-    if (TableResource * found; manager->Lookup(info.container(), info.name(), &found).ok()) {
-      table.reset(found);
-      if (!(table->signature() == signature_)) {
-        return InvalidArgumentError("Table '", table->name(), "' is ",
-                                    table->signature().DebugString(), " and can't be opened as ",
-                                    signature_.DebugString(), ".");
-      }
-      table_ = std::move(table);
-      return absl::OkStatus();
-    }
-    TableResource* created;
-    TF_RETURN_IF_ERROR(TableResource::Create(signature_, options_, storage_, gpu_, &created));
-    table.reset(created);
-    // A freed table's name remains until it is deleted.
-    manager->Delete<TableResource>(info.container(), info.name()).IgnoreError();
-    TF_RETURN_IF_ERROR(manager->CreateUnowned(info.container(), info.name(), created));
-    table_ = std::move(table);
-    return absl::OkStatus();
-  }
-
-  TableResource::Signature signature_;
-  TableOptions options_;
-  StorageSettings storage_;
-  int gpu_ = -1;
-  std::mutex mutex_;
-  tf::core::RefCountPtr<TableResource> table_;
-};
-
-REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);
-const OnGpu<TableHandleOp> table_on_gpu("TfEmbedTable", {"table"});
-
-}  // namespace
 
 DataType CoreType(tf::DataType type) {
   switch (type) {
@@ -219,16 +136,6 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
                     &signature->num_shards);
 }
 
-absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
-                                        const Signature& signature, TableOptions* options) {
-  std::string name;
-  int64_t init_size;
-  TF_RETURN_IF_ERROR(construction->GetAttr("label", &name));
-  TF_RETURN_IF_ERROR(construction->GetAttr("init_size", &init_size));
-  TF_RETURN_IF_ERROR(NewOptions(signature, std::move(name), init_size, options));
-  return ReadInitializer(construction, signature.dim, &options->initializer);
-}
-
 absl::Status TableResource::NewOptions(const Signature& signature, std::string name,
                                        int64_t init_size, TableOptions* options) {
   options->name = std::move(name);
@@ -247,7 +154,9 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
                                    TableResource** resource) {
   const bool has_strings =
       signature.key_dtype == tf::DT_STRING || signature.value_dtype == tf::DT_STRING;
-  if (signature.policy.statistics.Has(Statistic::kChange) && (gpu >= 0 || has_strings)) {
+  const StatisticSet statistics =
+      StatisticSet::OfBits(static_cast<uint8_t>(signature.policy.statistics));
+  if (statistics.Has(Statistic::kChange) && (gpu >= 0 || has_strings)) {
     return InvalidArgumentError("`track_changes` of table '", options.name,
                                 "' must be False: tables on a GPU, and tables with string keys or "
                                 "values, do not keep track of changes.");

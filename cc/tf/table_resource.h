@@ -77,8 +77,6 @@ class TableResource : public tensorflow::ResourceBase {
   // Reads the attributes for types and sizes. The policy's settings are read separately.
   static absl::Status ReadSignature(tensorflow::OpKernelConstruction* construction,
                                     Signature* signature);
-  static absl::Status ReadOptions(tensorflow::OpKernelConstruction* construction,
-                                  const Signature& signature, TableOptions* options);
   // Everything except the initializer. REQUIRES: init_size >= 0.
   static absl::Status NewOptions(const Signature& signature, std::string name, int64_t init_size,
                                  TableOptions* options);

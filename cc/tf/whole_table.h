@@ -3,6 +3,7 @@
 #ifndef TF_EMBED_CC_TF_WHOLE_TABLE_H_
 #define TF_EMBED_CC_TF_WHOLE_TABLE_H_
 
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
+
+// The number of rows that an export copies at a time.
+inline constexpr size_t kExportRows = size_t{1} << 16;
 
 // Keeps writers out of all shards of several variables while it lives.
 class PausedTables {

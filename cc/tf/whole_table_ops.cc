@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verbs on whole tables: Clear, Shrink, Size, Export, ExportScores, Import.
+// Ops on all rows of a table: Clear, Shrink, Size, Export, Import, Stats, Origin.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "cc/core/table/table_stats.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
-#include "cc/tf/settings.h"
 #include "cc/tf/table_op.h"
 #include "cc/tf/whole_table.h"
 
@@ -16,8 +18,6 @@ namespace tf_embed {
 namespace {
 
 namespace tf = ::tensorflow;
-
-constexpr size_t kExportRows = size_t{1} << 16;
 
 class ClearOp : public TableOp {
  public:
@@ -204,68 +204,6 @@ class ExportOp : public TableOp {
   bool with_policy_ = true;
 };
 
-class ExportScoresOp : public TableOp {
- public:
-  explicit ExportScoresOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction,
-                   ReadEvictionOrder(AttributeSettings(construction), "order", &order_));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    int64_t split_size;
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "split_size", &split_size));
-    if (split_size < 1) {
-      return InvalidArgumentError("`split_size` of table '", table->name(),
-                                  "' must be a positive number of rows. Received: ", split_size,
-                                  ".");
-    }
-    if (output_type(0) != table->signature().key_dtype) {
-      return InvalidArgumentError("Table '", table->name(), "' is ",
-                                  table->signature().DebugString(), ". Asked for: keys ",
-                                  tf::DataTypeString(output_type(0)), ".");
-    }
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    const StatisticSet set = table->statistics();
-    if ((StatisticsOf(order_).bits() & ~set.bits()) != 0) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "Table '", table->name(), "' does not keep the statistics that these scores are."));
-    }
-    StringKeyScope string_scope(table, KeyUse::kRead);
-    PausedTables paused(table->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
-    tf::Tensor *keys, *scores;
-    const int64_t size = static_cast<int64_t>(table->size());
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, {size}, &scores));
-    const ExecContext exec = ThreadPoolOf(context);
-    WholeRows rows(table->allocator());
-    int64_t* next = scores->flat<int64_t>().data();
-    size_t done = 0;
-    const size_t most = std::min(kExportRows, static_cast<size_t>(split_size));
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      for (ExportCursor cursor; !cursor.done; done += rows.size) {
-        TF_RETURN_IF_ERROR(
-            ToTensorFlow(table->shard(number)->maintenance()->ExportBatch(most, &cursor, &rows)));
-        if (table->key_strings() != nullptr) {
-          WriteStrings(exec, *table->key_strings(), rows.keys.data(), rows.size, done, keys);
-        } else {
-          NarrowKeys(rows.keys.data(), rows.size, done, keys);
-        }
-        for (size_t i = 0; i < rows.size; ++i) {
-          RowStatistics::Word words[StatisticSet::kMax];
-          const uint64_t* const kept = rows.statistics.data() + i * set.size();
-          std::copy(kept, kept + set.size(), words);
-          *next++ = ShownScore(order_, RowStatistics(set, words), HashKey(rows.keys[i]));
-        }
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  EvictionOrder order_ = EvictionOrder::kLru;
-};
-
 class ImportOp : public TableOp {
  public:
   using TableOp::TableOp;
@@ -407,7 +345,6 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), ClearOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), ShrinkOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedExportScores").Device(tf::DEVICE_CPU), ExportScoresOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);
 
 const OnGpu<ClearOp> clear("TfEmbedClear", {"table"});
@@ -415,10 +352,54 @@ const OnGpu<ShrinkOp> shrink("TfEmbedShrink", {"table"});
 const OnGpu<SizeOp> size("TfEmbedSize", {"table", "shard", "size"});
 const OnGpu<ExportOp> export_rows("TfEmbedExport", {"table", "keys", "values", "slots", "meta",
                                                     "statistics", "policy"});
-const OnGpu<ExportScoresOp> export_scores("TfEmbedExportScores",
-                                          {"table", "split_size", "keys", "scores"});
 const OnGpu<ImportOp> import_rows("TfEmbedImport", {"table", "keys", "owners", "values", "slots",
                                                     "meta", "statistics", "policy"});
 
+class StatsOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TableStats stats;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      // In this order: the error is also that of the count in the statistics.
+      stats.Add(table->shard(number)->Stats());
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->CheckReachable()));
+    }
+    // Shared by all shards.
+    if (table->admission() != nullptr) stats.admission_bytes = table->admission()->bytes();
+    if (table->evicted() != nullptr) stats.undrained = table->evicted()->size();
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(0, {static_cast<int64_t>(std::size(kTableStats))}, &output));
+    int64_t* next = output->flat<int64_t>().data();
+    for (const TableStat& stat : kTableStats) *next++ = static_cast<int64_t>(stats.*stat.number);
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedStats").Device(tf::DEVICE_CPU), StatsOp);
+const OnGpu<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
+
+class OriginOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    const RowInitializer initializer = table->shard(0)->initializer();
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {2}, &output));
+    output->flat<int64_t>()(0) = static_cast<int64_t>(initializer.seed);
+    output->flat<int64_t>()(1) = static_cast<int64_t>(initializer.table_id);
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedOrigin").Device(tf::DEVICE_CPU), OriginOp);
+const OnGpu<OriginOp> origin("TfEmbedOrigin", {"table", "numbers"});
+
 }  // namespace
+
 }  // namespace tf_embed

@@ -9,7 +9,7 @@ import tensorflow as tf
 from raw_op_makers import FLOATING, KEY_DTYPES, RAW, Arguments, draw_one, numbers_of
 from raw_op_snapshots import SnapshotCalls
 
-from tf_embed.ops.table_ops import compute_dtype
+from tf_embed.ops.pooling_ops import compute_dtype
 
 
 class ExchangeCalls(SnapshotCalls):

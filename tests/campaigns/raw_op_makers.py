@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops.new_table_ops import settings_text
 
 RAW = _library.load()
 T = TypeVar("T")
@@ -150,7 +151,7 @@ class RowCalls:
             dim=dim,
             num_shards=shards,
             label="campaign",
-            **policy,
+            settings=settings_text(policy),
         )
         return SomeTable(handle, key_dtype, value_dtype, dim, shards, orders)
 
@@ -183,21 +184,17 @@ class RowCalls:
             return []
         return [numbers_of(draw, "int64", tuple(keys.shape))]
 
-    def right_table(self, draw: random.Random) -> Arguments:
-        initializer = draw_one(draw, ("constant", "uniform", "normal", "truncated_normal"))
+    def _kind(self, draw: random.Random) -> Arguments:
         return {
-            "shared_name": f"{self.prefix}-{draw.getrandbits(60)}",
-            "container": "",
             "key_dtype": tf.as_dtype(draw_one(draw, KEY_DTYPES)),
             "value_dtype": tf.as_dtype(draw_one(draw, (*FLOATING, "int8", "bool", "string"))),
             "dim": draw.randint(1, 5),
             "num_shards": draw.randint(1, 4),
-            "init_size": draw.randrange(100),
-            "label": "new",
-            "initializer": initializer,
-            "initializer_values": "0.5" if initializer == "constant" else "0 1",
-            "seed": draw.randrange(9),
-            "table_id": draw.randrange(9),
+            "initializer": draw_one(draw, ("constant", "uniform", "normal", "truncated_normal")),
+        }
+
+    def _settings(self, draw: random.Random) -> Arguments:
+        return {
             "max_rows": draw_one(draw, (0, 9)),
             "eviction": draw_one(draw, ("none", *ORDERS)),
             "steps_per_epoch": draw.randrange(3),
@@ -218,20 +215,33 @@ class RowCalls:
             "keep_leftovers": False,
         }
 
-    def right_new_table(self, draw: random.Random) -> Arguments:
-        arguments = self.right_table(draw)
-        del arguments["shared_name"], arguments["container"]
-        values = [0.5] if arguments["initializer"] == "constant" else [0.0, 1.0]
-        attributes = ("key_dtype", "value_dtype", "dim", "num_shards", "initializer")
-        inputs = {
-            name: tf.constant(value, tf.int64 if type(value) is int else None)
-            for name, value in {**arguments, "redis": ""}.items()
-            if name not in attributes
-        }
+    def right_table(self, draw: random.Random) -> Arguments:
+        kind, settings = self._kind(draw), self._settings(draw)
+        # Graphs of earlier versions have an attribute for each.
+        as_text = draw.randrange(2)
         return {
-            **{name: arguments[name] for name in attributes},
-            **inputs,
+            "shared_name": f"{self.prefix}-{draw.getrandbits(60)}",
+            "container": "",
+            **kind,
+            "init_size": draw.randrange(100),
+            "label": "new",
+            "initializer_values": "0.5" if kind["initializer"] == "constant" else "0 1",
+            "seed": draw.randrange(9),
+            "table_id": draw.randrange(9),
+            **({"settings": settings_text(settings)} if as_text else settings),
+        }
+
+    def right_new_table(self, draw: random.Random) -> Arguments:
+        kind = self._kind(draw)
+        values = [0.5] if kind["initializer"] == "constant" else [0.0, 1.0]
+        return {
+            **kind,
+            "label": tf.constant("new"),
+            "init_size": tf.constant(draw.randrange(100), tf.int64),
+            "seed": tf.constant(draw.randrange(9), tf.int64),
+            "table_id": tf.constant(draw.randrange(9), tf.int64),
             "initializer_values": tf.constant(values, tf.float64),
+            "settings": tf.constant(settings_text(self._settings(draw))),
         }
 
     def right_find(self, draw: random.Random) -> Arguments:

@@ -20,7 +20,7 @@ from absl.testing import absltest, parameterized
 import tf_embed
 from support.processes.redis_servers import RedisProcess, free_port
 from tf_embed import tfra as de
-from tf_embed.ops import table_ops
+from tf_embed.ops import new_table_ops
 
 _server: RedisProcess
 
@@ -427,17 +427,18 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ("nothing", "Received: a line of 'nothing'"),
-        ("host=a\nport=x", "Received: a line of 'port'"),
-        ("host=a\nport=-1", "Received: a line of 'port'"),
-        ("host=a\nport=99999999999", "Received: a line of 'port'"),
-        ("password=sesame", "Received: 15 bytes without one"),
-        ("host=a\nprefix=b\nport=0", "Received: port=0"),
-        ("host=a", "`prefix` .*Received: prefix=''"),
-        ("host=a\nprefix=b\nslices=0", "Received: slices=0"),
+        ("redis_host=a\nredis_port=x", "Received: a line of 'redis_port'"),
+        ("redis_host=a\nredis_port=-1", "`redis_port` must be at least 0"),
+        ("redis_host=a\nredis_port=99999999999", "`redis_port` must be at most 2147483647"),
+        ("redis_host=a\nredis_hosts=b", "must have known settings. .*'redis_hosts'"),
+        ("redis_host=a\nredis_host=b", "Received: a line of 'redis_host'"),
+        ("redis_host=a\nredis_prefix=b\nredis_port=0", "Received: port=0"),
+        ("redis_host=a", "`prefix` .*Received: prefix=''"),
+        ("redis_host=a\nredis_prefix=b\nredis_slices=0", "Received: slices=0"),
     )
-    def test_settings_that_no_caller_of_ours_gives_are_refused_by_name(self, redis, words):
+    def test_settings_that_no_caller_of_ours_gives_are_refused_by_name(self, settings, words):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, words):
-            table_ops.create_table(
+            new_table_ops.create_table(
                 shared_name=None,
                 key_dtype=tf.int64,
                 value_dtype=tf.float32,
@@ -449,7 +450,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
                 initializer_values=[0.0],
                 seed=1,
                 table_id=1,
-                storage={"redis": redis},
+                settings=settings,
             )
 
     @parameterized.parameters({"path": "/tmp/rows"}, {"gpu_bytes": 3}, {"host_bytes": 5})

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.distributed.worker_calls import WorkerCalls
 from tf_embed.exchange.servers import Servers
-from tf_embed.ops import exchange_ops
+from tf_embed.ops import process_ops
 
 DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
 
@@ -38,7 +38,7 @@ class WorkerDatasets:
         traced = tf.function(dataset_fn)
 
         def made() -> tf.data.Dataset:
-            dataset = traced(exchange_ops.number_of_task(), servers.num_workers)
+            dataset = traced(process_ops.number_of_task(), servers.num_workers)
             if not isinstance(dataset, tf.data.Dataset):
                 raise TypeError(
                     "`x(worker, workers)` must give a tf.data.Dataset. Received: "

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Channel
-from tf_embed.ops import exchange_ops
+from tf_embed.ops import exchange_ops, routing_ops
 from tf_embed.ops.exchange_ops import NUM_CAPACITIES, Part, PartType, Plan, Sent
 
 # Keys of collectives within a channel.
@@ -86,7 +86,7 @@ def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str
     """
     # The op has a kernel for the CPU only.
     with tf.device("/CPU:0"):
-        (routed,), (places,), counts = exchange_ops.route_keys(
+        (routed,), (places,), counts = routing_ops.route_keys(
             [keys], **_owners([keys], num_workers, [(sharding, name)])
         )
         return Routed(routed, places, tf.reshape(counts, [num_workers]))
@@ -118,7 +118,7 @@ def route_tables(
         shardings: The sharding of each table, and the table's name for messages.
     """
     with tf.device("/CPU:0"):
-        return RoutedTables(*exchange_ops.route_keys(keys, **_owners(keys, num_workers, shardings)))
+        return RoutedTables(*routing_ops.route_keys(keys, **_owners(keys, num_workers, shardings)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ def route_gradients(
     """
     with tf.device("/CPU:0"):
         return RoutedGradients(
-            *exchange_ops.route_gradients(keys, gradients, **_owners(keys, num_workers, shardings))
+            *routing_ops.route_gradients(keys, gradients, **_owners(keys, num_workers, shardings))
         )
 
 

@@ -9,7 +9,7 @@ import weakref
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import exchange_ops
+from tf_embed.ops import process_ops
 
 _LONGEST_RUN_ID = 256
 _JOBS = ("ps", "worker")
@@ -104,11 +104,11 @@ class Servers:
         """
         # Eager, because the answers are compared here.
         with tf.init_scope():
-            mine = exchange_ops.build_of_library().numpy().decode()
+            mine = process_ops.build_of_library().numpy().decode()
             for job, task in self._tasks:
                 try:
                     with tf.device(_cpu_of(job, task)):
-                        theirs = exchange_ops.build_of_library().numpy().decode()
+                        theirs = process_ops.build_of_library().numpy().decode()
                 except tf.errors.NotFoundError as error:
                     raise RuntimeError(
                         f"The process {job} {task} has not loaded tf_embed: start it by a program "

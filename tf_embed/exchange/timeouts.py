@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import exchange_ops
+from tf_embed.ops import watch_ops
 
 DEFAULT_SECONDS = 300.0
 
@@ -57,7 +57,7 @@ class RenewedTimeout:
         """Ends the collectives of this process unless it is renewed or ended in time."""
         # Eager, because the watch is to start now and not in each run of a graph.
         with tf.init_scope():
-            self._watch, _ = exchange_ops.start_watch(float(seconds), what)
+            self._watch, _ = watch_ops.start_watch(float(seconds), what)
 
     def end(self) -> None:
         """Ends the time-out. A watch ends with its last tensor."""
@@ -67,9 +67,9 @@ class RenewedTimeout:
 @contextlib.contextmanager
 def _watched(seconds: float, what: str) -> Iterator[None]:
     with tf.init_scope():
-        watch, _ = exchange_ops.start_watch(seconds, what)
+        watch, _ = watch_ops.start_watch(seconds, what)
     try:
         yield
     finally:
         with tf.init_scope():
-            exchange_ops.end_watch(watch, tf.constant(True))
+            watch_ops.end_watch(watch, tf.constant(True))

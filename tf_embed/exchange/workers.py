@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tf_embed.exchange import strategies
 from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.ops import exchange_ops
+from tf_embed.ops import watch_ops
 
 # Of all our collectives. TensorFlow's strategies count their groups up from 1.
 _GROUP_KEY = 0x7E3BED
@@ -71,7 +71,7 @@ class Channel:
         """
         with self._watched() as (watch, arguments):
             gathered = tf.raw_ops.CollectiveGatherV2(input=vector, **arguments(key))
-            return exchange_ops.end_watch(watch, gathered)
+            return watch_ops.end_watch(watch, gathered)
 
     def all_to_all(self, messages: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         """The messages of all workers to this one, that of worker 0 first.
@@ -85,7 +85,7 @@ class Channel:
             if workers.places is not None:
                 messages = tf.gather(messages, workers.ranks)
             got = tf.raw_ops.CollectiveAllToAllV2(input=messages, **arguments(key))
-            got = exchange_ops.end_watch(watch, got)
+            got = watch_ops.end_watch(watch, got)
             return got if workers.places is None else tf.gather(got, workers.places)
 
     @contextlib.contextmanager
@@ -95,7 +95,7 @@ class Channel:
         TensorFlow's own time-out would keep a thread for each collective until its time is over.
         """
         with tf.device(self.workers.device):
-            watch, _ = exchange_ops.start_watch(
+            watch, _ = watch_ops.start_watch(
                 self._sharding.timeout_seconds, f"exchange {self.number} of sharded tables"
             )
             with tf.control_dependencies([watch]):

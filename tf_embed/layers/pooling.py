@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Embedder:
     """
 
     rows: Callable[[tf.Tensor], tf.Tensor]
-    pooled: Callable[[tf.Tensor, table_ops.Bags, tf.Tensor | None], tf.Tensor]
+    pooled: Callable[[tf.Tensor, pooling_ops.Bags, tf.Tensor | None], tf.Tensor]
     dim: int
     combiner: str | None
     name: str

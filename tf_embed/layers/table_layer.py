@@ -17,8 +17,8 @@ from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.layers.ids_layer import ids_dtype_of
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.layers.prefetching import with_prefetch
-from tf_embed.ops import table_ops
-from tf_embed.ops.table_ops import Bags, compute_dtype
+from tf_embed.ops import pooling_ops
+from tf_embed.ops.pooling_ops import Bags, compute_dtype
 from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
@@ -406,7 +406,7 @@ class TableLayer(LayerWithTables):
             ids = self._given.marked(ids)
         key_dtype = tf.as_dtype(self.key_dtype)
         if isinstance(ids, tf.SparseTensor):
-            indices, values, shape = table_ops.checked_sparse(ids, f"`ids` of {self.name!r}")
+            indices, values, shape = pooling_ops.checked_sparse(ids, f"`ids` of {self.name!r}")
             return tf.SparseTensor(indices, cast_ids(values, key_dtype, self.name), shape)
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(cast_ids(ids.flat_values, key_dtype, self.name))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_embed import _library
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 
 _raw = _library.load()
 
@@ -55,9 +55,9 @@ class SplitPooled(NamedTuple):
 def split_pooled(
     keys: tf.Tensor,
     owners: tf.Tensor,
-    bags: table_ops.Bags,
+    bags: pooling_ops.Bags,
     *,
-    padding: table_ops.Padding | None,
+    padding: pooling_ops.Padding | None,
     num_workers: int,
     rank: int,
     owner_rule: str,
@@ -71,8 +71,8 @@ def split_pooled(
     Args:
         keys: Any shape.
         owners: The worker of each key, flattened, int32. An empty tensor means `owner_rule`.
-        bags: As in `table_ops.find_pooled`.
-        padding: As in `table_ops.find_pooled`.
+        bags: As in `pooling_ops.find_pooled`.
+        padding: As in `pooling_ops.find_pooled`.
         num_workers: Number of workers.
         rank: The number of this worker.
         owner_rule: "hash" or "remainder".
@@ -86,7 +86,7 @@ def split_pooled(
             keys=keys,
             owners=owners,
             bags=list(bags),
-            **table_ops.padding_arguments(padding),
+            **pooling_ops.padding_arguments(padding),
             num_workers=num_workers,
             rank=rank,
             owner_rule=owner_rule,

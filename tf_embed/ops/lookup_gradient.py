@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.ops import table_ops
+from tf_embed.ops import gradient_ops
 
 # Graphs of loops and conditions. TensorFlow has no public word for them, so tests watch over the
 # names of their classes. In a loop that is not known here, gradients are refused.
@@ -46,7 +46,7 @@ def token_of(
     while type(graph).__name__ in _CONTROL_FLOW:
         graph = graph.outer_graph
     with graph.as_default():
-        return table_ops.token(value(), key_dtype=key_dtype, rows=rows)
+        return gradient_ops.token(value(), key_dtype=key_dtype, rows=rows)
 
 
 class RowSlices(tf.IndexedSlices):
@@ -101,12 +101,12 @@ def gradient_of_token(
         keys: [n].
         values: The gradients of their rows, [n, dim].
         dim: Number of weights in a row.
-        packed: See table_ops.row_gradients.
+        packed: See gradient_ops.row_gradients.
         rows: As in `token_of`.
     """
     if _is_of_this_graph(token):
         return _row_slices(keys, values, dim, rows)
-    return table_ops.row_gradients(keys, values, packed)
+    return gradient_ops.row_gradients(keys, values, packed)
 
 
 @tf.RegisterGradient("TfEmbedToken")
@@ -115,7 +115,7 @@ def _token_gradient(op: tf.Operation, gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return gradient
     dim = op.get_attr("dim")
-    keys, values = table_ops.unpack_row_gradients(
+    keys, values = gradient_ops.unpack_row_gradients(
         gradient,
         key_dtype=op.get_attr("key_dtype"),
         value_dtype=op.get_attr("value_dtype"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of rows that come and go, typed. The inputs that all share are those of `ops.py`."""
+"""The ops of admission and eviction, typed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,6 @@ def drain_evicted(
     return _raw.tf_embed_drain_evicted(
         table=handle, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
     )
-
-
-def stats(handle: tf.Tensor) -> tf.Tensor:
-    """Returns counts of a table's events; an int64 vector, see cc/ops/stats_op.cc."""
-    return _raw.tf_embed_stats(table=handle)
-
-
-def origin(handle: tf.Tensor) -> tf.Tensor:
-    """The seed and the table id, int64 [2], from which a table draws random initial rows."""
-    return _raw.tf_embed_origin(table=handle)
 
 
 def row_statistics(

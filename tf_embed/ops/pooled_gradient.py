@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.ops import stock_ops, table_ops
+from tf_embed.ops import pooling_ops, stock_ops
 from tf_embed.ops.lookup_gradient import gradient_of_token, is_skipped
 
 
@@ -25,13 +25,13 @@ def find_pooled(
     owners: tf.Tensor,
     defaults: tf.Tensor,
     token: tf.Tensor | None,
-    bags: table_ops.Bags,
+    bags: pooling_ops.Bags,
     weights: tf.Tensor | None,
     *,
     combiner: str,
     **options: Any,
 ) -> tf.Tensor:
-    """`table_ops.find_pooled`, whose weights have the gradient of the rows that it finds.
+    """`pooling_ops.find_pooled`, whose weights have the gradient of the rows that it finds.
 
     With weights it also looks up the row of each key, because the table may change before the
     backward pass. Arguments and result are as there.
@@ -42,13 +42,13 @@ def find_pooled(
         alone = tf.expand_dims(keys, -1)
         if (defaults.shape.rank or 2) > 1:  # a row for each key
             defaults = tf.expand_dims(defaults, -2)
-        rows = table_ops.find_pooled(
+        rows = pooling_ops.find_pooled(
             handle, alone, owners, defaults, token, (), None, combiner="sum", **options
         )
         # The op gets these rows as those of absent keys. Its gradient finds them there: inputs are
         # kept in loops, conditions and SavedModels, and an attribute of Python is not.
         defaults = tf.cast(rows, options["value_dtype"])
-    return table_ops.find_pooled(
+    return pooling_ops.find_pooled(
         handle, keys, owners, defaults, token, bags, weights, combiner=combiner, **options
     )
 
@@ -63,7 +63,7 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     gradient = tf.convert_to_tensor(gradient)
     dim = op.get_attr("dim")
     if token is not None and not is_skipped(op, 4):
-        distinct, _, sums = table_ops.sum_by_key(
+        distinct, _, sums = pooling_ops.sum_by_key(
             keys,
             gradient,
             pooling.bags,
@@ -87,7 +87,7 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
     keys, summed = op.inputs[:2]
     results: list[Any] = [None] * len(op.inputs)
     pooling = _pooling_of(op, first_list=2)
-    of_sums = tf.cast(tf.convert_to_tensor(gradients[2]), table_ops.compute_dtype(summed.dtype))
+    of_sums = tf.cast(tf.convert_to_tensor(gradients[2]), pooling_ops.compute_dtype(summed.dtype))
     # Padding (-1) takes a row of zeros. There may be no other row.
     inverse, count = op.outputs[1], tf.shape(of_sums, op.outputs[1].dtype)[0]
     of_rows = tf.gather(tf.pad(of_sums, [[0, 1], [0, 0]]), tf.where(inverse < 0, count, inverse))
@@ -124,12 +124,12 @@ def _pooling_of(op: tf.Operation, first_list: int) -> Pooling:
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """Pooling by ops of TensorFlow. Arguments as in `table_ops.find_pooled`."""
+    """Pooling by ops of TensorFlow. Arguments as in `pooling_ops.find_pooled`."""
 
-    bags: table_ops.Bags
+    bags: pooling_ops.Bags
     weights: tf.Tensor | None
     combiner: str
-    padding: table_ops.Padding | None
+    padding: pooling_ops.Padding | None
 
     def gradient_of_weights(
         self, keys: tf.Tensor, rows: tf.Tensor, upstream: tf.Tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops by which a table follows another one, typed. Inputs as in `row_file_ops.py`."""
+"""The ops by which a table follows another one, typed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops that save a table's rows as files and load them, typed. Inputs as in `ops.py`."""
+"""The ops that save a table's rows as files and load them, typed."""
 
 from __future__ import annotations
 
@@ -39,6 +39,24 @@ class Place:
     def arguments(self) -> dict[str, Any]:
         """As the ops take it."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+class Part(NamedTuple):
+    """The part of a save that is of this process.
+
+    Attributes:
+        save: The number that the save is to have.
+        rank: Which process this is.
+        processes: How many there are.
+    """
+
+    save: int
+    rank: int
+    processes: int
+
+    def arguments(self) -> dict[str, tf.Tensor]:
+        """As the ops take it."""
+        return {name: tf.constant(value, tf.int64) for name, value in self._asdict().items()}
 
 
 class SavedRows(NamedTuple):
@@ -129,3 +147,26 @@ def load_saved_rows(
             be loaded. Or int32 [0], which is the table's choice for all.
     """
     return _raw.tf_embed_load_saved_rows(table=handle, rows=rows, block=block, owners=owners)
+
+
+def save_part(
+    handle: tf.Tensor,
+    folder: str,
+    file_name: str,
+    part: Part,
+    *,
+    buffer_bytes: int,
+    with_slots: bool = True,
+) -> None:
+    """Writes all rows of a table, as they are now, as a part of a save."""
+    with tf.device("/CPU:0"):
+        arguments = part.arguments()
+    # Outside of the block, because the op runs on the device of its table.
+    _raw.tf_embed_save_rows_part(
+        table=handle,
+        folder=folder,
+        file_name=file_name,
+        buffer_bytes=buffer_bytes,
+        with_slots=with_slots,
+        **arguments,
+    )

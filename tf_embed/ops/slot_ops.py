@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops that see an optimizer's slots, typed; `ops.py` has the others."""
+"""The ops of optimizer slots, typed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import _library
-from tf_embed.ops.table_ops import decimal_numbers
+from tf_embed.ops.new_table_ops import decimal_numbers
 
 _raw = _library.load()
 
@@ -141,16 +141,6 @@ def rows_of_other_rule(handle: tf.Tensor, *, rule: str | ExternalRule) -> tf.Ten
 def largest_slot(handle: tf.Tensor, *, rule: str, slot: int) -> tf.Tensor:
     """The largest of all rows' slots of that number, or 0; float64 scalar."""
     return _raw.tf_embed_largest_slot(table=handle, rule=rule, slot=slot)
-
-
-def take_turn(handle: tf.Tensor) -> tf.Tensor:
-    """Waits for the turn of a table, first come, first served; a variant that holds it."""
-    return _raw.tf_embed_take_turn(table=handle)
-
-
-def end_turn(handle: tf.Tensor, turn: tf.Tensor) -> tf.Operation | None:
-    """Ends a turn of `take_turn`. A turn also ends with the last tensor that holds it."""
-    return _raw.tf_embed_end_turn(table=handle, turn=turn)
 
 
 def _any_rule(rule: str | ExternalRule) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops import row_file_ops
 
 _raw = _library.load()
 
@@ -27,31 +27,13 @@ def begin_snapshot(handles: Sequence[tf.Tensor], since: Sequence[int]) -> tf.Ten
         )
 
 
-class Part(NamedTuple):
-    """The part of a save that is of this process.
-
-    Attributes:
-        save: The number that the save is to have.
-        rank: Which process this is.
-        processes: How many there are.
-    """
-
-    save: int
-    rank: int
-    processes: int
-
-    def arguments(self) -> dict[str, tf.Tensor]:
-        """As the ops take it."""
-        return {name: tf.constant(value, tf.int64) for name, value in self._asdict().items()}
-
-
 def write_snapshot(
     snapshot: tf.Tensor,
     number: int,
     folder: str,
     file_name: str,
     since_name: str,
-    part: Part | None = None,
+    part: row_file_ops.Part | None = None,
     *,
     with_slots: bool = True,
 ) -> int:
@@ -78,29 +60,6 @@ def write_snapshot(
         if part is None:
             return int(_raw.tf_embed_write_snapshot(**arguments))
         return int(_raw.tf_embed_write_snapshot_part(**arguments, **part.arguments()))
-
-
-def save_part(
-    handle: tf.Tensor,
-    folder: str,
-    file_name: str,
-    part: Part,
-    *,
-    buffer_bytes: int,
-    with_slots: bool = True,
-) -> None:
-    """Writes all rows of a table, as they are now, as a part of a save."""
-    with tf.device("/CPU:0"):
-        arguments = part.arguments()
-    # Outside of the block, because the op runs on the device of its table.
-    _raw.tf_embed_save_rows_part(
-        table=handle,
-        folder=folder,
-        file_name=file_name,
-        buffer_bytes=buffer_bytes,
-        with_slots=with_slots,
-        **arguments,
-    )
 
 
 def join_rows(folder: str, file_name: str, processes: int) -> int:

@@ -60,7 +60,7 @@ def places_of(starts: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def unique_keys(keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """See `table_ops.unique_keys`."""
+    """See `pooling_ops.unique_keys`."""
     distinct, inverse = tf.unique(tf.reshape(keys, [-1]))
     return distinct, tf.reshape(inverse, tf.shape(keys))
 
@@ -68,7 +68,7 @@ def unique_keys(keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def checked_sparse(
     indices: tf.Tensor, values: tf.Tensor, dense_shape: tf.Tensor, label: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """See `table_ops.checked_sparse`."""
+    """See `pooling_ops.checked_sparse`."""
     good = tf.logical_and(
         tf.reduce_all(dense_shape >= 0),
         tf.reduce_all(tf.logical_and(indices >= 0, indices < dense_shape)),

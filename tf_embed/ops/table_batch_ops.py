@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_embed import _library
-from tf_embed.ops import stock_ops, substitutes
+from tf_embed.ops import stock_ops
 from tf_embed.ops.lookup_gradient import gradient_of_token, is_skipped
 
 _raw = _library.load()
@@ -144,38 +144,6 @@ def _each_alone(offsets: tf.Tensor, pieces: tf.Tensor, dims: Sequence[int]) -> _
     ends = tf.cumsum(count * dim)
     of_all = tf.stack([table, first, count, ends - count * dim, dim], 1)
     return _Alone(first, of_all, tf.reduce_sum(count * dim))
-
-
-def check_bounds(
-    indices: tf.Tensor,
-    offsets: tf.Tensor,
-    num_bags: tf.Tensor,
-    *,
-    rows: Sequence[int],
-    tables: Sequence[str],
-    owner: str,
-    mode: str,
-    padding: Sequence[int],
-) -> Any:
-    """Takes indices out that are no row numbers, and mends offsets; see cc/ops/bounds_ops.cc.
-
-    Returns:
-        `checked_indices`, `checked_offsets`, `kept`, `changed` and `num_events`.
-    """
-    if substitutes.are_used():
-        return stock_ops.check_bounds(
-            indices, offsets, num_bags, rows=rows, owner=owner, mode=mode, padding=padding
-        )
-    return _raw.tf_embed_check_bounds(
-        indices=indices,
-        offsets=offsets,
-        num_bags=num_bags,
-        rows=rows,
-        tables=tables,
-        owner=owner,
-        mode=mode,
-        padding=padding,
-    )
 
 
 def apply_tables(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 
 
 def sum_equal_keys(
@@ -29,9 +29,9 @@ def sum_equal_keys(
     Returns:
         Keys [m] and sums [m, dim], m at most n.
     """
-    if table_ops.compute_dtype(gradients.dtype) != table_ops.compute_dtype(dtype):
+    if pooling_ops.compute_dtype(gradients.dtype) != pooling_ops.compute_dtype(dtype):
         gradients = tf.cast(gradients, dtype)
-    distinct, _, sums = table_ops.sum_by_key(keys, gradients, sum_dtype=dtype, handle=handle)
+    distinct, _, sums = pooling_ops.sum_by_key(keys, gradients, sum_dtype=dtype, handle=handle)
     return distinct, sums
 
 

@@ -229,7 +229,7 @@ def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[s
 def hyper_parameters(
     optimizer: keras.optimizers.Optimizer, *, weight_decay: bool, max_counter: Any = None
 ) -> tf.Tensor:
-    """Hyper-parameters of a fused rule at this step, as `table_ops.apply` takes them.
+    """Hyper-parameters of a fused rule at this step, as the op TfEmbedApply takes them.
 
     Args:
         optimizer: One that `fused_rule` knows.

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import callers
-from tf_embed.ops.table_ops import Exported
+from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import shared_rows
 from tf_embed.table.table import Table
 

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import row_file_ops, table_ops
+from tf_embed.ops import row_file_ops, whole_table_ops
 from tf_embed.table.table import Table
 
 # The argument `progress` of public functions.
@@ -149,7 +149,7 @@ def watched(calls: RowCalls | None, tables: Sequence[Table]) -> Iterator[None]:
         for table in sorted(tables, key=lambda one: one.number):
             turns.enter_context(table.save_turn)  # or rows of another save would be counted
         before = _rows_saved(tables)
-        calls.expect(sum(int(table_ops.size(table.resource_handle, -1)) for table in tables))
+        calls.expect(sum(int(whole_table_ops.size(table.resource_handle, -1)) for table in tables))
         thread = threading.Thread(
             target=_watch, args=(calls, tables, before, over), name="progress of a save"
         )

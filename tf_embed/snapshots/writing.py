@@ -181,7 +181,7 @@ class Writer:
                 begun, place, self._folder, file_name, since, part, with_slots=self._with_slots
             )
         elif part is not None:
-            snapshot_ops.save_part(
+            row_file_ops.save_part(
                 table.resource_handle,
                 self._folder,
                 file_name,
@@ -203,14 +203,14 @@ class Writer:
             with_slots=self._with_slots,
         )
 
-    def _part(self, rank: int, place: int) -> snapshot_ops.Part | None:
+    def _part(self, rank: int, place: int) -> row_file_ops.Part | None:
         if self._count == 1:
             return None
         # All processes compute the same number from the one that they agreed on.
         digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
         # 0 means no save.
         save = int.from_bytes(digest, "little", signed=True) or 1
-        return snapshot_ops.Part(save, rank, self._count)
+        return row_file_ops.Part(save, rank, self._count)
 
     def _commit(self) -> None:
         """Joins the files of all workers and writes the manifest, on the first worker only."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tf_embed.ops.pooled_gradient import Pooling
-from tf_embed.ops.table_ops import Bags, Padding, compute_dtype
+from tf_embed.ops.pooling_ops import Bags, Padding, compute_dtype
 from tf_embed.static_export.initial_rows import random_rows
 from tf_embed.static_export.key_index import KeyIndex, stored_dtype, stored_keys
 from tf_embed.static_export.quantization import format_of

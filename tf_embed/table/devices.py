@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import table_ops
+from tf_embed.ops import process_ops
 
 CPU = "/CPU:0"
 GPU = "/GPU:0"
@@ -47,7 +47,7 @@ def device_names(
     if not _has_gpu():
         missing = (
             "TensorFlow sees no GPU"
-            if table_ops.has_gpu_tables()
+            if process_ops.has_gpu_tables()
             else "tf_embed has none: it must be built where CUDA's nvcc is, and run where there is "
             "a GPU and a driver no older than that CUDA"
         )
@@ -102,7 +102,7 @@ def _check_present(names: tuple[str, ...], kind: str) -> None:
 
 
 def _has_gpu() -> bool:
-    return table_ops.has_gpu_tables() and bool(tf.config.list_logical_devices("GPU"))
+    return process_ops.has_gpu_tables() and bool(tf.config.list_logical_devices("GPU"))
 
 
 def _place(name: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_embed.ops import policy_ops
+from tf_embed.ops import whole_table_ops
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.table import Table
 
@@ -22,5 +22,5 @@ def current_initializer(table: Table) -> RowInitializer:
         table: A table with a resource in this process or on servers.
     """
     with tf.init_scope():
-        seed, table_id = policy_ops.origin(table.parts[0].resource_handle).numpy()
+        seed, table_id = whole_table_ops.origin(table.parts[0].resource_handle).numpy()
     return dataclasses.replace(table.options.initializer, seed=int(seed), table_id=int(table_id))

@@ -65,12 +65,12 @@ class CounterAdmission(KerasConfig):
         if self.max_keys is not None:
             validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
-    def attributes(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings of the op that creates a table."""
         return {
             "admission": "counter",
-            "admission_threshold": self.n,
-            "admission_max_keys": self.max_keys or 0,
+            "admission_threshold": int(self.n),
+            "admission_max_keys": self.max_keys and int(self.max_keys),
         }
 
 
@@ -124,13 +124,13 @@ class BloomAdmission(KerasConfig):
         if self.max_keys is not None:
             validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
-    def attributes(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings of the op that creates a table."""
         return {
             "admission": "bloom",
-            "admission_threshold": self.n,
-            "admission_error_rate": self.error_rate,
-            "admission_max_keys": self.max_keys or 0,
+            "admission_threshold": int(self.n),
+            "admission_error_rate": float(self.error_rate),
+            "admission_max_keys": self.max_keys and int(self.max_keys),
         }
 
 
@@ -265,15 +265,16 @@ class TablePolicy(KerasConfig):
         of_ttl = () if self.ttl_seconds is None else ("last_time_ms",)
         return (*kept, *of_bound, *of_ttl)
 
-    def attributes(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings of the op that creates a table."""
+        milliseconds = self.ttl_seconds and round(1000 * self.ttl_seconds)
         return {
-            "max_rows": self.max_rows or 0,
+            "max_rows": self.max_rows and int(self.max_rows),
             "eviction": self.eviction or "none",
-            "steps_per_epoch": self.steps_per_epoch or 0,
-            "ttl_milliseconds": round(1000 * self.ttl_seconds) if self.ttl_seconds else 0,
-            "log_evicted": bool(self.log_evicted),
-            **({} if self.admission is None else self.admission.attributes()),
+            "steps_per_epoch": self.steps_per_epoch and int(self.steps_per_epoch),
+            "ttl_milliseconds": milliseconds,
+            "log_evicted": bool(self.log_evicted) or None,
+            **({} if self.admission is None else self.admission.settings()),
         }
 
     def scores(self, keys: tf.Tensor, name: str) -> list[tf.Tensor]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tf_embed.ops import policy_ops, table_ops
+from tf_embed import _library
+from tf_embed.ops import policy_ops, pooling_ops
 from tf_embed.table.initializers import drawn_rows
 from tf_embed.table.table_options import TableOptions
+
+_raw = _library.load()
 
 
 def defaults(
@@ -16,7 +19,7 @@ def defaults(
     keys: tf.Tensor,
     owners: tf.Tensor,
     empty: tf.Tensor,
-    padding: table_ops.Padding | None,
+    padding: pooling_ops.Padding | None,
 ) -> tf.Tensor:
     """The `defaults` argument of an op that makes absent keys have rows that Python draws.
 
@@ -40,7 +43,9 @@ def defaults(
             # Unlike a lookup, it counts no key and reads no row from a disk.
             _, skipped = policy_ops.row_statistics(handle, keys, owners)
         else:
-            _, skipped = table_ops.find(handle, keys, owners, empty, None, dim=options.dim)
+            _, skipped = _raw.tf_embed_find(
+                table=handle, keys=keys, owners=owners, defaults=empty, tokens=[], dim=options.dim
+            )
     if padding is not None:
         is_padding = tf.equal(keys, tf.constant(padding, keys.dtype))
         skipped = is_padding if skipped is None else tf.logical_or(skipped, is_padding)

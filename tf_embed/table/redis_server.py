@@ -140,14 +140,11 @@ class RedisServer(Config):
         config.pop("password")
         return config
 
-    def settings(self, table: str) -> str:
-        """The server as the op that makes a table takes it.
+    def settings(self, table: str) -> dict[str, Any]:
+        """The settings of the op that creates a table.
 
         Args:
             table: Name of the variable.
-
-        Returns:
-            The settings, as the op reads them.
 
         Raises:
             ValueError: If there is no variable of the name `password_env`, or the name of the
@@ -159,28 +156,26 @@ class RedisServer(Config):
                 "`table` of a RedisServer must be given for a variable whose name has blanks or "
                 f"braces. Received: table=None, name={validation.shown(table)}"
             )
-        lines = {
-            "host": self.host,
-            "port": self.port,
-            "username": self.username or "",
-            "password": self._secret(),
-            "database": self.database,
-            "cluster": int(self.cluster),
-            "connect_timeout_ms": round(1000 * self.connect_timeout_seconds),
-            "timeout_ms": round(1000 * self.timeout_seconds),
-            "max_connections": self.max_connections,
-            "prefix": f"{self.model}:{name}",
-            "slices": self.slices,
-            "keys_per_command": self.keys_per_command,
+        return {
+            "redis_host": self.host,
+            "redis_port": self.port,
+            "redis_username": self.username,
+            "redis_password": self._secret(),
+            "redis_database": self.database,
+            "redis_cluster": self.cluster,
+            "redis_connect_timeout_ms": round(1000 * self.connect_timeout_seconds),
+            "redis_timeout_ms": round(1000 * self.timeout_seconds),
+            "redis_max_connections": self.max_connections,
+            "redis_prefix": f"{self.model}:{name}",
+            "redis_slices": self.slices,
+            "redis_keys_per_command": self.keys_per_command,
         }
-        # One setting a line: `isprintable` has refused line breaks in all of these texts.
-        return "".join(f"{key}={value}\n" for key, value in lines.items())
 
-    def _secret(self) -> str:
+    def _secret(self) -> str | None:
         if self.password is not None:
             return self.password
         if self.password_env is None:
-            return ""
+            return None
         password = os.environ.get(self.password_env)
         if not password or not password.isprintable():
             raise ValueError(

@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import callers
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
-from tf_embed.ops.table_ops import Exported
+from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import admission_counts
 from tf_embed.table.policies import share_of
 from tf_embed.table.table import Table
@@ -49,17 +49,17 @@ class RoutedTable(Table):
     def find_pooled(
         self,
         keys: tf.Tensor,
-        bags: table_ops.Bags,
+        bags: pooling_ops.Bags,
         weights: tf.Tensor | None = None,
         *,
         combiner: str,
-        padding: table_ops.Padding | None = None,
+        padding: pooling_ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
         training: bool,
     ) -> tf.Tensor:
         """See `Table`. Rows of distinct keys come here and are pooled here."""
-        wide = table_ops.compute_dtype(self.options.value_dtype)
+        wide = pooling_ops.compute_dtype(self.options.value_dtype)
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:
             return tf.cast(self.rows(some, defaults, token, training=training), wide)

@@ -17,9 +17,9 @@ import tensorflow as tf
 from tf_embed.exchange import routing
 from tf_embed.exchange.servers import Servers
 from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.ops import exchange_ops, table_ops
+from tf_embed.ops import pooling_ops, routing_ops
 from tf_embed.ops.slot_ops import ExternalRule
-from tf_embed.ops.table_ops import Exported
+from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import admission_counts, step_tokens
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.routed_table import RoutedTable, share_of_options
@@ -158,7 +158,7 @@ class ServerTable(RoutedTable):
         rows = tf.ensure_shape(tf.cast(rows, options.value_dtype), [None, options.dim])
         # The op has a kernel for the CPU only.
         with tf.device("/CPU:0"):
-            rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
+            rows = routing_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
         exists = routed.of_batch(exists)
         rows = self._with_defaults(rows, exists, defaults)
         return self._with_shape(rows, keys), exists
@@ -216,7 +216,7 @@ class ServerTable(RoutedTable):
         trained: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """See `Table`. One op on each server, which a step with a token runs once."""
-        wide = table_ops.compute_dtype(self.options.value_dtype)
+        wide = pooling_ops.compute_dtype(self.options.value_dtype)
         routed = self._route(keys)
         sums = routed.sums(tf.cast(tf.reshape(gradients, [-1, self.options.dim]), wide))
         sums = tf.cast(sums, self._wire_type_of(wide))

@@ -13,8 +13,6 @@ from tf_embed import validation
 from tf_embed.configs import Config, as_bool
 from tf_embed.table.redis_server import RedisServer
 
-_NO_BOUND = -1  # as the op that makes a table takes None
-
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -170,19 +168,20 @@ class Storage(Config):
         """Whether a table on a CPU has a cache and another tier below it."""
         return self.path is not None
 
-    def attributes(self) -> dict[str, Any]:
-        """The storage as the op that makes a table takes it, without `redis`."""
-        has_host = self.path is not None or self.bounds_gpu
-        bounds: dict[str, Any] = {
+    @property
+    def max_host_bytes(self) -> int | None:
+        """The bound on rows in host memory: 0 if none go there, None if there is no bound."""
+        # Without a bound on the GPU's memory, rows never go on to host memory.
+        return self.host_bytes if self.path is not None or self.bounds_gpu else 0
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the op that creates a table, without those of `redis`."""
+        return {
             "gpu_total_bytes": self.gpu_total_bytes,
             "gpu_bytes": self.gpu_bytes,
-            # Without a bound on the GPU's memory, rows never go on to host memory.
-            "host_bytes": self.host_bytes if has_host else 0,
+            "host_bytes": -1 if self.max_host_bytes is None else self.max_host_bytes,
+            "gpu_cache": self.gpu_cache or None,
+            "path": self.path,
             "disk_bytes": self.disk_bytes,
-        }
-        return {
-            **{name: _NO_BOUND if one is None else one for name, one in bounds.items()},
-            "gpu_cache": self.gpu_cache,
-            "path": "" if self.path is None else self.path,
-            "keep_leftovers": self.keep_leftovers,
+            "keep_leftovers": self.keep_leftovers or None,
         }

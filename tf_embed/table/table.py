@@ -24,16 +24,26 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import validation
-from tf_embed.ops import policy_ops, pooled_gradient, slot_ops, substitutes, table_ops
+from tf_embed import _library, validation
+from tf_embed.ops import (
+    new_table_ops,
+    policy_ops,
+    pooled_gradient,
+    pooling_ops,
+    slot_ops,
+    substitutes,
+    whole_table_ops,
+)
 from tf_embed.ops.slot_ops import ExternalRule
-from tf_embed.ops.table_ops import Exported
+from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import python_rows, sharding, shared_rows, step_tokens
 from tf_embed.table.checkpoint_checks import check_copy, saves_all
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.trainer_set import TrainerSet
 from tf_embed.table.turns import turn_of
+
+_raw = _library.load()
 
 _numbers = itertools.count()
 
@@ -69,15 +79,17 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
             eagerly = self._destruction_context  # in which TensorFlow destroys a resource
-            freed = weakref.finalize(self, table_ops.destroy, self.resource_handle, eagerly)
+            freed = weakref.finalize(self, new_table_ops.destroy, self.resource_handle, eagerly)
             # Memory goes with the process, but files in a folder would stay.
-            freed.atexit = bool(options.storage_attributes.get("path"))
+            freed.atexit = options.storage is not None and options.storage.path is not None
 
     def _create_resource(self) -> tf.Tensor:
         options = self.options
         initializer = options.initializer
-        return table_ops.create_table(
-            shared_name=self._name_of_resource(),
+        # Each call in eager execution creates a table; in a graph, the op finds the table again.
+        shared_name = None if tf.executing_eagerly() else self._shared_name
+        return new_table_ops.create_table(
+            shared_name=shared_name,
             key_dtype=options.key_dtype,
             value_dtype=options.value_dtype,
             dim=options.dim,
@@ -88,13 +100,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             initializer_values=initializer.values,
             seed=initializer.seed,
             table_id=initializer.table_id,
-            policy=options.policy_attributes,
-            storage=options.storage_attributes,
+            settings=options.settings(for_graph=shared_name is not None),
         )
-
-    def _name_of_resource(self) -> str | None:
-        """The name by which the op finds the table again. None makes each call create a table."""
-        return None if tf.executing_eagerly() else self._shared_name
 
     def _destroy_resource(self) -> None:
         """Does nothing, because it would free the table in use for each copy in a SavedModel."""
@@ -147,7 +154,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         Args:
             keys: Any shape.
             defaults: Rows of absent keys, [dim] or keys.shape + [dim]; None for initial rows.
-            token: The target of the gradient of the rows, see `ops.token`; None for no gradient.
+            token: The target of the gradient of the rows, see `gradient_ops.token`; or None.
             training: Whether this counts as a use of the rows, if the table keeps statistics.
 
         Returns:
@@ -160,12 +167,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
         draws = defaults is None and options.initializer.is_of_python
         if defaults is None:
             defaults = self._rows_of_engine()
-        rows, exists = table_ops.find(
-            self.resource_handle,
-            keys,
-            self._owners(keys),
-            defaults,
-            token,
+        rows, exists = _raw.tf_embed_find(
+            **self._inputs(keys),
+            defaults=defaults,
+            tokens=[] if token is None else [token],
             dim=options.dim,
             training=validation.is_training(training) and options.notes_uses,
         )
@@ -182,11 +187,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def find_pooled(
         self,
         keys: tf.Tensor,
-        bags: table_ops.Bags,
+        bags: pooling_ops.Bags,
         weights: tf.Tensor | None = None,
         *,
         combiner: str,
-        padding: table_ops.Padding | None = None,
+        padding: pooling_ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
         training: bool,
@@ -195,7 +200,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
         Args:
             keys: Any shape.
-            bags: The partition of the keys into bags, see `ops.Bags`.
+            bags: The partition of the keys into bags, see `pooling_ops.Bags`.
             weights: None, or the weight of each key.
             combiner: "sum", "mean" or "sqrtn".
             padding: None, or a key that is ignored.
@@ -204,7 +209,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             training: As in `find`.
 
         Returns:
-            A row for each bag, the shape of the bags + [dim], of `ops.compute_dtype`.
+            A row for each bag, the shape of the bags + [dim], of `pooling_ops.compute_dtype`.
         """
         stand_in = substitutes.of(self)
         if stand_in is not None:
@@ -238,11 +243,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         owners = self._owners(keys)
         if defaults is None:
             defaults = self._initial_rows(keys, owners)
-        return table_ops.find_or_insert(
-            self.resource_handle,
-            keys,
-            owners,
-            defaults,
+        return _raw.tf_embed_find_or_insert(
+            table=self.resource_handle,
+            keys=keys,
+            owners=owners,
+            defaults=defaults,
             dim=self.options.dim,
             training=training,
             scores=self._scores(keys),
@@ -252,11 +257,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
         """Writes rows. The last of equal keys wins. `distinct` is a hint that no keys are equal."""
-        done = table_ops.insert_or_assign(
-            self.resource_handle,
-            keys,
-            self._owners(keys),
-            values,
+        done = _raw.tf_embed_insert_or_assign(
+            **self._inputs(keys),
+            values=values,
             dim=self.options.dim,
             scores=self._scores(keys),
             distinct=distinct,
@@ -267,13 +270,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
         """Adds differences to present rows and inserts absent ones; see `Variable.accum`."""
-        done = table_ops.accum(
-            self.resource_handle,
-            keys,
-            self._owners(keys),
-            old_values,
-            new_values,
-            exists,
+        done = _raw.tf_embed_accum(
+            **self._inputs(keys),
+            old_values=old_values,
+            new_values=new_values,
+            exists=exists,
             dim=self.options.dim,
             scores=self._scores(keys),
         )
@@ -291,33 +292,34 @@ class Table(tf.saved_model.experimental.TrackableResource):
         stochastic_rounding: bool = False,
         trained: tf.Tensor | None = None,
     ) -> tf.Operation | None:
-        """Applies one step of an optimizer rule; see `ops.apply`. With a token, exactly once.
+        """Applies one step of an optimizer rule. With a token, exactly once.
 
         Args:
-            keys: Any shape.
+            keys: Any shape. The gradients of equal keys are summed before the rule runs.
             gradients: keys.shape + [dim], of the value dtype. They may be float32 if the value
                 dtype is float16 or bfloat16, to avoid overflow and underflow.
-            rule, hyper, step: Name of the rule, its hyper-parameters, the number of this step.
-            distinct: Whether all keys are distinct.
-            stochastic_rounding: Whether float16 and bfloat16 weights are rounded stochastically.
+            rule: Name of the rule. A rule that is not the present one replaces the table's slots.
+            hyper: float64 vector, the rule's hyper-parameters, see `optimizers/rules.py`.
+            step: int64 scalar, the number of this step; the first is 1.
+            distinct: A hint that all keys are distinct, which skips the search for equal keys.
+            stochastic_rounding: Rounds float16 and bfloat16 weights up or down without bias. The
+                noise is a function of the table's seed and id, the step, the key and the column.
             trained: Whether to apply the step, a bool scalar. Default: True.
         """
         if self.options.initializer.is_of_python:
             # The fused op can't call Python, so new rows are drawn and inserted before it.
             Table.find_or_insert(self, keys, training=True)  # keys are here already
-        done = table_ops.apply(
-            self.resource_handle,
-            keys,
-            self._owners(keys),
-            gradients,
-            hyper,
-            step,
+        done = _raw.tf_embed_apply(
+            **self._inputs(keys),
+            gradients=gradients,
+            hyper=hyper,
+            step=step,
             dim=self.options.dim,
             rule=rule,
             scores=self._scores(keys),
             distinct=distinct,
             stochastic_rounding=stochastic_rounding,
-            token=step_tokens.token_of_step(),
+            token=list(step_tokens.token_of_step()),
             trained=[] if trained is None else [trained],
         )
         return self._updated(keys, done)
@@ -398,31 +400,31 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
         """Promotes rows from lower tiers to the first tier. Absent keys are skipped."""
-        return table_ops.prefetch(self.resource_handle, keys, self._owners(keys))
+        return _raw.tf_embed_prefetch(**self._inputs(keys))
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys, and gradients that wait for them. Absent keys are ignored."""
         self.trainers.forget(keys)
-        return table_ops.erase(self.resource_handle, keys, self._owners(keys))
+        return _raw.tf_embed_erase(**self._inputs(keys))
 
     def clear(self) -> tf.Operation | None:
         """Removes every key, and all gradients that wait."""
         self.wait_until_written()
         self.trainers.forget()
-        return table_ops.clear(self.resource_handle)
+        return _raw.tf_embed_clear(table=self.resource_handle)
 
     def shrink(self) -> tf.Operation | None:
         """Compacts the table and frees memory."""
-        return table_ops.shrink(self.resource_handle)
+        return _raw.tf_embed_shrink(table=self.resource_handle)
 
     def size(self, shard: int = -1) -> tf.Tensor:
         """Number of keys in a shard, or in all shards if `shard` is -1; int64 scalar."""
-        return table_ops.size(self.resource_handle, shard)
+        return whole_table_ops.size(self.resource_handle, shard)
 
     def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
-        """A consistent snapshot of the whole table; see `ops.export`."""
+        """A consistent snapshot of the whole table; see `whole_table_ops.export`."""
         options = self.options
-        return table_ops.export(
+        return whole_table_ops.export(
             self.resource_handle,
             key_dtype=options.key_dtype,
             value_dtype=options.value_dtype,
@@ -449,8 +451,13 @@ class Table(tf.saved_model.experimental.TrackableResource):
         policy evicts the first ones in its order.
         """
         self.wait_until_written()
-        imported = table_ops.import_(
-            self.resource_handle, keys, self._owners(keys), values, slots, meta, statistics, policy
+        imported = _raw.tf_embed_import(
+            **self._inputs(keys),
+            values=values,
+            slots=slots,
+            meta=meta,
+            statistics=statistics,
+            policy=policy,
         )
         if self._rule is not None and tf.executing_eagerly():
             self.bind_rule(self._rule)  # the export may have had another
@@ -567,7 +574,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """Calls `on_update` after a step. `done` is the operation of the step."""
         if self.on_update is not None:
             with tf.control_dependencies([] if done is None else [done]):
-                distinct, _ = table_ops.unique_keys(tf.reshape(keys, [-1]), self.resource_handle)
+                distinct, _ = pooling_ops.unique_keys(tf.reshape(keys, [-1]), self.resource_handle)
                 self.on_update(distinct)
         return done
 
@@ -575,6 +582,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """The `scores` argument of the ops that write: the policy's scores for the keys."""
         policy = self.options.policy
         return [] if policy is None else policy.scores(keys, self.options.name)
+
+    def _inputs(self, keys: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The inputs that all ops on keys share."""
+        return {"table": self.resource_handle, "keys": keys, "owners": self._owners(keys)}
 
     def _owners(self, keys: tf.Tensor) -> tf.Tensor:
         options = self.options
@@ -584,7 +595,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self._no_owners if tf.executing_eagerly() else tf.zeros([0], tf.int32)
 
     def _initial_rows(
-        self, keys: tf.Tensor, owners: tf.Tensor, padding: table_ops.Padding | None = None
+        self, keys: tf.Tensor, owners: tf.Tensor, padding: pooling_ops.Padding | None = None
     ) -> tf.Tensor:
         """The `defaults` argument of the ops that makes absent keys have initial rows."""
         rows = self._rows_of_engine()

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_embed.ops.new_table_ops import settings_text
 from tf_embed.table import sharding
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.policies import CHANGE_BIT, STATISTICS, TablePolicy
@@ -102,23 +103,22 @@ class TableOptions:
         expires_in_redis = self.redis is not None and self.policy is not None
         return self.has_tiers or bool(self.statistics) or expires_in_redis
 
-    @property
-    def storage_attributes(self) -> dict[str, Any]:
-        """The storage, as settings of the op that creates a table."""
-        if self.storage is None:
-            return {}
-        attributes = {**self.storage.attributes(), "evict_by_bytes": self.evicts_by_bytes}
-        if self.redis is not None:
-            attributes["redis"] = self.redis.settings(self.name)
-        return attributes
+    def settings(self, for_graph: bool = False) -> str:
+        """The policy and the storage, as the ops that create a table take them.
 
-    @property
-    def policy_attributes(self) -> dict[str, Any]:
-        """The policy, as settings of the op that creates a table."""
-        attributes = {} if self.policy is None else self.policy.attributes()
+        Args:
+            for_graph: Whether it becomes a part of a graph. A SavedModel keeps the rows in memory
+                and needs no server, so nothing of the server is in its graph, and no password.
+        """
+        settings: dict[str, Any] = {} if self.policy is None else self.policy.settings()
         bits = sum(STATISTICS[one] for one in self.statistics)
-        bits += CHANGE_BIT if self.tracks_changes else 0
-        return {**attributes, "statistics": bits} if bits else attributes
+        settings["statistics"] = bits + (CHANGE_BIT if self.tracks_changes else 0) or None
+        if self.storage is not None:
+            settings |= self.storage.settings()
+            settings["evict_by_bytes"] = self.evicts_by_bytes or None
+        if self.redis is not None and not for_graph:
+            settings |= self.redis.settings(self.name)
+        return settings_text(settings)
 
     @property
     def kind(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_embed.ops import slot_ops
+from tf_embed.ops import turn_ops
 
 
 @contextlib.contextmanager
@@ -18,12 +18,12 @@ def turn_of(handle: tf.Tensor) -> Iterator[None]:
     Args:
         handle: The table.
     """
-    turn = slot_ops.take_turn(handle)
+    turn = turn_ops.take_turn(handle)
     if tf.executing_eagerly():
         try:
             yield
         finally:  # a traceback may keep the tensor for long
-            slot_ops.end_turn(handle, turn)
+            turn_ops.end_turn(handle, turn)
         return
     graph = tf.compat.v1.get_default_graph()
     first = len(graph.get_operations())
@@ -32,4 +32,4 @@ def turn_of(handle: tf.Tensor) -> Iterator[None]:
     # Every op that reads or writes the table is stateful. Others may run after the turn.
     block = graph.get_operations()[first:]
     with tf.control_dependencies([one for one in block if one.op_def.is_stateful]):
-        slot_ops.end_turn(handle, turn)
+        turn_ops.end_turn(handle, turn)

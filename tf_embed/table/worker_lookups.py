@@ -23,7 +23,7 @@ from tf_embed import validation
 from tf_embed.exchange import routing
 from tf_embed.exchange.routing import Received
 from tf_embed.exchange.workers import Channel
-from tf_embed.ops import bag_exchange_ops, exchange_ops, table_ops
+from tf_embed.ops import bag_exchange_ops, pooling_ops, routing_ops
 from tf_embed.ops.bag_exchange_ops import SplitPooled
 from tf_embed.ops.exchange_ops import Part, PartType, Plan
 from tf_embed.ops.pooled_gradient import Pooling
@@ -307,7 +307,7 @@ class _Pool:
         """The pooled rows, from the rows and the sums that came back. One of the two is empty."""
         lookup, split = self.lookup, self.split
         keys = tf.gather(tf.reshape(lookup.keys, [-1]), split.place_positions)
-        rows = exchange_ops.routed_rows(keys, split.asked, rows, split.places, lookup.token)
+        rows = routing_ops.routed_rows(keys, split.asked, rows, split.places, lookup.token)
         rows = tf.cast(rows, sums.dtype)
         if self.pooling.weights is not None:
             weights = tf.reshape(self.pooling.weights, [-1, 1])
@@ -324,7 +324,7 @@ def _row_type(lookup: Lookup, number: int) -> PartType:
 
 
 def _sum_type(lookup: Lookup, number: int) -> PartType:
-    dtype = table_ops.compute_dtype(lookup.table.options.value_dtype)
+    dtype = pooling_ops.compute_dtype(lookup.table.options.value_dtype)
     return PartType(number, dtype, lookup.table.options.dim, lookup.table.wire_type_of(dtype))
 
 

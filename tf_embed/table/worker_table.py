@@ -23,11 +23,11 @@ from tf_embed.exchange import routing
 from tf_embed.exchange.routing import Routed
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Channel, Workers
-from tf_embed.ops import exchange_ops, table_ops
+from tf_embed.ops import exchange_ops, pooling_ops, routing_ops
 from tf_embed.ops.exchange_ops import Part, PartType, Sent
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
-from tf_embed.ops.table_ops import Exported
+from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import admission_counts, joint_lookups
 from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
@@ -116,7 +116,7 @@ class WorkerTable(RoutedTable):
         rows, exists = super().find(got.parts[0], training=training)
         parts = [Part(0, rows, wire), Part(0, exists)]
         rows, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
-        rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
+        rows = routing_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
         exists = routed.of_batch(exists)
         rows = self._with_defaults(rows, exists, defaults)
         return self._with_shape(rows, keys), exists
@@ -145,7 +145,7 @@ class WorkerTable(RoutedTable):
             noted = answer.lookup.keys
         assert isinstance(answer, Answer)  # lookups come in the order in which they were noted
         with tf.device("/CPU:0"):
-            return exchange_ops.routed_rows(
+            return routing_ops.routed_rows(
                 keys,
                 answer.routed,
                 answer.rows,
@@ -158,11 +158,11 @@ class WorkerTable(RoutedTable):
     def find_pooled(
         self,
         keys: tf.Tensor,
-        bags: table_ops.Bags,
+        bags: pooling_ops.Bags,
         weights: tf.Tensor | None = None,
         *,
         combiner: str,
-        padding: table_ops.Padding | None = None,
+        padding: pooling_ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
         training: bool,
@@ -184,7 +184,7 @@ class WorkerTable(RoutedTable):
         if joint_lookups.is_recording():
             joint_lookups.record(Lookup(self, keys, training, pooling, token))
             shape = tf.concat([pooling.shape_of(keys), [self.options.dim]], 0)
-            return tf.zeros(shape, table_ops.compute_dtype(self.options.value_dtype))
+            return tf.zeros(shape, pooling_ops.compute_dtype(self.options.value_dtype))
         answer = joint_lookups.answer_for(self)
         if answer is None:
             (answer,) = look_up([Lookup(self, keys, training, pooling, token)])
@@ -500,7 +500,7 @@ def gradients_to_owners(
 def _gradient_of(table: Table, gradients: tf.Tensor) -> tf.Tensor:
     """Gradients [n, dim] whose sums are of the dtype that the rule of a table computes in."""
     options = table.options
-    wide = table_ops.compute_dtype(options.value_dtype)
-    if table_ops.compute_dtype(gradients.dtype) != wide:
+    wide = pooling_ops.compute_dtype(options.value_dtype)
+    if pooling_ops.compute_dtype(gradients.dtype) != wide:
         gradients = tf.cast(gradients, wide)
     return tf.reshape(gradients, [-1, options.dim])

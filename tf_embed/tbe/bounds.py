@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed.exchange import strategies
-from tf_embed.ops import substitutes, table_batch_ops
+from tf_embed.ops import bounds_ops, substitutes
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.types import BoundsCheckMode
 
@@ -60,7 +60,7 @@ class BoundsCheck:
         return dataclasses.replace(batch, offsets=checked.checked_offsets)
 
     def _check(self, batch: Batch, rows: Sequence[int], padding: Sequence[int]) -> Any:
-        checked = table_batch_ops.check_bounds(
+        checked = bounds_ops.check_bounds(
             batch.indices,
             batch.offsets,
             batch.num_bags,

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.layers.given_ids import GivenIds
 from tf_embed.layers.ids import cast_ids
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -380,7 +380,7 @@ def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
     if isinstance(feature, tf.SparseTensor):
         if feature.shape.rank != 2:
             raise ValueError(_wrong_feature(owner, feature.shape))
-        parts = table_ops.checked_sparse(feature, f"`ids` of {owner!r}")
+        parts = pooling_ops.checked_sparse(feature, f"`ids` of {owner!r}")
         # In the order of the bags, which offsets need.
         feature = tf.sparse.reorder(tf.SparseTensor(*parts))
         lengths = tf.math.unsorted_segment_sum(

@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from tf_embed import callers
 from tf_embed.exchange import strategies
-from tf_embed.ops import exchange_ops, table_ops
+from tf_embed.ops import gradient_ops, routing_ops
 from tf_embed.saving import keras_weights
 from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.slot_variable import SlotVariable
@@ -324,11 +324,11 @@ class Anchor(keras.Variable):
                 f"{gradient!r}"
             )
         self._check_dtypes(gradient)
-        keys = table_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
+        keys = gradient_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
         # A step over several workers pays for each small op, so this one stands for the ops below.
         if isinstance(self._table, WorkerTable) and gradient.values.shape.rank == 2:
             with tf.device("/CPU:0"):
-                return exchange_ops.unless_frozen(keys, gradient.values, self.is_trained)
+                return routing_ops.unless_frozen(keys, gradient.values, self.is_trained)
         # Sliced in the graph: a step that is traced now must obey `frozen` when it runs.
         count = tf.where(self._is_trained, tf.size(keys), 0)
         return keys[:count], gradient.values[:count]

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.ops import (
     pooled_gradient,  # noqa: F401  registers gradients
+    pooling_ops,
     substitutes,
-    table_ops,
 )
 from tf_embed.table.table import Table
 from tf_embed.variable import anchor_tokens
@@ -213,7 +213,7 @@ def _unique(params: Params, ids: Any, training: bool) -> tuple[tf.Tensor, tf.Ten
     """The rows of distinct ids, not yet clipped, and the index in them of each id."""
     table, anchor = table_and_anchor(params)
     keys = _keys(table, ids)
-    distinct, inverse = table_ops.unique_keys(keys, table.resource_handle)
+    distinct, inverse = pooling_ops.unique_keys(keys, table.resource_handle)
     return table.rows(distinct, token=token_of(table, anchor), training=training), inverse
 
 
@@ -292,7 +292,7 @@ def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
         )
     max_norm = norm_of(max_norm)
     # In float16 the square of 256 is infinite, and a row divided by an infinite norm is zeros.
-    dtype = table_ops.compute_dtype(rows.dtype)
+    dtype = pooling_ops.compute_dtype(rows.dtype)
     short = tf.clip_by_norm(tf.cast(rows, dtype), tf.cast(max_norm, dtype), axes=[-1])
     return tf.cast(short, rows.dtype)
 

@@ -212,14 +212,14 @@ def _tiers(
         name = "host" if options.redis is None else "redis"
         return (tier(name, None, stats["rows"], payload),)
     # Without a storage all rows are in the GPU's memory, without a bound.
-    bounds = {"gpu_bytes": None, "host_bytes": 0} if storage is None else storage.attributes()
-    unbounded = {name: None if bound == -1 else bound for name, bound in bounds.items()}
+    gpu_bytes = None if storage is None else storage.gpu_bytes
+    host_bytes = 0 if storage is None else storage.max_host_bytes
     # Freed places count among the pinned bytes, so this is an upper limit.
     pinned = min(payload, stats["pinned_bytes"])
     rows_on_host = min(stats["rows"], pinned // row)
     return (
-        tier("gpu", unbounded["gpu_bytes"], stats["rows"] - rows_on_host, payload - pinned),
-        tier("host", unbounded["host_bytes"], rows_on_host, pinned),
+        tier("gpu", gpu_bytes, stats["rows"] - rows_on_host, payload - pinned),
+        tier("host", host_bytes, rows_on_host, pinned),
     )
 
 

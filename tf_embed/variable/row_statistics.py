@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import _library, validation
-from tf_embed.ops import policy_ops
+from tf_embed.ops import policy_ops, whole_table_ops
 from tf_embed.table import expiry
 from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table import Table
@@ -101,7 +101,7 @@ class RowStatistics:
 def stats_of(table: Table) -> dict[str, Any]:
     """See `Variable.stats`."""
     # The servers of a table have counts each; every other table has one part.
-    vector = tf.add_n([policy_ops.stats(part.resource_handle) for part in table.parts])
+    vector = tf.add_n([whole_table_ops.stats(part.resource_handle) for part in table.parts])
     eager = tf.executing_eagerly()
     numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
     counts = dict(zip(_COUNTS, numbers, strict=True))

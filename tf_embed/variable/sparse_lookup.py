@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.lookup import (
@@ -242,7 +242,7 @@ def _bagged(
         )
     # Before anything reads the sizes, because TensorFlow aborts the process at a negative one.
     if isinstance(ids, tf.SparseTensor):
-        ids = tf.SparseTensor(*table_ops.checked_sparse(ids, f"`{names[0]}`"))
+        ids = tf.SparseTensor(*pooling_ops.checked_sparse(ids, f"`{names[0]}`"))
     flat_weights = validation.flat_weights(ids, weights, *(f"`{name}`" for name in names))
     of_container = _of_sparse if isinstance(ids, tf.SparseTensor) else _of_ragged
     bagged = of_container(ids, flat_weights, of_first_axis)
@@ -253,7 +253,7 @@ def _bagged(
             raise TypeError(
                 f"`{names[1]}` must be floating or integers. Received: dtype={weights.dtype.name}"
             )
-        weights = tf.cast(weights, table_ops.compute_dtype(table.options.value_dtype))
+        weights = tf.cast(weights, pooling_ops.compute_dtype(table.options.value_dtype))
     return dataclasses.replace(bagged, keys=keys, weights=weights)
 
 
@@ -317,7 +317,7 @@ def _pool(
         )
     # Each row is clipped before the sum, which the pooled lookup of the table can't do.
     rows = table.rows(bagged.keys, token=token, training=training)
-    rows = clipped(tf.cast(rows, table_ops.compute_dtype(table.options.value_dtype)), max_norm)
+    rows = clipped(tf.cast(rows, pooling_ops.compute_dtype(table.options.value_dtype)), max_norm)
     weights = bagged.weights
     weights = tf.ones_like(rows[:, :1]) if weights is None else weights[:, tf.newaxis]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed.ops import table_ops
+from tf_embed import _library
 
 
 class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
@@ -29,19 +30,25 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             tf_embed.distributed.ParameterServerTrainer(model)
 
 
+def apply(variable: tf_embed.Variable, token: Any, owners: Sequence[int]) -> None:
+    _library.load().tf_embed_apply(
+        table=variable.table.resource_handle,
+        keys=tf.constant([1], tf.int64),
+        owners=tf.constant(owners, tf.int32),
+        gradients=tf.ones([1, 2]),
+        hyper=tf.constant([1.0, 0.0], tf.float64),
+        step=tf.constant(1, tf.int64),
+        scores=[],
+        token=[tf.constant(token, tf.int64)],
+        trained=[],
+        dim=2,
+        rule="sgd",
+    )
+
+
 class TokensTest(tf.test.TestCase):
     def apply(self, variable: tf_embed.Variable, token: Any) -> None:
-        table_ops.apply(
-            variable.table.resource_handle,
-            tf.constant([1], tf.int64),
-            tf.zeros([0], tf.int32),
-            tf.ones([1, 2]),
-            tf.constant([1.0, 0.0], tf.float64),
-            tf.constant(1, tf.int64),
-            dim=2,
-            rule="sgd",
-            token=[tf.constant(token, tf.int64)],
-        )
+        apply(variable, token, owners=[])
 
     def test_a_step_with_a_token_is_applied_once(self) -> None:
         variable = tf_embed.Variable(dim=2)
@@ -58,22 +65,9 @@ class TokensTest(tf.test.TestCase):
     def test_a_step_that_failed_may_come_again(self) -> None:
         variable = tf_embed.Variable(dim=2)
 
-        def apply(owner: int) -> None:
-            table_ops.apply(
-                variable.table.resource_handle,
-                tf.constant([1], tf.int64),
-                tf.constant([owner], tf.int32),
-                tf.ones([1, 2]),
-                tf.constant([1.0, 0.0], tf.float64),
-                tf.constant(1, tf.int64),
-                dim=2,
-                rule="sgd",
-                token=[tf.constant([5, 0], tf.int64)],
-            )
-
         with self.assertRaises(tf.errors.InvalidArgumentError):
-            apply(owner=3)
-        apply(owner=0)
+            apply(variable, [5, 0], owners=[3])
+        apply(variable, [5, 0], owners=[0])
         self.assertAllEqual(variable.lookup([1]), np.full([1, 2], -1.0))
 
 

@@ -9,7 +9,7 @@ from absl.testing import parameterized
 
 from support.oracles.reference import SEED
 from tf_embed import _library
-from tf_embed.ops import exchange_ops
+from tf_embed.ops import exchange_ops, routing_ops, watch_ops
 from tf_embed.ops.exchange_ops import Part, PartType
 
 RAW = _library.load()
@@ -23,7 +23,7 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         values = numbers.astype("S") if dtype == "string" else numbers.astype(dtype)
         keys = tf.constant(values.astype(object) if dtype == "string" else values, dtype)
         no_owners = tf.zeros([0], tf.int32)
-        (routed,), (places,), counts = exchange_ops.route_keys(
+        (routed,), (places,), counts = routing_ops.route_keys(
             [keys], [no_owners], num_workers=3, owner_rules=["hash"]
         )
         self.assertEqual(tf.gather(routed, places).numpy().tolist(), keys.numpy().tolist())
@@ -31,7 +31,7 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(tf.reduce_sum(counts)), len(routed))
         # Each worker of another batch has the same keys.
         some = tf.reshape(keys, [-1])[::7]
-        (others,), _, other_counts = exchange_ops.route_keys(
+        (others,), _, other_counts = routing_ops.route_keys(
             [some], [no_owners], num_workers=3, owner_rules=["hash"]
         )
         parts = [tf.split(one, n[0]) for one, n in ((routed, counts), (others, other_counts))]
@@ -49,9 +49,9 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         none = tf.zeros([0], tf.int32)
         owners = [none, none, tf.zeros([5], tf.int32), none]
         rules = ["remainder", "hash", "hash", "hash"]
-        together = exchange_ops.route_keys(keys, owners, num_workers=2, owner_rules=rules)
+        together = routing_ops.route_keys(keys, owners, num_workers=2, owner_rules=rules)
         for i, (some, of, rule) in enumerate(zip(keys, owners, rules, strict=True)):
-            alone = exchange_ops.route_keys([some], [of], num_workers=2, owner_rules=[rule])
+            alone = routing_ops.route_keys([some], [of], num_workers=2, owner_rules=[rule])
             for one, another in zip(together[:2], alone[:2], strict=True):
                 self.assertAllEqual(one[i], another[0])
             self.assertAllEqual(together[2][i], alone[2][0])
@@ -66,10 +66,8 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         ]
         gradients = [tf.constant(draw.normal(size=[n, 3]), dtype) for n in (50, 20)]
         none, rules = [tf.zeros([0], tf.int32)] * 2, ["hash"] * 2
-        expected = exchange_ops.route_keys(keys, none, num_workers=3, owner_rules=rules)
-        found = exchange_ops.route_gradients(
-            keys, gradients, none, num_workers=3, owner_rules=rules
-        )
+        expected = routing_ops.route_keys(keys, none, num_workers=3, owner_rules=rules)
+        found = routing_ops.route_gradients(keys, gradients, none, num_workers=3, owner_rules=rules)
         self.assertAllEqual(found[2], expected[2])
         wide = tf.float64 if dtype == "float64" else tf.float32
         for i in range(2):
@@ -86,7 +84,7 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         with tf.GradientTape(persistent=True) as tape:
             token = tf.zeros([0, 2])
             tape.watch([token, factors])
-            of_batch = exchange_ops.routed_rows(keys, routed, rows, places, token)
+            of_batch = routing_ops.routed_rows(keys, routed, rows, places, token)
             loss = tf.reduce_sum(of_batch * factors)
             (slices,) = tape.gradient(loss, [token])
             squares = tf.reduce_sum(slices.values**2)
@@ -121,31 +119,31 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
                 "noted": noted,
                 "label": "items",
             }
-            self.assertAllEqual(exchange_ops.routed_rows(noted, **arguments), [[1.0], [1.0]])
+            self.assertAllEqual(routing_ops.routed_rows(noted, **arguments), [[1.0], [1.0]])
             with self.assertRaisesRegex(
                 (tf.errors.InvalidArgumentError, ValueError),
                 "'items' must depend on the inputs|shape",
             ):
-                exchange_ops.routed_rows(some, **arguments)
+                routing_ops.routed_rows(some, **arguments)
 
     def test_places_must_be_those_of_rows(self):
         keys, routed = tf.constant([5, 6]), tf.constant([5, 6])
         for places in ([0, 2], [-1, 0]):
             with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`places` must be from 0"):
-                exchange_ops.routed_rows(keys, routed, tf.ones([2, 1]), tf.constant(places))
+                routing_ops.routed_rows(keys, routed, tf.ones([2, 1]), tf.constant(places))
             with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`places` must be from 0"):
                 RAW.tf_embed_routed_rows_gradient(
                     gradient=tf.ones([2, 1]), routed=routed, places=tf.constant(places), dim=1
                 )
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`rows` must have one row"):
-            exchange_ops.routed_rows(keys, routed, tf.ones([3, 1]), tf.constant([0, 1]))
+            routing_ops.routed_rows(keys, routed, tf.ones([3, 1]), tf.constant([0, 1]))
 
     def test_a_frozen_table_has_a_gradient_of_no_keys(self):
         keys, gradients = tf.constant([5, 6]), tf.ones([2, 3])
-        found = exchange_ops.unless_frozen(keys, gradients, tf.constant(True))
+        found = routing_ops.unless_frozen(keys, gradients, tf.constant(True))
         self.assertAllEqual(found[0], keys)
         self.assertAllEqual(found[1], gradients)
-        found = exchange_ops.unless_frozen(keys, gradients, tf.constant(False))
+        found = routing_ops.unless_frozen(keys, gradients, tf.constant(False))
         self.assertEqual([one.shape.as_list() for one in found], [[0], [0, 3]])
 
     def test_what_workers_pack_is_what_they_unpack(self):
@@ -210,9 +208,9 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_watch_must_have_seconds_that_a_clock_has(self):
         for seconds in (0.0, -1.0, float("nan"), float("inf")):
             with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`seconds`"):
-                exchange_ops.start_watch(seconds, "x")
-        watch, _ = exchange_ops.start_watch(5.0, "x")
-        self.assertEqual(int(exchange_ops.end_watch(watch, tf.constant(7))), 7)
+                watch_ops.start_watch(seconds, "x")
+        watch, _ = watch_ops.start_watch(5.0, "x")
+        self.assertEqual(int(watch_ops.end_watch(watch, tf.constant(7))), 7)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def apply(table: RawTable, trained: list[tf.Tensor], token: Any = ()) -> None:
 
 class FrozenApplyTest(tf.test.TestCase, parameterized.TestCase):
     def test_no_step_changes_nothing(self):
-        table = RawTable(2, policy={"statistics": 31})
+        table = RawTable(2, settings={"statistics": 31})
         table.assign([1], [[5.0, 5.0]])
 
         def state() -> list[Any]:

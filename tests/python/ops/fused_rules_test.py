@@ -12,10 +12,9 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from support.cases.raw_tables import NO_OWNERS, RawTable
+from support.cases.raw_tables import NO_LISTS, RAW, RawTable
 from support.oracles.reference import SEED
 from tf_embed import _library
-from tf_embed.ops import table_ops
 from tf_embed.optimizers import rules
 
 STEPS, ROWS, DIM = 20, 6, 5
@@ -216,13 +215,12 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
 
 class GradientDtypeTest(tf.test.TestCase, parameterized.TestCase):
     def apply(self, table: RawTable, keys: Any, gradients: tf.Tensor) -> None:
-        table_ops.apply(
-            table.handle,
-            table.keys(keys),
-            NO_OWNERS,
-            gradients,
-            tf.constant([1.0, 0.0], tf.float64),
-            tf.constant(1, tf.int64),
+        RAW.tf_embed_apply(
+            **table.inputs(keys),
+            gradients=gradients,
+            hyper=tf.constant([1.0, 0.0], tf.float64),
+            step=tf.constant(1, tf.int64),
+            **NO_LISTS,
             dim=table.dim,
             rule="sgd",
         )

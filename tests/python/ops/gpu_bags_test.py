@@ -20,7 +20,7 @@ from support.cases.table_batches import rows_of as table_rows
 from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.layers import DynamicEmbedding
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 from tf_embed.ops.lookup_gradient import token_of
 from tf_embed.tbe import TableBatchedEmbeddingBags
 from tf_embed.tbe.batch_anchor import BatchAnchor
@@ -88,7 +88,7 @@ class BagsTest(tf.test.TestCase, parameterized.TestCase):
         factors = np.random.default_rng(SEED).normal(size=24)
         outputs = []
         for layer in self.layers(combiner=combiner, value_dtype=value_dtype, padding_id=1):
-            weights = like(ids, factors, table_ops.compute_dtype(tf.as_dtype(value_dtype)))
+            weights = like(ids, factors, pooling_ops.compute_dtype(tf.as_dtype(value_dtype)))
 
             def pool(layer=layer, weights=weights):
                 return layer(ids), layer(ids, weights=weights), layer(ids, training=True)
@@ -102,7 +102,7 @@ class BagsTest(tf.test.TestCase, parameterized.TestCase):
         self, combiner, container, value_dtype, in_graph, weighted
     ):
         ids = bags_of(container, "int64")
-        dtype = table_ops.compute_dtype(tf.as_dtype(value_dtype))
+        dtype = pooling_ops.compute_dtype(tf.as_dtype(value_dtype))
         factors = like(ids, np.random.default_rng(SEED).normal(size=24), dtype)
         weights = {"weights": factors} if weighted else {}
         outputs = []

@@ -16,12 +16,13 @@ from support.cases.raw_tables import (
     HYPER,
     KEY_DTYPES,
     NO_OWNERS,
+    RAW,
     VALUE_DTYPES,
     RawTable,
 )
 from support.oracles import reference
 from support.oracles.reference import EXTREME_KEYS, SEED
-from tf_embed.ops import slot_ops, table_ops
+from tf_embed.ops import slot_ops, whole_table_ops
 
 
 class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
@@ -78,8 +79,13 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
         table = RawTable()
         table.assign([4, 5], [[4, 4], [5, 5]])
         find = tf.function(
-            lambda keys: table_ops.find(
-                table.handle, keys, NO_OWNERS, np.zeros([0], np.float32), None, dim=2
+            lambda keys: RAW.tf_embed_find(
+                table=table.handle,
+                keys=keys,
+                owners=NO_OWNERS,
+                defaults=np.zeros([0], np.float32),
+                tokens=[],
+                dim=2,
             )[0]
         )
         self.assertAllEqual(find(tf.constant([5, 4], tf.int64)), [[5, 5], [4, 4]])
@@ -125,7 +131,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         for _ in range(40):
             step = threading.Thread(target=table.apply, args=(keys, gradients, "sgd"))
             step.start()
-            table_ops.import_(table.handle, without_a_rule.keys, NO_OWNERS, *without_a_rule[1:])
+            table.take(without_a_rule)
             step.join()
             self.assertLen(table.export().keys, 20000)
 
@@ -181,7 +187,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
             other = RawTable(2, key_dtype, value_dtype, num_shards=shards)
             other.assign([17], [[1, 1]])
             exported = one.export()
-            table_ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+            other.take(exported)
             self.assertAllEqual(other.content()[0], one.content()[0])
             self.assertAllEqual(other.find(keys)[0], one.find(keys)[0])
             for ours, theirs in zip(one.export()[1:3], other.export()[1:3], strict=True):
@@ -196,7 +202,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         other = RawTable(4, **uniform, seed=13, table_id=14)
         self.assertNotAllClose(one.find([1])[0], other.find([1])[0])
         exported = one.export()
-        table_ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+        other.take(exported)
         self.assertAllEqual(one.find([1])[0], other.find([1])[0])
 
     def test_import_refuses_what_does_not_fit_and_changes_nothing(self):
@@ -211,7 +217,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
             if number in (1, 2, 10, 12):  # seed, table id and the values of new slots are free
                 continue
             with self.assertRaises(errors):
-                table_ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
+                table.take((keys, values, slots, wrong, *policy))
         for wrong in (
             ([1, 1], values, slots, meta),
             (keys, values[:1], slots, meta),
@@ -222,7 +228,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         ):
             with self.assertRaises(errors):
                 wrong_keys = np.asarray(wrong[0], np.int64)
-                table_ops.import_(table.handle, wrong_keys, NO_OWNERS, *wrong[1:], *policy)
+                table.take((wrong_keys, *wrong[1:], *policy))
         self.assertAllEqual(table.content()[0], [5])
         self.assertAllEqual(table.content()[1], [[5, 5]])
 
@@ -281,10 +287,10 @@ class RandomVerbsTest(tf.test.TestCase, parameterized.TestCase):
             elif verb == 3:
                 self.assertAllEqual(table.find_or_insert(keys)[0], oracle.find_or_insert(keys)[0])
             elif verb == 4 and rng.random() < 0.1:
-                table_ops.clear(table.handle)
+                RAW.tf_embed_clear(table=table.handle)
                 oracle.clear()
             elif verb == 5:
-                table_ops.shrink(table.handle)
+                RAW.tf_embed_shrink(table=table.handle)
             else:
                 table.apply(keys, rows, step=3)
                 oracle.descend(keys, rows, 0.5)
@@ -300,20 +306,26 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     def refused(self, message: str) -> Any:
         return self.assertRaisesRegex(tf.errors.InvalidArgumentError, message)
 
+    def find(self, handle: tf.Tensor, keys: tf.Tensor, defaults: Any) -> tuple:
+        return RAW.tf_embed_find(
+            table=handle, keys=keys, owners=NO_OWNERS, defaults=defaults, tokens=[], dim=2
+        )
+
+    def assign(self, handle: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, dim: int) -> Any:
+        return RAW.tf_embed_insert_or_assign(
+            table=handle, keys=keys, owners=NO_OWNERS, values=values, scores=[], dim=dim
+        )
+
     def test_another_dtype_or_dim_than_the_tables_is_refused_by_name(self):
         table = RawTable(2)
         with self.refused("`keys` of table 'raw' must be int64. Received: int32"):
-            table_ops.find(table.handle, tf.constant([1]), NO_OWNERS, table.rows([]), None, dim=2)
+            self.find(table.handle, tf.constant([1]), table.rows([]))
         with self.refused("holds float. Asked for: double"):
-            table_ops.find(table.handle, table.keys([1]), NO_OWNERS, np.zeros(0), None, dim=2)
+            self.find(table.handle, table.keys([1]), np.zeros(0))
         with self.refused(r"`values` of table 'raw' must have shape \[1,2\].*\[1,3\]"):
-            table_ops.insert_or_assign(
-                table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=2
-            )
+            self.assign(table.handle, table.keys([1]), tf.ones([1, 3]), dim=2)
         with self.refused("`dim` of table 'raw' must be 2. Received: dim=3"):
-            table_ops.insert_or_assign(
-                table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=3
-            )
+            self.assign(table.handle, table.keys([1]), tf.ones([1, 3]), dim=3)
         with self.refused(r"`exists` of table 'raw' must have the shape of the keys, \[2\]"):
             table.accum([1, 2], np.ones([2, 2]), [True])
 
@@ -344,7 +356,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_handle_of_something_else_is_refused(self):
         other = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
         with self.assertRaises((tf.errors.InvalidArgumentError, tf.errors.NotFoundError)):
-            table_ops.size(other.resource_handle, -1)
+            whole_table_ops.size(other.resource_handle, -1)
 
     def test_a_table_is_not_opened_as_one_of_another_kind(self):
         RawTable(2, shared_name="same")
@@ -353,11 +365,11 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_tables_whose_settings_differ_in_one_bit_are_not_the_same(self):
         policy = {"admission": "bloom", "admission_error_rate": 0.3}
-        table = RawTable(2, shared_name="bits", policy=policy)
-        RawTable(2, shared_name="bits", policy=policy)
+        table = RawTable(2, shared_name="bits", settings=policy)
+        RawTable(2, shared_name="bits", settings=policy)
         rate = float(np.nextafter(np.float32(0.3), np.float32(1.0)))
         with self.refused("can't be opened as"):
-            RawTable(2, shared_name="bits", policy=policy | {"admission_error_rate": rate})
+            RawTable(2, shared_name="bits", settings=policy | {"admission_error_rate": rate})
         self.assertEqual(table.size(), 0)
 
     def test_initializer_values_must_be_as_many_as_the_kind_wants(self):
@@ -370,12 +382,12 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
             handle = tf.compat.v1.placeholder(tf.resource, [])
             keys = tf.compat.v1.placeholder(tf.int64, [None, 3])
             empty = tf.zeros([0])
-            values, exists = table_ops.find(handle, keys, NO_OWNERS, empty, None, dim=2)
+            values, exists = self.find(handle, keys, empty)
             self.assertEqual(values.shape.as_list(), [None, 3, 2])
             self.assertEqual(exists.shape.as_list(), [None, 3])
             with self.assertRaisesRegex(ValueError, "must be equal"):
-                table_ops.insert_or_assign(handle, keys, NO_OWNERS, tf.ones([4, 3, 5]), dim=2)
-            exported = table_ops.export(
+                self.assign(handle, keys, tf.ones([4, 3, 5]), dim=2)
+            exported = whole_table_ops.export(
                 handle,
                 key_dtype=tf.int64,
                 value_dtype=tf.float32,

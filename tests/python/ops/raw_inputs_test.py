@@ -34,7 +34,7 @@ class ScalarsTest(RefusedTestCase):
     """Everything that an op reads as a scalar."""
 
     def calls(self) -> dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]]:
-        table = RawTable(2, policy={"statistics": 31})
+        table = RawTable(2, settings={"statistics": 31})
         table.assign([1], [[1.0, 1.0]])
         keys = {"table": table.handle, "keys": int64([1]), "owners": NO_OWNERS}
         batch = {name: int64(value) for name, value in BATCH.items()}
@@ -219,7 +219,7 @@ class ScalarsTest(RefusedTestCase):
 
 class ShapesTest(RefusedTestCase):
     def test_keys_of_too_many_axes_for_their_rows_are_refused(self):
-        table = RawTable(2, policy={"statistics": 31})
+        table = RawTable(2, settings={"statistics": 31})
         keys = {"table": table.handle, "keys": many_axes(), "owners": NO_OWNERS}
         defaults = {"defaults": tf.zeros([0]), "dim": 2}
         rule = {"rule_id": 1, "slot_widths": [1], "slot_initial_values": "0"}
@@ -292,7 +292,7 @@ class ShapesTest(RefusedTestCase):
             self.pooled(RawTable(2), int64([1]), [splits] * 3)
 
     def test_two_tensors_of_scores_are_refused(self):
-        table = RawTable(2, policy={"statistics": 8})
+        table = RawTable(2, settings={"statistics": 8})
         with self.refused("`scores` must be at most 1 tensor. Received: 2"):
             RAW.tf_embed_insert_or_assign(
                 table=table.handle,

@@ -10,17 +10,17 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tf_embed.ops import table_ops
+from tf_embed.ops import gradient_ops
 
 
 def pack(*keys: int, dtype: Any = np.int64) -> tf.Tensor:
     """Gradients of some keys, which are the keys themselves."""
     keys = np.array(keys, dtype)
-    return table_ops.row_gradients(keys, np.stack([keys, keys], 1).astype(np.float32))
+    return gradient_ops.row_gradients(keys, np.stack([keys, keys], 1).astype(np.float32))
 
 
 def unpack(gradients: tf.Tensor, dtype: Any = tf.int64) -> list[int]:
-    keys, values = table_ops.unpack_row_gradients(
+    keys, values = gradient_ops.unpack_row_gradients(
         gradients, key_dtype=dtype, value_dtype=tf.float32, dim=2
     )
     np.testing.assert_array_equal(values, np.stack([keys, keys], 1).astype(np.float32))
@@ -40,7 +40,7 @@ class RowGradientsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(unpack(tf.add_n([zero, zero])), [])
 
     def test_a_token_has_the_zero_of_gradients(self):
-        token = tf.function(lambda: table_ops.token(tf.zeros([0, 2]), key_dtype=tf.int64))()
+        token = tf.function(lambda: gradient_ops.token(tf.zeros([0, 2]), key_dtype=tf.int64))()
         self.assertEqual(unpack(tf.add_n([tf.zeros_like(token), pack(3)])), [3])
 
     def test_sums_with_a_common_summand_do_not_see_each_other(self):
@@ -89,7 +89,7 @@ class RowGradientsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_what_does_not_fit_is_refused(self):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "one row for each of `keys`"):
-            table_ops.row_gradients(np.zeros([2], np.int64), np.zeros([3, 2], np.float32))
+            gradient_ops.row_gradients(np.zeros([2], np.int64), np.zeros([3, 2], np.float32))
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must be of one table"):
             unpack(pack(1), tf.int32)
         other = tf.raw_ops.EmptyTensorList(

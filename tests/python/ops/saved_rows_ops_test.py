@@ -119,7 +119,7 @@ class FilesOpsTest(RefusedTestCase):
 
 class SnapshotOpsTest(RefusedTestCase):
     def begin(self, since: Any = (0,), **policy: Any) -> tf.Tensor:
-        table = RawTable(2, policy=policy)
+        table = RawTable(2, settings=policy)
         return RAW.tf_embed_begin_snapshot(tables=[table.handle], since=int64(since))
 
     def write(self, snapshot: tf.Tensor, number: int) -> None:
@@ -172,7 +172,7 @@ class WholeTableOpsTest(RefusedTestCase):
             self.import_with(meta=int64([2, 0, 0, 0, 0, 0, 3, 0, 0]))
 
     def test_exported_rows_have_the_dtypes_of_the_table(self):
-        handle = {"table": self.table(policy={"log_evicted": True}).handle}
+        handle = {"table": self.table(settings={"log_evicted": True}).handle}
         types = {"key_dtype": tf.int32, "value_dtype": tf.float32, "dim": 2}
         with self.refused("'raw' is a table of int64 keys.*. Asked for: keys int32, values float"):
             RAW.tf_embed_export(**handle, **types, slot_dtype=tf.float32)
@@ -215,7 +215,7 @@ class WholeTableOpsTest(RefusedTestCase):
                 op(**handle, **arguments)
 
     def test_numbers_of_rows_are_positive(self):
-        handle = {"table": self.table(policy={"statistics": 31}).handle}
+        handle = {"table": self.table(settings={"statistics": 31}).handle}
         with self.refused("`split_size` of table 'raw' must be a positive number of rows. Rec"):
             RAW.tf_embed_export_scores(
                 **handle, split_size=int64(0), key_dtype=tf.int64, order="lru"
@@ -225,7 +225,7 @@ class WholeTableOpsTest(RefusedTestCase):
 
     def test_scores_have_the_shape_of_the_keys(self):
         keys = {
-            "table": self.table(policy={"statistics": 31}).handle,
+            "table": self.table(settings={"statistics": 31}).handle,
             "keys": int64([1, 2]),
             "owners": NO_OWNERS,
         }

@@ -14,7 +14,7 @@ from absl.testing import parameterized
 from support.cases.raw_tables import FLOATING, KEY_DTYPES, NO_OWNERS, RawTable
 from support.oracles import reference
 from support.oracles.reference import EXTREME_KEYS, SEED
-from tf_embed.ops import slot_ops, table_ops
+from tf_embed.ops import slot_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.table import Table
@@ -235,7 +235,7 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
         for shards in (1, 2):
             other = RawTable(2, value_dtype=value_dtype, num_shards=shards)
             exported = one.export()
-            table_ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+            other.take(exported)
             self.assertAllEqual(other.export()[3], exported[3])
             self.assertEqual(int(slot_ops.rows_of_other_rule(other.handle, rule=rule)), 0)
             for mine, theirs in zip(
@@ -268,7 +268,7 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
                 if number in free or (wrong == meta).all():
                     continue
                 with self.assertRaises(tf.errors.InvalidArgumentError):
-                    table_ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
+                    table.take((keys, values, slots, wrong, *policy))
         self.assertAllEqual(table.content()[0], [5])
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from support.oracles.reference import SEED
-from tf_embed.ops import bag_exchange_ops, exchange_ops
+from tf_embed.ops import bag_exchange_ops, routing_ops
 from tf_embed.ops.bag_exchange_ops import SplitPooled
 
 WORKERS, BAGS = 3, 40
@@ -99,7 +99,7 @@ class SplitPooledTest(tf.test.TestCase, parameterized.TestCase):
         # One of the two ways, and in the order of the owners.
         self.assertEqual(ask_by == "bags", not found.asked.shape[0])
         for some, counts in ((found.asked, 0), (found.bag_keys, 1)):
-            routed, places, per_worker = exchange_ops.route_keys(
+            routed, places, per_worker = routing_ops.route_keys(
                 [some],
                 [tf.zeros([0], tf.int32)],
                 num_workers=WORKERS,

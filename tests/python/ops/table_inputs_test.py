@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +18,9 @@ from support.cases.refused_ops import BATCH, RAW, RefusedTestCase, int64
 
 def rows(*shape: int) -> tf.Tensor:
     return tf.ones(shape)
+
+
+IN_REDIS = {"redis_host": "nowhere", "redis_prefix": "p"}
 
 
 class PooledInputsTest(RefusedTestCase):
@@ -178,9 +181,8 @@ class BatchInputsTest(RefusedTestCase):
 class NewTableTest(RefusedTestCase):
     """Settings of a table, which are inputs of the op in eager execution."""
 
-    def new(self, storage: Any = (), policy: Any = (), **options: Any) -> RawTable:
-        given = {"storage": dict(storage), "policy": dict(policy), **options}
-        return RawTable(**{"shared_name": None, **given})
+    def new(self, settings: Mapping[str, Any], **options: Any) -> RawTable:
+        return RawTable(**{"shared_name": None, "settings": settings, **options})
 
     @parameterized.parameters(
         ({"eviction": "x"}, "`eviction` must be a known order. Received: x"),
@@ -193,7 +195,7 @@ class NewTableTest(RefusedTestCase):
     )
     def test_a_policy_that_is_not_known_is_refused(self, policy, words):
         with self.refused(words):
-            self.new(policy=policy)
+            self.new(policy)
 
     @parameterized.parameters(
         (
@@ -201,7 +203,7 @@ class NewTableTest(RefusedTestCase):
             "'raw' is on a CPU with a `path`, and needs `host_bytes`: rows go to disk only when",
         ),
         (
-            {"redis": "host=nowhere\nprefix=p", "path": "/nowhere"},
+            {**IN_REDIS, "path": "/nowhere"},
             "'raw' is in Redis, and must be on a CPU, in one shard, without a `path`. Received: a",
         ),
     )
@@ -212,40 +214,34 @@ class NewTableTest(RefusedTestCase):
     @parameterized.parameters({"value_dtype": "string"}, {"key_dtype": "string"})
     def test_strings_are_in_one_process(self, **options):
         with self.refused("is in Redis, and can't have string keys or values: their dictionary"):
-            self.new({"redis": "host=nowhere\nprefix=p"}, **options)
+            self.new(IN_REDIS, **options)
         with self.refused("`track_changes` of table 'raw' must be False: tables on a GPU, and"):
-            self.new(policy={"statistics": 32}, **options)
+            self.new({"statistics": 32}, **options)
 
     @parameterized.parameters(
-        ({}, {"max_rows": 5}, "can't have `max_rows`: no process sees all rows. Use `ttl_sec"),
+        ({"max_rows": 5}, "can't have `max_rows`: no process sees all rows. Use `ttl_sec"),
         (
-            {},
             {"admission": "counter"},
             "can't have `admission`: each process would count keys for itself",
         ),
         (
-            {},
             {"statistics": 32},
             "can't have `track_changes`: other processes change rows too. Save whole tables",
         ),
         (
-            {},
             {"statistics": 1},
             "can't have statistics of rows: each lookup would be a write. Use `ttl_seconds`",
         ),
-        ({}, {"log_evicted": True}, "can't have a log of evicted rows: the server drops rows"),
+        ({"log_evicted": True}, "can't have a log of evicted rows: the server drops rows"),
         (
-            {"port": 0},
-            {},
+            {"redis_port": 0},
             "`port` of table 'raw' in Redis must be from 1 to 65535. Received: port=",
         ),
-        ({"prefix": "{a}"}, {}, "`prefix` of table 'raw' in Redis must be a name without braces"),
+        ({"redis_prefix": "{a}"}, "`prefix` of table 'raw' in Redis must be a name without braces"),
     )
-    def test_a_table_in_redis_has_no_policy_of_one_process(self, fields, policy, words):
-        fields = {"host": "nowhere", "prefix": "p", **fields}
-        text = "\n".join(f"{name}={field}" for name, field in fields.items())
+    def test_a_table_in_redis_has_no_policy_of_one_process(self, settings, words):
         with self.refused(words):
-            self.new({"redis": text}, policy)
+            self.new({**IN_REDIS, **settings})
 
     def test_a_folder_that_is_not_ours_is_refused(self):
         path = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))

@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed.ops import slot_ops
+from tf_embed.ops import turn_ops
 
 LOSS_SCALE = keras.optimizers.LossScaleOptimizer
 DIM = 2
@@ -92,18 +92,18 @@ class TurnOpsTest(tf.test.TestCase):
     def test_a_turn_is_waited_for(self):
         v = table()
         handle = v.table.resource_handle
-        turn = slot_ops.take_turn(handle)
+        turn = turn_ops.take_turn(handle)
         taken = threading.Event()
 
         def wait() -> None:
-            slot_ops.end_turn(handle, slot_ops.take_turn(handle))
+            turn_ops.end_turn(handle, turn_ops.take_turn(handle))
             taken.set()
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         self.assertFalse(taken.is_set())
-        slot_ops.end_turn(handle, turn)
-        slot_ops.end_turn(handle, turn)  # is over already
+        turn_ops.end_turn(handle, turn)
+        turn_ops.end_turn(handle, turn)  # is over already
         self.assertTrue(taken.wait(PATIENCE))
         thread.join()
 
@@ -111,18 +111,18 @@ class TurnOpsTest(tf.test.TestCase):
         v = table()
         handle = v.table.resource_handle
         for _ in range(2):
-            turn = slot_ops.take_turn(handle)
+            turn = turn_ops.take_turn(handle)
             copied = tf.identity(turn)
             del turn, copied
 
     def test_a_step_that_waits_can_be_cancelled(self):
         v = table()
         handle = v.table.resource_handle
-        turn = slot_ops.take_turn(handle)
+        turn = turn_ops.take_turn(handle)
 
         @tf.function
         def waits_and_fails(number: tf.Tensor) -> tf.Tensor:
-            waiting = slot_ops.take_turn(handle)
+            waiting = turn_ops.take_turn(handle)
             with tf.control_dependencies([tf.debugging.assert_equal(number, 1.0)]):
                 tf.identity(0)
             with tf.control_dependencies([waiting]):
@@ -130,23 +130,23 @@ class TurnOpsTest(tf.test.TestCase):
 
         with self.assertRaises(tf.errors.InvalidArgumentError):
             waits_and_fails(tf.constant(0.0))
-        slot_ops.end_turn(handle, turn)
-        slot_ops.end_turn(handle, slot_ops.take_turn(handle))
+        turn_ops.end_turn(handle, turn)
+        turn_ops.end_turn(handle, turn_ops.take_turn(handle))
 
     def test_the_turn_of_another_table_is_refused(self):
         variables = table("a"), table("b")
         first, second = (one.table.resource_handle for one in variables)
-        turn = slot_ops.take_turn(first)
+        turn = turn_ops.take_turn(first)
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`turn` must be one of .*'b'"):
-            slot_ops.end_turn(second, turn)
+            turn_ops.end_turn(second, turn)
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`turn` must be one of .*'b'"):
-            slot_ops.end_turn(
+            turn_ops.end_turn(
                 second,
                 tf.raw_ops.EmptyTensorList(
                     element_shape=-1, max_num_elements=0, element_dtype=tf.int32
                 ),
             )
-        slot_ops.end_turn(first, turn)
+        turn_ops.end_turn(first, turn)
 
 
 class ThreadsTest(tf.test.TestCase, parameterized.TestCase):

@@ -11,8 +11,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed.ops import snapshot_ops
-from tf_embed.ops.snapshot_ops import Part
+from tf_embed.ops import row_file_ops, snapshot_ops
+from tf_embed.ops.row_file_ops import Part
 from tf_embed.variable.row_files import RowFiles
 
 KEYS, THRESHOLD, SAVE = 40, 4, -7
@@ -144,7 +144,7 @@ class SavedCountsTest(tf.test.TestCase, parameterized.TestCase):
         for rank in range(3):
             v = waiting_table(rank, 3, admission)
             handle, part = v.table.resource_handle, Part(SAVE, rank, 3)
-            snapshot_ops.save_part(handle, self.folder, "rows", part, buffer_bytes=100)
+            row_file_ops.save_part(handle, self.folder, "rows", part, buffer_bytes=100)
         snapshot_ops.join_rows(self.folder, "rows", 3)
         v = variable(admission)
         RowFiles(v.table, is_named=True).load_all(self.folder, "rows")

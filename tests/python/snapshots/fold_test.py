@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
-from tf_embed.ops import snapshot_ops
+from tf_embed.ops import row_file_ops, snapshot_ops
 from tf_embed.saving.row_streams import RowReader
 from tf_embed.snapshots import Snapshots, files, manifest
 
@@ -294,7 +294,7 @@ class FoldTest(parameterized.TestCase):
                 count(table, [key])
             table.upsert([key + 100], [[1.0]])
             begun = snapshot_ops.begin_snapshot([table.table.resource_handle], [0])
-            snapshot_ops.write_snapshot(begun, 0, folder, name, "", snapshot_ops.Part(5, rank, 3))
+            snapshot_ops.write_snapshot(begun, 0, folder, name, "", row_file_ops.Part(5, rank, 3))
         snapshot_ops.join_rows(folder, name, 3)
         saved = manifest.files_of(folder, name, "items")
         files.commit(folder, manifest.SnapshotInfo("s", None, 1.0, (saved,)))

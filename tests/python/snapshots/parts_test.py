@@ -14,8 +14,8 @@ from absl.testing import absltest, parameterized
 
 import tf_embed
 from tf_embed.exchange.joint_calls import OneProcess
-from tf_embed.ops import snapshot_ops
-from tf_embed.ops.snapshot_ops import Part
+from tf_embed.ops import row_file_ops, snapshot_ops
+from tf_embed.ops.row_file_ops import Part
 from tf_embed.snapshots import loading, manifest
 from tf_embed.variable.row_files import RowFiles
 
@@ -50,7 +50,7 @@ class PartsTest(parameterized.TestCase):
             begun = snapshot_ops.begin_snapshot([handle], [0])
             snapshot_ops.write_snapshot(begun, 0, self.folder, "rows", "", part)
         else:
-            snapshot_ops.save_part(handle, self.folder, "rows", part, buffer_bytes=100)
+            row_file_ops.save_part(handle, self.folder, "rows", part, buffer_bytes=100)
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.folder))

@@ -18,7 +18,7 @@ class DevicesTest(parameterized.TestCase):
         self.enterContext(
             mock.patch.object(tf.config, "list_logical_devices", lambda kind: self.found[kind])
         )
-        self.enterContext(mock.patch.object(devices.table_ops, "has_gpu_tables", lambda: True))
+        self.enterContext(mock.patch.object(devices.process_ops, "has_gpu_tables", lambda: True))
 
     @parameterized.parameters("/CPU:0", "cpu", "/GPU:0", "/GPU:1", "gpu", "/device:GPU:1")
     def test_a_device_of_this_process(self, name):

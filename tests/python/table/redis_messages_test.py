@@ -14,8 +14,10 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from support.cases.raw_tables import NO_LISTS, RAW
 from support.faults.false_redis import FalseRedis, Raw
-from tf_embed.ops import table_ops
+from tf_embed.ops import new_table_ops
+from tf_embed.ops.new_table_ops import settings_text
 
 NO_OWNERS = tf.zeros([0], tf.int32)
 SGD = tf.constant([0.5, 0.0], tf.float64)
@@ -43,7 +45,7 @@ class RedisMessagesTest(tf.test.TestCase, parameterized.TestCase):
             "timeout_ms": 300,
             **fields,
         }
-        return table_ops.create_table(
+        return new_table_ops.create_table(
             shared_name=None,
             key_dtype=tf.int64,
             value_dtype=tf.float32,
@@ -55,16 +57,28 @@ class RedisMessagesTest(tf.test.TestCase, parameterized.TestCase):
             initializer_values=[0.0],
             seed=0,
             table_id=0,
-            storage={"redis": "\n".join(f"{name}={field}" for name, field in fields.items())},
+            settings=settings_text({f"redis_{name}": field for name, field in fields.items()}),
         )
 
     def find(self, table: tf.Tensor) -> tf.Tensor:
         keys = tf.constant([7], tf.int64)
-        return table_ops.find(table, keys, NO_OWNERS, tf.zeros([0]), None, dim=2)[0]
+        return RAW.tf_embed_find(
+            table=table, keys=keys, owners=NO_OWNERS, defaults=tf.zeros([0]), tokens=[], dim=2
+        )[0]
 
     def train(self, table: tf.Tensor) -> None:
         keys, step = tf.constant([7], tf.int64), tf.constant(1, tf.int64)
-        table_ops.apply(table, keys, NO_OWNERS, tf.ones([1, 2]), SGD, step, dim=2, rule="sgd")
+        RAW.tf_embed_apply(
+            table=table,
+            keys=keys,
+            owners=NO_OWNERS,
+            gradients=tf.ones([1, 2]),
+            hyper=SGD,
+            step=step,
+            **NO_LISTS,
+            dim=2,
+            rule="sgd",
+        )
 
     def generation(self) -> int:
         """Of the optimizer that the table has now."""

@@ -23,7 +23,7 @@ import tf_embed
 from support.oracles.reference import SEED
 from tf_embed import tbe, tfra
 from tf_embed.layers import DynamicEmbedding
-from tf_embed.ops import table_ops
+from tf_embed.ops import process_ops
 
 GPU, CPU = "/GPU:0", "/CPU:0"
 DIM = 8
@@ -31,7 +31,7 @@ ROW_BYTES = 4 * DIM
 ON_HOST = tf_embed.Storage(gpu_bytes=0)
 
 needs_gpu = pytest.mark.skipif(
-    not (tf.config.list_physical_devices("GPU") and table_ops.has_gpu_tables()),
+    not (tf.config.list_physical_devices("GPU") and process_ops.has_gpu_tables()),
     reason="TensorFlow has no GPU, or this build no support for one",
 )
 
@@ -104,18 +104,18 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             storage.gpu_bytes = 11
 
     @parameterized.parameters(
-        ({}, (-1, -1, 0, -1)),
-        ({"gpu_bytes": 7}, (-1, 7, -1, -1)),
-        ({"gpu_bytes": 7, "host_bytes": 0}, (-1, 7, 0, -1)),
-        ({"gpu_total_bytes": 8, "host_bytes": 9}, (8, -1, 9, -1)),
-        ({"path": "x", "host_bytes": 9, "disk_bytes": 10}, (-1, -1, 9, 10)),
+        ({}, (None, None, 0, None)),
+        ({"gpu_bytes": 7}, (None, 7, -1, None)),
+        ({"gpu_bytes": 7, "host_bytes": 0}, (None, 7, 0, None)),
+        ({"gpu_total_bytes": 8, "host_bytes": 9}, (8, None, 9, None)),
+        ({"path": "x", "host_bytes": 9, "disk_bytes": 10}, (None, None, 9, 10)),
     )
     def test_the_op_takes_bounds_as_numbers(self, given, bounds):
-        attributes = tf_embed.Storage(**given).attributes()
+        settings = tf_embed.Storage(**given).settings()
         names = ("gpu_total_bytes", "gpu_bytes", "host_bytes", "disk_bytes")
-        self.assertEqual(tuple(attributes[name] for name in names), bounds)
-        self.assertEqual(attributes["path"], given.get("path", ""))
-        self.assertFalse(attributes["keep_leftovers"])
+        self.assertEqual(tuple(settings[name] for name in names), bounds)
+        self.assertEqual(settings["path"], given.get("path"))
+        self.assertIsNone(settings["keep_leftovers"])
 
     @parameterized.parameters(
         ({}, False),
@@ -128,6 +128,13 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_a_table_may_lack_room_if_all_its_memory_has_a_bound(self, given, is_bounded):
         self.assertEqual(tf_embed.Storage(**given).is_bounded, is_bounded)
+
+    def test_a_path_may_have_any_characters(self):
+        path = pathlib.Path(self.get_temp_dir()) / "a=b\nc\\d 'é"
+        storage = tf_embed.Storage(path=path, host_bytes=2**20)
+        variable = tf_embed.Variable(name="rows", storage=storage)
+        self.assertEqual([folder.name for folder in path.iterdir()], ["rows-0"])
+        del variable
 
     def test_a_config_is_json(self):
         path = pathlib.Path("rows") / "of_tables"

@@ -21,7 +21,7 @@ import tf_embed
 from support.cases.control_flow_cases import DIM, PLACES
 from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
-from tf_embed.ops import table_ops
+from tf_embed.ops import pooling_ops
 from tf_embed.optimizers.gradients import sum_equal_keys
 
 KNOWN = 12
@@ -88,7 +88,7 @@ def unfused(layer: Any, ids: Any, weights: tf.Tensor | None, training: bool = Fa
     if layer.unknown_value is not None and not training:
         served = tf.where(known[:, None], rows, tf.cast(layer.unknown_value, rows.dtype))
         rows += tf.stop_gradient(served - rows)  # whose gradient is the row's, as in a lookup
-    rows = tf.cast(rows, table_ops.compute_dtype(rows.dtype))
+    rows = tf.cast(rows, pooling_ops.compute_dtype(rows.dtype))
     factors = tf.ones(tf.shape(flat), rows.dtype) if weights is None else weights
     if layer.padding_id is not None:
         factors = tf.where(flat == layer.padding_id, tf.zeros([], rows.dtype), factors)
@@ -128,7 +128,7 @@ def loss_and_gradients(layer: Any, pool: Any, weights: Any) -> Any:
 class OracleTest(tf.test.TestCase, parameterized.TestCase):
     def check(self, layer: Any, container: str, weighted: bool, way: str = "eager") -> None:
         ids = ids_of(container)
-        dtype = table_ops.compute_dtype(tf.as_dtype(layer.value_dtype))
+        dtype = pooling_ops.compute_dtype(tf.as_dtype(layer.value_dtype))
         weights = None
         if weighted:
             weights = tf.constant(np.random.default_rng(SEED).normal(size=24) + 2.0, dtype)
@@ -423,7 +423,7 @@ class SumsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(
             (ValueError, tf.errors.InvalidArgumentError), r"`gradients` must have shape \[3,2\]"
         ):
-            table_ops.sum_by_key(keys, tf.zeros([4, 2]), sum_dtype=tf.float32)
+            pooling_ops.sum_by_key(keys, tf.zeros([4, 2]), sum_dtype=tf.float32)
 
     def test_row_splits_that_are_none_are_refused(self):
         ids = tf.RaggedTensor.from_row_splits(

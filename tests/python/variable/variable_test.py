@@ -53,8 +53,8 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
 
                 return call
 
-        raw = tf_embed.ops.table_ops._raw
-        with mock.patch.object(tf_embed.ops.table_ops, "_raw", Recorder()):
+        raw = tf_embed.ops.new_table_ops._raw
+        with mock.patch.object(tf_embed.ops.new_table_ops, "_raw", Recorder()):
             for i in range(3):
                 initializer = keras.initializers.RandomUniform(-i - 1, i, seed=i)
                 tf_embed.Variable(dim=2, name=f"v{i}", initializer=initializer, init_size=i + 8)

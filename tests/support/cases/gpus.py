@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_embed
-from tf_embed.ops import table_ops
+from tf_embed.ops import process_ops
 
 GPU, CPU = "/GPU:0", "/CPU:0"
 DIM = 5
@@ -15,7 +15,7 @@ DIM = 5
 NEEDS_GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="TensorFlow has no GPU"),
-    pytest.mark.skipif(not table_ops.has_gpu_tables(), reason="this build has no GPU support"),
+    pytest.mark.skipif(not process_ops.has_gpu_tables(), reason="this build has no GPU support"),
 ]
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The build of the library that this process runs.
+// Questions about the process in which an op runs: Build, Task, HasGpuTables.
 #include <elf.h>
 #include <link.h>
 
@@ -10,6 +10,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
+#include "cc/tf/gpu_tables.h"
+#include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
@@ -76,6 +78,32 @@ class BuildOp : public tf::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedBuild").Device(tf::DEVICE_CPU), BuildOp);
+
+class TaskOp : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const auto& name = context->device()->parsed_name();
+    tf::Tensor* task;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &task));
+    task->scalar<int64_t>()() = name.has_task ? name.task : 0;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedTask").Device(tf::DEVICE_CPU), TaskOp);
+
+class HasGpuTablesOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(tf::OpKernelContext* context) override {
+    tf::Tensor* answer;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &answer));
+    answer->scalar<bool>()() = HasGpuTables();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasGpuTablesOp);
 
 }  // namespace
 }  // namespace tf_embed
