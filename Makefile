@@ -47,7 +47,6 @@ help-all: help
 	@echo 'make bench-static     size and latency of models that are served without tf_embed'
 	@echo 'make bench-freshness  how soon a serving process answers with what was trained'
 	@echo 'make bench-servers    tables on two parameter servers of this machine'
-	@echo 'make bench-scaling    a model of up to 1,024 workers; rewrites the tables of docs/scaling.md'
 	@echo 'make tables           the tables of docs/: what works, tried'
 	@echo 'make cuda             compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
 	@echo 'make cuda-test        build the tests of a table on a GPU, without TensorFlow, and run them on one'
