@@ -47,12 +47,10 @@ help-all: help
 	@echo 'make bench-static     size and latency of models that are served without tf_embed'
 	@echo 'make bench-freshness  how soon a serving process answers with what was trained'
 	@echo 'make bench-servers    tables on two parameter servers of this machine'
-	@echo 'make bench-scaling    a model of up to 1,024 workers; rewrites the tables of docs/scaling.md'
 	@echo 'make tables           the tables of docs/: what works, tried'
 	@echo 'make cuda             compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
 	@echo 'make cuda-test        build the tests of a table on a GPU, without TensorFlow, and run them on one'
 	@echo 'make cuda-benchmark   how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
-	@echo 'make cuda-library     the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
 	@echo 'make lock             the newest versions of all packages, with hashes, to requirements/'
 	@echo 'make wheels           a wheel for each TensorFlow from 2.16 to 2.21, in dist/, each tried'
 	@echo 'make release-check    what a release demands: a clean tree, the changelog, tests, wheels'
@@ -114,8 +112,8 @@ pictures: library $(VENV)/.demo
 	$(VENV)/bin/python tests/release/architecture_test.py --write
 
 # What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
-.PHONY: cuda cuda-benchmark cuda-library cuda-test
-cuda cuda-benchmark cuda-library cuda-test:
+.PHONY: cuda cuda-benchmark cuda-test
+cuda cuda-benchmark cuda-test:
 	@$(MAKE) --no-print-directory -f cc/device/Makefile $@
 
 .PHONY: clean

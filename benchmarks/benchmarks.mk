@@ -50,11 +50,6 @@ bench-freshness: library $(VENV)/.ready
 bench-servers: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/servers.py
 
-# matplotlib draws the picture.
-.PHONY: bench-scaling
-bench-scaling: library $(VENV)/.demo
-	$(VENV)/bin/python benchmarks/scaling.py all --write
-
 .PHONY: bench-static
 bench-static: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/static_export.py

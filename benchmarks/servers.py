@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from workers import KEY_BYTES, loopback_bytes, milliseconds
+from workers import KEY_BYTES, loopback_bytes, milliseconds, zipf_ids
 
 
 def measure(strategy: Any, batches: list[int], dim: int, steps: int, workers: int) -> None:
@@ -43,7 +43,6 @@ def measure(strategy: Any, batches: list[int], dim: int, steps: int, workers: in
     import tensorflow as tf
 
     import tf_embed
-    import worker_parts
     from tf_embed.table import step_tokens
 
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -100,7 +99,7 @@ def measure(strategy: Any, batches: list[int], dim: int, steps: int, workers: in
         return seconds / steps * 1000, (loopback_bytes() - sent) / steps
 
     for batch in batches:
-        drawn = worker_parts.zipf_ids(0, batch, 1.2, 1 << 40)
+        drawn = zipf_ids(0, batch)
         ids, distinct = tf.constant(drawn), len(np.unique(drawn))
         figures: dict[str, float] = {"workers": workers, "batch": batch, "distinct": distinct}
         sent = {}

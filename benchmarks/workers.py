@@ -6,7 +6,7 @@
 For each number of workers it starts as many processes and prints an object of JSON:
 
     exchange_ms, find_ms, dense_ms, apply_ms
-                             the parts of a step, each by itself (worker_parts.py): both exchanges,
+                             the parts of a step, each by itself (`Parts`): both exchanges,
                              the look-up of rows by their owner, the dense model forward and
                              backward with its all-reduce, and the rule, run by the owner
     parts_ms, whole_ms       their sum, and the whole step; ids by Zipf's law
@@ -37,9 +37,36 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_embed
+from tf_embed.exchange import routing
+from tf_embed.exchange.strategies import numbers_of_workers, worker_count
+from tf_embed.ops.exchange_ops import Part, PartType
+from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable, gradients_to_owners
 
 KEY_BYTES = 8
 BAG = 32  # ids
+IDS_PER_EXAMPLE = 16
+HIDDEN = 64  # of the dense model
+PARTS = ("exchange_rows", "lookup", "dense", "exchange_gradients", "apply")
+PAUSE = 0.005  # longer than any worker needs to leave a barrier
+EXPONENT, NUM_KEYS = 1.2, 1 << 40
+
+
+def zipf_ids(seed: int, count: int) -> np.ndarray:
+    """Ids by Zipf's law over the keys from 1 to `NUM_KEYS`, int64."""
+    random = np.random.default_rng(seed)
+    drawn = np.zeros([0], np.int64)
+    while len(drawn) < count:
+        some = random.zipf(EXPONENT, 2 * count)
+        drawn = np.concatenate([drawn, some[(some > 0) & (some <= NUM_KEYS)]])
+    return drawn[:count]
 
 
 def loopback_bytes() -> int:
@@ -61,20 +88,177 @@ def milliseconds(call: Callable[[], object], steps: int) -> float:
     return (time.perf_counter() - begin) / steps * 1000
 
 
+class Parts:
+    """The parts of a training step, and the whole step, each a tf.function of its own.
+
+    A step on the ids of this worker looks rows up, runs a small dense model forward and backward,
+    and trains both. Its parts, in their order:
+
+        exchange_rows       keys go to their owners, rows that are there already come back
+        lookup              the owner finds the rows
+        dense               the dense model forward and backward, and its optimizer with the
+                            all-reduce
+        exchange_gradients  gradients of equal keys are summed, and go to the owners
+        apply               the owner runs the rule
+
+    All parts work on the same ids, so that together they do the work of the whole step. A single
+    worker has no exchanges.
+
+    Args:
+        strategy: The strategy.
+        ids: The ids of this worker, int64; as many as a multiple of `IDS_PER_EXAMPLE`.
+        dim: Numbers in a row.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, ids: np.ndarray, dim: int) -> None:
+        self._strategy = strategy
+        self._ids = tf.constant(ids)
+        self._dim = dim
+        with strategy.scope():
+            self._variable = tf_embed.Variable(dim=dim, init_size=2 * len(ids))
+            self._dense = [
+                keras.Variable(keras.random.normal(shape, stddev=0.1, seed=1))
+                for shape in ([IDS_PER_EXAMPLE * dim, HIDDEN], [HIDDEN], [HIDDEN, 1], [1])
+            ]
+            self._optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(0.01))
+            self._optimizer.build([*self._variable.trainable_variables, *self._dense])
+            self._dense_optimizer = keras.optimizers.Adagrad(0.01)
+            self._dense_optimizer.build(self._dense)
+        table: Table = self._variable.trainable_variables[0].table
+        gradients = tf.fill([len(ids), dim], 1e-3)
+        self._calls: dict[str, Callable[[], Any]] = {}
+        keys, sums = self._ids, gradients  # those that come to this worker
+        if isinstance(table, WorkerTable):
+            self._make_exchanges(table, gradients)
+            keys, sums = self._calls["exchange_gradients"]()
+        trainer = self._optimizer.table_trainers[0]
+
+        @tf.function
+        def apply() -> None:
+            trainer.train(keys, sums)
+
+        @tf.function
+        def lookup() -> tf.Tensor:
+            return Table.find(table, keys)[0]
+
+        rows = tf.fill([len(ids), dim], 1e-2)
+
+        @tf.function
+        def dense() -> tf.Tensor:
+            def replica() -> tf.Tensor:
+                with tf.GradientTape() as tape:
+                    tape.watch(rows)
+                    loss = self._loss(rows)
+                of_rows, *of_dense = tape.gradient(
+                    loss, [rows, *(one.value for one in self._dense)]
+                )
+                self._dense_optimizer.apply(of_dense, self._dense)
+                return of_rows
+
+            return self._strategy.run(replica)
+
+        self._calls.update(lookup=lookup, dense=dense, apply=apply)
+
+    def _make_exchanges(self, table: WorkerTable, gradients: tf.Tensor) -> None:
+        ids, types = self._ids, [PartType(0, tf.float32, self._dim)]
+
+        @tf.function
+        def received() -> tf.Tensor:
+            routed = table.route(ids)
+            sent = [Part(0, routed.keys)]
+            return routing.to_owners(table.reads, [routed.counts], sent, types).parts[0]
+
+        there = tf.fill([len(received()), self._dim], 1e-2)
+
+        @tf.function
+        def exchange_rows() -> tf.Tensor:
+            routed = table.route(ids)
+            sent = [Part(0, routed.keys)]
+            got = routing.to_owners(table.reads, [routed.counts], sent, types)
+            parts = [Part(0, there)]
+            (rows,) = routing.reply(table.reads, got.plan, parts, [routed.counts])
+            return routed.of_batch(rows)
+
+        routed = table.route(ids)  # as the lookup has left it
+        size = tf.size(routed.keys)
+
+        @tf.function
+        def exchange_gradients() -> tuple[tf.Tensor, tf.Tensor]:
+            sums = tf.math.unsorted_segment_sum(gradients, routed.places, size)
+            (keys,), (sums,) = gradients_to_owners([table], [routed.keys], [sums])
+            return keys, sums
+
+        self._calls.update(exchange_rows=exchange_rows, exchange_gradients=exchange_gradients)
+
+    def _loss(self, rows: tf.Tensor) -> tf.Tensor:
+        first, bias, last, offset = (one.value for one in self._dense)
+        examples = tf.reshape(rows, [-1, IDS_PER_EXAMPLE * self._dim])
+        hidden = tf.nn.relu(examples @ first + bias)
+        return tf.reduce_mean(tf.square(hidden @ last + offset - 1.0))
+
+    def _whole(self) -> Callable[[], object]:
+        variables = [*self._variable.trainable_variables, *self._dense]
+
+        @tf.function
+        def step() -> None:
+            def replica() -> None:
+                with tf.GradientTape() as tape:
+                    loss = self._loss(tf_embed.embedding_lookup(self._variable, self._ids))
+                gradients = tape.gradient(loss, [getattr(one, "value", one) for one in variables])
+                self._optimizer.apply(gradients, variables)
+
+            self._strategy.run(replica)
+
+        return step
+
+    def times(self, steps: int) -> dict[str, float]:
+        """Milliseconds of each part and of the whole step: medians, of the slowest worker.
+
+        All workers begin each part at the same time, so they must be on one machine. Whole steps
+        follow each other, as in training.
+        """
+        calls = {name: self._calls[name] for name in PARTS if name in self._calls}
+        whole = self._whole()
+        for call in (*calls.values(), whole):
+            for _ in range(3):
+                call()
+        seconds: dict[str, list[float]] = {name: [] for name in (*calls, "whole")}
+        for _ in range(steps):
+            for name, call in calls.items():
+                begin = self._begin_together()
+                call()
+                seconds[name].append(time.perf_counter() - begin)
+        self._begin_together()
+        for _ in range(steps):
+            begin = time.perf_counter()
+            whole()
+            seconds["whole"].append(time.perf_counter() - begin)
+        medians = {name: float(np.median(some)) for name, some in seconds.items()}
+        if worker_count(self._strategy) > 1:
+            mine = [round(1e9 * one) for one in medians.values()]
+            slowest = np.max(numbers_of_workers(self._strategy, mine), axis=0) / 1e9
+            medians = dict(zip(medians, slowest.tolist(), strict=True))
+        return {name: 1000 * one for name, one in medians.items()}
+
+    def _begin_together(self) -> float:
+        """Waits for all workers, and then for a time that they agree on, and gives it.
+
+        Workers leave a barrier one after the other, which would count for the next part.
+        """
+        if worker_count(self._strategy) == 1:
+            return time.perf_counter()
+        clocks = numbers_of_workers(self._strategy, [time.perf_counter_ns()])
+        begin = max(clock for (clock,) in clocks) / 1e9 + PAUSE
+        time.sleep(max(0.0, begin - time.perf_counter()))
+        return time.perf_counter()
+
+
 def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
     """Runs in a worker. Worker 0 writes the figures."""
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
     several = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
     strategy = (
         tf.distribute.MultiWorkerMirroredStrategy() if several > 1 else tf.distribute.get_strategy()
     )
-    import tf_embed
-    import worker_parts
-    from tf_embed.exchange.strategies import numbers_of_workers
-
     rank = strategy.cluster_resolver.task_id if several > 1 else 0
 
     def barrier() -> None:
@@ -85,7 +269,7 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
         variable = tf_embed.Variable(dim=dim, name="items", init_size=1 << 18)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(0.01))
         optimizer.build(variable.trainable_variables)
-    drawn = worker_parts.zipf_ids(rank, batch, 1.2, 1 << 40)
+    drawn = zipf_ids(rank, batch)
     ids = tf.constant(drawn)
 
     @tf.function
@@ -133,12 +317,13 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
         return (loopback_bytes() - begin) / steps
 
     figures: dict[str, float] = {"workers": several, "batch": batch, "dim": dim}
-    parts = worker_parts.Parts(strategy, drawn, dim).times(steps)
-    figures["exchange_ms"] = sum(parts.get(name, 0.0) for name in worker_parts.EXCHANGES)
+    parts = Parts(strategy, drawn, dim).times(steps)
+    exchanges = ("exchange_rows", "exchange_gradients")
+    figures["exchange_ms"] = sum(parts.get(name, 0.0) for name in exchanges)
     figures["find_ms"] = parts["lookup"]
     figures["dense_ms"], figures["apply_ms"] = parts["dense"], parts["apply"]
-    figures["parts_ms"] = sum(parts.get(name, 0.0) for name in worker_parts.PARTS)
-    figures["whole_ms"] = parts[worker_parts.WHOLE]
+    figures["parts_ms"] = sum(parts.get(name, 0.0) for name in PARTS)
+    figures["whole_ms"] = parts["whole"]
     figures["lookup_ms"] = milliseconds(lookup, steps)
     figures["step_ms"] = milliseconds(step, steps)
     sent = bytes_of(step)
@@ -203,8 +388,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.batch % 16:
-        parser.error(f"--batch must be a multiple of 16, the ids of an example: {arguments.batch}")
+    if arguments.batch % IDS_PER_EXAMPLE:
+        parser.error(f"--batch must be a multiple of {IDS_PER_EXAMPLE}: {arguments.batch}")
     if arguments.folder is not None:
         work(arguments.batch, arguments.dim, arguments.steps, arguments.folder)
         return

@@ -237,7 +237,7 @@ template <class Device>
 Status DeviceTableImpl<Device>::NoRoomForLayouts(const ExecContext& context) const {
   uint64_t rows = 0;
   TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
-  // The names of the C interface, and those of Python.
+  // The names of DeviceOptions, and those of Python.
   const auto bound = [](const char* name, uint64_t bytes, const char* in_python) {
     if (bytes == UINT64_MAX) return std::string();
     return std::string(" ") + name + "=" + std::to_string(bytes) + " (Storage." + in_python + ")";

@@ -262,7 +262,7 @@ def misplaced_tests(paths: Iterable[str]) -> list[str]:
     for path in map(pathlib.PurePath, paths):
         folder, is_test = str(path.parent), path.stem.endswith("_test")
         is_other = path.parts[0] in OTHER_TEST_FOLDERS
-        if str(path) == "conftest.py" or path.parts[0] == "cc" or (is_other and not is_test):
+        if str(path) == "conftest.py" or (is_other and not is_test):
             continue
         if not is_test:
             found.append(f"tests/{path} is a helper outside of tests/support")
@@ -537,11 +537,7 @@ class PlantedTest(parameterized.TestCase):
     def test_a_test_in_its_folder_passes(self):
         paths = ("conftest.py", "python/import_test.py", "python/ops/ops_test.py")
         paths += ("tbe/adam_test.py", "integration/golden_test.py", "support/cases/places.py")
-        paths += (
-            "campaigns/leaks.py",
-            "campaigns/small/leaks_campaign_test.py",
-            "cc/device/device_table_c_test.py",
-        )
+        paths += ("campaigns/leaks.py", "campaigns/small/leaks_campaign_test.py")
         self.assertEmpty(misplaced_tests(paths))
 
     @parameterized.parameters(
