@@ -114,7 +114,7 @@ pictures: library $(VENV)/.demo
 # What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
 .PHONY: cuda cuda-benchmark cuda-test
 cuda cuda-benchmark cuda-test:
-	@$(MAKE) --no-print-directory -f cc/device/Makefile $@
+	@$(MAKE) --no-print-directory -f cc/stores/device/Makefile $@
 
 .PHONY: clean
 clean:

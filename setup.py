@@ -32,7 +32,7 @@ except ImportError:  # setuptools before 70.1
 ROOT = pathlib.Path(__file__).resolve().parent
 LIBRARY = "_tf_embed.so"
 REDIS_LIBRARY = "libtf_embed_redis.so"  # where there is hiredis to build it with
-REDIS_TARGET = f"//cc/redis/client:{REDIS_LIBRARY}"
+REDIS_TARGET = f"//cc/stores/redis/client:{REDIS_LIBRARY}"
 
 _TENSORFLOW_VERSION = """
 import importlib.metadata, importlib.util

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine of device_table_benchmark.cu: a GPU if nvcc compiles it, otherwise the host in its
+// The machine of device_store_benchmark.cu: a GPU if nvcc compiles it, otherwise the host in its
 // place, so that the program can be tried without a GPU; times of the host say nothing.
 #ifndef TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_
 #define TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cc/core/base/exec_context.h"
-#include "cc/device/device_table.h"
+#include "cc/stores/device/device_store.h"
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
@@ -145,9 +145,9 @@ class Machine {
     std::vector<cudaEvent_t> done_;
     cudaEvent_t begun_;
   };
-  static Status NewTable(const TableOptions& options, const DeviceOptions& device,
-                         std::unique_ptr<Table>* table) {
-    return NewDeviceTable(options, device, table);
+  static Status NewTable(const StoreOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Store>* table) {
+    return NewDeviceStore(options, device, table);
   }
 };
 
@@ -182,9 +182,9 @@ class Machine {
     void Fork() const {}
     void Join() const {}
   };
-  static Status NewTable(const TableOptions& options, const DeviceOptions& device,
-                         std::unique_ptr<Table>* table) {
-    return NewEmulatedDeviceTable(options, device, table);
+  static Status NewTable(const StoreOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Store>* table) {
+    return NewEmulatedDeviceStore(options, device, table);
   }
 };
 

@@ -22,14 +22,14 @@
 
 #include "benchmarks/pool.h"
 #include "cc/core/base/hash.h"
-#include "cc/host/host_table.h"
+#include "cc/stores/host/host_store.h"
 
 namespace {
 
 using tf_embed::Pool;
 using Clock = std::chrono::steady_clock;
 using tf_embed::ExecContext;
-using tf_embed::HostTable;
+using tf_embed::HostStore;
 using tf_embed::KeyBatch;
 using tf_embed::Status;
 using tf_embed::StripedIndex;
@@ -197,13 +197,13 @@ int main(int argc, char** argv) {
   const std::vector<float> rows(batch * dim, 0.01f);
   std::vector<double> times;
   times.reserve(keys / batch + 1);
-  tf_embed::TableOptions options;
+  tf_embed::StoreOptions options;
   options.dim = dim;
   const double before = StatusBytes("VmRSS:");
   WarmMemory warm(static_cast<size_t>(payload) + keys * 40 + 2 * warm_ahead);
   double peak = 0;
   const double system_before = SystemSeconds();
-  std::unique_ptr<HostTable> table = HostTable::Create(options);
+  std::unique_ptr<HostStore> table = HostStore::Create(options);
   for (size_t first = 0; first < keys; first += batch) {
     const size_t count = std::min(batch, keys - first);
     for (size_t i = 0; i < count; ++i) ids[i] = KeyOf(first + i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's HierarchicalKV, if its headers are at hand: device_table_benchmark.cu runs it beside
-// DeviceTable on the same keys. Least recently used rows leave.
+// NVIDIA's HierarchicalKV, if its headers are at hand: device_store_benchmark.cu runs it beside
+// DeviceStore on the same keys. Least recently used rows leave.
 #ifndef TF_EMBED_BENCHMARKS_HKV_TABLE_H_
 #define TF_EMBED_BENCHMARKS_HKV_TABLE_H_
 

@@ -22,12 +22,12 @@
 
 #include "benchmarks/pool.h"
 #include "benchmarks/rule.h"
-#include "cc/host/host_table.h"
+#include "cc/stores/host/host_store.h"
 
 namespace {
 
 using tf_embed::EvictionOrder;
-using tf_embed::HostTable;
+using tf_embed::HostStore;
 using tf_embed::RowPolicy;
 using tf_embed::Status;
 using Clock = std::chrono::steady_clock;
@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 struct Subject {
   const char* name;
   RowPolicy policy;
-  std::unique_ptr<HostTable> table;
+  std::unique_ptr<HostStore> table;
   double seconds = 0;
   double worst = 0;
   size_t most_rows = 0;
@@ -84,13 +84,13 @@ int main(int argc, char** argv) {
   subjects.push_back({"ttl", Bounded(ids / 10, EvictionOrder::kTtl), nullptr});
   subjects.push_back({"score", Bounded(ids / 10, EvictionOrder::kScore), nullptr});
   for (Subject& subject : subjects) {
-    tf_embed::TableOptions options;
+    tf_embed::StoreOptions options;
     options.dim = dim;
     options.initializer.kind = tf_embed::InitializerKind::kUniform;
     options.initializer.a = -0.05;
     options.initializer.b = 0.05;
     options.policy = subject.policy;
-    subject.table = HostTable::Create(options);
+    subject.table = HostStore::Create(options);
     if (subject.table == nullptr) return 1;
   }
 
@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
               "most rows", "hit rate", "evicted", "MB");
   std::string objects;
   for (const Subject& subject : subjects) {
-    const tf_embed::TableStats stats = subject.table->Stats();
+    const tf_embed::StoreStats stats = subject.table->Stats();
     const double step_ms = subject.seconds / static_cast<double>(steps) * 1e3;
     const double worst_ms = subject.worst * 1e3;
     const double ratio = subject.seconds / subjects[0].seconds;

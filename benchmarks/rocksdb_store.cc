@@ -31,7 +31,7 @@ Status StatusOf(const std::string& name, char* error) {
   return status;
 }
 
-class RocksdbStore final : public BackingStore {
+class RocksdbStore final : public LowerTier {
  public:
   RocksdbStore(const std::string& path, size_t dim)
       : path_(path), name_("the folder '" + path + "'"), weight_bytes_(dim * sizeof(float)) {}
@@ -120,7 +120,7 @@ class RocksdbStore final : public BackingStore {
     return Status();
   }
 
-  using BackingStore::Put;
+  using LowerTier::Put;
   Status Put(const ExecContext& context, const WholeRows& rows, After after) override {
     const uint32_t what = after == After::kShared ? kShared : kStored;
     std::mutex mutex;
@@ -160,7 +160,7 @@ class RocksdbStore final : public BackingStore {
     }
   }
 
-  using BackingStore::Scan;
+  using LowerTier::Scan;
   Status Scan(size_t, const WantedRows&, ExportCursor*, WholeRows*) const override {
     return Status::FailedPrecondition("The benchmark's store of RocksDB has no Scan.");
   }
@@ -176,7 +176,7 @@ class RocksdbStore final : public BackingStore {
   Status FindExpired(const RowPolicy&, const Moment&, size_t, RankList*) override {
     return Status();
   }
-  using BackingStore::SetRule;
+  using LowerTier::SetRule;
   Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) override {
     if (size() > 0) {
       return Status::FailedPrecondition("The benchmark's store of RocksDB has rows of a rule.");
@@ -190,8 +190,8 @@ class RocksdbStore final : public BackingStore {
   }
   Status Compact(const ExecContext&) override { return Status(); }
 
-  BackingStoreStats Stats() const override {
-    BackingStoreStats stats;
+  LowerTierStats Stats() const override {
+    LowerTierStats stats;
     stats.rows = size();
     stats.shared_rows = shared();
     stats.index_bytes = index_.bytes();
@@ -310,7 +310,7 @@ class RocksdbStore final : public BackingStore {
 
 }  // namespace
 
-Status NewRocksdbStore(const std::string& path, size_t dim, std::unique_ptr<BackingStore>* store) {
+Status NewRocksdbStore(const std::string& path, size_t dim, std::unique_ptr<LowerTier>* store) {
   auto made = std::make_unique<RocksdbStore>(path, dim);
   TF_EMBED_RETURN_IF_ERROR(made->Open());
   *store = std::move(made);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline of a table in device_table_benchmark.cu: embeddings of ids from 0 on in arrays,
+// The baseline of a table in device_store_benchmark.cu: embeddings of ids from 0 on in arrays,
 // row `id` at id * dim, with Adam. Equal ids of a batch are brought together by a sort, of no more
 // bits than the ids have, and a row changes once, by the sum of its gradients.
 #ifndef TF_EMBED_BENCHMARKS_STATIC_ARRAY_H_

@@ -17,7 +17,7 @@
 // training, and applies Adam. The tables take turns, of ten steps each, on the same batches:
 //
 //     memory            a table in memory
-//     disk              a cache over DiskStore
+//     disk              a cache over DiskTier
 //     disk+prefetch     the same; two threads bring rows up ahead of the steps
 //     rocksdb           the same cache over RocksDB (rocksdb_store.h), if it is linked
 //     rocksdb+prefetch
@@ -50,9 +50,9 @@
 #include "benchmarks/pool.h"
 #include "benchmarks/rule.h"
 #include "cc/core/rows/row_layout.h"
-#include "cc/host/host_table.h"
+#include "cc/stores/host/host_store.h"
 #include "cc/stores/new_store.h"
-#include "cc/tiered/tiered_table.h"
+#include "cc/stores/tiered/tiered_store.h"
 #if defined(TF_EMBED_WITH_ROCKSDB)
 #include "benchmarks/rocksdb_store.h"
 #endif
@@ -111,11 +111,11 @@ std::string Milliseconds(const std::vector<double>& seconds) {
 struct Subject {
   std::string name;
   bool prefetches = false;
-  std::unique_ptr<Table> table;
+  std::unique_ptr<Store> table;
   std::unique_ptr<MappedArray> array;  // in place of a table
   std::vector<double> steps;           // seconds
   std::vector<double> dropping;        // of these, for dropped pages of the array
-  TableStats before;
+  StoreStats before;
 };
 
 class Benchmark {
@@ -151,7 +151,7 @@ class Benchmark {
 
  private:
   Subject Make(const std::string& name);
-  Status NewRocksdbTable(const std::string& name, std::unique_ptr<Table>* table);
+  Status NewRocksdbTable(const std::string& name, std::unique_ptr<Store>* table);
   size_t MappedBytes() const { return cache_bytes_ + rows_ * kIndexBytesPerRow; }
 
   void Step(Subject* subject, const std::vector<int64_t>& keys, size_t count);
@@ -195,27 +195,27 @@ class Benchmark {
   Rule rule_;
   const RowLayout layout_;
   const size_t cache_bytes_, hot_rows_;
-  TableOptions options_;
+  StoreOptions options_;
   ExecContext context_;
   std::mt19937_64 random_{1};
   std::vector<int64_t> keys_;
   std::vector<float> weights_, gradients_;
 };
 
-Status Benchmark::NewRocksdbTable(const std::string& name, std::unique_ptr<Table>* table) {
+Status Benchmark::NewRocksdbTable(const std::string& name, std::unique_ptr<Store>* table) {
 #if defined(TF_EMBED_WITH_ROCKSDB)
   TierOptions tiers;
   tiers.cache_bytes = cache_bytes_;
-  tiers.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
-    *cache = HostTable::Create(of_cache);
+  tiers.new_cache = [](const StoreOptions& of_cache, std::unique_ptr<Store>* cache) {
+    *cache = HostStore::Create(of_cache);
     return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
   };
   tiers.new_store = [path = folder_ + "/" + name, dim = dim_](StatisticSet,
-                                                              std::unique_ptr<BackingStore>* made) {
+                                                              std::unique_ptr<LowerTier>* made) {
     return NewRocksdbStore(path, dim, made);
   };
-  std::unique_ptr<TieredTable> made;
-  TF_EMBED_RETURN_IF_ERROR(TieredTable::Create(options_, tiers, &made));
+  std::unique_ptr<TieredStore> made;
+  TF_EMBED_RETURN_IF_ERROR(TieredStore::Create(options_, tiers, &made));
   *table = std::move(made);
   return Status();
 #else
@@ -247,7 +247,7 @@ Subject Benchmark::Make(const std::string& name) {
   } else if (name != "memory") {
     Refuse("there is no table '" + name + "'.");
   }
-  Store store;
+  MadeStore store;
   Check(NewStore(options_, storage, &store));
   subject.table = std::move(store.table);
   return subject;
@@ -295,7 +295,7 @@ void Benchmark::Draw(double share, std::vector<int64_t>* keys) {
 // Brings up the rows of batches, some of them at once, ahead of the steps that use them.
 class Prefetcher {
  public:
-  Prefetcher(const Table& table, const ExecContext& context,
+  Prefetcher(const Store& table, const ExecContext& context,
              const std::vector<std::vector<int64_t>>& batches)
       : table_(table), context_(context), batches_(batches), done_(batches.size(), false) {
     for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Run(); });
@@ -333,7 +333,7 @@ class Prefetcher {
     }
   }
 
-  const Table& table_;
+  const Store& table_;
   const ExecContext context_;
   const std::vector<std::vector<int64_t>>& batches_;
   std::mutex mutex_;
@@ -418,20 +418,20 @@ std::string Benchmark::Report(double share, const Subject& subject, const Subjec
                                             static_cast<double>(MappedBytes())) +
            "}";
   }
-  const TableStats stats = subject.table->Stats();
-  const TableStats& before = subject.before;
+  const StoreStats stats = subject.table->Stats();
+  const StoreStats& before = subject.before;
   const double sum = std::accumulate(subject.steps.begin(), subject.steps.end(), 0.0);
-  const auto rate = [&](uint64_t TableStats::*number) {
+  const auto rate = [&](uint64_t StoreStats::*number) {
     return static_cast<double>(stats.*number - before.*number) / sum;
   };
-  const double hits = rate(&TableStats::cache_hits), misses = rate(&TableStats::cache_misses);
+  const double hits = rate(&StoreStats::cache_hits), misses = rate(&StoreStats::cache_misses);
   const double hit_rate = hits + misses == 0 ? 1.0 : hits / (hits + misses);
-  const double reads = rate(&TableStats::disk_read_requests);
-  const double bytes_per_read = reads == 0 ? 0 : rate(&TableStats::disk_read_bytes) / reads;
-  std::printf(" %9.4f %10.0f %10.0f %10.1f\n", hit_rate, rate(&TableStats::promoted), reads,
-              rate(&TableStats::disk_written_bytes) / 1e6);
+  const double reads = rate(&StoreStats::disk_read_requests);
+  const double bytes_per_read = reads == 0 ? 0 : rate(&StoreStats::disk_read_bytes) / reads;
+  std::printf(" %9.4f %10.0f %10.0f %10.1f\n", hit_rate, rate(&StoreStats::promoted), reads,
+              rate(&StoreStats::disk_written_bytes) / 1e6);
   return fields + ", " + Field("hit_rate", hit_rate) + ", " +
-         Field("rows_up_per_second", rate(&TableStats::promoted)) + ", " +
+         Field("rows_up_per_second", rate(&StoreStats::promoted)) + ", " +
          Field("reads_per_second", reads) + ", " + Field("bytes_per_read", bytes_per_read) + ", " +
          Field("queue_depth", stats.disk_queue_depth) + "}";
 }
@@ -466,7 +466,7 @@ std::string Benchmark::MeasureResident() {
   StepAll(&subjects);
   MeasureShare(0.9, &subjects);
   const size_t resident = ResidentBytes() - before;
-  const TableStats stats = subjects[0].table->Stats();
+  const StoreStats stats = subjects[0].table->Stats();
   const double planned = static_cast<double>(cache_bytes_ + stats.index_bytes);
   const double over = static_cast<double>(resident) / planned;
   std::printf("resident %.1f MB, bound %.1f MB and index %.1f MB: %.3f\n",
@@ -479,7 +479,7 @@ std::string Benchmark::MeasureResident() {
 std::string Benchmark::MeasureOverwrites() {
   std::vector<Subject> subjects;
   subjects.push_back(Make("disk"));
-  Table* const table = subjects[0].table.get();
+  Store* const table = subjects[0].table.get();
   StepAll(&subjects);
   std::vector<int64_t> order(rows_);
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -496,12 +496,12 @@ std::string Benchmark::MeasureOverwrites() {
       const auto start = Clock::now();
       Check(table->InsertOrAssign(context_, batch, weights_.data(), slots_in));
       if (round > 0) steps.push_back(Seconds(start));
-      const TableStats stats = table->Stats();
+      const StoreStats stats = table->Stats();
       most_over_live = std::max(most_over_live, static_cast<double>(stats.disk_bytes) /
                                                     static_cast<double>(stats.disk_live_bytes));
     }
   }
-  const TableStats stats = table->Stats();
+  const StoreStats stats = table->Stats();
   const double median = Median(steps), longest = Longest(steps);
   std::sort(steps.begin(), steps.end());
   const double last_percent = steps[steps.size() * 99 / 100];

@@ -98,13 +98,13 @@ load: library $(VENV)/.ready
 corruption: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/corruption.py --count=1000
 
-CONTRACT := $(addprefix //tests/cc/,core/table/... disk/... memory/... tiered/...)
+CONTRACT := $(addprefix //tests/cc/,core/store/... tiers/... stores/tiered/...)
 
 # Calls of the file system and allocations that fail; the contract of tables on one processor, and
 # under a clock that jumps by up to three years every 64 reads.
 .PHONY: faults
 faults: configured library $(VENV)/.ready
-	$(BAZEL) test //tests/cc/core/table:allocation_failure_test //tests/cc/disk:disk_store_faults_test
+	$(BAZEL) test //tests/cc/core/store:allocation_failure_test //tests/cc/tiers/disk:disk_tier_faults_test
 	$(BAZEL) test --run_under="taskset -c 0" --local_test_jobs=1 $(CONTRACT)
 	@mkdir -p build
 	$(or $(CXX),g++) -std=c++17 -O2 -shared -fPIC -o build/jumping_clock.so \
@@ -171,11 +171,11 @@ fuzz: configured $(VENV)/.ready
 	@rm -rf $(FUZZ)/programs $(FUZZ)/replays && mkdir -p $(FUZZ)/programs $(FUZZ)/replays
 	$(BAZEL) build $(patsubst %,//tests/cc/fuzz:%_replay_test,$(filter-out planted,$(FUZZERS)))
 	@cd "$$($(BAZEL) info bazel-bin)" && cp --parents -L tests/cc/fuzz/*_replay_test \
-	    cc/redis/client/libtf_embed_redis.so $(CURDIR)/$(FUZZ)/replays
+	    cc/stores/redis/client/libtf_embed_redis.so $(CURDIR)/$(FUZZ)/replays
 	@CC=clang PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(FUZZ)/bazelrc
 	$(BAZEL) --bazelrc=$(FUZZ)/bazelrc build --config=fuzz $(patsubst %,//tests/cc/fuzz:%_fuzzer,$(FUZZERS))
 	@cd "$$($(BAZEL) --bazelrc=$(FUZZ)/bazelrc info --config=fuzz bazel-bin)" && cp --parents -L \
-	    tests/cc/fuzz/*_fuzzer cc/redis/client/libtf_embed_redis.so $(CURDIR)/$(FUZZ)/programs
+	    tests/cc/fuzz/*_fuzzer cc/stores/redis/client/libtf_embed_redis.so $(CURDIR)/$(FUZZ)/programs
 	$(VENV)/bin/python tests/campaigns/fuzz.py --programs=$(FUZZ)/programs \
 	    --replays=$(FUZZ)/replays --seconds=$(SECONDS) $(FUZZ_ARGS)
 

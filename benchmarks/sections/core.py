@@ -16,7 +16,7 @@ from machine import LoadWatch
 from rows import Row
 from settings import BUILD, Settings
 
-PROGRAM = BUILD / "host_table_benchmark"
+PROGRAM = BUILD / "host_store_benchmark"
 FIGURE = "lookup_share_of_floor"
 
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cc/core/table/table_stats.h"
+#include "cc/core/store/store_stats.h"
 #include "cc/ops/key_types.h"
 #include "cc/ops/table_shapes.h"
 #include "tensorflow/core/framework/op.h"
@@ -22,7 +22,7 @@ using tensorflow::shape_inference::ShapeHandle;
 
 std::string MeaningsOfStats() {
   std::string lines;
-  for (const TableStat& stat : kTableStats) absl::StrAppend(&lines, "  ", stat.meaning, ";\n");
+  for (const StoreStat& stat : kStoreStats) absl::StrAppend(&lines, "  ", stat.meaning, ";\n");
   return lines;
 }
 
@@ -146,7 +146,7 @@ REGISTER_OP("TfEmbedStats")
     .Input("table: resource")
     .Output("numbers: int64")
     .SetIsStateful()
-    .SetShapeFn(NumbersOfTable(std::size(kTableStats)))
+    .SetShapeFn(NumbersOfTable(std::size(kStoreStats)))
     .Doc(absl::StrCat(R"doc(
 Returns the sizes of a table, and counts of events since it was made, summed over its shards.
 

@@ -103,7 +103,7 @@ class BagsOnHost {
         begins_(allocator),
         factors_(allocator) {}
 
-  Status Read(DeviceMemory* memory, const ExecContext& context, const std::string& table,
+  Status Read(DeviceMemory* memory, const ExecContext& context, const std::string& store,
               const BagGradients* batches, size_t count, Combiner combiner) {
     size_t most_bags = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -136,7 +136,7 @@ class BagsOnHost {
       for (size_t bag = 0; bag < batch.num_bags; ++bag) {
         const int64_t length = splits_[bag + 1] - splits_[bag];
         if (length < 0 || static_cast<size_t>(length) > end - place) {
-          return Status::InvalidArgument("Bags of table '" + table +
+          return Status::InvalidArgument("Bags of table '" + store +
                                          "' must have offsets that rise up to its " +
                                          std::to_string(batch.num_keys) + " keys.");
         }
@@ -147,7 +147,7 @@ class BagsOnHost {
         }
       }
       if (place != end) {
-        return Status::InvalidArgument("Bags of table '" + table + "' must have all of its " +
+        return Status::InvalidArgument("Bags of table '" + store + "' must have all of its " +
                                        std::to_string(batch.num_keys) + " keys.");
       }
     }
@@ -168,21 +168,21 @@ class BagsOnHost {
   Buffer<float> factors_;
 };
 
-class DeviceTiers final : public DeviceTable {
+class DeviceTiers final : public DeviceStore {
  public:
-  DeviceTiers(Table* tiers, DeviceMemory* memory) : tiers_(tiers), memory_(memory) {}
+  DeviceTiers(Store* tiers, DeviceMemory* memory) : tiers_(tiers), memory_(memory) {}
 
-  const TableOptions& options() const override { return tiers_->options(); }
+  const StoreOptions& options() const override { return tiers_->options(); }
   RowInitializer initializer() const override { return tiers_->initializer(); }
   size_t size() const override { return tiers_->size(); }
   Status Count(size_t* count) const override { return tiers_->Count(count); }
   RuleSlots rule() const override { return tiers_->rule(); }
   // Their arrays are on the host.
-  TableMaintenance* maintenance() override { return tiers_->maintenance(); }
-  TableEviction* eviction() override { return tiers_->eviction(); }
-  const TableLocks& locks() const override { return tiers_->locks(); }
+  StoreMaintenance* maintenance() override { return tiers_->maintenance(); }
+  StoreEviction* eviction() override { return tiers_->eviction(); }
+  const StoreLocks& locks() const override { return tiers_->locks(); }
   void DropOutgrown() const override { tiers_->DropOutgrown(); }
-  TableStats Stats() const override { return tiers_->Stats(); }
+  StoreStats Stats() const override { return tiers_->Stats(); }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override {
@@ -218,7 +218,7 @@ class DeviceTiers final : public DeviceTable {
                       return tiers_->Accum(inner, keys, old_rows, new_rows, flags);
                     });
   }
-  using Table::Apply;
+  using Store::Apply;
   Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
                const Rule& rule) override {
     return WithKeys(context, batch, nullptr,
@@ -226,8 +226,8 @@ class DeviceTiers final : public DeviceTable {
                       return tiers_->Apply(inner, keys, gradients, rule);
                     });
   }
-  Status FinishStep(const ExecContext& context, const Rule& rule) override {
-    return tiers_->FinishStep(context, rule);
+  Status UpdateAllRows(const ExecContext& context, const Rule& rule) override {
+    return tiers_->UpdateAllRows(context, rule);
   }
   Status Erase(const ExecContext& context, const KeyBatch& batch) override {
     return WithKeys(context, batch, nullptr,
@@ -235,7 +235,7 @@ class DeviceTiers final : public DeviceTable {
                       return tiers_->Erase(inner, keys);
                     });
   }
-  using Table::Clear;
+  using Store::Clear;
   Status Clear(const ExecContext& context) override { return tiers_->Clear(context); }
 
   Status FindPointers(const ExecContext&, const KeyBatch&, const void**) const override {
@@ -285,7 +285,7 @@ class DeviceTiers final : public DeviceTable {
     const size_t compute_bytes = options().value_type == DataType::kDouble ? 8 : 4;
     OnHost<int64_t> keys(HostAllocator());
     OnHost<char> weights(HostAllocator()), defaults(HostAllocator()), pooled(HostAllocator());
-    std::vector<const Table*> shards;
+    std::vector<const Store*> shards;
     for (size_t i = 0; i < find.keys.num_shards; ++i) {
       shards.push_back(static_cast<const DeviceTiers*>(find.keys.shards[i])->tiers_);
     }
@@ -319,13 +319,13 @@ class DeviceTiers final : public DeviceTable {
                                       "' has rows below the GPU's memory, and so no " + what + ".");
   }
 
-  Table* const tiers_;
+  Store* const tiers_;
   DeviceMemory* const memory_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceTable> NewDeviceTiers(Table* tiers, DeviceMemory* memory) {
+std::unique_ptr<DeviceStore> NewDeviceTiers(Store* tiers, DeviceMemory* memory) {
   return std::make_unique<DeviceTiers>(tiers, memory);
 }
 

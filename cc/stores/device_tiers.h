@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tiered table whose first tier is device memory, for callers with arrays in that memory.
+// A tiered store whose first tier is device memory, for callers with arrays in that memory.
 //
 // The host knows the tier of each row. So each verb copies the keys of its batch to the host, 8
 // bytes each, and its per-key results back to the device. Rows and gradients stay in place
@@ -10,14 +10,14 @@
 
 #include <memory>
 
-#include "cc/core/table/table.h"
-#include "cc/device/copying_table.h"
-#include "cc/device/device_table.h"
+#include "cc/core/store/store.h"
+#include "cc/stores/device/host_access_store.h"
+#include "cc/stores/device/device_store.h"
 
 namespace tf_embed {
 
-// REQUIRES: `tiers`, whose cache is a CopyingTable, and `memory` outlive the table.
-std::unique_ptr<DeviceTable> NewDeviceTiers(Table* tiers, DeviceMemory* memory);
+// REQUIRES: `tiers`, whose cache is a HostAccessStore, and `memory` outlive the store.
+std::unique_ptr<DeviceStore> NewDeviceTiers(Store* tiers, DeviceMemory* memory);
 
 }  // namespace tf_embed
 

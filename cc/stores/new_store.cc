@@ -13,28 +13,28 @@
 #include <utility>
 
 #include "cc/core/files/row_file.h"
-#include "cc/disk/disk_store.h"
-#include "cc/host/host_table.h"
-#include "cc/memory/host_store.h"
-#include "cc/memory/host_tier.h"
-#include "cc/redis/redis_table.h"
+#include "cc/tiers/disk/disk_tier.h"
+#include "cc/stores/host/host_store.h"
+#include "cc/tiers/memory/memory_tier.h"
+#include "cc/tiers/memory/two_tiers.h"
+#include "cc/stores/redis/redis_store.h"
 #include "cc/stores/device_tiers.h"
-#include "cc/tiered/tiered_table.h"
+#include "cc/stores/tiered/tiered_store.h"
 
 namespace tf_embed {
 namespace {
 
-Status NewHostStore(const TableOptions& options, Store* store) {
-  store->table = HostTable::Create(options);
-  return store->table != nullptr ? Status() : NoMemoryForRow(options.name, 0);
+Status MakeHostStore(const StoreOptions& options, MadeStore* made) {
+  made->store = HostStore::Create(options);
+  return made->store != nullptr ? Status() : NoMemoryForRow(options.name, 0);
 }
 
-Status NewDeviceStore(const TableOptions& options, const DeviceOptions& device, Store* store) {
-  std::unique_ptr<Table> made;
-  TF_EMBED_RETURN_IF_ERROR(EmulatesDevice() ? NewEmulatedDeviceTable(options, device, &made)
-                                            : NewDeviceTable(options, device, &made));
-  store->on_device = static_cast<DeviceTable*>(made.get());
-  store->table = NewCopyingTable(std::move(made), MemoryOfStores(device.device));
+Status MakeDeviceStore(const StoreOptions& options, const DeviceOptions& device, MadeStore* made) {
+  std::unique_ptr<Store> store;
+  TF_EMBED_RETURN_IF_ERROR(EmulatesDevice() ? NewEmulatedDeviceStore(options, device, &store)
+                                            : NewDeviceStore(options, device, &store));
+  made->on_device = static_cast<DeviceStore*>(store.get());
+  made->store = NewHostAccessStore(std::move(store), MemoryOfStores(device.device));
   return Status();
 }
 
@@ -53,7 +53,7 @@ std::string FileInTheWay(const std::string& path) {
 
 // Size of the smallest row file, with one block, plus the compaction reserve: a quarter of the
 // limit, or two segments as RowLog makes them. Assumes rows without slots.
-uint64_t LeastDiskBytes(const TableOptions& options) {
+uint64_t LeastDiskBytes(const StoreOptions& options) {
   RowFileHeader header;
   header.value_type = static_cast<StoredType>(options.value_type);
   header.meta.value_type = options.value_type;
@@ -62,14 +62,14 @@ uint64_t LeastDiskBytes(const TableOptions& options) {
   const PaddedBlocks blocks = PaddedBlocks::Of(header);
   const uint64_t file = blocks.begin + blocks.bytes + PaddedBlocks::kEndBytes;
   const uint64_t segment =
-      std::max<uint64_t>(blocks.bytes / 16, DiskStoreOptions().buffer_bytes / 8);
+      std::max<uint64_t>(blocks.bytes / 16, DiskTierOptions().buffer_bytes / 8);
   return file + std::min((file + 2) / 3, 2 * segment);
 }
 
 // A folder name in `path` that is unique in this process. Replaces characters of `name` other than
 // letters, digits, dots and dashes. Appends a number to a repeated name. The folder's lock detects
 // use by another process.
-Status TakeFolderName(const std::string& path, std::string name, DiskStoreOptions* disk) {
+Status TakeFolderName(const std::string& path, std::string name, DiskTierOptions* disk) {
   constexpr size_t kMaxName = 128;
   static std::mutex mutex;
   static std::set<std::string>* const in_use = new std::set<std::string>;  // never destroyed
@@ -107,8 +107,8 @@ Status TakeFolderName(const std::string& path, std::string name, DiskStoreOption
 // Configures the cache factory, in host memory or a GPU's.
 void SetCache(const StorageOptions& storage, TierOptions* options) {
   if (!storage.on_device) {
-    options->new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
-      *cache = HostTable::Create(of_cache);
+    options->new_cache = [](const StoreOptions& of_cache, std::unique_ptr<Store>* cache) {
+      *cache = HostStore::Create(of_cache);
       return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
     };
     return;
@@ -116,10 +116,10 @@ void SetCache(const StorageOptions& storage, TierOptions* options) {
   DeviceOptions device;
   device.device = storage.device.device;
   options->cache_bytes_argument = "gpu_bytes";
-  options->new_cache = [device](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
-    Store made;
-    TF_EMBED_RETURN_IF_ERROR(NewDeviceStore(of_cache, device, &made));
-    *cache = std::move(made.table);
+  options->new_cache = [device](const StoreOptions& of_cache, std::unique_ptr<Store>* cache) {
+    MadeStore made;
+    TF_EMBED_RETURN_IF_ERROR(MakeDeviceStore(of_cache, device, &made));
+    *cache = std::move(made.store);
     return Status();
   };
   DeviceMemory* const memory = MemoryOfStores(device.device);
@@ -127,10 +127,10 @@ void SetCache(const StorageOptions& storage, TierOptions* options) {
                                void* to) { return memory->CopyIn(context, row, bytes, to); };
 }
 
-// An empty store of rows on disk.
-Status NewDiskStore(const TableOptions& options, const LowerTierOptions& tiers,
-                    StatisticSet statistics, std::unique_ptr<BackingStore>* store) {
-  DiskStoreOptions disk;
+// An empty tier on disk.
+Status NewDiskTier(const StoreOptions& options, const LowerTierOptions& tiers,
+                    StatisticSet statistics, std::unique_ptr<LowerTier>* tier) {
+  DiskTierOptions disk;
   disk.value_type = options.value_type;
   disk.dim = options.dim;
   disk.statistics = statistics;
@@ -138,44 +138,44 @@ Status NewDiskStore(const TableOptions& options, const LowerTierOptions& tiers,
   disk.keep_leftovers = tiers.keep_leftovers;
   disk.allocator = options.allocator;
   TF_EMBED_RETURN_IF_ERROR(TakeFolderName(tiers.path, tiers.name, &disk));
-  std::unique_ptr<DiskStore> opened;
-  TF_EMBED_RETURN_IF_ERROR(DiskStore::Open(disk, &opened));
-  *store = std::move(opened);
+  std::unique_ptr<DiskTier> opened;
+  TF_EMBED_RETURN_IF_ERROR(DiskTier::Open(disk, &opened));
+  *tier = std::move(opened);
   return Status();
 }
 
-// An empty store for the tiers below a cache.
-Status NewLowerTiers(const TableOptions& options, const LowerTierOptions& tiers,
-                     StatisticSet statistics, std::unique_ptr<BackingStore>* store) {
-  std::unique_ptr<BackingStore> disk;
+// The empty tiers below a cache, as one.
+Status NewLowerTiers(const StoreOptions& options, const LowerTierOptions& tiers,
+                     StatisticSet statistics, std::unique_ptr<LowerTier>* tier) {
+  std::unique_ptr<LowerTier> disk;
   if (!tiers.path.empty()) {
-    TF_EMBED_RETURN_IF_ERROR(NewDiskStore(options, tiers, statistics, &disk));
+    TF_EMBED_RETURN_IF_ERROR(NewDiskTier(options, tiers, statistics, &disk));
   }
   if (tiers.host_bytes == 0) {
-    *store = std::move(disk);
+    *tier = std::move(disk);
     return Status();
   }
-  HostStoreOptions host;
-  host.table = options.name;
+  MemoryTierOptions host;
+  host.store = options.name;
   host.value_type = options.value_type;
   host.dim = options.dim;
   host.statistics = statistics;
   host.most_bytes = tiers.host_bytes;
   host.allocator = options.allocator;
   if (disk == nullptr) {
-    std::unique_ptr<HostStore> alone;
-    TF_EMBED_RETURN_IF_ERROR(HostStore::Create(host, &alone));
-    *store = std::move(alone);
+    std::unique_ptr<MemoryTier> alone;
+    TF_EMBED_RETURN_IF_ERROR(MemoryTier::Create(host, &alone));
+    *tier = std::move(alone);
     return Status();
   }
-  std::unique_ptr<HostTier> over_disk;
-  TF_EMBED_RETURN_IF_ERROR(HostTier::Create(host, std::move(disk), &over_disk));
-  *store = std::move(over_disk);
+  std::unique_ptr<TwoTiers> over_disk;
+  TF_EMBED_RETURN_IF_ERROR(TwoTiers::Create(host, std::move(disk), &over_disk));
+  *tier = std::move(over_disk);
   return Status();
 }
 
 // A cache over other tiers.
-Status NewTieredStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
+Status MakeTieredStore(const StoreOptions& options, const StorageOptions& storage, MadeStore* made) {
   const LowerTierOptions& tiers = storage.tiers;
   const uint64_t least = LeastDiskBytes(options);
   if (!tiers.path.empty() && tiers.disk_bytes < least) {
@@ -187,40 +187,39 @@ Status NewTieredStore(const TableOptions& options, const StorageOptions& storage
   TierOptions tier_options;
   tier_options.cache_bytes = tiers.cache_bytes;
   SetCache(storage, &tier_options);
-  TableOptions of_rows;
+  StoreOptions of_rows;
   of_rows.name = options.name;
   of_rows.value_type = options.value_type;
   of_rows.dim = options.dim;
   of_rows.allocator = options.allocator;
-  tier_options.new_store = [of_rows, tiers](StatisticSet statistics,
-                                            std::unique_ptr<BackingStore>* made) {
+  tier_options.new_lower = [of_rows, tiers](StatisticSet statistics,
+                                            std::unique_ptr<LowerTier>* made) {
     return NewLowerTiers(of_rows, tiers, statistics, made);
   };
-  std::unique_ptr<TieredTable> table;
-  TF_EMBED_RETURN_IF_ERROR(TieredTable::Create(options, tier_options, &table));
-  store->table = std::move(table);
+  std::unique_ptr<TieredStore> store;
+  TF_EMBED_RETURN_IF_ERROR(TieredStore::Create(options, tier_options, &store));
+  made->store = std::move(store);
   if (storage.on_device) {
-    store->own_on_device =
-        NewDeviceTiers(store->table.get(), MemoryOfStores(storage.device.device));
-    store->on_device = store->own_on_device.get();
+    made->own_on_device = NewDeviceTiers(made->store.get(), MemoryOfStores(storage.device.device));
+    made->on_device = made->own_on_device.get();
   }
   return Status();
 }
 
-Status NewRedisStore(const TableOptions& options, const RedisOptions& redis, Store* store) {
-  std::unique_ptr<RedisTable> table;
-  TF_EMBED_RETURN_IF_ERROR(RedisTable::Open(options, redis, &table));
-  store->table = std::move(table);
+Status MakeRedisStore(const StoreOptions& options, const RedisOptions& redis, MadeStore* made) {
+  std::unique_ptr<RedisStore> store;
+  TF_EMBED_RETURN_IF_ERROR(RedisStore::Open(options, redis, &store));
+  made->store = std::move(store);
   return Status();
 }
 
 }  // namespace
 
-Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
-  if (!storage.redis.host.empty()) return NewRedisStore(options, storage.redis, store);
-  if (storage.tiers.any()) return NewTieredStore(options, storage, store);
-  if (storage.on_device) return NewDeviceStore(options, storage.device, store);
-  return NewHostStore(options, store);
+Status NewStore(const StoreOptions& options, const StorageOptions& storage, MadeStore* made) {
+  if (!storage.redis.host.empty()) return MakeRedisStore(options, storage.redis, made);
+  if (storage.tiers.any()) return MakeTieredStore(options, storage, made);
+  if (storage.on_device) return MakeDeviceStore(options, storage.device, made);
+  return MakeHostStore(options, made);
 }
 
 bool EmulatesDevice() {

@@ -9,16 +9,16 @@
 #include <string>
 
 #include "cc/core/base/status.h"
-#include "cc/core/table/table.h"
-#include "cc/device/copying_table.h"
-#include "cc/device/device_table.h"
-#include "cc/redis/redis_options.h"
+#include "cc/core/store/store.h"
+#include "cc/stores/device/host_access_store.h"
+#include "cc/stores/device/device_store.h"
+#include "cc/stores/redis/redis_options.h"
 
 namespace tf_embed {
 
 // A cache of rows over rows in host memory, on disk, or both.
 struct LowerTierOptions {
-  std::string path;  // parent of the tables' folders; "": no rows on disk
+  std::string path;  // parent of the stores' folders; "": no rows on disk
   std::string name;  // the shard's name, for its folder
   uint64_t cache_bytes =
       UINT64_MAX;           // of rows in the cache, which is in the host's memory or a GPU's
@@ -33,25 +33,25 @@ struct LowerTierOptions {
 // The location of the rows of one shard.
 struct StorageOptions {
   bool on_device = false;  // on a GPU, with these options; else in host memory
-  DeviceOptions device;    // of a table over several tiers, the number counts
+  DeviceOptions device;    // of a store over several tiers, the number counts
   LowerTierOptions tiers;
   RedisOptions redis;  // with a host: rows are there, and nowhere else
 };
 
-struct Store {
-  std::unique_ptr<Table> table;  // takes arrays on the host, wherever its rows are
-  // The same table for arrays in device memory. Null in host memory.
-  DeviceTable* on_device = nullptr;
-  std::unique_ptr<DeviceTable> own_on_device;  // if it is not owned by `table`
+struct MadeStore {
+  std::unique_ptr<Store> store;  // takes arrays on the host, wherever its rows are
+  // The same store for arrays in device memory. Null in host memory.
+  DeviceStore* on_device = nullptr;
+  std::unique_ptr<DeviceStore> own_on_device;  // if it is not owned by `store`
 };
 
 // Returns kResourceExhausted if memory is short, and kUnavailable without a GPU.
-Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store);
+Status NewStore(const StoreOptions& options, const StorageOptions& storage, MadeStore* made);
 
 // Whether the host emulates every GPU: TF_EMBED_EMULATE_GPU=1 in the environment.
 bool EmulatesDevice();
 
-// The memory of a device with such tables.
+// The memory of a device with such stores.
 DeviceMemory* MemoryOfStores(int device);
 
 }  // namespace tf_embed

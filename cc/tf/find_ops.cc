@@ -37,7 +37,7 @@ class FindOp : public TableOp {
       // A use of rows writes their statistics.
       std::optional<WholeWrite> whole;
       if (insert || (training_ && table->statistics().OfUse().size() > 0)) whole.emplace(*table);
-      return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
         return insert ? shard->FindOrInsert(exec, batch, defaults, rows, flags)
                       : shard->Find(exec, batch, defaults, rows, flags, {});
       });
@@ -103,7 +103,7 @@ class PrefetchOp : public TableOp {
     KeysInput keys(table->allocator());
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     const ExecContext exec = ThreadPoolOf(context, table);
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->tiers() == nullptr ? Status() : shard->tiers()->Prefetch(exec, batch);
     });
   }

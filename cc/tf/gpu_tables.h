@@ -13,11 +13,11 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "cc/core/table/table.h"
-#include "cc/device/copying_table.h"
-#include "cc/device/device_key_sums.h"
-#include "cc/device/device_split.h"
-#include "cc/device/device_table.h"
+#include "cc/core/store/store.h"
+#include "cc/stores/device/host_access_store.h"
+#include "cc/stores/device/device_key_sums.h"
+#include "cc/stores/device/device_split.h"
+#include "cc/stores/device/device_store.h"
 #include "cc/stores/new_store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -30,8 +30,8 @@ bool HasGpuTables();
 int GpuOf(tensorflow::OpKernelConstruction* construction);
 
 // Casts a result of TableResource::device_shard.
-inline DeviceTable* OnDevice(Table* device_shard) {
-  return static_cast<DeviceTable*>(device_shard);
+inline DeviceStore* OnDevice(Store* device_shard) {
+  return static_cast<DeviceStore*>(device_shard);
 }
 
 // The memory of a GPU that supports tables.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NewTable creates a table in eager execution, and Table finds or creates one in a graph.
+// NewTable creates a table in eager execution, and Store finds or creates one in a graph.
 //
 // TensorFlow caches an eager kernel for each set of attributes and never frees it. So every setting
 // that varies by table is an input of NewTable. As attributes, they would leak 42 KB for each table
@@ -51,7 +51,7 @@ class NewTableOp : public StatusOp {
  private:
   absl::Status Run(tf::OpKernelContext* context) override {
     TableResource::Signature signature = signature_;
-    TableOptions options;
+    StoreOptions options;
     StorageSettings storage;
     tf::tstring settings;
     TF_RETURN_IF_ERROR(ReadInput(context, "settings", &settings));
@@ -69,7 +69,7 @@ class NewTableOp : public StatusOp {
     return absl::OkStatus();
   }
 
-  absl::Status ReadOptions(tf::OpKernelContext* context, TableOptions* options) const {
+  absl::Status ReadOptions(tf::OpKernelContext* context, StoreOptions* options) const {
     tf::tstring label;
     int64_t init_size, seed, table_id;
     const tf::Tensor* values;
@@ -205,7 +205,7 @@ class TableHandleOp : public tf::OpKernel {
   }
 
   TableResource::Signature signature_;
-  TableOptions options_;
+  StoreOptions options_;
   StorageSettings storage_;
   int gpu_ = -1;
   std::mutex mutex_;

@@ -47,7 +47,7 @@ class RestrictOp : public TableOp {
     size_t removed = 0;
     // Exclusive: strings of removed rows are dropped at its end.
     const StringKeyScope string_scope(table, KeyUse::kErase);
-    const std::vector<Table*> shards = table->shards();
+    const std::vector<Store*> shards = table->shards();
     TF_RETURN_IF_ERROR(
         ToTensorFlow(RestrictRows(ThreadPoolOf(context, table), shards.data(), shards.size(),
                                   order_, static_cast<size_t>(num_reserved), &removed)));
@@ -119,7 +119,7 @@ class RowStatisticsOp : public TableOp {
     TF_RETURN_IF_ERROR(ToTensorFlow(kept.Resize(keys.size() * set.size())));
     bool* const found = exists->flat<bool>().data();
     const ExecContext exec = ThreadPoolOf(context, table);
-    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->eviction()->FindStatistics(exec, batch, kept.data(), found);
     }));
     int64_t* out = output->flat<int64_t>().data();
@@ -165,7 +165,7 @@ class SetScoresOp : public TableOp {
     std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
     const ExecContext exec = ThreadPoolOf(context, table);
     const WholeWrite whole(*table);
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->eviction()->AssignStatistics(
           exec, batch, StatisticSet().With(Statistic::kScore), words.data());
     });
@@ -220,7 +220,7 @@ class ExpiredRowsOp : public TableOp {
     WholeRows rows(table->allocator());
     Buffer<uint64_t> now(table->allocator());
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      Table* const shard = table->shard(number);
+      Store* const shard = table->shard(number);
       for (ExportCursor cursor; !cursor.done;) {
         TF_RETURN_IF_ERROR(
             ToTensorFlow(shard->maintenance()->ExportBatch(kRenewedTogether, &cursor, &rows)));

@@ -65,7 +65,7 @@ class FindPooledOp : public TableOp {
     find.pooled = pooled->data();
     find.stride = table->dim();
     const ExecContext exec = ThreadPoolOf(context, table, training_);
-    std::vector<const Table*> shards(table->num_shards());
+    std::vector<const Store*> shards(table->num_shards());
     for (size_t number = 0; number < shards.size(); ++number) {
       shards[number] = keys.on_device() ? table->device_shard(number) : table->shard(number);
     }

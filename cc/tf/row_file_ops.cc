@@ -56,7 +56,7 @@ absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* 
   header.has_links = wanted.links && wanted.with_slots && CanLink(*table, *save);
   if (!wanted.with_slots) LeaveSlotsOut(&header);
   for (size_t number = 0; number < table->num_shards(); ++number) {
-    Table* const shard = table->shard(number);
+    Store* const shard = table->shard(number);
     ShardFile file(table, save, static_cast<size_t>(wanted.buffer_bytes));
     TF_RETURN_IF_ERROR(file.Begin(header, number));
     LinkedRows linked(table->allocator());
@@ -213,7 +213,7 @@ class OpenSavedRowsOp : public TableOp {
   static absl::Status CheckRule(const SavedRows::File& file, const TableResource& table) {
     const RuleSlots& rule = file.reader.header().meta.rule;
     for (size_t number = 0; number < table.num_shards(); ++number) {
-      const Table& shard = *table.shard(number);
+      const Store& shard = *table.shard(number);
       const RuleSlots present = shard.rule();
       if (!SameRule(present, rule) && present.slots_per_row() > 0 && shard.size() > 0) {
         return absl::FailedPreconditionError(absl::StrCat(

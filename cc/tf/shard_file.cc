@@ -100,7 +100,7 @@ absl::Status ShardFile::AppendLinked(LinkedRows* rows) {
   return absl::OkStatus();
 }
 
-absl::Status ShardFile::AppendLinks(const ExecContext& context, Table* shard, LinkedRows* rows) {
+absl::Status ShardFile::AppendLinks(const ExecContext& context, Store* shard, LinkedRows* rows) {
   for (ExportCursor cursor; !cursor.done;) {
     TF_RETURN_IF_ERROR(
         ToTensorFlow(shard->maintenance()->ExportLinks(context, this, &cursor, rows)));

@@ -40,7 +40,7 @@ class ShardFile final : public FileLinker {
   absl::Status Append(WholeRows* rows);
   absl::Status AppendLeft(const int64_t* keys, size_t count);
   // Appends all linkable rows of the shard. REQUIRES: the header has links.
-  absl::Status AppendLinks(const ExecContext& context, Table* shard, LinkedRows* rows);
+  absl::Status AppendLinks(const ExecContext& context, Store* shard, LinkedRows* rows);
   bool Link(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number) override {
     return save_->LinkFile(path, bytes, checksum, number);
   }

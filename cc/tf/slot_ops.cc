@@ -63,7 +63,7 @@ class FindSlotsOp : public TableOp {
     // Part of a training step, so expired rows are re-initialized by this lookup.
     const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
     bool* const flags = exists->flat<bool>().data();
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->Find(exec, batch, defaults, values->data(), flags, {&rule_, slots->data()});
     });
   }
@@ -128,7 +128,7 @@ class AssignSlotsOp : public TableOp {
     const WholeWrite whole(*table);
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step, /*training=*/true);
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, values.data(), {&rule, slots.data()});
     });
   }
@@ -164,7 +164,7 @@ class ReadSlotsOp : public TableOp {
                                               &weights, on_host));
     bool* const flags = exists->flat<bool>().data();
     const ExecContext exec = ThreadPoolOf(context, table);
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       // Read once: another op may change the rule before the Find, which then reports it.
       const RuleSlots present = shard->rule();
       if (SameRule(present, wanted)) {
@@ -205,7 +205,7 @@ class RowsOfOtherRuleOp : public TableOp {
     const RuleSlots wanted = rule_.SlotsOf(*table);
     int64_t rows = 0;
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      const Table& shard = *table->shard(number);
+      const Store& shard = *table->shard(number);
       const RuleSlots present = shard.rule();
       if (!SameRule(present, wanted) && present.slots_per_row() > 0) {
         rows += static_cast<int64_t>(shard.size());

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/core/table/change_log.h"
+#include "cc/core/store/change_log.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/pending_save.h"
 #include "cc/tf/saved_rows.h"
@@ -157,7 +157,7 @@ class Snapshot {
   }
 
   static absl::Status WriteShard(const One& one, size_t number, ShardFile* file) {
-    const Table* const shard = one.table->shard(number);
+    const Store* const shard = one.table->shard(number);
     ChangeLog* const changes = ChangesOf(one, number);
     Allocator* const allocator = one.table->allocator();
     WholeRows rows(allocator);
@@ -177,7 +177,7 @@ class Snapshot {
     {
       // The scan is done. This pause waits until writers hand over the rows that they have
       // captured.
-      HeldTables paused(allocator);
+      HeldStores paused(allocator);
       TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(&shard, 1, Held::kPaused)));
     }
     TF_RETURN_IF_ERROR(write_given());

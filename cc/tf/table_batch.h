@@ -125,7 +125,7 @@ class TableBatchOp : public tensorflow::OpKernel {
   // a few run one after the other with many threads each. The cost estimate is `num_keys / tables`
   // keys a table at `key_cost` nanoseconds each.
   //
-  // REQUIRES: `exec` holds the tables that `work` uses, if any (HeldTables), because parallel work
+  // REQUIRES: `exec` holds the tables that `work` uses, if any (HeldStores), because parallel work
   // runs on pool threads.
   template <typename Work>
   absl::Status ForEachTable(const ExecContext& exec, size_t num_keys, size_t key_cost,

@@ -10,7 +10,7 @@
 
 #include "cc/core/pooling/key_sums.h"
 #include "cc/core/pooling/pooled_find.h"
-#include "cc/core/table/table_locks.h"
+#include "cc/core/store/store_locks.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
@@ -31,7 +31,7 @@ class FindPooledTablesOp : public TableBatchOp {
   // The tables, and a find for each piece.
   struct Finds {
     Resources tables;
-    std::vector<std::vector<const Table*>> shards;
+    std::vector<std::vector<const Store*>> shards;
     std::vector<Moment> moments;  // of each table's clock
     std::vector<std::vector<int64_t>> splits;
     std::vector<std::unique_ptr<Bags>> bags;
@@ -59,7 +59,7 @@ class FindPooledTablesOp : public TableBatchOp {
     all->finds.resize(count);
     for (size_t i = 0; i < count; ++i) {
       const Piece& piece = all->batch.pieces()[i];
-      const std::vector<const Table*>& shards = all->shards[static_cast<size_t>(piece.table)];
+      const std::vector<const Store*>& shards = all->shards[static_cast<size_t>(piece.table)];
       std::vector<int64_t>& splits = all->splits[i];
       all->batch.AddSplits(piece, &splits);
       all->bags.push_back(std::make_unique<Bags>(HostAllocator()));
@@ -96,11 +96,11 @@ class FindPooledTablesOp : public TableBatchOp {
   // Looks up tiered tables one by one, and all other tables together.
   static absl::Status FindOnGpu(const ExecContext& exec, const Finds& all) {
     std::vector<PooledFind> together;
-    DeviceTable* first = nullptr;
+    DeviceStore* first = nullptr;
     for (size_t i = 0; i < all.finds.size(); ++i) {
       TableResource* const table =
           all.tables[static_cast<size_t>(all.batch.pieces()[i].table)].get();
-      DeviceTable* const on_device = OnDevice(table->device_shard(0));
+      DeviceStore* const on_device = OnDevice(table->device_shard(0));
       if (table->shard(0)->tiers() != nullptr) {
         TF_RETURN_IF_ERROR(ToTensorFlow(on_device->FindPooled(exec, &all.finds[i], 1)));
       } else {
@@ -355,9 +355,9 @@ class ApplyTablesOp : public TableBatchOp {
     if (!WorksOnManyAtOnce()) return ForEachTable(exec, num_keys, kApplyCost, apply);
     // Not held, because a held table can't move rows between tiers.
     if (has_tiers) return ForEachInTurn(tables.size(), exec, apply);
-    std::vector<const Table*> shards;
+    std::vector<const Store*> shards;
     for (size_t i = 0; i < tables.size(); ++i) {
-      Table* const shard = tables[i]->shard(0);
+      Store* const shard = tables[i]->shard(0);
       shards.push_back(shard);
       // A held table can't change its rule.
       if (!SameRuleAndInitialValues(shard->rule(), rules[i].slots)) {
@@ -365,7 +365,7 @@ class ApplyTablesOp : public TableBatchOp {
         TF_RETURN_IF_ERROR(ToTensorFlow(shard->maintenance()->SetRule(rules[i].slots)));
       }
     }
-    HeldTables held(HostAllocator());
+    HeldStores held(HostAllocator());
     TF_RETURN_IF_ERROR(ToTensorFlow(held.Take(shards.data(), shards.size(), Held::kWriting)));
     if (held.size() == shards.size()) {
       return ForEachTable(exec.Holding(Held::kWriting), num_keys, kApplyCost, apply);
@@ -441,7 +441,7 @@ class ApplyTablesOp : public TableBatchOp {
   }
 
   Status Apply(const ExecContext& exec, const KeysOfTable& keys, const Rule& rule,
-               Table* table) const {
+               Store* table) const {
     Buffer<int64_t> own_keys(HostAllocator());
     Buffer<size_t> begins(HostAllocator());
     Buffer<float> factors(HostAllocator());
@@ -472,11 +472,11 @@ class ApplyTablesOp : public TableBatchOp {
                               has_factors ? factors.data() : nullptr};
     const KeyBatch batch{distinct, keys.size(), nullptr};
     TF_EMBED_RETURN_IF_ERROR(table->Apply(exec, batch, gradients, rule));
-    return table->FinishStep(exec, rule);
+    return table->UpdateAllRows(exec, rule);
   }
 
   Status ApplyOnGpu(const ExecContext& exec, const KeysOfTable& keys, const Rule& rule,
-                    DeviceTable* table) const {
+                    DeviceStore* table) const {
     const float* const base = keys.parts().empty() ? nullptr : keys.parts()[0].gradient->values;
     std::vector<BagGradients> batches;
     for (const KeysOfTable::Part& part : keys.parts()) {
@@ -490,7 +490,7 @@ class ApplyTablesOp : public TableBatchOp {
     }
     TF_EMBED_RETURN_IF_ERROR(
         table->ApplyBags(exec, base, batches.data(), batches.size(), combiner_, rule));
-    return table->FinishStep(exec, rule);
+    return table->UpdateAllRows(exec, rule);
   }
 
   RuleKind kind_ = RuleKind::kNone;

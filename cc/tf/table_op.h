@@ -11,7 +11,7 @@
 
 #include "cc/core/base/exec_context.h"
 #include "cc/core/shards/shard_split.h"
-#include "cc/device/device_split.h"
+#include "cc/stores/device/device_split.h"
 #include "cc/tf/string_key_scope.h"
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -156,7 +156,7 @@ std::vector<WholeWrite> WholeWritesOf(std::vector<const TableResource*> tables);
 template <typename Verb>
 absl::Status ForEachShard(const TableResource& table, const KeysInput& keys, const Verb& verb) {
   for (size_t number = 0; number < table.num_shards(); ++number) {
-    Table* const shard = keys.on_device() ? table.device_shard(number) : table.shard(number);
+    Store* const shard = keys.on_device() ? table.device_shard(number) : table.shard(number);
     const Status status = verb(shard, keys.shard(number));
     if (!status.ok()) return ToTensorFlow(status);
   }

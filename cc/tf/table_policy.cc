@@ -168,7 +168,7 @@ bool SavedPolicy::CountsFor(const PolicySettings& policy) const {
          admission[1] == policy.admission_threshold;
 }
 
-EvictionLog::EvictionLog(const TableResource* table, const TableOptions& options, bool keeps_rows)
+EvictionLog::EvictionLog(const TableResource* table, const StoreOptions& options, bool keeps_rows)
     : table_(table),
       allocator_(options.allocator),
       row_bytes_(options.dim * SizeOf(options.value_type)),

@@ -17,7 +17,7 @@
 #include "cc/core/base/exec_context.h"
 #include "cc/core/policy/admission.h"
 #include "cc/core/policy/row_policy.h"
-#include "cc/core/table/table.h"
+#include "cc/core/store/store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
@@ -151,7 +151,7 @@ class EvictionLog final : public EvictionSink {
   };
 
   // `keeps_rows`: whether rows can be drained. REQUIRES: the table outlives this object.
-  EvictionLog(const TableResource* table, const TableOptions& options, bool keeps_rows);
+  EvictionLog(const TableResource* table, const StoreOptions& options, bool keeps_rows);
 
   bool keeps_rows() const { return keeps_rows_; }
   Status Evict(const WholeRows& rows, const RuleSlots& rule) override;

@@ -137,7 +137,7 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
 }
 
 absl::Status TableResource::NewOptions(const Signature& signature, std::string name,
-                                       int64_t init_size, TableOptions* options) {
+                                       int64_t init_size, StoreOptions* options) {
   options->name = std::move(name);
   if (signature.dim > TableMeta::kMaxDim) {
     return InvalidArgumentError("`dim` of table '", options->name, "' must be at most ",
@@ -149,7 +149,7 @@ absl::Status TableResource::NewOptions(const Signature& signature, std::string n
   return absl::OkStatus();
 }
 
-absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,
+absl::Status TableResource::Create(const Signature& signature, const StoreOptions& options,
                                    const StorageSettings& storage, int gpu,
                                    TableResource** resource) {
   const bool has_strings =
@@ -185,7 +185,7 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     created->evicted_ = std::make_unique<EvictionLog>(created.get(), options, policy.log_evicted);
   }
   for (int64_t shard = 0; shard < signature.num_shards; ++shard) {
-    TableOptions shard_options = options;
+    StoreOptions shard_options = options;
     shard_options.policy =
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
     if (gpu >= 0 && !storage.HasTiers(gpu) && storage.evict_by_bytes &&
@@ -193,21 +193,21 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
       // A bound that is never reached: eviction then begins when the bytes are used up.
       shard_options.policy.max_rows = SIZE_MAX;
     }
-    Store store;
+    MadeStore made;
     StorageOptions shard_storage;
     TF_RETURN_IF_ERROR(
         storage.ForShard(options.name, shard, signature.num_shards, gpu, &shard_storage));
-    const absl::Status status = ToTensorFlow(NewStore(shard_options, shard_storage, &store));
+    const absl::Status status = ToTensorFlow(NewStore(shard_options, shard_storage, &made));
     if (gpu >= 0) {
       TF_RETURN_IF_ERROR(WithMemoryAdvice(status));
-      created->device_shards_.push_back(store.on_device);
-      created->own_device_shards_.push_back(std::move(store.own_on_device));
+      created->device_shards_.push_back(made.on_device);
+      created->own_device_shards_.push_back(std::move(made.own_on_device));
     } else if (absl::IsResourceExhausted(status) && storage.path.empty() &&
                storage.redis.host.empty()) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }
     TF_RETURN_IF_ERROR(status);
-    created->shards_.push_back(std::move(store.table));
+    created->shards_.push_back(std::move(made.store));
   }
   const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* dictionary) {
     if (type != tf::DT_STRING) return true;
@@ -223,12 +223,12 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
 }
 
 absl::Status TableResource::CheckMaintenance() const {
-  TableMaintenance* maintenance;
+  StoreMaintenance* maintenance;
   return ToTensorFlow(shards_.front()->GetMaintenance(&maintenance));
 }
 
 absl::Status TableResource::CheckEviction() const {
-  TableEviction* eviction;
+  StoreEviction* eviction;
   return ToTensorFlow(shards_.front()->GetEviction(&eviction));
 }
 
@@ -269,7 +269,7 @@ Status TableResource::CollectValues(Buffer<int64_t>* values) const {
   WholeRows rows(allocator());
   size_t count = 0;
   for (const auto& shard : shards_) {
-    TableMaintenance* maintenance;
+    StoreMaintenance* maintenance;
     TF_EMBED_RETURN_IF_ERROR(shard->GetMaintenance(&maintenance));
     for (ExportCursor cursor; !cursor.done; count += rows.size * dim()) {
       TF_EMBED_RETURN_IF_ERROR(maintenance->ExportBatch(kRows, &cursor, &rows));
@@ -308,8 +308,8 @@ void TableResource::ReplaceStrings(std::unique_ptr<StringKeys>* key_strings,
       std::max(kFewStrings, value_strings_ == nullptr ? 0 : 2 * value_strings_->size());
 }
 
-std::vector<Table*> TableResource::shards() const {
-  std::vector<Table*> shards;
+std::vector<Store*> TableResource::shards() const {
+  std::vector<Store*> shards;
   for (const auto& shard : shards_) shards.push_back(shard.get());
   return shards;
 }

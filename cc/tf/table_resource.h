@@ -21,8 +21,8 @@
 #include "cc/core/base/lock_order.h"
 #include "cc/core/base/turn_queue.h"
 #include "cc/core/index/string_keys.h"
-#include "cc/core/table/table.h"
-#include "cc/device/device_table.h"
+#include "cc/core/store/store.h"
+#include "cc/stores/device/device_store.h"
 #include "cc/tf/table_policy.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -79,10 +79,10 @@ class TableResource : public tensorflow::ResourceBase {
                                     Signature* signature);
   // Everything except the initializer. REQUIRES: init_size >= 0.
   static absl::Status NewOptions(const Signature& signature, std::string name, int64_t init_size,
-                                 TableOptions* options);
+                                 StoreOptions* options);
 
   // Creates the tables on GPU `gpu`, or on the host if it is -1.
-  static absl::Status Create(const Signature& signature, const TableOptions& options,
+  static absl::Status Create(const Signature& signature, const StoreOptions& options,
                              const StorageSettings& storage, int gpu, TableResource** resource);
 
   const Signature& signature() const { return signature_; }
@@ -113,21 +113,21 @@ class TableResource : public tensorflow::ResourceBase {
                       std::unique_ptr<StringKeys>* value_strings);
 
   size_t num_shards() const { return shards_.size(); }
-  // Whether other processes also change rows (Table::is_shared).
+  // Whether other processes also change rows (Store::is_shared).
   bool is_shared() const { return shards_.front()->is_shared(); }
   // Fail if the store has no maintenance, or no eviction, interface. After success, maintenance()
   // or eviction() is non-null for every shard.
   absl::Status CheckMaintenance() const;
   absl::Status CheckEviction() const;
   // Takes arrays that are on the host, wherever its rows are.
-  Table* shard(size_t number) const { return shards_[number].get(); }
+  Store* shard(size_t number) const { return shards_[number].get(); }
   // The same shard for arrays in GPU memory. REQUIRES: is_on_gpu().
   bool is_on_gpu() const { return gpu_ >= 0; }
   int gpu() const { return gpu_; }  // -1: on the host
-  Table* device_shard(size_t number) const { return device_shards_[number]; }
+  Store* device_shard(size_t number) const { return device_shards_[number]; }
   size_t size() const;
   // The same shards as a vector of pointers.
-  std::vector<Table*> shards() const;
+  std::vector<Store*> shards() const;
 
   StepClock* clock() { return &clock_; }
   // Serializes operations on all shards that must not interleave: saves, exports, loads, imports,
@@ -183,9 +183,9 @@ class TableResource : public tensorflow::ResourceBase {
   AppliedSteps applied_steps_;
   std::atomic<uint64_t> rows_saved_{0};
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
-  std::vector<std::unique_ptr<Table>> shards_;
-  std::vector<Table*> device_shards_;  // point into `shards_`, or `own_device_shards_`
-  std::vector<std::unique_ptr<DeviceTable>> own_device_shards_;  // over several tiers
+  std::vector<std::unique_ptr<Store>> shards_;
+  std::vector<Store*> device_shards_;  // point into `shards_`, or `own_device_shards_`
+  std::vector<std::unique_ptr<DeviceStore>> own_device_shards_;  // over several tiers
   FairSharedMutex strings_mutex_{LockRank::kStrings};
   std::unique_ptr<StringKeys> key_strings_;
   std::unique_ptr<StringKeys> value_strings_;

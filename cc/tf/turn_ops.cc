@@ -20,14 +20,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-using TablePtr = tf::core::RefCountPtr<TableResource>;
+using StorePtr = tf::core::RefCountPtr<TableResource>;
 
 // A turn on a table, in a variant. All copies are the same turn, released at the latest with the
 // last copy. So a step that fails or is cancelled between the two ops releases it.
 class Turn {
  public:
   Turn() = default;
-  explicit Turn(TablePtr table) : held_(std::make_shared<Held>(std::move(table))) {}
+  explicit Turn(StorePtr table) : held_(std::make_shared<Held>(std::move(table))) {}
 
   const TableResource* table() const { return held_ == nullptr ? nullptr : held_->table.get(); }
   void Begin() { held_->begun = true; }
@@ -42,7 +42,7 @@ class Turn {
 
  private:
   struct Held {
-    explicit Held(TablePtr of) : table(std::move(of)) {}
+    explicit Held(StorePtr of) : table(std::move(of)) {}
     ~Held() { End(); }
     void End() {
       // TfEmbedEndTurn and the last copy may end a turn at the same time; only one of them leaves
@@ -50,7 +50,7 @@ class Turn {
       if (begun.exchange(false)) table->turns()->Leave();
     }
 
-    const TablePtr table;
+    const StorePtr table;
     std::atomic<bool> begun{false};
   };
 
@@ -78,7 +78,7 @@ class TakeTurnOp : public tf::AsyncOpKernel {
   using AsyncOpKernel::AsyncOpKernel;
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
-    TablePtr table;
+    StorePtr table;
     OP_REQUIRES_OK_ASYNC(context, LookUpTable(context, context->input(0), "table", &table), done);
     tf::Tensor* output;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, {}, &output), done);
@@ -92,7 +92,7 @@ class TakeTurnOp : public tf::AsyncOpKernel {
 
  private:
   // Everything that may throw runs before the request is queued, so no granted turn can leak.
-  static void Wait(tf::OpKernelContext* context, const DoneCallback& done, TablePtr table,
+  static void Wait(tf::OpKernelContext* context, const DoneCallback& done, StorePtr table,
                    tf::Tensor* output) {
     TableResource* const resource = table.get();
     // The turn itself may be released, with its reference, while the queue still runs code of the

@@ -34,7 +34,7 @@ class InsertOrAssignOp : public TableOp {
       TF_RETURN_IF_ERROR(keys.string_scope()->InternValues(exec, StringsOf(values), &numbers));
       rows = numbers.data();
     }
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, rows, {});
     });
   }
@@ -64,7 +64,7 @@ class AccumOp : public TableOp {
     const WholeWrite whole(*table);
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->Accum(exec, batch, old_values.data(), new_values.data(),
                           exists.flat<bool>().data());
     });
@@ -131,14 +131,14 @@ class ApplyOp : public TableOp {
     const WholeWrite whole(*table);
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
-    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     }));
     // Set it again: an import may have come between two shards, and later shards already have the
     // rule.
     TF_RETURN_IF_ERROR(set_rule());
     return ForEachShard(
-        *table, keys, [&](Table* shard, const KeyBatch&) { return shard->FinishStep(exec, rule); });
+        *table, keys, [&](Store* shard, const KeyBatch&) { return shard->UpdateAllRows(exec, rule); });
   }
 
   RuleKind kind_ = RuleKind::kNone;
@@ -156,7 +156,7 @@ class EraseOp : public TableOp {
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
     const ExecContext exec = ThreadPoolOf(context, table);
     const WholeWrite whole(*table);
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->Erase(exec, batch);
     });
   }

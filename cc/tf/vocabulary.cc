@@ -9,7 +9,7 @@
 #include "cc/core/policy/eviction_order.h"
 #include "cc/core/pooling/bags.h"
 #include "cc/core/rules/rule_list.h"
-#include "cc/core/table/table_stats.h"
+#include "cc/core/store/store_stats.h"
 #include "cc/ops/key_types.h"
 
 namespace tf_embed {
@@ -74,7 +74,7 @@ std::string Statistics() {
 
 std::string Stats() {
   std::vector<std::string_view> names;
-  for (const TableStat& stat : kTableStats) names.push_back(stat.name);
+  for (const StoreStat& stat : kStoreStats) names.push_back(stat.name);
   return List(names);
 }
 

@@ -19,11 +19,11 @@ bool HasRule(const TableResource& table, const RuleSlots& rule) {
 
 absl::Status PausedTables::Take(std::vector<const TableResource*> tables) {
   std::sort(tables.begin(), tables.end(), TableResource::IsLockedBefore);
-  std::vector<const Table*> shards;
+  std::vector<const Store*> shards;
   for (const TableResource* const table : tables) {
     // Before the locks of the shards, so that no op is paused between two shards.
     of_shards_.emplace_back(*table->shards_mutex());
-    for (const Table* const shard : table->shards()) shards.push_back(shard);
+    for (const Store* const shard : table->shards()) shards.push_back(shard);
   }
   return ToTensorFlow(shards_.Take(shards.data(), shards.size(), Held::kPaused));
 }
@@ -46,17 +46,17 @@ absl::Status PauseWriters(const TableResource& table, PausedTables* paused) {
 }
 
 absl::Status SetRuleOfAll(const RuleSlots& rule, TableResource* table) {
-  const auto has_it = [&](const Table* shard) {
+  const auto has_it = [&](const Store* shard) {
     return SameRuleAndInitialValues(shard->rule(), rule);
   };
-  const std::vector<Table*> shards = table->shards();
+  const std::vector<Store*> shards = table->shards();
   TF_RETURN_IF_ERROR(table->CheckMaintenance());
   // Check first, because setting a rule waits for all readers and writers.
   if (std::all_of(shards.begin(), shards.end(), has_it)) return absl::OkStatus();
-  HeldTables paused(table->allocator());
+  HeldStores paused(table->allocator());
   TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(shards.data(), shards.size(), Held::kPaused)));
   const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
-  for (Table* const shard : shards) {
+  for (Store* const shard : shards) {
     if (!has_it(shard)) TF_RETURN_IF_ERROR(ToTensorFlow(shard->maintenance()->SetRule(exec, rule)));
   }
   return absl::OkStatus();
@@ -86,7 +86,7 @@ absl::Status PolicyOf(TableResource* table, SavedPolicy* policy) {
 
 absl::Status KeepBounds(const ExecContext& exec, TableResource* table) {
   for (size_t number = 0; number < table->num_shards(); ++number) {
-    Table* const shard = table->shard(number);
+    Store* const shard = table->shard(number);
     const RowPolicy& policy = shard->options().policy;
     if (policy.max_rows == 0 || shard->size() <= policy.max_rows) continue;
     size_t removed = 0;

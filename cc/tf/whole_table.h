@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cc/core/files/table_meta.h"
-#include "cc/core/table/table_locks.h"
+#include "cc/core/store/store_locks.h"
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
@@ -27,7 +27,7 @@ class PausedTables {
 
  private:
   std::vector<std::unique_lock<FairSharedMutex>> of_shards_;
-  HeldTables shards_;
+  HeldStores shards_;
 };
 
 // Pauses the writers of all shards while `paused` lives. If a step has set its rule on some shards

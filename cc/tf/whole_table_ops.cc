@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cc/core/table/table_stats.h"
+#include "cc/core/store/store_stats.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_op.h"
@@ -174,7 +174,7 @@ class ExportOp : public TableOp {
   // strings nor statistics.
   absl::Status ReadShared(TableResource* table, TableMeta* meta,
                           std::vector<WholeRows>* parts) const {
-    TableMaintenance* const maintenance = table->shard(0)->maintenance();
+    StoreMaintenance* const maintenance = table->shard(0)->maintenance();
     for (ExportCursor cursor; !cursor.done;) {
       parts->emplace_back(table->allocator());
       TF_RETURN_IF_ERROR(
@@ -238,7 +238,7 @@ class ImportOp : public TableOp {
                                        value_strings.get(), &numbers));
       rows = numbers.data();
     }
-    std::vector<std::unique_ptr<Table>> fresh;
+    std::vector<std::unique_ptr<Store>> fresh;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       const KeyBatch batch = keys.shard(number);
       RowInitializer initializer = table->shard(number)->initializer();
@@ -257,7 +257,7 @@ class ImportOp : public TableOp {
                                                 fresh.back()->size(), " keys."));
       }
       if (policy.statistics.size() > 0) {
-        TableEviction* eviction;
+        StoreEviction* eviction;
         TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->GetEviction(&eviction)));
         TF_RETURN_IF_ERROR(ToTensorFlow(eviction->AssignStatistics(
             exec, batch, policy.statistics, static_cast<const uint64_t*>(statistics.data()))));
@@ -361,7 +361,7 @@ class StatsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TableStats stats;
+    StoreStats stats;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       // In this order: the error is also that of the count in the statistics.
       stats.Add(table->shard(number)->Stats());
@@ -372,9 +372,9 @@ class StatsOp : public TableOp {
     if (table->evicted() != nullptr) stats.undrained = table->evicted()->size();
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(
-        context->allocate_output(0, {static_cast<int64_t>(std::size(kTableStats))}, &output));
+        context->allocate_output(0, {static_cast<int64_t>(std::size(kStoreStats))}, &output));
     int64_t* next = output->flat<int64_t>().data();
-    for (const TableStat& stat : kTableStats) *next++ = static_cast<int64_t>(stats.*stat.number);
+    for (const StoreStat& stat : kStoreStats) *next++ = static_cast<int64_t>(stats.*stat.number);
     return absl::OkStatus();
   }
 };

@@ -54,7 +54,7 @@ PRIVATE_PYTHON = ("tensorflow.python", "keras.src")
 # The wings of cc/core, lowest first. Bazel holds the same order, by the wings' dependencies.
 CORE_WINGS = (
     *("base", "rules", "rows", "batch", "index", "policy"),
-    *("loops", "table", "shards", "pooling", "exchange", "files"),
+    *("loops", "store", "shards", "pooling", "exchange", "files"),
 )
 
 # The files that a room of cc/ may include, in addition to the standard library. Other rooms may
@@ -64,25 +64,21 @@ CC_ROOMS = {
         f"core/{wing}": tuple(f"cc/core/{lower}/" for lower in CORE_WINGS[: level + 1])
         for level, wing in enumerate(CORE_WINGS)
     },
-    "host": ("cc/core/", "cc/host/"),
-    "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
-    "disk": ("cc/core/", "cc/disk/", "linux/io_uring.h"),
-    "memory": ("cc/core/", "cc/memory/"),
-    "tiered": ("cc/core/", "cc/tiered/"),
-    "redis/client": ("cc/redis/client/", "hiredis/"),
-    "redis": ("cc/core/", "cc/host/", "cc/redis/"),
-    "stores": (
-        *("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/memory/", "cc/redis/"),
-        *("cc/stores/", "cc/tiered/"),
-    ),
+    "tiers/memory": ("cc/core/", "cc/tiers/memory/"),
+    "tiers/disk": ("cc/core/", "cc/tiers/disk/", "linux/io_uring.h"),
+    "stores/host": ("cc/core/", "cc/stores/host/"),
+    "stores/device": ("cc/core/", "cc/stores/device/", "cub/", "cuda", "thrust/"),
+    "stores/tiered": ("cc/core/", "cc/stores/tiered/"),
+    "stores/redis/client": ("cc/stores/redis/client/", "hiredis/"),
+    "stores/redis": ("cc/core/", "cc/stores/host/", "cc/stores/redis/"),
+    "stores": ("cc/core/", "cc/stores/", "cc/tiers/"),
     # Of the core, the lists of names.
     "ops": (
         *("absl/", "cc/core/policy/eviction_order.h", "cc/core/pooling/bags.h"),
-        *("cc/core/rules/", "cc/core/table/table_stats.h", "cc/ops/", "tensorflow/"),
+        *("cc/core/rules/", "cc/core/store/store_stats.h", "cc/ops/", "tensorflow/"),
     ),
     "tf": (
-        *("absl/", "cc/core/", "cc/device/", "cc/ops/key_types.h", "cc/redis/redis_options.h"),
-        *("cc/stores/", "cc/tf/"),
+        *("absl/", "cc/core/", "cc/ops/key_types.h", "cc/stores/", "cc/tf/"),
         *("tensorflow/", "tsl/", "xla/"),
     ),
 }
@@ -542,14 +538,14 @@ class PlantedTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("core/base", '#include "tensorflow/core/framework/op.h"'),
-        ("core/table", "#include <cuda_runtime.h>"),
+        ("core/store", "#include <cuda_runtime.h>"),
         ("core/batch", '#include "absl/status/status.h"'),
-        ("core/table", '#  include "cc/tf/table_op.h"'),
+        ("core/store", '#  include "cc/tf/table_op.h"'),
         ("core/rows", '#include "cc/core/policy/row_policy.h"'),
-        ("host", '#include "cc/device/device_table.h"'),
+        ("host", '#include "cc/stores/device/device_store.h"'),
         ("device", '#include "cc/tf/table_op.h"'),
         ("device", '#include "tensorflow/core/framework/op.h"'),
-        ("ops", '#include "cc/core/table/table.h"'),
+        ("ops", '#include "cc/core/store/store.h"'),
         ("tf", '#include "cc/ops/table_shapes.h"'),
         ("tf", "#include <cc/ops/table_shapes.h>"),
     )
@@ -558,12 +554,12 @@ class PlantedTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (
-            "core/table",
-            '#include <vector>\n#include <sys/mman.h>\n#include "cc/core/table/table.h"',
+            "core/store",
+            '#include <vector>\n#include <sys/mman.h>\n#include "cc/core/store/store.h"',
         ),
         ("device", '#include <cub/cub.cuh>\n#include "cc/core/rows/row_layout.h"'),
         ("ops", '#include "tensorflow/core/framework/op.h"'),
-        ("tf", '#include "cc/core/table/table.h"\n#include "tensorflow/core/framework/op.h"'),
+        ("tf", '#include "cc/core/store/store.h"\n#include "tensorflow/core/framework/op.h"'),
     )
     def test_a_good_include_passes(self, room, source):
         self.assertEmpty(cc_violations(source, room, "good.cc"))

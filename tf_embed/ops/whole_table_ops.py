@@ -67,7 +67,7 @@ def export(
 
 
 def stats(handle: tf.Tensor) -> tf.Tensor:
-    """Returns counts of a table's events; an int64 vector, see cc/core/table/table_stats.h."""
+    """Returns counts of a table's events; an int64 vector, see cc/core/store/store_stats.h."""
     return _raw.tf_embed_stats(table=handle)
 
 

@@ -23,7 +23,7 @@ struct Moment {
 };
 inline constexpr uint64_t kMaxEpoch = INT32_MAX;
 
-// The locks of the table that the caller of a verb holds already (HeldTables in table_locks.h), so
+// The locks of the table that the caller of a verb holds already (HeldStores in store_locks.h), so
 // that the verb does not take them.
 enum class Held : uint8_t {
   kNothing,

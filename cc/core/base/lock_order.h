@@ -27,9 +27,9 @@ enum class LockRank : uint8_t {
   kSave,       // saving a variable to files
   kStrings,    // the dictionaries of a variable
   kShards,     // writing to several tables of a variable, by the number of the variable
-  kWriters,    // TableLocks::writers, by the number of the table
-  kContent,    // TableLocks::content, also shared
-  kPolicy,     // TableLocks::policy, also shared
+  kWriters,    // StoreLocks::writers, by the number of the table
+  kContent,    // StoreLocks::content, also shared
+  kPolicy,     // StoreLocks::policy, also shared
   kTier,       // rows on their way up from one tier to the next
   kCounts,     // the counts of an admission policy
   kHostTier,   // rows on their way between a store in host memory and the one below it

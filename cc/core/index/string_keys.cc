@@ -12,7 +12,7 @@
 
 #include "cc/core/base/first_failure.h"
 #include "cc/core/batch/key_groups.h"
-#include "cc/core/index/row_store.h"
+#include "cc/core/index/row_memory.h"
 #include "cc/core/index/striped_index.h"
 
 namespace tf_embed {
@@ -35,7 +35,7 @@ size_t ClassOf(size_t length) {
 
 }  // namespace
 
-// Lies in a row of a RowStore.
+// Lies in a row of a RowMemory.
 struct StringKeys::Record {
   uint32_t passed_over;
   uint32_t length;  // kNoString: the string was removed
@@ -78,7 +78,7 @@ struct StringKeys::Content {
   // mutex is held.
   uint32_t NewRecord(Allocator* allocator, size_t stripe, std::string_view string) {
     const size_t size_class = ClassOf(string.size());
-    RowStore::RowIdPool* const pool = &pools[size_class][stripe];
+    RowMemory::RowIdPool* const pool = &pools[size_class][stripe];
     const uint32_t number = stores[size_class].Take(pool);
     if (number == kNoRowId) return kNoRowId;
     if (number >> kClassShift != 0) {
@@ -127,8 +127,8 @@ struct StringKeys::Content {
   }
 
   StripedIndex index;
-  RowStore stores[kClasses];
-  RowStore::RowIdPool pools[kClasses][StripedIndex::kStripes];  // each under its stripe's mutex
+  RowMemory stores[kClasses];
+  RowMemory::RowIdPool pools[kClasses][StripedIndex::kStripes];  // each under its stripe's mutex
   std::atomic<size_t> removed{0};                               // entries without a string
   std::atomic<size_t> long_strings{0};
 };

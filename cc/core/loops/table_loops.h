@@ -16,7 +16,7 @@
 #include "cc/core/base/instruction_set.h"
 #include "cc/core/batch/gradient_rows.h"
 #include "cc/core/batch/key_batch.h"
-#include "cc/core/index/row_store.h"
+#include "cc/core/index/row_memory.h"
 #include "cc/core/index/striped_index.h"
 #include "cc/core/rows/initializer.h"
 #include "cc/core/rules/rule_list.h"
@@ -33,7 +33,7 @@ constexpr size_t kRing = 32;  // for the keys between
 // A find: rows of a batch's keys, copied out without a lock.
 struct FindRequest {
   const StripedIndex* index;
-  const RowStore* rows;
+  const RowMemory* rows;
   KeyBatch batch;
   char* weights;
   bool* exists;  // may be null

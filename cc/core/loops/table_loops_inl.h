@@ -64,7 +64,7 @@ struct Loops {
   template <size_t kRowBytes>
   static void FindRows(const FindRequest& request, size_t begin, size_t end) {
     const StripedIndex& index = *request.index;
-    const RowStore& rows = *request.rows;
+    const RowMemory& rows = *request.rows;
     const int64_t* const keys = request.batch.keys;
     const size_t row_bytes = kRowBytes > 0 ? kRowBytes : rows.layout().weight_bytes;
     const size_t slot_offset = rows.layout().slot_offset;
@@ -282,11 +282,11 @@ struct Loops {
     });
   }
 
-  // The passes of TablePass, as steps without a gradient.
+  // The passes of AllRowsUpdate, as steps without a gradient.
   template <typename T>
   static void TakeAverage(const RuleConstants<T>& c, size_t dim, const T*, T* weights,
                           T* averages) {
-    const TablePass& pass = c.pass;
+    const AllRowsUpdate& pass = c.pass;
     const T share = static_cast<T>(pass.share);
     BeginAverage(dim, weights, averages);
     ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
@@ -313,7 +313,7 @@ struct Loops {
 
   template <typename T>
   static StepFunction<T> PassOf(const Rule& rule) {
-    const TablePass pass(rule);
+    const AllRowsUpdate pass(rule);
     if (!pass.IsDue()) return nullptr;
     return pass.of_halves ? FollowFirstHalf<T> : TakeAverage<T>;
   }

@@ -76,7 +76,7 @@ class PlannedRows {
   // Points `words` to the statistics of a key's row, until the next call; null for an absent key.
   virtual Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const = 0;
 
-  // As TableEviction's.
+  // As StoreEviction's.
   virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                               const Rank& low, const Rank& high, RankList* ranks,
                               size_t* below) const = 0;

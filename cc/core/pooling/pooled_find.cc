@@ -14,7 +14,7 @@
 #include "cc/core/rows/quantized_row.h"
 #include "cc/core/rows/row_copy.h"
 #include "cc/core/shards/shard_split.h"
-#include "cc/core/table/table_locks.h"
+#include "cc/core/store/store_locks.h"
 
 namespace tf_embed {
 namespace {
@@ -48,7 +48,7 @@ void AddRows(const TableLoops& loops, const T* rows, size_t count, size_t dim,
   }
 }
 
-const TableOptions& OptionsOf(const PooledFind& find) { return find.keys.shards[0]->options(); }
+const StoreOptions& OptionsOf(const PooledFind& find) { return find.keys.shards[0]->options(); }
 
 // The scratch memory of one thread that pools some bags.
 template <typename T>
@@ -287,7 +287,7 @@ size_t BagAt(const Bags& bags, size_t unit) {
 }  // namespace
 
 Status CheckPooledFind(const PooledFind& find) {
-  const TableOptions& options = OptionsOf(find);
+  const StoreOptions& options = OptionsOf(find);
   if (find.quantized) {
     if (options.value_type != DataType::kInt8 || options.dim <= kQuantizedTail) {
       return Status::InvalidArgument("Table '" + options.name +
@@ -336,7 +336,7 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
   bool notes_uses = false;
   for (size_t i = 0; i < count; ++i) {
     TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(finds[i]));
-    const TableOptions& options = OptionsOf(finds[i]);
+    const StoreOptions& options = OptionsOf(finds[i]);
     units += UnitsOf(*finds[i].bags);
     num_tables += finds[i].keys.num_shards;
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
@@ -345,13 +345,13 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
   TF_EMBED_RETURN_IF_ERROR(BringUp(context, finds, count));
   // Threads of the pool must not wait for a table's lock, so all locks are taken first.
   Allocator* const allocator = OptionsOf(finds[0]).allocator;
-  Buffer<const Table*> tables(allocator);
+  Buffer<const Store*> tables(allocator);
   TF_EMBED_RETURN_IF_ERROR(tables.Resize(num_tables));
-  const Table** next = tables.data();
+  const Store** next = tables.data();
   for (size_t i = 0; i < count; ++i) {
     next = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, next);
   }
-  HeldTables held(allocator);
+  HeldStores held(allocator);
   const Held what = context.training && notes_uses ? Held::kUsing : Held::kContent;
   TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_tables, what));
   const ExecContext serial = context.Holding(what).InSerial();

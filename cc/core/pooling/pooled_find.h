@@ -9,7 +9,7 @@
 #include "cc/core/base/exec_context.h"
 #include "cc/core/base/status.h"
 #include "cc/core/pooling/bags.h"
-#include "cc/core/table/table.h"
+#include "cc/core/store/store.h"
 
 namespace tf_embed {
 
@@ -18,7 +18,7 @@ struct ShardedKeys {
   const int64_t* keys = nullptr;  // [bags.num_keys()]
   const int32_t* owners = nullptr;
   bool unsigned_keys = false;
-  const Table* const* shards = nullptr;  // of one type and dim
+  const Store* const* shards = nullptr;  // of one type and dim
   size_t num_shards = 1;
 };
 

@@ -4,7 +4,7 @@
 //     mark = | tick of the last use : 7 | changed since it came from below : 1 |
 //
 // The cache says when a tick ends. Ticks come around, so the caller that sets them must ensure that
-// no row is kOldest ticks old (TableCache::CollectAges).
+// no row is kOldest ticks old (StoreCache::CollectAges).
 //
 // A byte takes a 64th of the cache lines that a statistic takes, and it is written once in a tick.
 // So the marks of rows in use stay in the caches of the processor.

@@ -133,10 +133,10 @@ struct EmaRowwiseAdagradRule : RowwiseAdagradRule {
                  average_coefficient);
   static double InitialSlot(const Hyper&) { return 0.0; }
 
-  static TF_EMBED_INLINE TablePass PassAfter(const Rule& rule, const Hyper& hyper) {
+  static TF_EMBED_INLINE AllRowsUpdate PassAfter(const Rule& rule, const Hyper& hyper) {
     const int64_t next = rule.step + 1;
-    TablePass pass;
-    pass.averages = TablePass::Divides(hyper.average_every, next) &&
+    AllRowsUpdate pass;
+    pass.averages = AllRowsUpdate::Divides(hyper.average_every, next) &&
                     static_cast<double>(next) >= hyper.average_start;
     pass.of_halves = true;
     pass.share = hyper.average_coefficient;
@@ -168,11 +168,11 @@ struct EnsembleRowwiseAdagradRule : RowRule {
   template <class C, typename T>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Decay(const C&, const T*, T*, RowFactors<T>*) {}
 
-  static TF_EMBED_INLINE TablePass PassAfter(const Rule& rule, const Hyper& hyper) {
+  static TF_EMBED_INLINE AllRowsUpdate PassAfter(const Rule& rule, const Hyper& hyper) {
     const int64_t next = rule.step + 1;
-    TablePass pass;
-    pass.averages = TablePass::Divides(hyper.average_every, next);
-    pass.swaps = TablePass::Divides(hyper.swap_every, next);
+    AllRowsUpdate pass;
+    pass.averages = AllRowsUpdate::Divides(hyper.average_every, next);
+    pass.swaps = AllRowsUpdate::Divides(hyper.swap_every, next);
     pass.keeps = hyper.keeps_average != 0.0;
     pass.share =
         static_cast<double>(next) <= hyper.average_start ? 1.0 : 1.0 - hyper.average_coefficient;

@@ -197,12 +197,12 @@ struct PassAfterRule {
   const Rule& rule;
 
   template <class Unit>
-  TF_EMBED_INLINE TablePass operator()(TypeTag<Unit>) const {
+  TF_EMBED_INLINE AllRowsUpdate operator()(TypeTag<Unit>) const {
     return Unit::PassAfter(rule, rule.Get<typename Unit::Hyper>());
   }
 };
-TF_EMBED_INLINE TablePass::TablePass(const Rule& rule)
-    : TablePass(DispatchUnit(rule.slots.kind, PassAfterRule{rule})) {}
+TF_EMBED_INLINE AllRowsUpdate::AllRowsUpdate(const Rule& rule)
+    : AllRowsUpdate(DispatchUnit(rule.slots.kind, PassAfterRule{rule})) {}
 
 // The hyper-parameters as a row needs them, computed once a step: of all rules, and of the rule.
 template <typename T>
@@ -232,7 +232,7 @@ class RuleConstants {
   RuleKind kind;
   uint8_t chosen_step = 0;  // the number of the step in the unit's Steps
   T decay_before;           // weight_decay h
-  TablePass pass;
+  AllRowsUpdate pass;
 
  private:
   static constexpr size_t kBytes = std::max({size_t{0},

@@ -62,9 +62,9 @@
 namespace tf_embed {
 
 // The change that some rules make to all rows between this step and the next, t + 1.
-struct TablePass {
-  TablePass() = default;
-  TF_EMBED_INLINE explicit TablePass(const Rule& rule);  // in rule_list.h
+struct AllRowsUpdate {
+  AllRowsUpdate() = default;
+  TF_EMBED_INLINE explicit AllRowsUpdate(const Rule& rule);  // in rule_list.h
 
   TF_EMBED_INLINE bool IsDue() const { return averages || swaps; }
 
@@ -142,8 +142,8 @@ struct RuleUnit {
   }
 
   template <class Hyper>
-  static TF_EMBED_INLINE TablePass PassAfter(const Rule&, const Hyper&) {
-    return TablePass();
+  static TF_EMBED_INLINE AllRowsUpdate PassAfter(const Rule&, const Hyper&) {
+    return AllRowsUpdate();
   }
 };
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "cc/core/policy/rank_list.h"
-#include "cc/core/table/table_locks.h"
+#include "cc/core/store/store_locks.h"
 
 namespace tf_embed {
 namespace {
@@ -21,7 +21,7 @@ constexpr int kMaxInVain = 100;
 // REQUIRES: each has eviction().
 class Shards {
  public:
-  Shards(const ExecContext& context, Table* const* shards, size_t num_shards, EvictionOrder order)
+  Shards(const ExecContext& context, Store* const* shards, size_t num_shards, EvictionOrder order)
       : context_(context), shards_(shards), num_shards_(num_shards), order_(order) {}
 
   Allocator* allocator() const { return shards_[0]->options().allocator; }
@@ -56,7 +56,7 @@ class Shards {
     std::swap(sample, ranks);
 
     // The place in the sample, give or take some standard deviations; more at each try, up to the
-    // whole table, which surely has the rank.
+    // whole store, which surely has the rank.
     const double share = static_cast<double>(count) / static_cast<double>(size);
     const double place = share * static_cast<double>(sample.size());
     double margin = 2.0 + 4.0 * std::sqrt(place * (1.0 - share));
@@ -81,22 +81,22 @@ class Shards {
 
  private:
   const ExecContext& context_;
-  Table* const* const shards_;
+  Store* const* const shards_;
   const size_t num_shards_;
   const EvictionOrder order_;
 };
 
 }  // namespace
 
-Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num_shards,
+Status RestrictRows(const ExecContext& context, Store* const* shards, size_t num_shards,
                     EvictionOrder order, size_t num_reserved, size_t* removed) {
   *removed = 0;
   for (size_t i = 0; i < num_shards; ++i) {
-    TableEviction* eviction;
+    StoreEviction* eviction;
     TF_EMBED_RETURN_IF_ERROR(shards[i]->GetEviction(&eviction));
   }
   // The counts must still hold when rows are evicted by them.
-  HeldTables held(shards[0]->options().allocator);
+  HeldStores held(shards[0]->options().allocator);
   TF_EMBED_RETURN_IF_ERROR(held.Take(shards, num_shards, Held::kPaused));
   const ExecContext paused = context.Holding(Held::kPaused);
   const Shards all(paused, shards, num_shards, order);
@@ -106,9 +106,9 @@ Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num
   }
   size_t size = all.size();
   if (size <= num_reserved && *removed > 0 && *removed >= before / 4) {
-    // Without memory for a copy the tables are right, only larger.
+    // Without memory for a copy the stores are right, only larger.
     for (size_t i = 0; i < num_shards; ++i) {
-      if (TableMaintenance* maintenance = shards[i]->maintenance()) {
+      if (StoreMaintenance* maintenance = shards[i]->maintenance()) {
         (void)maintenance->Shrink(paused);  // may fail, see above
       }
     }

@@ -10,7 +10,7 @@
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/platform.h"
 #include "cc/core/base/status.h"
-#include "cc/core/table/table.h"
+#include "cc/core/store/store.h"
 
 namespace tf_embed {
 

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "cc/core/rules/rule_list.h"
-#include "cc/redis/redis_table.h"
+#include "cc/stores/redis/redis_store.h"
 #include "tests/cc/fuzz/target.h"
 #include "tests/cc/fuzz/tools.h"
 
 namespace tf_embed::fuzz {
 namespace {
 
-constexpr char kLibrary[] = "cc/redis/client/libtf_embed_redis.so";
+constexpr char kLibrary[] = "cc/stores/redis/client/libtf_embed_redis.so";
 constexpr size_t kDim = 2;
 constexpr size_t kMostBytes = size_t{1} << 20;
 
@@ -101,7 +101,7 @@ RedisMeta Meta(bool expires) {
 }
 
 // All verbs that read replies. Whether none fails.
-bool UseTable(RedisTable* table) {
+bool UseTable(RedisStore* table) {
   const int64_t keys[] = {7, 8};
   float weights[2 * kDim] = {}, slots[2 * kDim] = {};
   bool exists[2];
@@ -132,7 +132,7 @@ bool Read(std::string_view bytes) {
   if (bytes.empty() || bytes.size() > kMostBytes) return false;
   const bool expires = (bytes[0] & 1) != 0;
   TheServer().SetAnswers(bytes.substr(1));
-  TableOptions options;
+  StoreOptions options;
   options.dim = kDim;
   options.policy.ttl_milliseconds = expires ? 1000 : 0;
   RedisOptions redis;
@@ -141,8 +141,8 @@ bool Read(std::string_view bytes) {
   redis.prefix = "p";
   redis.library = kLibrary;
   redis.connect_timeout_ms = redis.timeout_ms = 20000;
-  std::unique_ptr<RedisTable> table;
-  return RedisTable::Open(options, redis, &table).ok() && UseTable(table.get());
+  std::unique_ptr<RedisStore> table;
+  return RedisStore::Open(options, redis, &table).ok() && UseTable(table.get());
 }
 
 std::vector<std::string> Seeds() {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cc/redis/client/cluster.h"
+#include "cc/stores/redis/client/cluster.h"
 #include "tests/cc/fuzz/target.h"
 #include "tests/cc/fuzz/tools.h"
 

@@ -28,7 +28,7 @@ std::string Repaired(std::string_view bytes) {
   uint32_t of_all = 0;
   const auto put_crc = [&](size_t size) {
     const uint32_t crc = ExtendCrc32c(0, file.data() + at, size);
-    Store(crc, at + size, &file);
+    StoreAt(crc, at + size, &file);
     of_all = ExtendCrc32c(of_all, &crc, sizeof(crc));
     at += size + kCrc;
   };
@@ -39,9 +39,9 @@ std::string Repaired(std::string_view bytes) {
     const uint32_t tag = Load<uint32_t>(file, at);
     if (tag == 'e') {
       file.resize(at + kFooter);
-      Store(blocks, at + 4, &file);
-      Store(rows, at + 8, &file);
-      Store(of_all, at + 16, &file);
+      StoreAt(blocks, at + 4, &file);
+      StoreAt(rows, at + 8, &file);
+      StoreAt(of_all, at + 16, &file);
       put_crc(kFooter - kCrc);
       break;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of a store on disk, which comes back as other bytes than were written: as they are, and
+// A block of a tier on disk, which comes back as other bytes than were written: as they are, and
 // with a right checksum. Rows of other blocks are never harmed.
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cc/core/rules/rule_list.h"
-#include "cc/disk/disk_store.h"
+#include "cc/tiers/disk/disk_tier.h"
 #include "tests/cc/fuzz/target.h"
 #include "tests/cc/fuzz/tools.h"
 
@@ -67,21 +67,21 @@ class Files final : public FileSystem {
   };
 };
 
-// A store, and the expected content.
+// A tier, and the expected content.
 class Rows {
  public:
   Rows() {
     std::string folder = (std::filesystem::temp_directory_path() / "segment_XXXXXX").string();
     Require(mkdtemp(folder.data()) != nullptr, "a folder can be made");
     folder_ = folder;
-    DiskStoreOptions options;
+    DiskTierOptions options;
     options.path = folder;
     options.name = "items-0";
     options.dim = 20;
     options.buffer_bytes = 2 * kPage;
     options.use_io_uring = options.use_direct_io = false;
     options.files = &files_;
-    Require(DiskStore::Open(options, &store_).ok(), "a store is opened");
+    Require(DiskTier::Open(options, &tier_).ok(), "a store is opened");
     const size_t row_bytes = options.dim * sizeof(float);
     WholeRows rows(HostAllocator());
     Require(rows.Resize(kRows, row_bytes, 0, 0).ok(), "there is memory");
@@ -93,11 +93,11 @@ class Rows {
       expected_[key] = std::string(row_bytes, static_cast<char>(key));
       keys_.push_back(key);
     }
-    Require(store_->Put(ExecContext::Serial(), rows).ok(), "rows are put");
+    Require(tier_->Put(ExecContext::Serial(), rows).ok(), "rows are put");
     Require(files_.written.size() == kPage, "the first block is in the file");
   }
   ~Rows() {
-    store_.reset();
+    tier_.reset();
     std::filesystem::remove_all(folder_);
   }
 
@@ -108,25 +108,25 @@ class Rows {
     files_.other = std::string(bytes.substr(0, kPage));
     files_.other.resize(kPage);
     if (repair) {
-      Store(ExtendCrc32c(0, files_.other.data(), kPage - 4), kPage - 4, &files_.other);
+      StoreAt(ExtendCrc32c(0, files_.other.data(), kPage - 4), kPage - 4, &files_.other);
     }
     WholeRows rows(HostAllocator());
-    const bool got = store_
+    const bool got = tier_
                          ->Get(ExecContext::Serial(), keys_.data(), keys_.size(),
-                               BackingStore::After::kCold, &rows)
+                               LowerTier::After::kCold, &rows)
                          .ok();
     if (got) {
       Require(rows.size == keys_.size(), "each row is given, or none");
       Check(rows, repair);
     }
     for (ExportCursor cursor; !cursor.done;) {
-      if (!store_->Scan(100, &cursor, &rows).ok()) break;
+      if (!tier_->Scan(100, &cursor, &rows).ok()) break;
       Check(rows, repair);
     }
     files_.other.clear();
     // Harm that was in the bytes alone is gone with them.
     Require(
-        store_->Get(ExecContext::Serial(), keys_.data(), 1, BackingStore::After::kCold, &rows).ok(),
+        tier_->Get(ExecContext::Serial(), keys_.data(), 1, LowerTier::After::kCold, &rows).ok(),
         "a block that is whole again is read");
     return got;
   }
@@ -146,7 +146,7 @@ class Rows {
 
   Files files_;
   std::filesystem::path folder_;
-  std::unique_ptr<DiskStore> store_;
+  std::unique_ptr<DiskTier> tier_;
   std::map<int64_t, std::string> expected_;
   std::vector<int64_t> keys_;
 };

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cc/core/files/table_meta.h"
-#include "cc/redis/redis_meta.h"
+#include "cc/stores/redis/redis_meta.h"
 #include "tests/cc/fuzz/target.h"
 #include "tests/cc/fuzz/tools.h"
 

@@ -78,7 +78,7 @@ T Load(std::string_view bytes, size_t offset) {
 }
 
 template <typename T>
-void Store(T value, size_t offset, std::string* bytes) {
+void StoreAt(T value, size_t offset, std::string* bytes) {
   std::memcpy(bytes->data() + offset, &value, sizeof(value));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables with rows below the GPU's memory, by calls whose arrays are there.
+// Stores with rows below the GPU's memory, by calls whose arrays are there.
 #include "cc/stores/device_tiers.h"
 
 #include <memory>
@@ -8,7 +8,7 @@
 #include "cc/core/pooling/pooled_find.h"
 #include "gtest/gtest.h"
 #include "tests/cc/support/quantized_rows.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {
@@ -47,11 +47,11 @@ TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
   constexpr size_t kBags = 3, kDim = 4, kBehind = 16;
   for (const bool quantized : {false, true}) {
     for (const size_t stride : {kDim, 2 * kDim}) {
-      TableOptions options;
+      StoreOptions options;
       options.name = "items";
       options.dim = kDim + (quantized ? kQuantizedTail : 0);
       options.value_type = quantized ? DataType::kInt8 : DataType::kFloat;
-      const std::unique_ptr<Table> tiers = HostTable::Create(options);
+      const std::unique_ptr<Store> tiers = HostStore::Create(options);
       ASSERT_NE(nullptr, tiers);
       const ExecContext context = ExecContext::Serial();
       Random random(1);
@@ -61,13 +61,13 @@ TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
       ASSERT_TRUE(tiers->InsertOrAssign(context, Batch{1, 3}, rows, {}).ok());
 
       const size_t size = (kBags - 1) * stride + kDim;
-      const auto pooled_by = [&](const Table* table, SharedMemory* memory) {
+      const auto pooled_by = [&](const Store* store, SharedMemory* memory) {
         std::vector<float> values(size + kBehind, 1.0f);
         const std::vector<int64_t> keys{1, 3}, splits{0, 1, 1, 2};
         Bags bags(HostAllocator());
         EXPECT_TRUE(bags.OfSplits(splits.data(), splits.size(), keys.size()).ok());
         PooledFind find;
-        find.keys = {keys.data(), nullptr, false, &table, 1};
+        find.keys = {keys.data(), nullptr, false, &store, 1};
         find.bags = &bags;
         find.pooled = values.data();
         find.stride = stride;
@@ -79,12 +79,12 @@ TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
           memory->output = values.data();
           memory->behind = values.data() + size;
           memory->num_behind = kBehind;
-          EXPECT_TRUE(static_cast<const DeviceTable*>(table)->FindPooled(context, &find, 1).ok());
+          EXPECT_TRUE(static_cast<const DeviceStore*>(store)->FindPooled(context, &find, 1).ok());
         }
         return values;
       };
       SharedMemory memory;
-      const std::unique_ptr<DeviceTable> device = NewDeviceTiers(tiers.get(), &memory);
+      const std::unique_ptr<DeviceStore> device = NewDeviceTiers(tiers.get(), &memory);
       std::vector<float> wanted = pooled_by(tiers.get(), nullptr);
       std::fill_n(wanted.data() + size, kBehind, 7.0f);
       EXPECT_EQ(wanted, pooled_by(device.get(), &memory))
@@ -94,18 +94,18 @@ TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
 }
 
 TEST(DeviceTiers, PooledRowsOfAnotherTypeAreRefused) {
-  TableOptions options;
+  StoreOptions options;
   options.name = "items";
   options.dim = 4;
-  const std::unique_ptr<Table> tiers = HostTable::Create(options);
-  const std::unique_ptr<DeviceTable> device = NewDeviceTiers(tiers.get(), EmulatedDeviceMemory());
-  const Table* const table = device.get();
+  const std::unique_ptr<Store> tiers = HostStore::Create(options);
+  const std::unique_ptr<DeviceStore> device = NewDeviceTiers(tiers.get(), EmulatedDeviceMemory());
+  const Store* const store = device.get();
   const std::vector<int64_t> keys{1}, splits{0, 1};
   Bags bags(HostAllocator());
   ASSERT_TRUE(bags.OfSplits(splits.data(), splits.size(), keys.size()).ok());
   std::vector<float> values(4);
   PooledFind find;
-  find.keys = {keys.data(), nullptr, false, &table, 1};
+  find.keys = {keys.data(), nullptr, false, &store, 1};
   find.bags = &bags;
   find.pooled = values.data();
   find.stride = 4;

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "cc/disk/file.h"
+#include "cc/tiers/disk/file.h"
 
 namespace tf_embed {
 

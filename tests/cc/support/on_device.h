@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "cc/device/copying_table.h"
+#include "cc/stores/device/host_access_store.h"
 
 namespace tf_embed {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers for the tests of policies: a table with a clock, and a simulation of the content of a
+// Helpers for the tests of policies: a store with a clock, and a simulation of the content of a
 // bounded one.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
@@ -14,22 +14,22 @@
 #include <vector>
 
 #include "cc/core/base/hash.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 
 inline constexpr size_t kDim = 4;
 
-// A table of dim 4 that SGD or momentum trains, a clock, and a few words for the verbs.
+// A store of dim 4 that SGD or momentum trains, a clock, and a few words for the verbs.
 class Subject {
  public:
-  Subject(const TableKind& kind, const RowPolicy& policy, const ExecContext& context = Threads(2))
+  Subject(const StoreKind& kind, const RowPolicy& policy, const ExecContext& context = Threads(2))
       : context(context) {
-    TableOptions options;
+    StoreOptions options;
     options.dim = kDim;
     options.initializer = UniformInitializer();
     options.policy = policy;
-    table = kind.create(options);
+    store = kind.create(options);
     this->context.now = {1, 1000};
   }
 
@@ -39,32 +39,32 @@ class Subject {
   }
   Status TryApply(const Batch& batch) {
     const std::vector<float> gradients(batch.size() * kDim, 1.0f);
-    return table->Apply(context, batch, gradients.data(), DataType::kFloat,
+    return store->Apply(context, batch, gradients.data(), DataType::kFloat,
                         MakeRule(RuleKind::kMomentum, kDim));
   }
   void Apply(const Batch& batch) { ExpectOk(TryApply(batch)); }
   void Upsert(const Batch& batch) {
     const std::vector<float> rows(batch.size() * kDim, 2.0f);
-    ExpectOk(table->InsertOrAssign(context, batch, rows.data(), {}));
+    ExpectOk(store->InsertOrAssign(context, batch, rows.data(), {}));
   }
   void Find(const Batch& batch, bool training) {
     std::vector<float> rows(batch.size() * kDim);
     ExecContext look = context;
     look.training = training;
-    ExpectOk(table->Find(look, batch, DefaultRows(), rows.data(), nullptr, {}));
+    ExpectOk(store->Find(look, batch, DefaultRows(), rows.data(), nullptr, {}));
   }
   std::vector<uint64_t> StatisticsOf(int64_t key) {
     std::vector<uint64_t> words(StatisticSet::kMax);
     bool exists;
-    ExpectOk(table->eviction()->FindStatistics(context, Batch{key}, words.data(), &exists));
+    ExpectOk(store->eviction()->FindStatistics(context, Batch{key}, words.data(), &exists));
     if (!exists) return {};
-    words.resize(table->options().policy.statistics.size());
+    words.resize(store->options().policy.statistics.size());
     return words;
   }
   bool Has(int64_t key) {
     uint64_t words[StatisticSet::kMax];
     bool exists;
-    ExpectOk(table->eviction()->FindStatistics(context, Batch{key}, words, &exists));
+    ExpectOk(store->eviction()->FindStatistics(context, Batch{key}, words, &exists));
     return exists;
   }
   std::map<int64_t, std::vector<float>> Rows() const { return All(false); }
@@ -73,7 +73,7 @@ class Subject {
     std::vector<int64_t> keys;
     WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
-      ExpectOk(table->maintenance()->ExportBatch(1000, &cursor, &rows));
+      ExpectOk(store->maintenance()->ExportBatch(1000, &cursor, &rows));
       keys.insert(keys.end(), rows.keys.data(), rows.keys.data() + rows.size);
     }
     std::sort(keys.begin(), keys.end());  // or a set takes most of a test's time to make
@@ -82,15 +82,15 @@ class Subject {
   static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
   ExecContext context;
-  std::unique_ptr<Table> table;
+  std::unique_ptr<Store> store;
 
  private:
   std::map<int64_t, std::vector<float>> All(bool slots) const {
     std::map<int64_t, std::vector<float>> all;
     WholeRows rows(HostAllocator());
-    const size_t width = slots ? table->rule().slots_per_row() : kDim;
+    const size_t width = slots ? store->rule().slots_per_row() : kDim;
     for (ExportCursor cursor; !cursor.done;) {
-      ExpectOk(table->maintenance()->ExportBatch(1000, &cursor, &rows));
+      ExpectOk(store->maintenance()->ExportBatch(1000, &cursor, &rows));
       const char* const from = slots ? rows.slots.data() : rows.weights.data();
       const float* const values = reinterpret_cast<const float*>(from);
       for (size_t i = 0; i < rows.size; ++i) {
@@ -153,7 +153,7 @@ class Log : public EvictionSink {
   std::map<int64_t, std::vector<uint64_t>> statistics;
 };
 
-// The expected content of a bounded table.
+// The expected content of a bounded store.
 class Simulation {
  public:
   struct Row {
@@ -164,8 +164,8 @@ class Simulation {
   // With `eviction_set_bits`, victims are of the eviction sets of those for which they leave.
   Simulation(size_t max_rows, EvictionOrder order, uint32_t eviction_set_bits = 0)
       : max_rows_(max_rows), order_(order), eviction_set_bits_(eviction_set_bits) {}
-  // The expected content of a table of the kind.
-  Simulation(const TableKind& kind, size_t max_rows, EvictionOrder order)
+  // The expected content of a store of the kind.
+  Simulation(const StoreKind& kind, size_t max_rows, EvictionOrder order)
       : Simulation(max_rows, order, kind.on_device ? EvictionSetBits(max_rows) : 0) {}
 
   // A write of a batch; returns how many of its keys were refused. If it brings scores, one for
@@ -231,7 +231,7 @@ class Simulation {
     for (const auto& [key, row] : rows) keys.insert(keys.end(), key);
     return keys;
   }
-  // An order of its own making, to compare with that of the table.
+  // An order of its own making, to compare with that of the store.
   using Rank = std::array<uint64_t, 3>;
   Rank RankOf(const std::pair<const int64_t, Row>& entry) const {
     const Row& row = entry.second;

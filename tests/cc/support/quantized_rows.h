@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cc/core/rows/quantized_row.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 

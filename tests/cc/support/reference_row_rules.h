@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies of tables with rows on disk: each attribute reaches the table, its cache and its disk.
 
-The rules themselves are tested in C++, by the suites of tests/cc/core/table for every store.
+The rules themselves are tested in C++, by the suites of tests/cc/core/store for every store.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "cc/core/base/fair_shared_mutex.h"
-#include "cc/core/table/table_locks.h"
-#include "tests/cc/support/test_tables.h"
+#include "cc/core/store/store_locks.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {
@@ -99,9 +99,9 @@ TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
 }
 
 TEST_F(LockOrderDeathTest, FindsAVerbThatTakesWhatItsCallerHolds) {
-  const std::unique_ptr<Table> table = HostTable::Create(TableOptions());
-  const Table* const tables[] = {table.get()};
-  HeldTables held(HostAllocator());
+  const std::unique_ptr<Store> table = HostStore::Create(StoreOptions());
+  const Store* const tables[] = {table.get()};
+  HeldStores held(HostAllocator());
   ASSERT_TRUE(held.Take(tables, 1, Held::kContent).ok());
   EXPECT_DEATH((void)table->size(), "waits for " + Named(LockRank::kContent));
 }

@@ -2,7 +2,7 @@
 #include "cc/core/batch/distinct_keys.h"
 
 #include "cc/core/loops/sum_rows.h"
-#include "tests/cc/support/reference_table.h"
+#include "tests/cc/support/reference_store.h"
 
 namespace tf_embed {
 namespace {

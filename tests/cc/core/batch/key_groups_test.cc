@@ -3,7 +3,7 @@
 
 #include <mutex>
 
-#include "tests/cc/support/reference_table.h"
+#include "tests/cc/support/reference_store.h"
 
 namespace tf_embed {
 namespace {

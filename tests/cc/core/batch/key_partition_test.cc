@@ -5,7 +5,7 @@
 
 #include "cc/core/base/hash.h"
 #include "cc/core/index/striped_index.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

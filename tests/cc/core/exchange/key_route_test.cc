@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "cc/core/base/hash.h"
 #include "tests/cc/support/failing_allocator.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

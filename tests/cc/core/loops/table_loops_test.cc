@@ -2,7 +2,7 @@
 // All instruction sets compute the same bits, in every loop, at every length.
 #include "cc/core/loops/table_loops.h"
 
-#include "tests/cc/support/reference_table.h"
+#include "tests/cc/support/reference_store.h"
 
 namespace tf_embed {
 namespace {

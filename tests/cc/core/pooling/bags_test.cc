@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tests/cc/support/failing_allocator.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

@@ -8,7 +8,7 @@
 #include "cc/core/shards/shard_split.h"
 #include "tests/cc/support/failing_allocator.h"
 #include "tests/cc/support/quantized_rows.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {
@@ -18,10 +18,10 @@ constexpr int64_t kPadding = 3;
 // Tables of one variable, with some keys present.
 class Shards {
  public:
-  Shards(const TableKind& kind, DataType type, size_t dim, size_t count,
+  Shards(const StoreKind& kind, DataType type, size_t dim, size_t count,
          Allocator* allocator = HostAllocator()) {
     for (size_t i = 0; i < count; ++i) {
-      TableOptions options;
+      StoreOptions options;
       options.value_type = type;
       options.dim = dim;
       options.initializer = UniformInitializer();
@@ -67,8 +67,8 @@ class Shards {
   }
 
  private:
-  std::vector<std::unique_ptr<Table>> tables_;
-  std::vector<const Table*> pointers_;
+  std::vector<std::unique_ptr<Store>> tables_;
+  std::vector<const Store*> pointers_;
 };
 
 // The formula of bags.h, row by row.
@@ -132,7 +132,7 @@ Status Pool(const ExecContext& context, const ShardedKeys& keys, const Bags& bag
   return FindPooled(context, &find, 1);
 }
 
-class FindPooledOf : public testing::TestWithParam<TableKind> {
+class FindPooledOf : public testing::TestWithParam<StoreKind> {
  protected:
   template <typename T>
   void CheckAll(size_t dim, size_t num_shards, size_t num_keys) {
@@ -390,9 +390,9 @@ TEST_P(FindPooledOf, RefusesOtherRowsAsQuantized) {
 }
 
 TEST_P(FindPooledOf, InsertsNothing) {
-  TableOptions options;
-  const std::unique_ptr<Table> table = GetParam().create(options);
-  const Table* const pointer = table.get();
+  StoreOptions options;
+  const std::unique_ptr<Store> table = GetParam().create(options);
+  const Store* const pointer = table.get();
   const std::vector<int64_t> keys = {1, 2, 3, 4};
   Bags bags(HostAllocator());
   bags.OfLines(2, 2);
@@ -442,7 +442,7 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
   Shards shards(GetParam(), DataType::kFloat, kDim, 1);
   const std::vector<int64_t> keys = KeysFrom(0, 64);
   const ShardedKeys sharded = shards.Keys(keys);
-  Table* const table = const_cast<Table*>(sharded.shards[0]);
+  Store* const table = const_cast<Store*>(sharded.shards[0]);
   std::vector<float> rows(keys.size() * kDim, 0.0f);
   const KeyBatch batch{keys.data(), keys.size(), nullptr};
   ASSERT_TRUE(table->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
@@ -468,7 +468,7 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, FindPooledOf, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, FindPooledOf, testing::ValuesIn(AllStores()), NameOfStore);
 
 }  // namespace
 }  // namespace tf_embed

@@ -7,7 +7,7 @@
 #include <limits>
 #include <map>
 
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {
@@ -102,16 +102,16 @@ class StochasticRounding : public testing::Test {
     return rule;
   }
 
-  static std::unique_ptr<Table> NewTable(const TableKind& kind, size_t dim,
+  static std::unique_ptr<Store> NewTable(const StoreKind& kind, size_t dim,
                                          const RowInitializer& initializer) {
-    TableOptions options;
+    StoreOptions options;
     options.value_type = TypeOf<T>();
     options.dim = dim;
     options.initializer = initializer;
     return kind.create(options);
   }
 
-  static std::vector<T> Weights(const Table& table, const Batch& batch) {
+  static std::vector<T> Weights(const Store& table, const Batch& batch) {
     std::vector<T> weights(batch.size() * table.options().dim);
     EXPECT_TRUE(
         table.Find(ExecContext::Serial(), batch, DefaultRows(), weights.data(), nullptr, {}).ok());
@@ -267,7 +267,7 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
     }
     expected.insert(expected.end(), narrow.begin(), narrow.end());
   }
-  const auto check = [&](const TableKind& kind, const ExecContext& context, size_t num_batches,
+  const auto check = [&](const StoreKind& kind, const ExecContext& context, size_t num_batches,
                          bool shuffled) {
     const auto table = this->NewTable(kind, kDim, initializer);
     for (const int64_t step : {4, 5}) {
@@ -286,12 +286,12 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
     }
     ExpectSameBits(expected, this->Weights(*table, all), "weights");
   };
-  for (const TableKind& kind : AllTables()) {
+  for (const StoreKind& kind : AllStores()) {
     check(kind, ExecContext::Serial(), 1, false);
     check(kind, Threads(4), 1, true);
     check(kind, Threads(3), 10, true);
   }
-  const auto other = this->NewTable(AllTables().back(), kDim, this->Zeros(8, 10));
+  const auto other = this->NewTable(AllStores().back(), kDim, this->Zeros(8, 10));
   ASSERT_TRUE(other
                   ->Apply(ExecContext::Serial(), all, ones.data(), DataType::kFloat,
                           this->Subtraction(kDim, 4))
@@ -311,7 +311,7 @@ TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
   initializer.a = 1.0;
   const Batch all(KeysFrom(0, 500));
   const std::vector<float> gradients(all.size() * kDim, static_cast<float>(-place / 1000));
-  const TableKind kind = AllTables().back();
+  const StoreKind kind = AllStores().back();
   const auto mean_of = [&](bool stochastic) {
     const auto table = this->NewTable(kind, kDim, initializer);
     for (int64_t step = 1; step <= kSteps; ++step) {
@@ -346,10 +346,10 @@ TYPED_TEST(StochasticRounding, PassesRoundByNoiseOfTheirOwn) {
   std::vector<float> gradients(all.size() * kDim);
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = i % kDim < kDim / 2 ? -1.0f : 0.0f;
   const auto run = [&](const ExecContext& context) {
-    const auto table = this->NewTable(AllTables().back(), kDim, initializer);
+    const auto table = this->NewTable(AllStores().back(), kDim, initializer);
     EXPECT_TRUE(table->Apply(context, all, gradients.data(), DataType::kFloat, rule).ok());
     const std::vector<TypeParam> before = this->Weights(*table, all);
-    EXPECT_TRUE(table->FinishStep(context, rule).ok());
+    EXPECT_TRUE(table->UpdateAllRows(context, rule).ok());
     const std::vector<TypeParam> after = this->Weights(*table, all);
     const RoundingNoise noise(initializer, rule.step, RoundingNoise::Of::kPass);
     for (size_t i = 0; i < all.size(); ++i) {
@@ -394,10 +394,10 @@ TEST(StochasticRoundingOfWideWeights, ChangesNothing) {
   const auto gradients = RandomValues<float>(all.size() * kDim, &random);
   std::vector<float> weights[2];
   for (const bool stochastic : {false, true}) {
-    TableOptions options;
+    StoreOptions options;
     options.dim = kDim;
     options.initializer = UniformInitializer();
-    const std::unique_ptr<Table> table = HostTable::Create(options);
+    const std::unique_ptr<Store> table = HostStore::Create(options);
     Rule rule = MakeRule(RuleKind::kAdagrad, kDim);
     rule.stochastic_rounding = stochastic;
     ASSERT_TRUE(

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cc/core/rules/rule_list.h"
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cc/core/loops/table_loops.h"
-#include "tests/cc/support/reference_table.h"
+#include "tests/cc/support/reference_store.h"
 
 namespace tf_embed {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/core/shards/shard_split.h"
 
-#include "tests/cc/support/test_tables.h"
+#include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {
 namespace {

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of an NVIDIA GPU, and the errors of CUDA. Included by device_store.cu alone.
+#ifndef TF_EMBED_CC_STORES_DEVICE_CUDA_MEMORY_INL_H_
+#define TF_EMBED_CC_STORES_DEVICE_CUDA_MEMORY_INL_H_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/stores/device/host_access_store.h"
+#include "cc/stores/device/current_gpu.h"
+
+namespace tf_embed {
+namespace {
+
+// The pool of the scratch memory of batches. A pool that holds more than its threshold, used or
+// not, frees its idle memory at each wait for a stream; in a pool with the rows of a large store,
+// the arrays of each batch would be mapped again. Null if there is no memory for a pool: scratch
+// memory then comes from the pool of the stores.
+cudaMemPool_t ScratchPool(int device) {
+  constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
+  static std::mutex mutex;
+  static std::map<int, cudaMemPool_t> pools;
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto [entry, is_new] = pools.try_emplace(device, nullptr);
+  if (!is_new) return entry->second;
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  uint64_t kept = kKeptBytes;
+  const OnGpu current(device);
+  if (cudaMemPoolCreate(&entry->second, &properties) == cudaSuccess) {
+    // If it fails, the pool keeps no memory: slower, and otherwise the same.
+    (void)cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &kept);
+  } else {
+    entry->second = nullptr;
+    (void)cudaGetLastError();  // null says it
+  }
+  return entry->second;
+}
+
+// Clears the thread's last error, which other callers would take for theirs.
+Status StatusOf(cudaError_t error, int device) {
+  if (error == cudaSuccess) return Status();
+  (void)cudaGetLastError();  // told by the status below
+  return Status::Unavailable("GPU " + std::to_string(device) +
+                             " failed: " + cudaGetErrorString(error) + ".");
+}
+
+// Null means that there was no memory. An earlier failure of another kind stays the thread's last
+// error, for Check to find.
+template <typename Allocate>
+void* MemoryOrNull(const Allocate& allocate) {
+  void* memory = nullptr;
+  const cudaError_t error = allocate(&memory);
+  if (error == cudaSuccess) return memory;
+  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();  // null says it
+  return nullptr;
+}
+
+cudaStream_t StreamOf(const ExecContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+// Memory for the duration of a verb, in the order of its stream. So neither call waits for the
+// device, as cudaMalloc and cudaFree do.
+class ScratchMemory {
+ public:
+  explicit ScratchMemory(int device) : device_(device), pool_(ScratchPool(device)) {}
+
+  // Null without memory.
+  void* Allocate(const ExecContext& context, size_t bytes) const {
+    const OnGpu current(device_);
+    return MemoryOrNull([&](void** memory) {
+      return pool_ == nullptr ? cudaMallocAsync(memory, bytes, StreamOf(context))
+                              : cudaMallocFromPoolAsync(memory, bytes, pool_, StreamOf(context));
+    });
+  }
+  void Free(const ExecContext& context, void* memory) const {
+    const OnGpu current(device_);
+    cudaFreeAsync(memory, StreamOf(context));
+  }
+
+ private:
+  int device_;
+  cudaMemPool_t pool_;
+};
+
+// For the host's copies in both directions.
+class GpuMemory final : public DeviceMemory {
+ public:
+  explicit GpuMemory(int device) : device_(device), scratch_(device) {}
+
+  void* Allocate(const ExecContext& context, size_t bytes) override {
+    return scratch_.Allocate(context, bytes);
+  }
+  void Free(const ExecContext& context, void* memory, size_t) override {
+    scratch_.Free(context, memory);
+  }
+  Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    return Copy(context, host, bytes, cudaMemcpyHostToDevice, device);
+  }
+  Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                 void* host) override {
+    const OnGpu current(device_);
+    TF_EMBED_RETURN_IF_ERROR(Copy(context, device, bytes, cudaMemcpyDeviceToHost, host));
+    return Wait(context);
+  }
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    return Copy(context, from, bytes, cudaMemcpyDeviceToDevice, to);
+  }
+  Status Wait(const ExecContext& context) override {
+    const OnGpu current(device_);
+    return StatusOf(cudaStreamSynchronize(StreamOf(context)), device_);
+  }
+
+ private:
+  Status Copy(const ExecContext& context, const void* from, size_t bytes, cudaMemcpyKind kind,
+              void* to) const {
+    if (bytes == 0) return Status();
+    const OnGpu current(device_);
+    return StatusOf(cudaMemcpyAsync(to, from, bytes, kind, StreamOf(context)), device_);
+  }
+
+  const int device_;
+  const ScratchMemory scratch_;
+};
+
+}  // namespace
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_DEVICE_CUDA_MEMORY_INL_H_

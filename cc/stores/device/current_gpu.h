@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU that a thread's calls of CUDA go to. For device_store.cu.
+#ifndef TF_EMBED_CC_STORES_DEVICE_CURRENT_GPU_H_
+#define TF_EMBED_CC_STORES_DEVICE_CURRENT_GPU_H_
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <map>
+#include <mutex>
+
+namespace tf_embed {
+
+// Contexts of the driver. Its functions are found at run time, because a program that links the
+// driver does not start on a machine without one.
+class DriverContexts {
+ public:
+  static DriverContexts& Get() {
+    static DriverContexts contexts;
+    return contexts;
+  }
+
+  // The context that all of the process share on a GPU, made by the first call and kept. Null if
+  // the driver gives none.
+  CUcontext PrimaryOf(int device) {
+    if (!found_) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    CUcontext& primary = primaries_[device];
+    CUdevice handle;
+    if (primary == nullptr && (device_get_(&handle, device) != CUDA_SUCCESS ||
+                               retain_(&primary, handle) != CUDA_SUCCESS)) {
+      primary = nullptr;
+    }
+    return primary;
+  }
+  // Makes `context`, or null for none, the thread's context; `*before` is the one that it had.
+  bool Exchange(CUcontext context, CUcontext* before) const {
+    return get_current_(before) == CUDA_SUCCESS && Set(context);
+  }
+  bool Set(CUcontext context) const { return set_current_(context) == CUDA_SUCCESS; }
+
+ private:
+  DriverContexts() {
+    found_ = Find("cuDeviceGet", &device_get_) && Find("cuDevicePrimaryCtxRetain", &retain_) &&
+             Find("cuCtxGetCurrent", &get_current_) && Find("cuCtxSetCurrent", &set_current_);
+  }
+
+  template <typename Function>
+  static bool Find(const char* name, Function* function) {
+    void* found = nullptr;
+    // CUDA 13 deprecates the function that has no version, and 12 begins without the other one.
+#if CUDART_VERSION >= 12050
+    constexpr unsigned kVersion = 7000;  // that of the youngest of these functions
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault);
+#else
+    const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
+#endif
+    if (error != cudaSuccess) (void)cudaGetLastError();  // the result says it
+    *function = reinterpret_cast<Function>(found);
+    return error == cudaSuccess && found != nullptr;
+  }
+
+  bool found_ = false;
+  CUresult (*device_get_)(CUdevice*, int) = nullptr;
+  CUresult (*retain_)(CUcontext*, CUdevice) = nullptr;
+  CUresult (*get_current_)(CUcontext*) = nullptr;
+  CUresult (*set_current_)(CUcontext) = nullptr;
+  std::mutex mutex_;
+  std::map<int, CUcontext> primaries_;
+};
+
+// Makes a GPU the thread's current one while it lives, and then the one that was it before. Calls
+// with a stream need it too: no stream is the default one of the current GPU.
+//
+// By contexts and not by cudaSetDevice: for a thread that has used no GPU yet, the one before is
+// GPU 0, and cudaSetDevice(0) would make a context there, of some hundred megabytes, although the
+// store is elsewhere.
+class OnGpu {
+ public:
+  explicit OnGpu(int device) {
+    if (cudaGetDevice(&before_) != cudaSuccess || before_ == device) return;
+    DriverContexts& contexts = DriverContexts::Get();
+    const CUcontext primary = contexts.PrimaryOf(device);
+    if (primary != nullptr && contexts.Exchange(primary, &context_)) {
+      restores_ = Restores::kContext;
+    } else {
+      cudaSetDevice(device);
+      restores_ = Restores::kDevice;
+    }
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+  ~OnGpu() {
+    if (restores_ == Restores::kContext) DriverContexts::Get().Set(context_);
+    if (restores_ == Restores::kDevice) cudaSetDevice(before_);
+  }
+
+ private:
+  enum class Restores { kNothing, kContext, kDevice };
+
+  Restores restores_ = Restores::kNothing;
+  int before_ = 0;
+  CUcontext context_ = nullptr;  // of the thread before; null: it had none
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_DEVICE_CURRENT_GPU_H_

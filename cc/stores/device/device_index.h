@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// The index of a store in device memory, from keys to numbers of rows: an array of buckets of one
+// 128-byte line, in which a key is looked for from its home on.
+//
+//     | header: 7 digests, 1 count | - | key row hint | key row hint | ... 7 entries |
+//     0                            8   16             32
+//
+// A digest is a byte of its key's hash, 1 to 255; 0 marks a lane that is empty, so every key is
+// legal. One 8-byte word holds all of a bucket's and is compared at once. A tile with a lane for
+// each entry reads all of the line at the same time, a smaller one of the entries only those whose
+// digest agrees, 1.03 on average. The highest byte counts the keys that found their bucket full and
+// went on (255 stays); if it is 0, a search ends. It is counted down again as they leave, so that
+// keys that come and go do not make searches longer and longer, and no lane keeps the mark of a key
+// that is gone.
+//
+// The home of a key is given by the high bits of its hash. A larger index has the same order, which
+// is that of an export.
+//
+// A row's number stands beside the key, and not only the place of the lane, for two reasons: an
+// index is full to three quarters at most, and rows take most of a device's memory; and when an
+// index is rebuilt, rows stay where they are, so growth takes no second copy of them.
+//
+// A hint says how low a row may be in the order in which rows leave, so that the lowest is found by
+// the lines of an index and few rows (policy_kernels.h).
+//
+// Launches: in one, either all look keys up, or all put new keys in, or all take keys out, no key
+// twice. So no tile meets an entry that is half written, and no lock is taken. Hints alone are
+// written beside lookups, which do not use them.
+#ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_INDEX_H_
+#define TF_EMBED_CC_STORES_DEVICE_DEVICE_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/hash.h"
+#include "cc/stores/device/tile.h"
+
+namespace tf_embed {
+
+inline constexpr uint32_t kNoRow = 0xffffffffu;
+
+// The keys that a tile looks up together, so that their loads are under way at the same time. A key
+// a lane, thus a tile of few lanes takes one.
+template <class Tile>
+inline constexpr size_t kKeysOfTile = Tile::kLanes < 8 ? 1 : 4;
+
+struct alignas(64) DeviceBucket {
+  static constexpr size_t kLanes = 7;
+  static constexpr int kPassedShift = 56;
+  static constexpr uint64_t kMaxPassed = 255;
+
+  struct alignas(16) Entry {  // by one load
+    int64_t key;
+    uint32_t row;
+    // 1 + a score that the row had (eviction_order.h), which is at most its present one: uses only
+    // raise it, while the steps and the clock of the caller rise. Whatever else changes a row's
+    // statistics sets kNoHint.
+    uint32_t hint;
+  };
+  static constexpr uint32_t kNoHint = 0;
+
+  uint64_t header;
+  uint64_t unused;
+  Entry entries[kLanes];
+
+  static TF_EMBED_DEVICE uint32_t Digest(uint64_t header, size_t lane) {
+    return static_cast<uint32_t>(header >> (8 * lane)) & 255u;
+  }
+  static TF_EMBED_DEVICE uint64_t Passed(uint64_t header) { return header >> kPassedShift; }
+
+  // The line as units of one load: the first has the header for its key, then come the entries.
+  static constexpr size_t kUnits = 1 + kLanes;
+  TF_EMBED_DEVICE const Entry& Unit(size_t unit) const {
+    return reinterpret_cast<const Entry*>(this)[unit];
+  }
+  // Scores of more than 32 bits have no hint.
+  static TF_EMBED_DEVICE uint32_t HintOf(uint64_t score) {
+    return score < 0xffffffffu ? static_cast<uint32_t>(score) + 1 : kNoHint;
+  }
+  static TF_EMBED_DEVICE uint64_t ScoreOf(uint32_t hint) { return uint64_t{hint} - 1; }
+};
+static_assert(sizeof(DeviceBucket) == 128, "a line of a GPU");
+
+// The kernels' view of an index. Copied into each launch.
+struct IndexView {
+  DeviceBucket* buckets = nullptr;
+  uint32_t bits = 0;  // there are 2^bits buckets, at least 2; or none where `buckets` is null
+
+  // A place: a bucket and a lane.
+  static constexpr uint64_t kNoPlace = ~uint64_t{0};
+
+  TF_EMBED_HOST_DEVICE uint64_t num_buckets() const {
+    return buckets == nullptr ? 0 : uint64_t{1} << bits;
+  }
+  TF_EMBED_HOST_DEVICE uint64_t num_places() const { return num_buckets() * DeviceBucket::kLanes; }
+  TF_EMBED_DEVICE uint64_t HomeOf(uint64_t hash) const { return hash >> (64 - bits); }
+  TF_EMBED_DEVICE uint64_t After(uint64_t bucket) const {
+    return (bucket + 1) & (num_buckets() - 1);
+  }
+  static TF_EMBED_DEVICE uint64_t DigestOf(uint64_t hash) {
+    // The low bits of the hash, because the high bits choose the bucket and are nearly equal within
+    // it.
+    const uint64_t digest = hash & 255u;
+    // 0 marks an empty lane. Digest 1 thus stands for two values, which costs some needless key
+    // compares.
+    return digest == 0 ? 1 : digest;
+  }
+  TF_EMBED_DEVICE DeviceBucket::Entry& EntryAt(uint64_t place) const {
+    return buckets[place / DeviceBucket::kLanes].entries[place % DeviceBucket::kLanes];
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE bool Holds(uint64_t place) const {
+    const uint64_t header = Tile::Load(&buckets[place / DeviceBucket::kLanes].header);
+    return DeviceBucket::Digest(header, place % DeviceBucket::kLanes) != 0;
+  }
+
+  // The place of a key, or kNoPlace, and its row, or kNoRow. All lanes call and get the same.
+  template <class Tile>
+  TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash, uint32_t* row) const {
+    return Search(tile, key, hash, row);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash) const {
+    uint32_t row;
+    return Search(tile, key, hash, &row);
+  }
+
+  // The row of a key, or kNoRow.
+  template <class Tile>
+  TF_EMBED_DEVICE uint32_t FindRow(const Tile& tile, int64_t key) const {
+    uint32_t row;
+    Search(tile, key, HashKey(key), &row);
+    return row;
+  }
+
+  // The same for the keys of the first kKeysOfTile lanes, in these. `has`: whether a lane has one.
+  template <class Tile>
+  TF_EMBED_DEVICE uint32_t FindRows(const Tile& tile, bool has, int64_t key) const {
+    if constexpr (kKeysOfTile<Tile> == 1) {
+      return tile.From(has, 0) ? FindRow(tile, tile.From(key, 0)) : kNoRow;
+    } else {
+      return SearchTogether(tile, has, key);
+    }
+  }
+
+  // Puts a key in that is not there. There is an empty lane. For one lane.
+  template <class Tile>
+  TF_EMBED_DEVICE void Insert(int64_t key, uint64_t hash, uint32_t row) const {
+    uint64_t bucket = HomeOf(hash);
+    uint64_t header = Tile::Load(&buckets[bucket].header);
+    for (;;) {
+      size_t lane = 0;
+      // The header of the last failed swap, or of this bucket: another tile may have taken the lane
+      // since.
+      while (lane < DeviceBucket::kLanes && DeviceBucket::Digest(header, lane) != 0) ++lane;
+      if (lane < DeviceBucket::kLanes) {
+        // Claim the lane by its digest, then write the entry. No lookup runs in this launch, so
+        // none can see the digest without the entry.
+        const uint64_t with = header | DigestOf(hash) << (8 * lane);
+        if (!Tile::CompareExchange(&buckets[bucket].header, &header, with)) continue;
+        buckets[bucket].entries[lane] = DeviceBucket::Entry{key, row, DeviceBucket::kNoHint};
+        return;
+      }
+      // The bucket is full: count the key, so that searches go on to the next bucket.
+      if (DeviceBucket::Passed(header) < DeviceBucket::kMaxPassed &&
+          !Tile::CompareExchange(&buckets[bucket].header, &header,
+                                 header + (uint64_t{1} << DeviceBucket::kPassedShift))) {
+        continue;
+      }
+      bucket = After(bucket);
+      header = Tile::Load(&buckets[bucket].header);
+    }
+  }
+
+  // Takes out the key that was found at a place; false if another lane has done so in this launch.
+  // For one lane.
+  template <class Tile>
+  TF_EMBED_DEVICE bool Erase(uint64_t hash, uint64_t place) const {
+    const uint64_t last = place / DeviceBucket::kLanes;
+    const uint64_t digest = uint64_t{255} << (8 * (place % DeviceBucket::kLanes));
+    uint64_t before = Tile::Load(&buckets[last].header);
+    // The digest is the claim: the first lane to clear it owns the erasure. A repeated place in the
+    // launch must not count down the buckets twice.
+    do {
+      if ((before & digest) == 0) return false;
+    } while (!Tile::CompareExchange(&buckets[last].header, &before, before & ~digest));
+    // Undo the counts of the insertion. A saturated count stays, because its true value is unknown.
+    for (uint64_t bucket = HomeOf(hash); bucket != last; bucket = After(bucket)) {
+      Change<Tile>(bucket, [](uint64_t header) {
+        return DeviceBucket::Passed(header) == DeviceBucket::kMaxPassed
+                   ? header
+                   : header - (uint64_t{1} << DeviceBucket::kPassedShift);
+      });
+    }
+    return true;
+  }
+
+ private:
+  // A bucket of the digest of a key: the key's lane and 1, and its row; or 0. A tile with a lane
+  // for each entry reads them beside the header, in one line, and not after it.
+  template <class Tile>
+  static TF_EMBED_DEVICE uint32_t SearchBucket(const Tile& tile, const DeviceBucket& line,
+                                               int64_t key, uint64_t digest, uint64_t* header,
+                                               uint32_t* row) {
+    uint32_t found = 0;
+    if constexpr (Tile::kLanes >= DeviceBucket::kLanes) {
+      const size_t lane = tile.lane();
+      DeviceBucket::Entry entry = {};
+      if (lane < DeviceBucket::kLanes) entry = line.entries[lane];
+      *header = Tile::Load(&line.header);
+      if (lane < DeviceBucket::kLanes && DeviceBucket::Digest(*header, lane) == digest &&
+          entry.key == key) {
+        found = static_cast<uint32_t>(lane) + 1;
+      }
+      // At most one lane of the store has the key, so the maximum is that lane, or 0.
+      found = tile.Highest(found);
+      if (found != 0) *row = tile.From(entry.row, found - 1);
+    } else {
+      *header = Tile::Load(&line.header);
+      ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
+        if (DeviceBucket::Digest(*header, lane) == digest && line.entries[lane].key == key) {
+          found = static_cast<uint32_t>(lane) + 1;
+        }
+      });
+      found = tile.Highest(found);
+      if (found != 0) *row = line.entries[found - 1].row;
+    }
+    return found;
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE uint64_t Search(const Tile& tile, int64_t key, uint64_t hash,
+                                  uint32_t* row) const {
+    *row = kNoRow;
+    if (buckets == nullptr) return kNoPlace;
+    const uint64_t digest = DigestOf(hash);
+    uint64_t bucket = HomeOf(hash);
+    // Bounded, because saturated counts could send the search of an absent key round forever.
+    for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
+      uint64_t header;
+      const uint32_t found = SearchBucket(tile, buckets[bucket], key, digest, &header, row);
+      if (found != 0) return bucket * DeviceBucket::kLanes + found - 1;
+      // No key ever went on from this bucket, or all that did have left.
+      if (DeviceBucket::Passed(header) == 0) break;
+      bucket = After(bucket);
+    }
+    return kNoPlace;
+  }
+
+  // Of each key the home first, then of each that is not found the bucket after it, and so on. A
+  // load of a tile reads the lines of `kLines` keys, a unit a lane.
+  template <class Tile>
+  TF_EMBED_DEVICE uint32_t SearchTogether(const Tile& tile, bool has, int64_t key) const {
+    constexpr size_t kUnits = DeviceBucket::kUnits;
+    constexpr size_t kLines = Tile::kLanes / kUnits;
+    constexpr size_t kLoads = kKeysOfTile<Tile> / kLines;
+    static_assert(kLoads * kLines == kKeysOfTile<Tile>, "loads are of whole lines");
+    const size_t line = tile.lane() / kUnits;  // of a load
+    const size_t unit = tile.lane() % kUnits;
+    const size_t own_first = tile.lane() % kLines * kUnits;  // the first lane of this key's line
+    uint32_t row = kNoRow;
+    if (buckets == nullptr) return row;
+    const uint64_t hash = HashKey(key);
+    uint64_t bucket = HomeOf(hash);
+    // Of a key that is looked for; otherwise 0, which is no digest of a key.
+    uint32_t own_digest = has ? static_cast<uint32_t>(DigestOf(hash)) : 0;
+    // Bounded, as in Search.
+    for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
+      DeviceBucket::Entry units[kLoads];
+      uint32_t digests[kLoads];
+      TF_EMBED_UNROLL
+      for (size_t l = 0; l != kLoads; ++l) {
+        digests[l] = tile.From(own_digest, l * kLines + line);
+        const uint64_t at = tile.From(bucket, l * kLines + line);
+        units[l] = {};
+        if (digests[l] != 0) units[l] = buckets[at].Unit(unit);
+      }
+      bool goes_on = false;
+      TF_EMBED_UNROLL
+      for (size_t l = 0; l != kLoads; ++l) {
+        const int64_t wanted = tile.From(key, l * kLines + line);
+        const auto header = static_cast<uint64_t>(tile.From(units[l].key, line * kUnits));
+        // The first unit says whether keys went on from the bucket, the others whether they are the
+        // key's.
+        const bool says = unit == 0 ? DeviceBucket::Passed(header) != 0
+                                    : DeviceBucket::Digest(header, unit - 1) == digests[l] &&
+                                          units[l].key == wanted;
+        const uint32_t said = tile.Where(digests[l] != 0 && says) >> own_first;
+        // At most one lane of the store has the key.
+        const uint32_t found = said & ((1u << kUnits) - 2);
+        const size_t holder = own_first + (found == 0 ? 0 : LowestBit(found));
+        const uint32_t its_row = tile.From(units[l].row, holder);
+        if (tile.lane() / kLines == l) {
+          if (found != 0) row = its_row;
+          goes_on = found == 0 && (said & 1) != 0;
+        }
+      }
+      if (tile.Where(goes_on) == 0) break;
+      if (!goes_on) own_digest = 0;
+      bucket = After(bucket);
+    }
+    return row;
+  }
+
+  template <class Tile, typename Next>
+  TF_EMBED_DEVICE void Change(uint64_t bucket, const Next& next) const {
+    uint64_t header = Tile::Load(&buckets[bucket].header);
+    while (!Tile::CompareExchange(&buckets[bucket].header, &header, next(header))) {
+    }
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_DEVICE_DEVICE_INDEX_H_

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of a DeviceStore that works on bags: pooled finds in many stores at once, and steps by
+// the gradients of pooled rows. Included by device_store_inl.h.
+//
+// A find in many stores holds the locks of all of them (HeldStores).
+#ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_POOLED_INL_H_
+#define TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_POOLED_INL_H_
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "cc/stores/device/device_split_inl.h"
+#include "cc/stores/device/device_store_inl.h"
+#include "cc/stores/device/pooled_kernels.h"
+#include "cc/stores/device/staging_buffer.h"
+
+namespace tf_embed {
+
+// A verb that reads many stores, under way.
+template <class Device>
+class DeviceStoreImpl<Device>::ReadingMany {
+ public:
+  // `stores`, whose content is held, outlive it.
+  ReadingMany(const HeldStores& stores, const ExecContext& context)
+      : stores_(stores), context_(context) {
+    for (size_t i = 0; i < stores_.size(); ++i) {
+      // HeldStores took the content locks in the order of store numbers, and lists the stores in
+      // that order, so these locks follow it too.
+      if (Store(i)->options_.is_cache) Store(i)->gate_.lock_shared();
+      Store(i)->order_.BeginRead(context_);
+    }
+  }
+  ReadingMany(const ReadingMany&) = delete;
+  ReadingMany& operator=(const ReadingMany&) = delete;
+  ~ReadingMany() {
+    for (size_t i = stores_.size(); i-- > 0;) {
+      Store(i)->order_.EndRead(context_);
+      if (Store(i)->options_.is_cache) Store(i)->gate_.unlock_shared();
+    }
+  }
+
+ private:
+  const DeviceStoreImpl* Store(size_t i) const {
+    return static_cast<const DeviceStoreImpl*>(stores_[i]);
+  }
+
+  const HeldStores& stores_;
+  const ExecContext& context_;
+};
+
+template <class Device>
+PoolView DeviceStoreImpl<Device>::ViewOf(const ExecContext& context, const PooledFind& find,
+                                         const BagsView& bags) const {
+  PoolView view(bags);
+  view.num_shards = find.keys.num_shards;
+  view.unsigned_keys = find.keys.unsigned_keys;
+  view.type = options_.value_type;
+  view.dim = options_.dim;
+  view.tallies = tallies_;
+  view.uses = context.training && content_->layout().statistics > 0;
+  view.marks = context.training && options_.is_cache;
+  // Each store has a clock of its own.
+  const ExecContext dated = find.Dated(context);
+  view.now = dated.now;
+  if (context.training) view.expiry = ExpiryAt(dated);
+  view.pooled = find.pooled;
+  view.pooled_stride = find.stride;
+  view.quantized = find.quantized;
+  return view;
+}
+
+template <class Device>
+Status DeviceStoreImpl<Device>::FindPooled(const ExecContext& context, const PooledFind* finds,
+                                           size_t count) const {
+  const auto shard_of = [](const PooledFind& find, size_t number) {
+    return static_cast<const DeviceStoreImpl*>(find.keys.shards[number]);
+  };
+  size_t num_shards = 0;
+  for (size_t i = 0; i < count; ++i) {
+    TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(finds[i]));
+    const ShardedKeys& keys = finds[i].keys;
+    TF_EMBED_RETURN_IF_ERROR(CheckOwnersOn(device_, context, keys.keys, finds[i].bags->num_keys(),
+                                           keys.owners, keys.num_shards));
+    num_shards += keys.num_shards;
+  }
+  if (count == 0) return Status();
+  Buffer<const Store*> stores(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(stores.Resize(num_shards));
+  const Store** end = stores.data();
+  for (size_t i = 0; i < count; ++i) {
+    end = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, end);
+  }
+  HeldStores held(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(held.Take(stores.data(), num_shards, Held::kContent));
+  const ReadingMany reading(held, context);
+
+  size_t words =
+      Staging::For(count * sizeof(PoolView)) + Staging::For(num_shards * sizeof(ShardView));
+  for (size_t i = 0; i < count; ++i) {
+    words += Staging::For(*finds[i].bags);
+    if (finds[i].keys.owners != nullptr) {
+      words += Staging::For(finds[i].bags->num_keys() * sizeof(int32_t));
+    }
+    for (size_t k = 0; k < finds[i].keys.num_shards; ++k) {
+      words += shard_of(finds[i], k)->content_->num_slabs();
+    }
+  }
+  Staging copied(device_, context, options_.allocator);
+  Buffer<char> views(options_.allocator);
+  Buffer<char> shards(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(copied.Make(words));
+  TF_EMBED_RETURN_IF_ERROR(views.Resize(count * sizeof(PoolView)));
+  TF_EMBED_RETURN_IF_ERROR(shards.Resize(num_shards * sizeof(ShardView)));
+  size_t num_bags = 0;
+  size_t cost = 0;  // of the dearest bag, roughly
+  for (size_t i = 0; i < count; ++i) {
+    const DeviceStoreImpl* const first = shard_of(finds[i], 0);
+    const ShardedKeys& keys = finds[i].keys;
+    const Bags& bags = *finds[i].bags;
+    PoolView view = first->ViewOf(context, finds[i], copied.Put(bags, finds[i].pooling, keys.keys));
+    if (keys.owners != nullptr) view.owners = copied.Put(keys.owners, bags.num_keys());
+    for (size_t k = 0; k < keys.num_shards; ++k) {
+      const DeviceStoreImpl* const store = shard_of(finds[i], k);
+      ShardView shard(store->View(), store->ViewOf(finds[i].defaults));
+      shard.slabs = copied.Put(store->content_->slabs().slabs, store->content_->num_slabs());
+      // Bytes, because the views have no default constructor for an array of them.
+      std::memcpy(shards.data() + k * sizeof(shard), &shard, sizeof(shard));
+    }
+    // The address on the device is known before the copy, so a view can point at another part of
+    // the same copy.
+    view.shards = copied.template Next<ShardView>();
+    copied.Put(shards.data(), keys.num_shards * sizeof(ShardView));
+    view.first_bag = num_bags;
+    std::memcpy(views.data() + i * sizeof(view), &view, sizeof(view));
+    num_bags += bags.size();
+    const size_t length = bags.size() == 0 ? 0 : bags.num_keys() / bags.size() + 1;
+    cost = std::max(cost, length * (kFindCost + first->content_->layout().weight_bytes / 8));
+    first->keys_looked_up_.fetch_add(bags.num_keys(), std::memory_order_relaxed);
+  }
+  const PoolView* const there = copied.template Next<PoolView>();
+  copied.Put(views.data(), count * sizeof(PoolView));
+  copied.Copy();
+  device_.Launch(context, num_bags, cost, PoolKernel{there, count});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceStoreImpl<Device>::ApplyBags(const ExecContext& context, const float* gradients,
+                                          const BagGradients* batches, size_t count,
+                                          Combiner combiner, const Rule& rule) {
+  if (options_.value_type == DataType::kDouble || combiner == Combiner::kMean ||
+      combiner == Combiner::kSqrtn) {
+    return Status::InvalidArgument("Table '" + options_.name +
+                                   "' can't be trained by bags: they are pooled in float, by the "
+                                   "sum or by the mean of a number of keys.");
+  }
+  size_t num_keys = 0;
+  size_t num_bags = 0;
+  bool has_factors = Divides(combiner);
+  for (size_t i = 0; i < count; ++i) {
+    num_keys += batches[i].num_keys;
+    num_bags += batches[i].num_bags;
+    has_factors = has_factors || batches[i].weights != nullptr;
+  }
+  TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(num_keys));
+  Buffer<char> views(options_.allocator);
+  Staging copied(device_, context, options_.allocator);
+  Array<int64_t> keys(device_, context);
+  Array<size_t> begins(device_, context);
+  Array<float> factors(device_, context);
+  // The keys of one batch are used where they are. Zeros and not raw memory, because malformed
+  // splits may leave places unwritten.
+  if (count != 1) TF_EMBED_RETURN_IF_ERROR(keys.MakeZeros(num_keys));
+  TF_EMBED_RETURN_IF_ERROR(begins.MakeZeros(num_keys));
+  if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.MakeZeros(num_keys));
+  if (num_bags > 0) {
+    TF_EMBED_RETURN_IF_ERROR(views.Resize(count * sizeof(BagGradientsView)));
+    TF_EMBED_RETURN_IF_ERROR(copied.Make(count * Staging::For(sizeof(BagGradientsView))));
+    BagGradientsView view{{}, 0, 0};
+    for (size_t i = 0; i < count; ++i) {
+      view.of = batches[i];
+      std::memcpy(views.data() + i * sizeof(view), &view, sizeof(view));
+      view.first_bag += batches[i].num_bags;
+      view.first_key += batches[i].num_keys;
+    }
+    const auto* const there = copied.template Next<BagGradientsView>();
+    copied.Put(views.data(), count * sizeof(BagGradientsView));
+    copied.Copy();
+    device_.Launch(context, num_bags, kPlaceCost * (num_keys / num_bags + 1),
+                   SpreadGradientsKernel{there, count, combiner == Combiner::kMeanOfCount,
+                                         keys.data(), begins.data(), factors.data()});
+  }
+  KeyBatch batch;
+  batch.keys = count == 1 ? batches[0].keys : keys.data();
+  batch.size = num_keys;
+  return Apply(context, batch,
+               Gradients{gradients, DataType::kFloat, begins.data(), factors.data()}, rule);
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_POOLED_INL_H_

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans a write of a DeviceStore whose policy bounds, admits or expires rows, and takes rows out of
+// it: the counterpart of WritePlanner on the host, with the decisions made by kernels
+// (policy_kernels.h).
+//
+// For one verb, which is alone in the store:
+//   1. Survey looks the distinct keys up, notes uses, takes expired rows out, asks the admission,
+//      and marks the keys that want rows.
+//   2. Choose, if there may be no room for all of them, marks those that get rows, and takes
+//      out the rows that leave for them.
+//   3. ForgetAdmitted tells the admission which keys get rows.
+#ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_WRITE_PLANNER_H_
+#define TF_EMBED_CC_STORES_DEVICE_DEVICE_WRITE_PLANNER_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "cc/core/policy/write_planner.h"
+#include "cc/stores/device/device_content.h"
+#include "cc/stores/device/device_store.h"
+#include "cc/stores/device/policy_kernels.h"
+#include "cc/stores/device/table_kernels.h"
+#include "cc/stores/device/whole_row_arrays.h"
+
+namespace tf_embed {
+
+template <class Device>
+class DeviceWritePlanner {
+ public:
+  using Content = DeviceContent<Device>;
+
+  // `tallies` are in device memory; `held_back` counts keys that admission did not let in. All
+  // outlive the planner.
+  DeviceWritePlanner(const ExecContext& context, const Device& device, const RowPolicy& policy,
+                     Allocator* allocator, Content* content, StoreTallies* tallies,
+                     std::atomic<uint64_t>* held_back)
+      : context_(context),
+        device_(device),
+        policy_(policy),
+        allocator_(allocator),
+        content_(*content),
+        tallies_(tallies),
+        held_back_(held_back),
+        candidates_(allocator) {}
+
+  // Looks the groups up, as SurveyKernel does, takes expired rows out, asks the admission, and
+  // makes `wanted` [batch size + 1] a running sum of marks.
+  Status Survey(const KeyBatch& batch, const GroupsView& groups, const bool* exists, Admits admits,
+                uint32_t* rows, uint32_t* wanted);
+
+  // Takes the memory that ForgetAdmitted needs. Comes before Choose: once rows have left, nothing
+  // may fail.
+  Status ReserveCandidates(size_t size) { return candidates_.Resize(size); }
+
+  // Of the keys that want rows, marks those that get one in `coming`, made a running sum, and takes
+  // out the rows that leave for them.
+  Status Choose(const KeyBatch& batch, const GroupsView& groups, const NewRows& wanted,
+                uint32_t* coming);
+
+  // Tells the admission which keys get rows. Waits for the device.
+  Status ForgetAdmitted(const KeyBatch& batch, const NewRows& coming);
+
+  // Takes out all rows that `kernel` finds, which goes over the buckets from kernel.first on, and
+  // counts them in `left`, in device memory. A sink gets them first, for which this waits for the
+  // device.
+  template <class Kernel>
+  Status EvictFound(Kernel kernel, uint64_t* left);
+
+ private:
+  template <typename T>
+  using Array = DeviceArray<Device, T>;
+
+  // Rough costs in nanoseconds, by which a thread pool splits work.
+  static constexpr size_t kFindCost = 80;
+  static constexpr size_t kRowCost = 100;
+  static constexpr size_t kPlaceCost = 5;
+  // So many buckets are looked through at a time for rows that a sink must learn of.
+  static constexpr uint64_t kBucketsTogether = uint64_t{1} << 14;
+
+  // Keys of a batch on the host, and marks of places in its order.
+  struct AdmissionCandidates {
+    explicit AdmissionCandidates(Allocator* allocator) : keys(allocator), marks(allocator) {}
+    Buffer<int64_t> keys;
+    Buffer<uint32_t> marks;
+
+    Status Resize(size_t size) {
+      TF_EMBED_RETURN_IF_ERROR(keys.Resize(size));
+      return marks.Resize(size + 1);
+    }
+  };
+
+  StoreView View() const {
+    StoreView view = content_.View(policy_.statistics);
+    view.tallies = tallies_;
+    return view;
+  }
+  Expiry ExpiryAt() const { return Expiry{policy_.ttl_milliseconds, context_.now.milliseconds}; }
+  // Takes the marks of those keys away that are not admitted. Waits for the device.
+  Status Admit(const KeyBatch& batch, Admits admits, uint32_t* wanted);
+  // Takes the rows at `places` [count] out, of which some are kNoPlace, and counts them in `left`.
+  Status Evict(const uint64_t* places, size_t count, uint64_t* left);
+  Status TellSink(const uint64_t* places, size_t count);
+
+  const ExecContext& context_;
+  const Device& device_;
+  const RowPolicy& policy_;
+  Allocator* const allocator_;
+  Content& content_;
+  StoreTallies* const tallies_;
+  std::atomic<uint64_t>* const held_back_;
+  AdmissionCandidates candidates_;
+};
+
+template <class Device>
+Status DeviceWritePlanner<Device>::Survey(const KeyBatch& batch, const GroupsView& groups,
+                                          const bool* exists, Admits admits, uint32_t* rows,
+                                          uint32_t* wanted) {
+  const Expiry expiry = ExpiryAt();
+  const bool expires = expiry.ttl_milliseconds > 0;
+  Array<uint64_t> expired(device_, context_);
+  // All bits set is kNoPlace.
+  if (expires) TF_EMBED_RETURN_IF_ERROR(expired.MakeOnes(batch.size));
+  device_.Launch(context_, batch.size, kFindCost,
+                 SurveyKernel{View(), BatchView(batch), groups, exists, expiry, context_.now, rows,
+                              wanted, expired.data()});
+  if (expires) {
+    TF_EMBED_RETURN_IF_ERROR(Evict(expired.data(), batch.size, &tallies_->expired));
+  }
+  if (policy_.admission != nullptr && admits != Admits::kAll) {
+    TF_EMBED_RETURN_IF_ERROR(Admit(batch, admits, wanted));
+  }
+  TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, wanted, batch.size + 1));
+  if (!expires) return Status();
+  // Behind the lookup of the batch, so its own expired rows are gone already and are counted once.
+  SweepKernel sweep{View(), expiry, wanted + batch.size};
+  sweep.end = std::min<uint64_t>(BucketsToSweep(batch.size), content_.index().num_buckets());
+  return EvictFound(sweep, &tallies_->expired);
+}
+
+template <class Device>
+Status DeviceWritePlanner<Device>::Admit(const KeyBatch& batch, Admits admits, uint32_t* wanted) {
+  Admission* const admission = policy_.admission.get();
+  Buffer<bool> admitted(allocator_);
+  TF_EMBED_RETURN_IF_ERROR(candidates_.Resize(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(admitted.Resize(batch.size));
+  Buffer<uint32_t>& marks = candidates_.marks;
+  Buffer<int64_t>& keys = candidates_.keys;
+  // Admission is on the host, and counts in the order of the batch: it then admits the same keys as
+  // for a store on the host.
+  device_.CopyOut(context_, wanted, batch.size * sizeof(uint32_t), marks.data());
+  device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
+  size_t asked = 0;
+  for (size_t i = 0; i < batch.size; ++i) {
+    if (marks[i] != 0) keys[asked++] = keys[i];
+  }
+  if (admits == Admits::kPeeked) {
+    // The Apply of the same step counts the keys.
+    admission->Peek(keys.data(), asked, admitted.data());
+  } else {
+    TF_EMBED_RETURN_IF_ERROR(admission->Count(keys.data(), asked, admitted.data()));
+    const auto held_back = std::count(admitted.data(), admitted.data() + asked, false);
+    held_back_->fetch_add(static_cast<uint64_t>(held_back), std::memory_order_relaxed);
+  }
+  asked = 0;
+  for (size_t i = 0; i < batch.size; ++i) {
+    // `asked` counts again from 0: the answers come in the order of the questions.
+    if (marks[i] != 0) marks[i] = admitted[asked++] ? 1 : 0;
+  }
+  device_.CopyIn(context_, marks.data(), batch.size * sizeof(uint32_t), wanted);
+  return Status();
+}
+
+template <class Device>
+Status DeviceWritePlanner<Device>::ForgetAdmitted(const KeyBatch& batch, const NewRows& coming) {
+  uint32_t count = 0;
+  device_.CopyOut(context_, coming.marks + batch.size, sizeof(count), &count);
+  if (count == 0) return device_.Check(context_);
+  Buffer<uint32_t>& marks = candidates_.marks;
+  Buffer<int64_t>& keys = candidates_.keys;
+  device_.CopyOut(context_, coming.marks, (batch.size + 1) * sizeof(uint32_t), marks.data());
+  device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
+  uint64_t rows = 0;
+  TF_EMBED_RETURN_IF_ERROR(content_.Rows(context_, &rows));  // and the copies above
+  // The same test as in WriteKernel, on the same numbers: victims have left, and no row has come
+  // yet.
+  const uint64_t room = coming.most_rows - std::min(rows, coming.most_rows);
+  size_t came = 0;
+  for (size_t i = 0; i < batch.size; ++i) {
+    if (marks[i + 1] != marks[i] && marks[i] < room) keys[came++] = keys[i];
+  }
+  policy_.admission->Forget(keys.data(), came);
+  return Status();
+}
+
+template <class Device>
+Status DeviceWritePlanner<Device>::Evict(const uint64_t* places, size_t count, uint64_t* left) {
+  if (policy_.sink != nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(TellSink(places, count));
+  }
+  LaunchLanes(device_, context_, count, kPlaceCost, EraseRowsKernel{View(), places, count, left});
+  return Status();
+}
+
+template <class Device>
+Status DeviceWritePlanner<Device>::TellSink(const uint64_t* places, size_t count) {
+  Array<uint32_t> numbers(device_, context_);
+  WholeRowArrays<Device> arrays(device_, context_);
+  WholeRows rows(allocator_);
+  TF_EMBED_RETURN_IF_ERROR(numbers.MakeZeros(count + 1));
+  LaunchLanes(device_, context_, count, kPlaceCost,
+              MarkPlacesKernel{places, count, numbers.data()});
+  TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, numbers.data(), count + 1));
+  uint32_t leaving = 0;
+  device_.CopyOut(context_, numbers.data() + count, sizeof(leaving), &leaving);
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
+  if (leaving == 0) return Status();
+  const DeviceRowLayout& layout = content_.layout();
+  TF_EMBED_RETURN_IF_ERROR(arrays.Make(leaving, layout, &rows));
+  device_.Launch(context_, count, kRowCost,
+                 CopyLeavingKernel{View(), places, numbers.data(), arrays.view()});
+  arrays.CopyOut(leaving, layout, &rows);
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
+  rows.size = leaving;
+  // Before the rows are erased. If the sink has no memory, they stay and the verb fails.
+  return policy_.sink->Evict(rows, content_.rule);
+}
+
+template <class Device>
+template <class Kernel>
+Status DeviceWritePlanner<Device>::EvictFound(Kernel kernel, uint64_t* left) {
+  const uint64_t end = kernel.end;
+  if (policy_.sink == nullptr) {
+    kernel.left = left;
+    device_.Launch(context_, end, kPlaceCost * DeviceBucket::kLanes, kernel);
+    return Status();
+  }
+  // In parts, because the copies of the rows that leave are in memory at once.
+  for (uint64_t first = 0; first < end; first += kBucketsTogether) {
+    const size_t buckets = std::min<uint64_t>(kBucketsTogether, end - first);
+    Array<uint64_t> places(device_, context_);
+    TF_EMBED_RETURN_IF_ERROR(places.MakeOnes(buckets * DeviceBucket::kLanes));
+    kernel.first = first;
+    kernel.places = places.data();
+    device_.Launch(context_, buckets, kPlaceCost * DeviceBucket::kLanes, kernel);
+    TF_EMBED_RETURN_IF_ERROR(Evict(places.data(), buckets * DeviceBucket::kLanes, left));
+  }
+  return Status();
+}
+
+template <class Device>
+Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsView& groups,
+                                          const NewRows& wanted, uint32_t* coming) {
+  const size_t size = batch.size;
+  // If memory ends before max_rows, the store evicts at the number that fits.
+  const uint64_t bound = std::min<uint64_t>(policy_.max_rows, wanted.most_rows);
+  const EvictionSets eviction_sets{EvictionSetBits(bound)};
+  const bool by_scores = batch.scores != nullptr && policy_.eviction == EvictionOrder::kScore;
+  Array<uint64_t> numbers(device_, context_), sorted_numbers(device_, context_);
+  Array<uint32_t> order(device_, context_), sorted_order(device_, context_);
+  Array<uint64_t> victims(device_, context_), scores(device_, context_);
+  Array<uint64_t> num_firsts(device_, context_);
+  TF_EMBED_RETURN_IF_ERROR(numbers.Make(size));
+  TF_EMBED_RETURN_IF_ERROR(sorted_numbers.Make(size));
+  TF_EMBED_RETURN_IF_ERROR(order.Make(size));
+  TF_EMBED_RETURN_IF_ERROR(sorted_order.Make(size));
+  TF_EMBED_RETURN_IF_ERROR(victims.MakeOnes(size));
+  TF_EMBED_RETURN_IF_ERROR(num_firsts.MakeZeros(1));
+  LaunchLanes(device_, context_, size, kPlaceCost, FillIndicesKernel{order.data(), size});
+  uint32_t* from = order.data();
+  uint32_t* to = sorted_order.data();
+  if (by_scores) {
+    TF_EMBED_RETURN_IF_ERROR(scores.Make(size));
+    // Later members of a group have no score: they sort to the end.
+    device_.Fill(context_, numbers.data(), 0xff, size * sizeof(uint64_t));
+    LaunchLanes(device_, context_, size, kPlaceCost,
+                ScoreKernel{BatchView(batch), groups, scores.data(), numbers.data()});
+    TF_EMBED_RETURN_IF_ERROR(
+        device_.Sort(context_, numbers.data(), from, size, 64, sorted_numbers.data(), to));
+    std::swap(from, to);
+  }
+  LaunchLanes(
+      device_, context_, size, kPlaceCost,
+      EvictionSetKernel{batch.keys, wanted.marks, from, size, eviction_sets, numbers.data()});
+  // Stable, so within an eviction set the order of the batch, or that of scores, remains. One bit
+  // more than sets have, for those that do not come.
+  TF_EMBED_RETURN_IF_ERROR(device_.Sort(context_, numbers.data(), from, size,
+                                        static_cast<int>(eviction_sets.bits) + 1,
+                                        sorted_numbers.data(), to));
+  uint32_t* const firsts = from;  // is free again
+  LaunchLanes(
+      device_, context_, size, kPlaceCost,
+      FirstCandidatesKernel{sorted_numbers.data(), size, eviction_sets, firsts, num_firsts.data()});
+  device_.Launch(
+      context_, size, kFindCost,
+      ChooseVictimsKernel{View(), eviction_sets, firsts, num_firsts.data(), sorted_numbers.data(),
+                          to, size, NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
+                          context_.now.step, victims.data(), coming});
+  TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, coming, size + 1));
+  // Except the sink, nothing can fail any more.
+  return Evict(victims.data(), size, &tallies_->evicted);
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_DEVICE_DEVICE_WRITE_PLANNER_H_

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that is the host: its memory is the store's allocator, a launch runs its kernel on the
+// caller's threads, and nothing is asynchronous. With it a machine without a GPU runs, and the
+// tests and the sanitizers check, every line of a DeviceStore but those of device_store.cu and of
+// the cuda_*.h that it includes.
+//
+// A device gives a DeviceStore
+//     Tile                        the lanes that work on a key; see tile.h
+//     Order                       the verbs of one store among streams: reads together, writes
+//                                 alone
+//     Groups, NewGroups, Group    the distinct keys of a batch, and where they stand
+//     GroupFirsts                 where kHasFirsts: the same, of groups that know no member but
+//                                 the first
+//     LaunchSums                  where kHasLongSums: a launch of SumKernel
+//     AsyncReadback               a copy from the device's memory to the host without a wait; this
+//                                 one's copies by CopyLater
+//     Allocate, Free, Fill, CopyIn, CopyOut
+//     AllocateLasting             also freed by Free, for the store itself: Allocate is for a
+//                                 verb
+//     AllocatePinned, FreePinned  memory of the host that kernels reach as they do the device's;
+//                                 the latter waits
+//     Launch                      calls kernel(tile, i) for i in [0, count)
+//     RunningSum                  of numbers before each, in place
+//     Sort                        pairs by the lowest `bits` of their keys; equal ones stay in
+//                                 order
+//     Check                       the first failure of a launch
+// all on the stream of the caller's context, and in its order, of which CopyOut waits; and
+//     Wait                        until all that was launched on any stream is done
+#ifndef TF_EMBED_CC_STORES_DEVICE_EMULATED_DEVICE_H_
+#define TF_EMBED_CC_STORES_DEVICE_EMULATED_DEVICE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/exec_context.h"
+#include "cc/core/batch/key_groups.h"
+#include "cc/stores/device/row_kernels.h"
+#include "cc/stores/device/tile.h"
+
+namespace tf_embed {
+
+class EmulatedDevice {
+ public:
+  using Tile = SingleTile;
+
+  // Verbs of a store on the host keep each other out by its locks.
+  struct Order {
+    explicit Order(const EmulatedDevice&) {}
+    void BeginRead(const ExecContext&) {}
+    void EndRead(const ExecContext&) {}
+    void BeginWrite(const ExecContext&) {}
+    void EndWrite(const ExecContext&) {}
+  };
+
+  // See CudaDevice; here it comes at once.
+  class AsyncReadback {
+   public:
+    explicit AsyncReadback(const EmulatedDevice&) {}
+    template <class Device>
+    bool Send(const Device& device, const ExecContext& context, const void* from, size_t bytes) {
+      device.CopyLater(context, from, bytes, bytes_);
+      arrived_ = true;
+      return true;
+    }
+    const void* Arrived() const { return arrived_ ? bytes_ : nullptr; }
+
+   private:
+    alignas(uint64_t) char bytes_[64];
+    bool arrived_ = false;
+  };
+
+  class Groups {
+   public:
+    explicit Groups(Allocator* allocator)
+        : keys_(allocator), groups_(allocator), numbers_(allocator) {}
+    GroupsView view() const { return {groups_.data(), &size_, numbers_.data()}; }
+
+   private:
+    friend class EmulatedDevice;
+    KeyGroups keys_;
+    Buffer<DeviceGroup> groups_;
+    Buffer<uint32_t> numbers_;
+    uint32_t size_ = 0;
+  };
+
+  static constexpr bool kHasFirsts = false;    // GroupFirsts
+  static constexpr bool kHasLongSums = false;  // LaunchSums
+
+  // With `in_serial`, launches run on the caller's thread alone, which may then hold locks that are
+  // not held while it waits for others (lock_order.h).
+  explicit EmulatedDevice(Allocator* allocator, Allocator* pinned = nullptr, bool in_serial = false)
+      : allocator_(allocator),
+        pinned_(pinned == nullptr ? allocator : pinned),
+        in_serial_(in_serial) {}
+
+  Groups NewGroups() const { return Groups(allocator_); }
+
+  Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
+    KeyBatch keys;
+    keys.keys = batch.keys;
+    keys.size = batch.size;
+    TF_EMBED_RETURN_IF_ERROR(groups->keys_.Build(context, keys, nullptr));
+    TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
+    TF_EMBED_RETURN_IF_ERROR(groups->numbers_.Resize(batch.size));
+    groups->size_ = 0;
+    // Serial, because the ranges append to one array.
+    return groups->keys_.ForEachRange(context.InSerial(), 1, [&](KeyGroups::Range* range) {
+      while (range->Next()) {
+        for (size_t i = 0; i < range->size(); ++i) {
+          const KeyGroup& group = (*range)[i];
+          for (size_t k = 0; k < group.count; ++k) {
+            groups->numbers_[group.positions[k]] = groups->size_;
+          }
+          groups->groups_[groups->size_++] =
+              DeviceGroup{group.key, group.positions, static_cast<uint32_t>(group.count)};
+        }
+      }
+      return Status();
+    });
+  }
+
+  void* Allocate(const ExecContext&, size_t bytes) const { return allocator_->Allocate(bytes); }
+  void* AllocateLasting(const ExecContext& context, size_t bytes) const {
+    return Allocate(context, bytes);
+  }
+  void Free(const ExecContext&, void* memory, size_t bytes) const {
+    allocator_->Deallocate(memory, bytes);
+  }
+  void* AllocatePinned(const ExecContext&, size_t bytes) const { return pinned_->Allocate(bytes); }
+  void FreePinned(const ExecContext&, void* memory, size_t bytes) const {
+    pinned_->Deallocate(memory, bytes);
+  }
+  void Fill(const ExecContext&, void* to, int byte, size_t bytes) const {
+    if (bytes > 0) std::memset(to, byte, bytes);
+  }
+  void CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) const {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  // Numbers that kernels change meanwhile come whole, as they do from a GPU.
+  void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) const {
+    if (bytes % sizeof(uint64_t) != 0 ||
+        reinterpret_cast<uintptr_t>(device) % alignof(uint64_t) != 0) {
+      std::memcpy(host, device, bytes);
+      return;
+    }
+    const uint64_t* const from = static_cast<const uint64_t*>(device);
+    char* const to = static_cast<char*>(host);
+    for (size_t i = 0; i < bytes / sizeof(uint64_t); ++i) {
+      const uint64_t word = __atomic_load_n(from + i, __ATOMIC_RELAXED);
+      std::memcpy(to + i * sizeof(word), &word, sizeof(word));
+    }
+  }
+
+  void CopyLater(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    EmulatedDevice::CopyOut(context, device, bytes, host);
+  }
+
+  // `cost`: of one i in nanoseconds, roughly.
+  template <class Kernel>
+  void Launch(const ExecContext& context, size_t count, size_t cost, const Kernel& kernel) const {
+    const auto run = [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) kernel(Tile(), i);
+    };
+    if (in_serial_) return run(0, count);
+    if (count > 0) context.parallel_for(count, cost, std::cref(run));
+  }
+
+  Status RunningSum(const ExecContext&, uint32_t* numbers, size_t count) const {
+    uint32_t sum = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t number = numbers[i];
+      numbers[i] = sum;
+      sum += number;
+    }
+    return Status();
+  }
+
+  Status Sort(const ExecContext&, const uint64_t* keys, const uint32_t* values, size_t count, int,
+              uint64_t* sorted_keys, uint32_t* sorted_values) const {
+    struct Pair {
+      uint64_t key;
+      uint32_t value;
+    };
+    Buffer<Pair> pairs(allocator_);
+    TF_EMBED_RETURN_IF_ERROR(pairs.Resize(count));
+    for (size_t i = 0; i < count; ++i) pairs[i] = {keys[i], values[i]};
+    // Stable, as a radix sort is: results on the emulated device and on a GPU are the same.
+    std::stable_sort(pairs.data(), pairs.data() + count,
+                     [](const Pair& a, const Pair& b) { return a.key < b.key; });
+    for (size_t i = 0; i < count; ++i) {
+      sorted_keys[i] = pairs[i].key;
+      sorted_values[i] = pairs[i].value;
+    }
+    return Status();
+  }
+
+  Status Check(const ExecContext&) const { return Status(); }
+  void Wait() const {}
+
+ private:
+  Allocator* allocator_;
+  Allocator* pinned_;
+  bool in_serial_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_DEVICE_EMULATED_DEVICE_H_

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs that look keys up. A tile deals with kKeysOfTile keys at once: each of its first lanes
+// has one, whose row it finds out about and whose statistics it notes; all lanes search and copy.
+// So the loads of all of the keys are under way before the first is waited for.
+#ifndef TF_EMBED_CC_STORES_DEVICE_FIND_KERNELS_H_
+#define TF_EMBED_CC_STORES_DEVICE_FIND_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/stores/device/batch_view.h"
+#include "cc/stores/device/device_rows.h"
+
+namespace tf_embed {
+
+// Launches one of these kernels on so many keys, of which each costs `cost`.
+template <class Device, class Kernel>
+void LaunchLookups(const Device& device, const ExecContext& context, size_t keys, size_t cost,
+                   const Kernel& kernel) {
+  constexpr size_t kOfTile = kKeysOfTile<typename Device::Tile>;
+  device.Launch(context, (keys + kOfTile - 1) / kOfTile, cost * kOfTile, kernel);
+}
+
+struct FindKernel {
+  StoreView store;
+  BatchView batch;
+  DefaultsView defaults;
+  char* weights;
+  bool* exists;  // may be null
+  char* slots;   // may be null
+  bool uses;     // whether it is a use of the rows, by their statistics
+  bool marks;    // the same, by their marks
+  Moment now;
+  Expiry expiry;  // expired rows are absent
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    Run</*kAll=*/true>(tile, i);
+  }
+
+  // `kAll`: whether slots may be asked for, and defaults be random.
+  template <bool kAll, class Tile>
+  TF_EMBED_DEVICE void Run(const Tile& tile, size_t i) const {
+    const DeviceRowLayout& layout = store.layout;
+    const size_t bytes = layout.weight_bytes;
+    int64_t key;
+    size_t position;
+    const bool has = batch.Take(tile, i, &key, &position);
+    const uint32_t number = store.index.FindRows(tile, has, key);
+    char* row = number == kNoRow ? nullptr : store.Row(number);
+    if (row != nullptr && expiry.Has(store.StatisticsIn<Tile>(row))) row = nullptr;
+    const bool is_absent = has && row == nullptr;
+    const bool is_random = kAll && is_absent && defaults.AreRandom();
+    // The uses of the key come before the copy, which it would take registers from. The statistics
+    // come after it: their loads would be waited for.
+    if (has && exists != nullptr) exists[position] = row != nullptr;
+    if (is_absent) CountMisses<Tile>(store.tallies, key, 1);
+    CopyRows<kKeysOfTile<Tile>>(tile, is_absent && !is_random ? defaults.RowAt(position) : row,
+                                bytes, weights + position * bytes);
+    if (uses && row != nullptr) store.StatisticsIn<Tile>(row).Use(now);
+    if (marks && row != nullptr) store.MarkOf<Tile>(row).Use(store.tick);
+    if constexpr (kAll) {
+      if (slots != nullptr) {
+        const char* const own = row == nullptr ? store.initial_slots : row + layout.slot_offset;
+        CopyRows<kKeysOfTile<Tile>>(tile, has ? own : nullptr, layout.slot_bytes,
+                                    slots + position * layout.slot_bytes);
+      }
+      for (uint32_t left = tile.Where(is_random); left != 0; left &= left - 1) {
+        // Read once more, or key and place would take registers from all of the above.
+        const size_t its = i * kKeysOfTile<Tile> + LowestBit(left);
+        defaults.WriteInitial(tile, batch.keys[its], weights + batch.Position(its) * bytes);
+      }
+    }
+  }
+};
+
+// FindKernel where slots are not asked for and defaults are in memory: of two thirds of the
+// registers, so that more tiles run at a time.
+struct FindPlainKernel {
+  FindKernel find;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    find.Run</*kAll=*/false>(tile, i);
+  }
+};
+
+template <class Device>
+void LaunchFind(const Device& device, const ExecContext& context, size_t cost,
+                const FindKernel& find) {
+  if (find.slots != nullptr || find.defaults.AreRandom()) {
+    LaunchLookups(device, context, find.batch.size, cost, find);
+  } else {
+    LaunchLookups(device, context, find.batch.size, cost, FindPlainKernel{find});
+  }
+}
+
+struct FindPointersKernel {
+  StoreView store;
+  BatchView batch;
+  const void** rows;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    int64_t key;
+    size_t position;
+    const bool has = batch.Take(tile, i, &key, &position);
+    const uint32_t row = store.index.FindRows(tile, has, key);
+    if (has) rows[position] = row == kNoRow ? nullptr : store.Row(row);
+  }
+};
+
+struct ContainsKernel {
+  StoreView store;
+  BatchView batch;
+  bool* exists;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    int64_t key;
+    size_t position;
+    const bool has = batch.Take(tile, i, &key, &position);
+    const uint32_t row = store.index.FindRows(tile, has, key);
+    if (has) exists[position] = row != kNoRow;
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_DEVICE_FIND_KERNELS_H_
