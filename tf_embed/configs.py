@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.validation import positive_int, shown
 
@@ -86,8 +87,8 @@ class KerasConfig(Config):
     """
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """One of these arguments."""
         deserialize = keras.saving.deserialize_keras_object
         return cls(**{name: deserialize(value) for name, value in config.items()})
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
@@ -182,8 +183,8 @@ class TableLayer(LayerWithTables):
         return self._variable
 
     @property
+    @override
     def looked_up_tables(self) -> list[Table]:
-        """See `LayerWithTables`."""
         return [self.variable.table]
 
     def prefetch(

@@ -307,7 +307,7 @@ class _Kind:
 
 
 class PersistentTableReader:
-    """See `make_persistent_table_reader`.
+    """Reads the rows of a snapshot, a block at a time.
 
     Args:
         kind: The arguments.
@@ -409,7 +409,7 @@ class PersistentTableReader:
 
 
 class PersistentTableWriter:
-    """See `make_persistent_table_writer`.
+    """Writes rows as a snapshot that a layer loads.
 
     Args:
         kind: The arguments.

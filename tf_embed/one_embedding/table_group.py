@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.ids import check_kind
@@ -242,8 +243,8 @@ class TableGroup(LayerWithTables):
         return [part.variable for part in self._parts]
 
     @property
+    @override
     def looked_up_tables(self) -> list[Table]:
-        """See `LayerWithTables`."""
         return [variable.table for variable in self.row_tables]
 
     @property
@@ -369,17 +370,17 @@ class TableGroup(LayerWithTables):
 
     # Shapes.
 
+    @override
     def compute_output_shape(
         self, ids_shape: Any, table_ids_shape: Any = None
     ) -> tuple[int | None, ...]:
-        """The shape of the output from that of the ids."""
         del table_ids_shape
         return (*tuple(ids_shape), sum(self._dims))
 
+    @override
     def compute_output_spec(
         self, ids: Any, table_ids: Any = None, training: Any = None
     ) -> keras.KerasTensor:
-        """The symbolic output."""
         del training
         check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_type), self.name)
         if table_ids is None:
@@ -515,8 +516,8 @@ class TableGroup(LayerWithTables):
             names = [f"generator_{number}_" for number in range(len(self._generators))]
             keras_files.import_all(self._generators, arrays, names)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         keras_files.refuse_old_format(self.name)
         arguments, optimizers = self._arguments, self.optimizers
         return {

@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_learning_rate, as_number
@@ -231,8 +232,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
             ValueError: It can't.
         """
 
+    @override
     def build(self, variables: list[Any]) -> None:
-        """Makes the slots of variables."""
         if self.built:
             return
         for variable in variables:
@@ -255,8 +256,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
                 for variable in variables
             ]
 
+    @override
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one dense variable."""
         dtype = _compute_dtype(variable)
         index = self._get_variable_index(variable)
         slots = dict(zip((slot.name for slot in self.slots), self._slots[index], strict=True))
@@ -296,8 +297,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         if self._slots_of is None:
             super().load_own_variables(store)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         self._take_loaded()  # before a subclass reads its attributes
         return {**super().get_config(), "weight_decay": self.decay}
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
 
@@ -106,13 +107,13 @@ class SmartDecayAdam(RowRuleOptimizer):
         self.beta_2 = self.check("beta_2", beta_2)
         self.epsilon = self.check("epsilon", epsilon)
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         del decay, max_counter
         return {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         slots, dtype = rows.slots, rows.weights.dtype
         step = tf.cast(self.iterations, tf.int64) + 1
         last = tf.cast(slots["last_step_high"], tf.int64) * _BASE
@@ -137,8 +138,8 @@ class SmartDecayAdam(RowRuleOptimizer):
             last_step_low=tf.zeros_like(last, dtype) + tf.cast(step % _BASE, dtype),
         )
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {
             **super().get_config(),
             "beta_1": self.beta_1,

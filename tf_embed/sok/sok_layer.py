@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange import strategies
@@ -116,8 +117,8 @@ class SokLayer(TableLayer):
         }
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> SokLayer:
-        """A layer of the arguments that `get_config` gives."""
         name = "embedding_initializer"
         # Only a layer of before has saved one that scales. It scaled by the shape of one row.
         if isinstance(config.get(name), dict):

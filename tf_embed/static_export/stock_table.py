@@ -49,7 +49,7 @@ class StockTable(tf.Module):
     def find(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `substitutes.StandIn`."""
+        """Returns the rows of keys, with initial rows or defaults for absent keys."""
         numbers = self.index.numbers_of(stored_keys(keys))
         # Row 0 has zeros, for absent keys.
         rows = self._format.restored(tf.gather(self.rows, numbers))
@@ -67,7 +67,7 @@ class StockTable(tf.Module):
         padding: Padding | None,
         defaults: tf.Tensor | None,
     ) -> tf.Tensor:
-        """See `substitutes.StandIn`."""
+        """Pools the rows of each bag."""
         options = self._options
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import KerasConfig
@@ -208,8 +209,8 @@ class HkvHashTableConfig(KerasConfig):
         """The equivalent `Storage`."""
         return Storage(gpu_bytes=self.max_hbm_for_values)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         # JSON has no enums.
         return {**super().get_config(), "evict_strategy": int(self.evict_strategy)}
 

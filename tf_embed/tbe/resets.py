@@ -43,7 +43,7 @@ class RowResets:
         self._optimizer = optimizer
 
     def draw_uniform(self, min_val: float, max_val: float, seed: int | None) -> None:
-        """See `TableBatchedEmbeddingBags.init_embedding_weights_uniform`."""
+        """Draws all rows again, uniformly from `min_val` to `max_val`."""
         least, most = as_number(min_val, "min_val"), as_number(max_val, "max_val")
         if least > most:
             raise ValueError(
@@ -73,7 +73,7 @@ class RowResets:
         logical_table_ids: Any,
         buffer_ids: Any,
     ) -> None:
-        """See `TableBatchedEmbeddingBags.reset_embedding_weight_momentum`."""
+        """Sets rows to 0, and their optimizer states to the initial ones."""
         required(self._optimizer, self._owner, "reset_embedding_weight_momentum")
         ids = _vector(pruned_indices, "pruned_indices")
         offsets = _vector(pruned_indices_offsets, "pruned_indices_offsets")

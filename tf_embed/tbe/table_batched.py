@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
@@ -626,6 +627,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
 
     # Shapes.
 
+    @override
     def compute_output_spec(
         self,
         indices: Any,
@@ -636,7 +638,6 @@ class TableBatchedEmbeddingBags(IdsLayer):
         total_unique_indices: int | None = None,
         training: bool = False,
     ) -> keras.KerasTensor:
-        """The symbolic output."""
         del per_sample_weights, feature_requires_grad, total_unique_indices, training
         sizes = batch_size_per_feature_per_rank
         shape = self.compute_output_shape(
@@ -646,6 +647,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         )
         return keras.KerasTensor(shape, dtype=self._layout.dtype.name)
 
+    @override
     def compute_output_shape(
         self,
         indices_shape: Any,
@@ -654,7 +656,6 @@ class TableBatchedEmbeddingBags(IdsLayer):
         feature_requires_grad_shape: Any = None,
         batch_size_per_feature_per_rank_shape: Any = None,
     ) -> tuple[int | None, ...]:
-        """The shape of the output from those of the arguments of a call."""
         del per_sample_weights_shape, feature_requires_grad_shape
         by_rank = batch_size_per_feature_per_rank_shape is not None
         return self._layout.shape(indices_shape, offsets_shape, by_rank)
@@ -975,8 +976,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
         return {**super().get_config(), **plain}
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> TableBatchedEmbeddingBags:
-        """A layer of the arguments that `get_config` gives."""
         return super().from_config(settings_of.with_initializers_of_before(config))
 
     # Checks.

@@ -58,7 +58,7 @@ class RowFiles:
         name: str | None,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """See `Variable.save_to_file_system`."""
+        """Saves all rows, those of each part of the table to files of its own."""
         if validation.flag(append_to_file, "append_to_file"):
             raise ValueError(
                 "`append_to_file` must be False: a save has the rows of one moment, each key once, "
@@ -106,7 +106,7 @@ class RowFiles:
         name: str | None,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """See `Variable.load_from_file_system`."""
+        """Loads the rows of a save that this process owns. Other rows stay."""
         processes, rank = self._processes(proc_size, proc_rank)
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         # Checked only: blocks are read as the save wrote them.
@@ -190,7 +190,7 @@ class RowFiles:
     def load_tfra(
         self, dirpath: str | os.PathLike[str], file_name: str | None, buffer_size: int
     ) -> None:
-        """See `Variable.load_tfra_files`."""
+        """Loads the rows of TFRA's files, which have no slots."""
         options = self._table.options
         if not tf.executing_eagerly():
             raise RuntimeError("`load_tfra_files` runs in eager execution only, not in a graph.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
@@ -203,12 +204,12 @@ class Embedding(TableLayer):
         )
         return self._as_outputs(embedder(self._keys(ids)))
 
+    @override
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """The shape of the output from that of the ids."""
         return (*input_shape, self.dim)
 
+    @override
     def compute_output_spec(self, ids: Any, training: Any = None) -> Any:
-        """The output, symbolic."""
         return self._output_spec(ids, getattr(ids, "ragged", False))
 
     def get_config(self) -> dict[str, Any]:
