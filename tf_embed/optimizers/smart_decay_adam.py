@@ -83,6 +83,7 @@ class SmartDecayAdam(RowRuleOptimizer):
 
     rule = "smart_decay_adam"
     goes_by_steps = True
+    has_decay = False
     slots = (
         Slot("momentum", is_wide=True),
         Slot("velocity", is_wide=True),
@@ -99,10 +100,7 @@ class SmartDecayAdam(RowRuleOptimizer):
         name: str = "smart_decay_adam",
         **kwargs: Any,
     ) -> None:
-        # The config of the base class has it, so `from_config` passes it.
-        decay = kwargs.pop("weight_decay", None)
-        super().__init__(learning_rate, name, None, **kwargs)
-        self.refuse("weight_decay", decay or 0.0, 0.0)
+        super().__init__(learning_rate, name, **kwargs)
         self.beta_1 = self.check("beta_1", beta_1)
         self.beta_2 = self.check("beta_2", beta_2)
         self.epsilon = self.check("epsilon", epsilon)

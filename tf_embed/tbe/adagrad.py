@@ -48,12 +48,10 @@ class SGD(RowRuleOptimizer):
 
     slots = ()
     rule = "sgd"
+    has_decay = False
 
     def __init__(self, learning_rate: Any = 0.01, name: str = "exact_sgd", **kwargs: Any) -> None:
-        # The config of the base class has it, so `from_config` passes it.
-        decay = kwargs.pop("weight_decay", None)
-        super().__init__(learning_rate, name, None, **kwargs)
-        self.refuse("weight_decay", decay or 0.0, 0.0)
+        super().__init__(learning_rate, name, **kwargs)
 
     @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
@@ -95,6 +93,7 @@ class Adagrad(RowRuleOptimizer):
 
     slots = (Slot("sum", is_wide=True),)
     rule = "exact_adagrad"
+    has_decay = False
 
     def __init__(
         self,
@@ -103,10 +102,7 @@ class Adagrad(RowRuleOptimizer):
         name: str = "exact_adagrad",
         **kwargs: Any,
     ) -> None:
-        # The config of the base class has it, so `from_config` passes it.
-        decay = kwargs.pop("weight_decay", None)
-        super().__init__(learning_rate, name, None, **kwargs)
-        self.refuse("weight_decay", decay or 0.0, 0.0)
+        super().__init__(learning_rate, name, **kwargs)
         self.eps = self.check("eps", eps)
 
     @property
