@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.ops import policy_ops
 
 # Standard deviation of a standard normal distribution cut off at two standard deviations.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -106,6 +107,21 @@ def table_id_of(name: str) -> int:
     """A 64-bit hash of a variable's name, the same in every process, as a signed integer."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
+
+
+def current_initializer(initializer: RowInitializer, handle: tf.Tensor) -> RowInitializer:
+    """An initializer with the seed that its table has now.
+
+    A load gives a table the seed of the saved one, and so its initial rows. The options keep the
+    seed that the table was made with.
+
+    Args:
+        initializer: That of the table's options.
+        handle: The table's resource, in this process or on a server.
+    """
+    with tf.init_scope():
+        seed, table_id = policy_ops.origin(handle).numpy()
+    return dataclasses.replace(initializer, seed=int(seed), table_id=int(table_id))
 
 
 def row_initializer(

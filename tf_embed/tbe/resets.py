@@ -12,8 +12,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.configs import as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
-from tf_embed.table.initializers import RowInitializer, row_initializer
-from tf_embed.table.origin import current_initializer
+from tf_embed.table.initializers import RowInitializer, current_initializer, row_initializer
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
@@ -58,7 +57,7 @@ class RowResets:
                 _check_uniform(table, least, most)
         for table, count in self._members:
             if count is None:
-                drawn = current_initializer(table.table)
+                drawn = current_initializer(table.initializer, table.table.parts[0].resource_handle)
                 keys = table.table.export(with_slots=False, with_policy=False).keys
             else:
                 dim, dtype = _drawn_kind(table)
