@@ -40,10 +40,10 @@ from tf_embed.saving.progress import Progress
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
+from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
-from tf_embed.variable.creation import check_one_process
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import settings_text, size_texts
 from tf_embed.variable.variable import Variable

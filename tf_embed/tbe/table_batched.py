@@ -19,6 +19,7 @@ from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
 from tf_embed.table.creators import check_storage
+from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
@@ -62,7 +63,6 @@ from tf_embed.tbe.types import (
 )
 from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.creation import check_one_process
 from tf_embed.variable.table_text import size_texts
 from tf_embed.variable.variable import Variable
 

@@ -15,7 +15,7 @@ from tf_embed.saving.progress import Progress
 from tf_embed.table.creators import KVCreator, policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
-from tf_embed.table.new_table import new_table
+from tf_embed.table.new_table import check_eager, check_strategy, default_init_size, new_table
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies, notes_updates
 from tf_embed.table.shard import Shard
@@ -25,7 +25,6 @@ from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.creation import check_eager, check_strategy, default_init_size
 from tf_embed.variable.eviction import Eviction
 from tf_embed.variable.memory_report import MemoryReport, memory_report
 from tf_embed.variable.row_arguments import RowArguments
