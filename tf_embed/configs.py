@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed.validation import positive_int, shown
+from tf_embed.validation import int_in, shown
 
 EnumT = TypeVar("EnumT", bound=enum.Enum)
 
@@ -153,7 +153,7 @@ def as_int(value: Any, name: str) -> int:
         TypeError: It is no integer.
         ValueError: int64 does not hold it.
     """
-    return positive_int(value, name, least=-(2**63))
+    return int_in(value, name, least=-(2**63))
 
 
 def as_number(value: Any, name: str) -> float:

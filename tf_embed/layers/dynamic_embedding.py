@@ -244,5 +244,5 @@ def _one_dim(dim: int | None, output_dim: int | None) -> int:
             f"dim={validation.shown(dim)}, output_dim={validation.shown(output_dim)}"
         )
     if output_dim is not None:
-        return validation.positive_int(output_dim, "output_dim", most=validation.MAX_DIM)
-    return validation.positive_int(dim, "dim", most=validation.MAX_DIM)
+        return validation.int_in(output_dim, "output_dim", most=validation.MAX_DIM)
+    return validation.int_in(dim, "dim", most=validation.MAX_DIM)

@@ -85,7 +85,7 @@ class TableLayer(LayerWithTables):
         self._has_own_name = name is not None
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
-        self.dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
+        self.dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         self.key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype").name
         self._ids_dtype = ids_dtype_of(self.key_dtype)
         self.value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype").name
@@ -114,7 +114,7 @@ class TableLayer(LayerWithTables):
         storage_of(self.kv_creator, self.storage)
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
-        self.init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
+        self.init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
         self.unknown_in_training = validation.flag(unknown_in_training, "unknown_in_training")
@@ -476,7 +476,7 @@ class TableLayer(LayerWithTables):
                 )
             return padding_id
         least = min(key_dtype.min, -(2**63))
-        padding_id = validation.positive_int(padding_id, "padding_id", least=least, most=2**64 - 1)
+        padding_id = validation.int_in(padding_id, "padding_id", least=least, most=2**64 - 1)
         if not key_dtype.min <= padding_id <= key_dtype.max:
             raise ValueError(
                 f"`padding_id` must fit the key dtype {self.key_dtype}. Received: "

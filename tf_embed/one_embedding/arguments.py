@@ -105,6 +105,6 @@ def padding_of(padding_idx: Any, key_type: tf.DType) -> int | None:
     """
     if padding_idx is None:
         return None
-    return validation.positive_int(
+    return validation.int_in(
         padding_idx, "padding_idx", least=int(key_type.min), most=int(key_type.max)
     )

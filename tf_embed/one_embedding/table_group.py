@@ -102,7 +102,7 @@ class TableGroup(LayerWithTables):
         self.num_tables = len(initializers)
         self.shared_ids = validation.flag(shared_ids, "shared_ids")
         self.padding_idx = padding_of(padding_idx, tf.as_dtype(self.key_type))
-        self.seed = validation.positive_int(seed, "seed", least=-(2**63))
+        self.seed = validation.int_in(seed, "seed", least=-(2**63))
         store = StoreOptions.of(store_options)
         policy = deserialized(policy, "policy")
         if policy is not None and not isinstance(policy, TablePolicy):

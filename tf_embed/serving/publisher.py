@@ -72,8 +72,8 @@ class Publisher(WithBlock):
     ) -> None:
         self.path = validation.path_of(path, "path")
         self._sources: list[Source] = sources_of(model, "model")
-        self._keep = validation.positive_int(keep, "keep")
-        self._whole_every = validation.positive_int(whole_every, "whole_every")
+        self._keep = validation.int_in(keep, "keep")
+        self._whole_every = validation.int_in(whole_every, "whole_every")
         self._run = secrets.token_hex(8)
         self._last: tuple[int, SnapshotInfo] | None = None  # that was published
         self._highest = 0  # version, also if its folder is gone

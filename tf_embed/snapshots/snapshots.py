@@ -386,7 +386,7 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         leaving: list[str] = []
-        agree(calls, lambda: validation.positive_int(last, "last"), "`last`")
+        agree(calls, lambda: validation.int_in(last, "last"), "`last`")
         calls.run(lambda: leaving.extend(self._older_than(last)))
         with self._dropping(calls, leaving):
             calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
@@ -405,7 +405,7 @@ class Snapshots:
 
     def _older_than(self, last: int) -> Sequence[str]:
         """Returns the snapshots that the newest `last` do not build on, dependents first."""
-        validation.positive_int(last, "last")
+        validation.int_in(last, "last")
         found, errors = files.loadable(self.path)
         files.warn(self.path, errors)
         since = {info.name: info.since for info in found}

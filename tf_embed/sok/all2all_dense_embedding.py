@@ -76,7 +76,7 @@ class All2AllDenseEmbedding(SokLayer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        nnz_per_slot = validation.positive_int(nnz_per_slot, "nnz_per_slot")
+        nnz_per_slot = validation.int_in(nnz_per_slot, "nnz_per_slot")
         dynamic_input = validation.flag(dynamic_input, "dynamic_input")
         super().__init__(
             max_vocabulary_size_per_gpu,

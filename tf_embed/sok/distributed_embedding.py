@@ -70,9 +70,9 @@ class DistributedEmbedding(SokLayer):
         **kwargs: Any,
     ) -> None:
         validation.one_of(combiner, COMBINERS, "combiner")
-        max_nnz = validation.positive_int(max_nnz, "max_nnz")
+        max_nnz = validation.int_in(max_nnz, "max_nnz")
         if max_feature_num is not None:
-            max_feature_num = validation.positive_int(max_feature_num, "max_feature_num")
+            max_feature_num = validation.int_in(max_feature_num, "max_feature_num")
         super().__init__(
             max_vocabulary_size_per_gpu,
             embedding_vec_size,

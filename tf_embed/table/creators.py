@@ -95,14 +95,14 @@ class FileSystemSaver(KerasConfig):
                 f"proc_size={self.proc_size}, proc_rank={self.proc_rank}"
             )
         if self.proc_size is not None:
-            validation.positive_int(self.proc_size, "proc_size")
+            validation.int_in(self.proc_size, "proc_size")
             most = self.proc_size - 1
-            validation.positive_int(self.proc_rank, "proc_rank", least=0, most=most)
+            validation.int_in(self.proc_rank, "proc_rank", least=0, most=most)
         if not isinstance(self.save_path, (str, type(None))):
             raise TypeError(
                 f"`save_path` must be a str. Received: save_path={validation.shown(self.save_path)}"
             )
-        validation.positive_int(self.buffer_size, "buffer_size")
+        validation.int_in(self.buffer_size, "buffer_size")
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
@@ -172,17 +172,15 @@ class HkvHashTableConfig(KerasConfig):
     def __post_init__(self) -> None:
         least = 1
         if self.init_capacity is not None:
-            least = validation.positive_int(self.init_capacity, "init_capacity", most=MAX_ROWS)
+            least = validation.int_in(self.init_capacity, "init_capacity", most=MAX_ROWS)
         if self.max_capacity is not None:
-            validation.positive_int(self.max_capacity, "max_capacity", least=least, most=MAX_ROWS)
-        validation.positive_int(self.max_hbm_for_values, "max_hbm_for_values", least=0)
+            validation.int_in(self.max_capacity, "max_capacity", least=least, most=MAX_ROWS)
+        validation.int_in(self.max_hbm_for_values, "max_hbm_for_values", least=0)
         most = max(HkvEvictStrategy)
-        number = validation.positive_int(self.evict_strategy, "evict_strategy", least=0, most=most)
+        number = validation.int_in(self.evict_strategy, "evict_strategy", least=0, most=most)
         object.__setattr__(self, "evict_strategy", HkvEvictStrategy(number))
-        validation.positive_int(self.step_per_epoch, "step_per_epoch", least=0, most=2**62)
-        validation.positive_int(
-            self.reserved_key_start_bit, "reserved_key_start_bit", least=0, most=62
-        )
+        validation.int_in(self.step_per_epoch, "step_per_epoch", least=0, most=2**62)
+        validation.int_in(self.reserved_key_start_bit, "reserved_key_start_bit", least=0, most=62)
         if self.gen_scores_fn is not None:
             validation.function_of(self.gen_scores_fn, "gen_scores_fn")
         if self.evict_strategy == HkvEvictStrategy.CUSTOMIZED and self.gen_scores_fn is None:

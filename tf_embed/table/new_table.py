@@ -91,7 +91,7 @@ def default_init_size() -> int:
     if not text:
         return _DEFAULT_INIT_SIZE
     try:
-        return validation.positive_int(int(text), _INIT_SIZE_VARIABLE, least=0)
+        return validation.int_in(int(text), _INIT_SIZE_VARIABLE, least=0)
     except ValueError as error:
         raise ValueError(
             f"The environment variable {_INIT_SIZE_VARIABLE} must be a number of rows. Received: "

@@ -66,7 +66,7 @@ class HyperParameters:
 
     def set_step(self, step: int) -> None:
         """Sets the number of steps made so far."""
-        step = validation.positive_int(step, "step", least=0)
+        step = validation.int_in(step, "step", least=0)
         required(self._optimizer, self._owner, "set_optimizer_step").iterations.assign(step)
 
     def update(self, params_dict: Mapping[str, Any]) -> None:

@@ -49,7 +49,7 @@ class RowResets:
                 f"`min_val` must be at most `max_val`. Received: min_val={least}, max_val={most}"
             )
         if seed is not None:
-            seed = validation.positive_int(seed, "seed", least=-(2**63))
+            seed = validation.int_in(seed, "seed", least=-(2**63))
         initializer = keras.initializers.RandomUniform(least, most, seed)
         # All tables are checked before the first of them is written.
         for table, count in self._members:

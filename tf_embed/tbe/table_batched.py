@@ -366,7 +366,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             )
         self.padding_id = None
         if padding_id is not None:
-            self.padding_id = validation.positive_int(padding_id, "padding_id", least=-(2**63))
+            self.padding_id = validation.int_in(padding_id, "padding_id", least=-(2**63))
         self._initializers = [
             spec.initializer(deserialized(one, "initializer"))
             for spec, one in zip(

@@ -88,6 +88,6 @@ class Eviction:
                 "tf_embed.TablePolicy(eviction=...), or with a tf_embed.tfra.HkvHashTableCreator. "
                 f"Received: policy={policy}"
             )
-        split_size = validation.positive_int(split_size, "split_size")
+        split_size = validation.int_in(split_size, "split_size")
         with validation.name_scope(name, "export_keys_and_scores"):
             return self._table.export_scores(order, split_size)

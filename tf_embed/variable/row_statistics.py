@@ -64,13 +64,13 @@ class RowStatistics:
         if step is None:
             step = -1
         elif not tf.is_tensor(step):
-            step = validation.positive_int(step, "step", most=2**62)
+            step = validation.int_in(step, "step", most=2**62)
         if time_ms is None:
             time_ms = -2
         elif isinstance(time_ms, str) and time_ms == "system":
             time_ms = -1
         elif not tf.is_tensor(time_ms):
-            time_ms = validation.positive_int(time_ms, "time_ms", least=0, most=2**62)
+            time_ms = validation.int_in(time_ms, "time_ms", least=0, most=2**62)
         if epoch is None:
             epoch = -1
         elif "last_epoch" not in self._table.options.statistics:
@@ -79,7 +79,7 @@ class RowStatistics:
                 f'"epoch_lru" or "epoch_lfu" in its policy. Received: epoch={epoch}'
             )
         elif not tf.is_tensor(epoch):
-            epoch = validation.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
+            epoch = validation.int_in(epoch, "epoch", least=0, most=2**31 - 1)
         done = [
             policy_ops.set_clock(part.resource_handle, step, time_ms, epoch)
             for part in self._table.parts

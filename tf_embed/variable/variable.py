@@ -155,13 +155,13 @@ class Variable(tf.Module):
         validation.function_of(partitioner, "partitioner")
         key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
         value_dtype = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
-        dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
+        dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         check_strategy(key_dtype)
         names = device_names(devices, key_dtype, value_dtype)
         policy = policy_of(kv_creator, policy, len(names))
         storage = storage_of(kv_creator, storage)
         check_policies(policy, restrict_policy, len(names))
-        init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
+        init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
         init_size = init_size or default_init_size()
         if kv_creator is not None and kv_creator.init_size is not None:
             init_size = kv_creator.init_size
@@ -451,7 +451,7 @@ class Variable(tf.Module):
             ValueError: If there is no such shard.
         """
         if index is not None:
-            index = validation.positive_int(index, "index", least=0)
+            index = validation.int_in(index, "index", least=0)
             if index >= self.shard_num:
                 raise ValueError(
                     f"`index` must be less than the number of shards of {self.name!r}, "

@@ -122,7 +122,7 @@ class Embedding(TableLayer):
             value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
             kwargs["dtype"] = value_dtype.name
         super().__init__(
-            validation.positive_int(embedding_size, "embedding_size", most=validation.MAX_DIM),
+            validation.int_in(embedding_size, "embedding_size", most=validation.MAX_DIM),
             key_dtype,
             value_dtype,
             keras.initializers.RandomNormal() if initializer is None else initializer,
@@ -131,9 +131,7 @@ class Embedding(TableLayer):
             devices=devices,
             partitioner=partitioner,
             restrict_policy=restrict_policy,
-            init_size=validation.positive_int(
-                init_capacity, "init_capacity", least=0, most=MAX_ROWS
-            ),
+            init_size=validation.int_in(init_capacity, "init_capacity", least=0, most=MAX_ROWS),
             kv_creator=kv_creator,
             bp_v2=bp_v2,
             unknown_value=unknown_value,

@@ -69,7 +69,7 @@ class FieldWiseEmbedding(Embedding):
             with_unique,
             **kwargs,
         )
-        self.nslots = validation.positive_int(nslots, "nslots", most=2**31 - 1)
+        self.nslots = validation.int_in(nslots, "nslots", most=2**31 - 1)
         self.slot_map_fn = deserialized(slot_map_fn, "slot_map_fn")
         validation.function_of(self.slot_map_fn, "slot_map_fn")
 
