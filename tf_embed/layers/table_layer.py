@@ -24,7 +24,7 @@ from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
-from tf_embed.table.creators import policy_of, storage_of
+from tf_embed.table.creators import policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
@@ -107,11 +107,11 @@ class TableLayer(LayerWithTables):
         self.restrict_policy = _registered_class(restrict_policy)
         self.policy = deserialized(policy, "policy")
         self.kv_creator = deserialized(kv_creator, "kv_creator")
-        table_policy = policy_of(self.kv_creator, self.policy, len(names))
+        table_policy = policy_from_creator(self.kv_creator, self.policy, len(names))
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
         # Results are dropped: the calls refuse bad arguments here, before the table is made.
-        storage_of(self.kv_creator, self.storage)
+        storage_from_creator(self.kv_creator, self.storage)
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
         self.init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)

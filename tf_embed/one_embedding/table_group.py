@@ -20,10 +20,10 @@ from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.one_embedding.arguments import (
     devices_of,
+    dtype_policy_of,
     native,
     padding_of,
-    policies_of,
-    policy_of,
+    shares_of,
 )
 from tf_embed.one_embedding.batch import KeySpace, check_columns, check_same_shape
 from tf_embed.one_embedding.initializers import WeightInitializer
@@ -93,7 +93,7 @@ class TableGroup(LayerWithTables):
         **kwargs: Any,
     ) -> None:
         folder_name(name, "name")  # as snapshots are in a folder of that name
-        super().__init__(name=name, dtype=policy_of(dtype), autocast=False, **kwargs)
+        super().__init__(name=name, dtype=dtype_policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
         self.key_type = validation.dtype_of(key_type, KEY_TYPES, "key_type").name
@@ -150,7 +150,7 @@ class TableGroup(LayerWithTables):
         self._num_members = len(groups) * len(store.paths)
         devices = devices_of(store.devices(self._arguments.devices), store.paths)
         devices = [device_names(one, tf.int64, row_type) for one in devices]
-        policies = policies_of(
+        policies = shares_of(
             self._arguments.policy, store.capacity, self._num_members, len(devices[0])
         )
         table_of = keys.tables_of if keys.is_packed else tf.zeros_like

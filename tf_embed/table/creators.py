@@ -360,7 +360,7 @@ class RedisTableCreator(KVCreator):
         return RedisTableConfig
 
 
-def policy_of(kv_creator: Any, policy: Any, num_shards: int) -> Any:
+def policy_from_creator(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     """The policy of a table with these two arguments.
 
     Args:
@@ -397,7 +397,7 @@ def policy_of(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     return kv_creator.policy
 
 
-def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
+def storage_from_creator(kv_creator: Any, storage: Any) -> Storage | None:
     """The storage of a table with these two arguments. `storage` overrides the creator's.
 
     Args:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.saving.progress import Progress
-from tf_embed.table.creators import KVCreator, policy_of, storage_of
+from tf_embed.table.creators import KVCreator, policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.new_table import check_eager, check_strategy, default_init_size, new_table
@@ -158,8 +158,8 @@ class Variable(tf.Module):
         dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         check_strategy(key_dtype)
         names = device_names(devices, key_dtype, value_dtype)
-        policy = policy_of(kv_creator, policy, len(names))
-        storage = storage_of(kv_creator, storage)
+        policy = policy_from_creator(kv_creator, policy, len(names))
+        storage = storage_from_creator(kv_creator, storage)
         check_policies(policy, restrict_policy, len(names))
         init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
         init_size = init_size or default_init_size()
