@@ -70,7 +70,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
+def check_ignored(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments that are of caches, as they are meant.
 
     Raises:
@@ -164,7 +164,7 @@ def _say_once(text: str) -> None:
     logging.warning("%s", text)
 
 
-def say_what_has_no_effect(
+def warn_ignored(
     given: dict[str, Any],
     parameters: Mapping[str, inspect.Parameter],
     specs: Sequence[TableSpec],

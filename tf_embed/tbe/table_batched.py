@@ -398,8 +398,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
         self._check_dims(feature_dims)
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
         self._device = device_of(self._specs, self.weights_precision, narrow, self._storages)
-        self._arguments = {**given, **settings_of.checked_without_effect(given)}
-        settings_of.say_what_has_no_effect(
+        self._arguments = {**given, **settings_of.check_ignored(given)}
+        settings_of.warn_ignored(
             self._arguments,
             _PARAMETERS,
             self._specs,
