@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
-from tf_embed.validation import positive_int, shown
+from tf_embed.validation import int_in, shown
 
 EnumT = TypeVar("EnumT", bound=enum.Enum)
 
@@ -86,8 +87,8 @@ class KerasConfig(Config):
     """
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """One of these arguments."""
         deserialize = keras.saving.deserialize_keras_object
         return cls(**{name: deserialize(value) for name, value in config.items()})
 
@@ -152,7 +153,7 @@ def as_int(value: Any, name: str) -> int:
         TypeError: It is no integer.
         ValueError: int64 does not hold it.
     """
-    return positive_int(value, name, least=-(2**63))
+    return int_in(value, name, least=-(2**63))
 
 
 def as_number(value: Any, name: str) -> float:

@@ -72,8 +72,8 @@ def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType
     return result
 
 
-def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
-    """A Python int from `least` to `most`.
+def int_in(value: Any, argument: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
+    """A Python int from `least` to `most`, by default a positive one.
 
     Raises:
         TypeError: If it is not an integer.

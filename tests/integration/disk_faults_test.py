@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables on disk when something is wrong with the disk, the folder, the budget or the process.
 
-The store's own answer to each failing call is tested in tests/cc/tiers/disk and tests/cc/stores/tiered.
+The answer of a store to each failing call is tested in tests/cc/tiers and tests/cc/stores.
 """
 
 from __future__ import annotations

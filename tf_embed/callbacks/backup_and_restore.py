@@ -69,7 +69,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     ) -> None:
         self._folder = validation.path_of(backup_dir, "backup_dir")
         if not isinstance(save_freq, str) or save_freq != "epoch":
-            save_freq = validation.positive_int(save_freq, "save_freq")
+            save_freq = validation.int_in(save_freq, "save_freq")
         delete_checkpoint = validation.flag(delete_checkpoint, "delete_checkpoint")
         # Keras writes into this folder, and `_commit` renames it once it is whole.
         aside = os.path.join(self._folder, f"unfinished-{secrets.token_hex(4)}")

@@ -72,8 +72,8 @@ class Publish(keras.callbacks.Callback):
         self._seconds = validation.positive_number(
             every_seconds, "every_seconds", most=_MOST_SECONDS
         )
-        self._keep = validation.positive_int(keep, "keep")
-        self._whole_every = validation.positive_int(whole_every, "whole_every")
+        self._keep = validation.int_in(keep, "keep")
+        self._whole_every = validation.int_in(whole_every, "whole_every")
         self._given = chosen_sources(model, "model")
         self._publisher: Publisher | None = None
         self._next = 0.0

@@ -75,9 +75,9 @@ class Snapshot(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._path = validation.path_of(path, "path")
-        self._every = validation.positive_int(every_n_batches, "every_n_batches")
-        self._keep = None if keep is None else validation.positive_int(keep, "keep")
-        self._whole_every = validation.positive_int(whole_every, "whole_every")
+        self._every = validation.int_in(every_n_batches, "every_n_batches")
+        self._keep = None if keep is None else validation.int_in(keep, "keep")
+        self._whole_every = validation.int_in(whole_every, "whole_every")
         self._given = chosen_sources(tables, "tables")
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot

@@ -67,7 +67,7 @@ class TableMetrics(keras.callbacks.Callback):
         super().__init__()
         self._given = None if tables is None else sources_of(tables)
         self._log_dir = None if log_dir is None else validation.path_of(log_dir, "log_dir")
-        self._every = validation.positive_int(every, "every")
+        self._every = validation.int_in(every, "every")
         self._writers: dict[str, Any] = {}
         self._seen = 0  # batches of training, in all epochs and calls of fit
         self._batches = BatchCount()

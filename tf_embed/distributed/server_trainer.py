@@ -129,13 +129,13 @@ class ParameterServerTrainer:
                 f"`model` must be compiled. Received: {model.name!r}, which is not compiled"
             )
         if save_every is not None:
-            validation.positive_int(save_every, "save_every")
+            validation.int_in(save_every, "save_every")
             if checkpoint_dir is None:
                 raise ValueError(
                     "`save_every` is for a trainer with a `checkpoint_dir`. Received: "
                     f"save_every={save_every}"
                 )
-        validation.positive_int(keep, "keep")
+        validation.int_in(keep, "keep")
         self.model = model
         self._strategy = strategy
         self._servers = servers_of(strategy)
@@ -219,13 +219,13 @@ class ParameterServerTrainer:
                 "`steps_per_epoch` must be given if `x` is a function. Received: "
                 "steps_per_epoch=None"
             )
-        validation.positive_int(epochs, "epochs")
+        validation.int_in(epochs, "epochs")
         if steps_per_epoch is not None:
-            validation.positive_int(steps_per_epoch, "steps_per_epoch")
+            validation.int_in(steps_per_epoch, "steps_per_epoch")
         if validation_data is not None:
             _check_dataset(validation_data, "validation_data")
         if validation_steps is not None:
-            validation.positive_int(validation_steps, "validation_steps")
+            validation.int_in(validation_steps, "validation_steps")
         own = None
         with server_errors(self._servers):
             if callable(x):
@@ -288,7 +288,7 @@ class ParameterServerTrainer:
         """
         _check_dataset(x, "x")
         if steps is not None:
-            validation.positive_int(steps, "steps")
+            validation.int_in(steps, "steps")
         with server_errors(self._servers):
             self._prepare(x)
             self._begin()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Workers
@@ -58,18 +59,18 @@ def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
             )
 
 
-class OneProcess:
+class OneProcess(JointCalls):
     """The calls of a process that has all rows."""
 
     count = 1
     rank = 0
 
+    @override
     def run(self, function: Callable[[], Any]) -> list[Any]:
-        """See `JointCalls`."""
         return [function()]
 
 
-class AllWorkers:
+class AllWorkers(JointCalls):
     """The calls of workers. All workers must make the same ones, in the same order.
 
     Args:
@@ -84,8 +85,8 @@ class AllWorkers:
         self._sharding = sharding
         (self._channel,) = workers.new_channels(1, sharding)
 
+    @override
     def run(self, function: Callable[[], Any]) -> list[Any]:
-        """See `JointCalls`."""
         try:
             value = function()
         # Also for KeyboardInterrupt, because the other workers wait for this answer.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
@@ -213,14 +214,14 @@ class DynamicEmbedding(TableLayer):
         """The mask of ids that are not padding, or None with a combiner."""
         return None if self.combiner is not None else super().compute_mask(ids, previous_mask)
 
+    @override
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """The shape of the output from that of the ids."""
         shape = tuple(input_shape)
         check_axes(shape, self.combiner, self.name)
         return (*(shape if self.combiner is None else shape[:-1]), self.dim)
 
+    @override
     def compute_output_spec(self, ids: Any, weights: Any = None, training: Any = None) -> Any:
-        """The output, symbolic."""
         # Of ragged ids, all remaining axes are ragged except the first.
         pools_all = self.combiner is not None and len(ids.shape) <= 2
         return self._output_spec(ids, getattr(ids, "ragged", False) and not pools_all)
@@ -243,5 +244,5 @@ def _one_dim(dim: int | None, output_dim: int | None) -> int:
             f"dim={validation.shown(dim)}, output_dim={validation.shown(output_dim)}"
         )
     if output_dim is not None:
-        return validation.positive_int(output_dim, "output_dim", most=validation.MAX_DIM)
-    return validation.positive_int(dim, "dim", most=validation.MAX_DIM)
+        return validation.int_in(output_dim, "output_dim", most=validation.MAX_DIM)
+    return validation.int_in(dim, "dim", most=validation.MAX_DIM)

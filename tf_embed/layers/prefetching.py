@@ -38,7 +38,7 @@ def with_prefetch(
             f"of type {type(dataset).__name__}"
         )
     # AUTOTUNE is -1.
-    validation.positive_int(buffer_size, "buffer_size", least=tf.data.AUTOTUNE)
+    validation.int_in(buffer_size, "buffer_size", least=tf.data.AUTOTUNE)
     if ids is not None:
         validation.function_of(ids, "ids")
     # TensorFlow passes the items of a tuple as separate arguments, and nothing else.

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
@@ -23,7 +24,7 @@ from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
-from tf_embed.table.creators import policy_of, storage_of
+from tf_embed.table.creators import policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
@@ -84,7 +85,7 @@ class TableLayer(LayerWithTables):
         self._has_own_name = name is not None
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
-        self.dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
+        self.dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         self.key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype").name
         self._ids_dtype = ids_dtype_of(self.key_dtype)
         self.value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype").name
@@ -106,14 +107,14 @@ class TableLayer(LayerWithTables):
         self.restrict_policy = _registered_class(restrict_policy)
         self.policy = deserialized(policy, "policy")
         self.kv_creator = deserialized(kv_creator, "kv_creator")
-        table_policy = policy_of(self.kv_creator, self.policy, len(names))
+        table_policy = policy_from_creator(self.kv_creator, self.policy, len(names))
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
         # Results are dropped: the calls refuse bad arguments here, before the table is made.
-        storage_of(self.kv_creator, self.storage)
+        storage_from_creator(self.kv_creator, self.storage)
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
-        self.init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
+        self.init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
         self.unknown_in_training = validation.flag(unknown_in_training, "unknown_in_training")
@@ -182,8 +183,8 @@ class TableLayer(LayerWithTables):
         return self._variable
 
     @property
+    @override
     def looked_up_tables(self) -> list[Table]:
-        """See `LayerWithTables`."""
         return [self.variable.table]
 
     def prefetch(
@@ -475,7 +476,7 @@ class TableLayer(LayerWithTables):
                 )
             return padding_id
         least = min(key_dtype.min, -(2**63))
-        padding_id = validation.positive_int(padding_id, "padding_id", least=least, most=2**64 - 1)
+        padding_id = validation.int_in(padding_id, "padding_id", least=least, most=2**64 - 1)
         if not key_dtype.min <= padding_id <= key_dtype.max:
             raise ValueError(
                 f"`padding_id` must fit the key dtype {self.key_dtype}. Received: "

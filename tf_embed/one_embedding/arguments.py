@@ -41,7 +41,7 @@ def devices_of(devices: Any, paths: Sequence[str]) -> list[Any]:
     return list(devices)
 
 
-def policies_of(
+def shares_of(
     policy: TablePolicy | None, capacity: int | None, num_tables: int, num_shards: int
 ) -> list[TablePolicy | None]:
     """The policies of the tables of rows, whose bounds add up to that of the layer.
@@ -72,7 +72,7 @@ def policies_of(
     return [share_of(whole, number, num_tables) for number in range(num_tables)]
 
 
-def policy_of(dtype: Any) -> Any:
+def dtype_policy_of(dtype: Any) -> Any:
     """A dtype or a dtype policy as Keras takes it."""
     if isinstance(dtype, (tf.DType, np.dtype, type)):
         try:
@@ -105,6 +105,6 @@ def padding_of(padding_idx: Any, key_type: tf.DType) -> int | None:
     """
     if padding_idx is None:
         return None
-    return validation.positive_int(
+    return validation.int_in(
         padding_idx, "padding_idx", least=int(key_type.min), most=int(key_type.max)
     )

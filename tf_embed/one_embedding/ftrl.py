@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_learning_rate, as_number
@@ -120,13 +121,13 @@ class Ftrl(RowRuleOptimizer):
             )
 
     @property
+    @override
     def slots(self) -> tuple[Slot, ...]:
-        """See RowRuleOptimizer."""
         first = self.initial_accumulator_value
         return (Slot("accumulator", True, initial_value=first), Slot("linear", True))
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         del max_counter
         return {
             "initial_accumulator_value": self.initial_accumulator_value,
@@ -139,8 +140,8 @@ class Ftrl(RowRuleOptimizer):
             "decay": decay,
         }
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         w, a, z = rows.weights, rows.slots["accumulator"], rows.slots["linear"]
         q = rows.gradients
         if rows.decays and self.decay:
@@ -165,8 +166,8 @@ class Ftrl(RowRuleOptimizer):
         }
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Ftrl:
-        """An optimizer of the arguments that `get_config` gives."""
         config = dict(config)
         if "learning_rate" in config:
             config["lr"] = config.pop("learning_rate")

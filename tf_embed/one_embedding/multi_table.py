@@ -123,7 +123,7 @@ class MultiTableEmbedding(TableGroup):
         devices: Sequence[str] | str | None = None,
         **kwargs: Any,
     ) -> None:
-        dim = validation.positive_int(embedding_dim, "embedding_dim", most=validation.MAX_DIM)
+        dim = validation.int_in(embedding_dim, "embedding_dim", most=validation.MAX_DIM)
         super().__init__(
             name,
             [dim],
@@ -207,11 +207,9 @@ class MultiTableMultiColumnEmbedding(TableGroup):
         dims = list(embedding_dim) if has_columns else [embedding_dim]  # type: ignore[arg-type]
         if not dims:
             raise ValueError("`embedding_dim` must have at least one column. Received: []")
-        dims = [
-            validation.positive_int(one, "embedding_dim", most=validation.MAX_DIM) for one in dims
-        ]
+        dims = [validation.int_in(one, "embedding_dim", most=validation.MAX_DIM) for one in dims]
         # The whole row must fit too, and not only each column.
-        validation.positive_int(sum(dims), "embedding_dim", most=validation.MAX_DIM)
+        validation.int_in(sum(dims), "embedding_dim", most=validation.MAX_DIM)
         super().__init__(
             name,
             dims,

@@ -209,7 +209,7 @@ def make_persistent_table_writer(
         paths, snapshot_name, key_type, value_type, storage_dim, physical_block_size, layer_name
     )
     if num_tables is not None:
-        validation.positive_int(num_tables, "num_tables", most=MAX_TABLES)
+        validation.int_in(num_tables, "num_tables", most=MAX_TABLES)
     wanted = num_tables if like is None else like.num_tables
     if num_tables not in (None, wanted):
         raise ValueError(
@@ -251,9 +251,7 @@ class _Kind:
             snapshot_name=snapshot_name_of(snapshot_name, "snapshot_name"),
             key_type=validation.dtype_of(key_type, KEY_DTYPES, "key_type"),
             value_type=validation.dtype_of(value_type, VALUE_DTYPES, "value_type"),
-            storage_dim=validation.positive_int(
-                storage_dim, "storage_dim", most=validation.MAX_DIM
-            ),
+            storage_dim=validation.int_in(storage_dim, "storage_dim", most=validation.MAX_DIM),
             layer_name=None if layer_name is None else folder_name(layer_name, "layer_name"),
         )
         block_size_of(physical_block_size)
@@ -307,7 +305,7 @@ class _Kind:
 
 
 class PersistentTableReader:
-    """See `make_persistent_table_reader`.
+    """Reads the rows of a snapshot, a block at a time.
 
     Args:
         kind: The arguments.
@@ -409,7 +407,7 @@ class PersistentTableReader:
 
 
 class PersistentTableWriter:
-    """See `make_persistent_table_writer`.
+    """Writes rows as a snapshot that a layer loads.
 
     Args:
         kind: The arguments.
@@ -462,7 +460,7 @@ class PersistentTableWriter:
         """
         kind, owner = self._kind, self._kind.snapshot_name
         self._check_open()
-        validation.positive_int(table, "table", least=0, most=len(self._rows) - 1)
+        validation.int_in(table, "table", least=0, most=len(self._rows) - 1)
         ids = validation.tensor_of(keys, kind.key_type, "keys", owner)
         rows = validation.tensor_of(values, self._dtype, "values", owner)
         if ids.shape.rank != 1 or rows.shape.as_list() != [ids.shape[0], kind.storage_dim]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.exchange.worker_sharding import LOCAL
 from tf_embed.one_embedding.initializers import Quantile, WeightInitializer
@@ -95,8 +96,8 @@ class RowDrawer(KeyedInitializer):
             )
         return Generators(self._generators)
 
+    @override
     def rows(self, keys: tf.Tensor) -> tf.Tensor:
-        """The rows [n, dim] of keys [n], of the dtype of rows."""
         return self.rows_of(keys, self._table_of(keys))
 
     def rows_of(self, keys: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:

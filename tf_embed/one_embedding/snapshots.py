@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.saving.progress import Progress, RowCalls, calls_of
 from tf_embed.snapshots import PendingSnapshot, Snapshots, manifest
@@ -40,6 +41,7 @@ class _SnapshotsOfKeys(Snapshots):
     def _folder(self, name: str, argument: str) -> str:
         return os.path.join(self.path, snapshot_name_of(name, argument))
 
+    @override
     def save(
         self,
         name: str,
@@ -49,20 +51,19 @@ class _SnapshotsOfKeys(Snapshots):
         if_busy: str = "wait",
         progress: Progress = None,
     ) -> PendingSnapshot:
-        """See `Snapshots.save`."""
         self._calls().run(lambda: self._check_replaces(name))
         pending = super().save(name, since=since, wait=wait, if_busy=if_busy, progress=progress)
         _savers[self._real_folder(name)] = self
         return pending
 
+    @override
     def fold(self, name: str, to: str | None = None) -> SnapshotInfo:
-        """See `Snapshots.fold`."""
         if to is not None:
             self._calls().run(lambda: self._check_replaces(to))
         return super().fold(name, to)
 
+    @override
     def load(self, name: str, *, progress: Progress = None) -> None:
-        """See `Snapshots.load`."""
         self.together(lambda: self.check_keys(name))
         super().load(name, progress=progress)
         self._note_loaded(name)
@@ -168,7 +169,7 @@ class LayerSnapshots:
         self._keys = keys
 
     def save(self, name: str, since: str | None, wait: bool, progress: Progress) -> PendingSnapshot:
-        """See `MultiTableEmbedding.save_snapshot`."""
+        """Saves all rows, or the rows that changed since a snapshot."""
         self._check_eager("save_snapshot")
         name = snapshot_name_of(name, "snapshot_name")
         snapshots = self.snapshots
@@ -176,7 +177,7 @@ class LayerSnapshots:
         return self.snapshots.save(name, since=since, wait=wait, progress=progress)
 
     def load(self, name: str, progress: Progress) -> None:
-        """See `MultiTableEmbedding.load_snapshot`."""
+        """Replaces all rows by those of a snapshot, which may have another number of folders."""
         self._check_eager("load_snapshot")
         found: list[tuple[str, SnapshotInfo]] = []
         self.snapshots.together(lambda: found.append(self._find(name)))

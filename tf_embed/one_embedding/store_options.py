@@ -316,7 +316,7 @@ def block_size_of(value: Any) -> int:
         TypeError: If it is not an int.
         ValueError: If it is not one that disks have.
     """
-    size = validation.positive_int(value, "physical_block_size")
+    size = validation.int_in(value, "physical_block_size")
     if size not in _BLOCK_SIZES:
         raise ValueError(
             f"`physical_block_size` must be 512 or 4096. Received: physical_block_size={size}"
@@ -352,12 +352,10 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         )
     may_lack_capacity = options["type"] == "cached_ssd"
     if options["capacity"] is not None or not may_lack_capacity:
-        options["capacity"] = validation.positive_int(
-            options["capacity"], "capacity", most=MAX_ROWS
-        )
+        options["capacity"] = validation.int_in(options["capacity"], "capacity", most=MAX_ROWS)
     if options["size_factor"] is not None:
-        options["size_factor"] = validation.positive_int(options["size_factor"], "size_factor")
-    storage_dim = validation.positive_int(options["storage_dim"], "storage_dim", least=-1)
+        options["size_factor"] = validation.int_in(options["size_factor"], "size_factor")
+    storage_dim = validation.int_in(options["storage_dim"], "storage_dim", least=-1)
     if storage_dim == 0:
         raise ValueError("`storage_dim` must be -1 or at least 1. Received: storage_dim=0")
     options["storage_dim"] = storage_dim
@@ -365,11 +363,11 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     if "cache_budget_mb" in options:
         # A store on disk may have its whole budget in host memory.
         least = 0 if "host_cache_budget_mb" in options else 1
-        options["cache_budget_mb"] = validation.positive_int(
+        options["cache_budget_mb"] = validation.int_in(
             options["cache_budget_mb"], "cache_budget_mb", least=least, most=_MAX_MIB
         )
     if "host_cache_budget_mb" in options:
-        host = validation.positive_int(
+        host = validation.int_in(
             options["host_cache_budget_mb"], "host_cache_budget_mb", least=0, most=_MAX_MIB
         )
         options["host_cache_budget_mb"] = host

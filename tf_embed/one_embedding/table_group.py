@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.ids import check_kind
@@ -19,10 +20,10 @@ from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.one_embedding.arguments import (
     devices_of,
+    dtype_policy_of,
     native,
     padding_of,
-    policies_of,
-    policy_of,
+    shares_of,
 )
 from tf_embed.one_embedding.batch import KeySpace, check_columns, check_same_shape
 from tf_embed.one_embedding.initializers import WeightInitializer
@@ -39,10 +40,10 @@ from tf_embed.saving.progress import Progress
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
+from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
-from tf_embed.variable.creation import check_one_process
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import settings_text, size_texts
 from tf_embed.variable.variable import Variable
@@ -92,7 +93,7 @@ class TableGroup(LayerWithTables):
         **kwargs: Any,
     ) -> None:
         folder_name(name, "name")  # as snapshots are in a folder of that name
-        super().__init__(name=name, dtype=policy_of(dtype), autocast=False, **kwargs)
+        super().__init__(name=name, dtype=dtype_policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
         self.key_type = validation.dtype_of(key_type, KEY_TYPES, "key_type").name
@@ -101,7 +102,7 @@ class TableGroup(LayerWithTables):
         self.num_tables = len(initializers)
         self.shared_ids = validation.flag(shared_ids, "shared_ids")
         self.padding_idx = padding_of(padding_idx, tf.as_dtype(self.key_type))
-        self.seed = validation.positive_int(seed, "seed", least=-(2**63))
+        self.seed = validation.int_in(seed, "seed", least=-(2**63))
         store = StoreOptions.of(store_options)
         policy = deserialized(policy, "policy")
         if policy is not None and not isinstance(policy, TablePolicy):
@@ -149,7 +150,7 @@ class TableGroup(LayerWithTables):
         self._num_members = len(groups) * len(store.paths)
         devices = devices_of(store.devices(self._arguments.devices), store.paths)
         devices = [device_names(one, tf.int64, row_type) for one in devices]
-        policies = policies_of(
+        policies = shares_of(
             self._arguments.policy, store.capacity, self._num_members, len(devices[0])
         )
         table_of = keys.tables_of if keys.is_packed else tf.zeros_like
@@ -242,8 +243,8 @@ class TableGroup(LayerWithTables):
         return [part.variable for part in self._parts]
 
     @property
+    @override
     def looked_up_tables(self) -> list[Table]:
-        """See `LayerWithTables`."""
         return [variable.table for variable in self.row_tables]
 
     @property
@@ -369,17 +370,17 @@ class TableGroup(LayerWithTables):
 
     # Shapes.
 
+    @override
     def compute_output_shape(
         self, ids_shape: Any, table_ids_shape: Any = None
     ) -> tuple[int | None, ...]:
-        """The shape of the output from that of the ids."""
         del table_ids_shape
         return (*tuple(ids_shape), sum(self._dims))
 
+    @override
     def compute_output_spec(
         self, ids: Any, table_ids: Any = None, training: Any = None
     ) -> keras.KerasTensor:
-        """The symbolic output."""
         del training
         check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_type), self.name)
         if table_ids is None:
@@ -515,8 +516,8 @@ class TableGroup(LayerWithTables):
             names = [f"generator_{number}_" for number in range(len(self._generators))]
             keras_files.import_all(self._generators, arrays, names)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         keras_files.refuse_old_format(self.name)
         arguments, optimizers = self._arguments, self.optimizers
         return {

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
@@ -546,8 +547,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         places = self._tables.trainer_places
         keras_file_state.load_tables(arrays, self.table_trainers, places)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {
             "keras_optimizer": keras.optimizers.serialize(self.inner_optimizer),
             "bp_v2": self.bp_v2,
@@ -556,10 +557,10 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         }
 
     @classmethod
+    @override
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> DynamicEmbeddingOptimizer:
-        """The optimizer of a config."""
         inner = optimizer_of_config(config["keras_optimizer"], custom_objects)
         return cls(**{**config, "keras_optimizer": inner})
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_learning_rate, as_number
@@ -95,21 +96,27 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
         name: Name of the optimizer.
-        weight_decay: The rule's own weight decay.
+        weight_decay: The rule's own weight decay. A config always has it, so every class takes it.
         **kwargs: Options of keras.optimizers.Optimizer.
     """
 
+    # Whether the rule has a weight decay.
+    has_decay = True
     # Whether some steps change rows that they do not touch.
     changes_all_rows = False
     # Number of steps between lookups of the largest count of all rows; None if it is not used.
     max_counter_every: int | None = None
 
-    def __init__(self, learning_rate: Any, name: str, weight_decay: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, learning_rate: Any, name: str, weight_decay: Any = None, **kwargs: Any
+    ) -> None:
         learning_rate = as_learning_rate(learning_rate, "learning_rate")
         if name is not None:
             validation.name_of(name)
         # Keras's own weight decay, which would come before the rule, has no part in this.
         super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
+        if not self.has_decay:
+            self.refuse("weight_decay", weight_decay or 0.0, 0.0)
         self.decay = self.check("weight_decay", 0.0 if weight_decay is None else weight_decay)
         self._numbers: list[Any] = []
         self._slots_of: Callable[[Any], list[Any]] | None = None
@@ -231,8 +238,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
             ValueError: It can't.
         """
 
+    @override
     def build(self, variables: list[Any]) -> None:
-        """Makes the slots of variables."""
         if self.built:
             return
         for variable in variables:
@@ -255,8 +262,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
                 for variable in variables
             ]
 
+    @override
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one dense variable."""
         dtype = _compute_dtype(variable)
         index = self._get_variable_index(variable)
         slots = dict(zip((slot.name for slot in self.slots), self._slots[index], strict=True))
@@ -296,8 +303,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         if self._slots_of is None:
             super().load_own_variables(store)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         self._take_loaded()  # before a subclass reads its attributes
         return {**super().get_config(), "weight_decay": self.decay}
 

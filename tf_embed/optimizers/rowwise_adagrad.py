@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_learning_rate, as_number
@@ -96,8 +97,8 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
             for variable in variables
         ]
 
+    @override
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one dense variable."""
         # Rows that sparse slices leave out have the gradient 0, which changes nothing. In float16
         # the default epsilon would be 0, and so the divisor of these rows.
         wide = tf.float64 if variable.dtype == "float64" else tf.float32
@@ -112,8 +113,8 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
         change = tf.math.divide_no_nan(learning_rate * gradient, divisor)
         self.assign_sub(variable, tf.cast(change, variable.dtype))
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {
             **super().get_config(),
             "initial_accumulator_value": self.initial_accumulator_value,

@@ -64,6 +64,15 @@ def register(optimizer_class: type, rule_of: Callable[[Any], FusedRule]) -> None
     _RULES[optimizer_class] = rule_of
 
 
+def optimizers_with_rules() -> dict[str, list[str]]:
+    """Names of the registered classes by package, such as "keras.optimizers"."""
+    names: dict[str, list[str]] = {}
+    for kind in _RULES:
+        package = kind.__module__.replace(".src.", ".").split(".")[:2]
+        names.setdefault(".".join(package), []).append(kind.__name__)
+    return names
+
+
 def _wide(*names: str, first: float = 0.0) -> tuple[RuleSlot, ...]:
     return tuple(RuleSlot(name, True, 0.0 if i else first) for i, name in enumerate(names))
 

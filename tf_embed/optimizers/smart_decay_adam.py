@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
 
@@ -82,6 +83,7 @@ class SmartDecayAdam(RowRuleOptimizer):
 
     rule = "smart_decay_adam"
     goes_by_steps = True
+    has_decay = False
     slots = (
         Slot("momentum", is_wide=True),
         Slot("velocity", is_wide=True),
@@ -98,21 +100,18 @@ class SmartDecayAdam(RowRuleOptimizer):
         name: str = "smart_decay_adam",
         **kwargs: Any,
     ) -> None:
-        # The config of the base class has it, so `from_config` passes it.
-        decay = kwargs.pop("weight_decay", None)
-        super().__init__(learning_rate, name, None, **kwargs)
-        self.refuse("weight_decay", decay or 0.0, 0.0)
+        super().__init__(learning_rate, name, **kwargs)
         self.beta_1 = self.check("beta_1", beta_1)
         self.beta_2 = self.check("beta_2", beta_2)
         self.epsilon = self.check("epsilon", epsilon)
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         del decay, max_counter
         return {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         slots, dtype = rows.slots, rows.weights.dtype
         step = tf.cast(self.iterations, tf.int64) + 1
         last = tf.cast(slots["last_step_high"], tf.int64) * _BASE
@@ -137,8 +136,8 @@ class SmartDecayAdam(RowRuleOptimizer):
             last_step_low=tf.zeros_like(last, dtype) + tf.cast(step % _BASE, dtype),
         )
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {
             **super().get_config(),
             "beta_1": self.beta_1,

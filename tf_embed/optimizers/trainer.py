@@ -26,6 +26,7 @@ from tf_embed.optimizers.rules import (
     fused_rule,
     fused_slots,
     hyper_parameters,
+    optimizers_with_rules,
     step_variable,
 )
 from tf_embed.saving import keras_files
@@ -96,11 +97,9 @@ def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
     if on_workers or isinstance(strategy, tf.distribute.MirroredStrategy):
         name = "MultiWorkerMirroredStrategy" if on_workers else "MirroredStrategy"
         raise ValueError(
-            f"Under tf.distribute.{name} dynamic tables are trained by optimizers whose rule runs "
-            "in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl, "
-            "SmartDecayAdam and FBGEMM's), without global_clipnorm, use_ema, "
-            "gradient_accumulation_steps and LossScaleOptimizer, and over workers without "
-            f"clipnorm. Received: {received}"
+            f"Under tf.distribute.{name} dynamic tables are trained by {_with_rules()}, without "
+            "global_clipnorm, use_ema, gradient_accumulation_steps and LossScaleOptimizer, and "
+            f"over workers without clipnorm. Received: {received}"
         )
 
 
@@ -120,10 +119,15 @@ def _check_on_servers(optimizer: keras.optimizers.Optimizer, name: str) -> None:
     if refused is not None:
         raise ValueError(
             f"The table of {name!r} is on parameter servers, where tables are trained by "
-            "optimizers whose rule runs in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, "
-            "Adam, AdamW, Ftrl, SmartDecayAdam and FBGEMM's), without use_ema and "
-            f"gradient_accumulation_steps. Received: {refused}"
+            f"{_with_rules()}, without use_ema and gradient_accumulation_steps. Received: "
+            f"{refused}"
         )
+
+
+def _with_rules() -> str:
+    """The optimizers with a rule in the table, for messages."""
+    named = [f"{', '.join(names)} of {of}" for of, names in optimizers_with_rules().items()]
+    return f"optimizers whose rule runs in the table ({'; '.join(named)})"
 
 
 @dataclasses.dataclass(frozen=True)

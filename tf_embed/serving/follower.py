@@ -203,7 +203,7 @@ class Follower(WithBlock):
             tf.errors.DeadlineExceededError: If it takes longer.
             Exception: If the thread ended with it.
         """
-        version = validation.positive_int(version, "version")
+        version = validation.int_in(version, "version")
         seconds = validation.positive_number(timeout_seconds, "timeout_seconds", most=_MOST_SECONDS)
         # After the folder was emptied, a version of the previous publisher is not the awaited one.
         old = self._served  # read once, because the thread may take the next one now

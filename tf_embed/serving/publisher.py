@@ -17,10 +17,9 @@ from tf_embed.exchange.joint_calls import OneProcess
 from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.publication import Publication, WeightsFile
 from tf_embed.serving.with_block import WithBlock
-from tf_embed.snapshots import moments
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
-from tf_embed.snapshots.writing import Writer
+from tf_embed.snapshots.writing import Writer, drop_moments
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 
@@ -73,8 +72,8 @@ class Publisher(WithBlock):
     ) -> None:
         self.path = validation.path_of(path, "path")
         self._sources: list[Source] = sources_of(model, "model")
-        self._keep = validation.positive_int(keep, "keep")
-        self._whole_every = validation.positive_int(whole_every, "whole_every")
+        self._keep = validation.int_in(keep, "keep")
+        self._whole_every = validation.int_in(whole_every, "whole_every")
         self._run = secrets.token_hex(8)
         self._last: tuple[int, SnapshotInfo] | None = None  # that was published
         self._highest = 0  # version, also if its folder is gone
@@ -144,7 +143,7 @@ class Publisher(WithBlock):
             self._commit(version, since, info, tables, dense_weights.write(folder, weights, values))
             # No later publication has changes since that moment, so tables need not keep them.
             if last is not None:
-                moments.drop(tables, [last[1]])
+                drop_moments(tables, [last[1]])
             self._last = (version, info)
             self._changes = 0 if since is None else self._changes + 1
             if self._changes >= self._whole_every:
@@ -259,7 +258,7 @@ class Publisher(WithBlock):
         """Writes all rows for followers that start later. They need the next changes, too."""
         writer = self._begin_since(version, tables, None)
         info = writer.write()
-        moments.drop(tables, [info])
+        drop_moments(tables, [info])
         self._commit(version, None, info, tables, None)
         self._changes = 0
 

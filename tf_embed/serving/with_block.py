@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import abc
 from types import TracebackType
 from typing import Self
 
 from absl import logging
 
 
-class WithBlock:
-    """Is ended by a `with` block. If the block fails, an error of the end is only logged."""
+class WithBlock(abc.ABC):
+    """A class that the end of a `with` block closes, by `_end`, which subclasses implement.
+
+    If the block fails, its own error is raised, and one of `_end` is logged.
+    """
 
     path: str
 
-    def _end(self) -> None:
-        raise AssertionError("Each class of these says what the block ends.")
+    @abc.abstractmethod
+    def _end(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -31,5 +35,5 @@ class WithBlock:
         except Exception:
             if error is None:
                 raise
-            # The block's own error is raised.
+            # The error of the block itself is raised.
             logging.exception("%s of %r ends with an error.", type(self).__name__, self.path)

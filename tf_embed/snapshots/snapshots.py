@@ -14,12 +14,12 @@ from tf_embed import validation
 from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess, agree
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving.progress import Progress, RowCalls, calls_of
-from tf_embed.snapshots import files, manifest, moments
+from tf_embed.snapshots import files, manifest
 from tf_embed.snapshots.loading import Part, check_chain, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
-from tf_embed.snapshots.writing import Writer
+from tf_embed.snapshots.writing import Writer, drop_moments
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
@@ -183,7 +183,7 @@ class Snapshots:
             info = writer.write()
             # The new snapshot is complete, so that an error here must not say otherwise.
             with contextlib.suppress(tf.errors.OpError):
-                moments.drop(tables, replaced, files.readable(self.path))
+                drop_moments(tables, replaced, files.readable(self.path))
             return info
 
         self._pending = PendingSnapshot(name, write, background=not wait)
@@ -386,7 +386,7 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         leaving: list[str] = []
-        agree(calls, lambda: validation.positive_int(last, "last"), "`last`")
+        agree(calls, lambda: validation.int_in(last, "last"), "`last`")
         calls.run(lambda: leaving.extend(self._older_than(last)))
         with self._dropping(calls, leaving):
             calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
@@ -401,11 +401,11 @@ class Snapshots:
         calls.run(lambda: found.extend(files.readable(self.path, names)))
         yield
         calls.run(lambda: left.extend(files.readable(self.path)))
-        moments.drop(tables_in(self._sources), found, left)
+        drop_moments(tables_in(self._sources), found, left)
 
     def _older_than(self, last: int) -> Sequence[str]:
         """Returns the snapshots that the newest `last` do not build on, dependents first."""
-        validation.positive_int(last, "last")
+        validation.int_in(last, "last")
         found, errors = files.loadable(self.path)
         files.warn(self.path, errors)
         since = {info.name: info.since for info in found}

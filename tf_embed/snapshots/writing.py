@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Writer`: writes a snapshot.
+"""`Writer`: writes a snapshot. `drop_moments` lets tables forget the moments of snapshots.
 
 If tables are sharded over workers, each worker writes its rows. If tables are on parameter servers,
 one process makes each server write its rows.
@@ -11,7 +11,7 @@ import hashlib
 import secrets
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -236,6 +236,33 @@ class Writer:
                 f"'{self._folder}' must be in a file system that all processes share: it does not "
                 f"have the files of each of them. {error.message}",
             ) from error
+
+
+def drop_moments(
+    tables: Sequence[Table], gone: Sequence[SnapshotInfo], left: Iterable[SnapshotInfo] = ()
+) -> None:
+    """Tells the tables that no later snapshot will build on some snapshots.
+
+    A table that tracks changes knows 64 moments at most, each by the number of a save. It remembers
+    every key that left since the oldest one.
+
+    Args:
+        tables: The tables of the snapshots, in their order.
+        gone: The snapshots. A snapshot of another number of tables, or of a moment that the tables
+            do not know, is ignored.
+        left: The snapshots that are still there. A fold shows the moment of the snapshot that it
+            was made of, which then stays known. Default: none.
+    """
+    known = {saved.save for info in left for saved in info.tables}
+    for info in gone:
+        if len(info.tables) != len(tables):
+            continue
+        for table, saved in zip(tables, info.tables, strict=True):
+            if saved.save in known or not table.options.tracks_changes:
+                continue
+            for part in table.parts:
+                with tf.device(part.options.device):
+                    snapshot_ops.drop_snapshot(part.resource_handle, saved.save)
 
 
 def _drop_frames(error: BaseException | None) -> None:

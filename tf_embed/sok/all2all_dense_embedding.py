@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.sok.sok_layer import SokLayer
@@ -75,7 +76,7 @@ class All2AllDenseEmbedding(SokLayer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        nnz_per_slot = validation.positive_int(nnz_per_slot, "nnz_per_slot")
+        nnz_per_slot = validation.int_in(nnz_per_slot, "nnz_per_slot")
         dynamic_input = validation.flag(dynamic_input, "dynamic_input")
         super().__init__(
             max_vocabulary_size_per_gpu,
@@ -116,15 +117,15 @@ class All2AllDenseEmbedding(SokLayer):
         keys = self._known_keys(self._sized(self._keys(inputs)))
         return self._as_outputs(self._rows(keys, is_training))
 
+    @override
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """The shape of the output from that of the inputs."""
         self._check_size(tf.TensorShape(input_shape))
         if self.dynamic_input:
             return (*tuple(input_shape), self.embedding_vec_size)
         return (input_shape[0], self.slot_num, self.nnz_per_slot, self.embedding_vec_size)
 
+    @override
     def compute_output_spec(self, inputs: Any, training: Any = True) -> Any:
-        """The output, symbolic."""
         if getattr(inputs, "sparse", False) or getattr(inputs, "ragged", False):
             raise TypeError(_must_be_dense(self.name, "a sparse or ragged keras.Input"))
         return self._output_spec(inputs, is_ragged=False)

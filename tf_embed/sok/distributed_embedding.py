@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.sok.sok_layer import SokLayer
@@ -69,9 +70,9 @@ class DistributedEmbedding(SokLayer):
         **kwargs: Any,
     ) -> None:
         validation.one_of(combiner, COMBINERS, "combiner")
-        max_nnz = validation.positive_int(max_nnz, "max_nnz")
+        max_nnz = validation.int_in(max_nnz, "max_nnz")
         if max_feature_num is not None:
-            max_feature_num = validation.positive_int(max_feature_num, "max_feature_num")
+            max_feature_num = validation.int_in(max_feature_num, "max_feature_num")
         super().__init__(
             max_vocabulary_size_per_gpu,
             embedding_vec_size,
@@ -124,15 +125,15 @@ class DistributedEmbedding(SokLayer):
         shape = [batch, self.slot_num, self.embedding_vec_size]
         return self._as_outputs(tf.reshape(pooled, shape))
 
+    @override
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """The shape of the output from that of the inputs."""
         self._check_shape(tf.TensorShape(input_shape))
         rows = input_shape[0]
         batch = None if rows is None else rows // self.slot_num
         return (batch, self.slot_num, self.embedding_vec_size)
 
+    @override
     def compute_output_spec(self, inputs: Any, training: Any = True) -> Any:
-        """The output, symbolic."""
         if not (isinstance(inputs, tf.SparseTensor) or getattr(inputs, "sparse", False)):
             raise TypeError(_must_be_sparse(self.name, "a keras.Input without sparse=True"))
         return self._output_spec(inputs, is_ragged=False)

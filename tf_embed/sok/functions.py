@@ -49,7 +49,7 @@ def Init(global_batch_size: int) -> None:  # noqa: N802 - SOK's name
         >>> from tf_embed import sok
         >>> sok.Init(global_batch_size=1024)
     """
-    size = validation.positive_int(global_batch_size, "global_batch_size")
+    size = validation.int_in(global_batch_size, "global_batch_size")
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if size % replicas:
         raise ValueError(

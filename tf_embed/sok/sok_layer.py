@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange import strategies
@@ -80,9 +81,9 @@ class SokLayer(TableLayer):
         max_vocabulary_size_per_gpu: Any, embedding_vec_size: Any, slot_num: Any
     ) -> None:
         name = "max_vocabulary_size_per_gpu"
-        validation.positive_int(max_vocabulary_size_per_gpu, name, most=MAX_ROWS)
-        validation.positive_int(embedding_vec_size, "embedding_vec_size", most=validation.MAX_DIM)
-        validation.positive_int(slot_num, "slot_num")
+        validation.int_in(max_vocabulary_size_per_gpu, name, most=MAX_ROWS)
+        validation.int_in(embedding_vec_size, "embedding_vec_size", most=validation.MAX_DIM)
+        validation.int_in(slot_num, "slot_num")
 
     def _make_table(self) -> None:
         # Now, because the bound is that of the workers of the table's strategy.
@@ -116,8 +117,8 @@ class SokLayer(TableLayer):
         }
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> SokLayer:
-        """A layer of the arguments that `get_config` gives."""
         name = "embedding_initializer"
         # Only a layer of before has saved one that scales. It scaled by the shape of one row.
         if isinstance(config.get(name), dict):

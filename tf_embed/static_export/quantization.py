@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.ops import stock_ops
 from tf_embed.tbe import quantized_rows
@@ -59,8 +60,8 @@ class HalfFormat(RowFormat):
         super().__init__(value_dtype, dim, name)
         self.dtype = tf.int16  # as in `RowFormat`
 
+    @override
     def stored(self, rows: tf.Tensor) -> tf.Tensor:
-        """See `RowFormat`."""
         half = tf.cast(rows, tf.float16)
         lost = tf.math.is_finite(rows) & tf.math.is_inf(half)
         if bool(tf.reduce_any(lost)):
@@ -68,8 +69,8 @@ class HalfFormat(RowFormat):
             raise self._refuse(first, "less than 65520 in size to be quantized to float16")
         return tf.bitcast(half, tf.int16)
 
+    @override
     def restored(self, stored: tf.Tensor) -> tf.Tensor:
-        """See `RowFormat`."""
         return tf.cast(tf.bitcast(stored, tf.float16), self.value_dtype)
 
 
@@ -85,8 +86,8 @@ class ByteFormat(RowFormat):
         self.dtype = tf.int8
         self.width = dim + quantized_rows.TAIL
 
+    @override
     def stored(self, rows: tf.Tensor) -> tf.Tensor:
-        """See `RowFormat`."""
         single = tf.cast(rows, tf.float32)
         span = tf.reduce_max(single, -1) - tf.reduce_min(single, -1)
         lost = tf.logical_not(tf.math.is_finite(span))
@@ -96,8 +97,8 @@ class ByteFormat(RowFormat):
             raise self._refuse(first, "finite in float32, spans included, to be quantized to int8")
         return quantized_rows.quantize(single)
 
+    @override
     def restored(self, stored: tf.Tensor) -> tf.Tensor:
-        """See `RowFormat`."""
         return tf.cast(stock_ops.dequantized(stored), self.value_dtype)
 
 

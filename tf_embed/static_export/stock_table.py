@@ -13,8 +13,7 @@ from tf_embed.static_export.initial_rows import random_rows
 from tf_embed.static_export.key_index import KeyIndex, stored_dtype, stored_keys
 from tf_embed.static_export.quantization import format_of
 from tf_embed.static_export.row_blocks import RowBlocks
-from tf_embed.table.initializers import drawn_rows
-from tf_embed.table.origin import current_initializer
+from tf_embed.table.initializers import current_initializer, drawn_rows
 from tf_embed.table.table import Table
 
 
@@ -37,7 +36,7 @@ class StockTable(tf.Module):
         super().__init__()
         options = table.options
         self._options = options
-        self._initializer = current_initializer(table)
+        self._initializer = current_initializer(options.initializer, table.parts[0].resource_handle)
         self._draws = draws
         self._format = format_of(options.value_dtype, options.dim, options.name, quantize)
         # Made while the first function with the table is traced, for all functions.
@@ -49,7 +48,7 @@ class StockTable(tf.Module):
     def find(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `substitutes.StandIn`."""
+        """Returns the rows of keys, with initial rows or defaults for absent keys."""
         numbers = self.index.numbers_of(stored_keys(keys))
         # Row 0 has zeros, for absent keys.
         rows = self._format.restored(tf.gather(self.rows, numbers))
@@ -67,7 +66,7 @@ class StockTable(tf.Module):
         padding: Padding | None,
         defaults: tf.Tensor | None,
     ) -> tf.Tensor:
-        """See `substitutes.StandIn`."""
+        """Pools the rows of each bag."""
         options = self._options
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import KerasConfig
@@ -94,14 +95,14 @@ class FileSystemSaver(KerasConfig):
                 f"proc_size={self.proc_size}, proc_rank={self.proc_rank}"
             )
         if self.proc_size is not None:
-            validation.positive_int(self.proc_size, "proc_size")
+            validation.int_in(self.proc_size, "proc_size")
             most = self.proc_size - 1
-            validation.positive_int(self.proc_rank, "proc_rank", least=0, most=most)
+            validation.int_in(self.proc_rank, "proc_rank", least=0, most=most)
         if not isinstance(self.save_path, (str, type(None))):
             raise TypeError(
                 f"`save_path` must be a str. Received: save_path={validation.shown(self.save_path)}"
             )
-        validation.positive_int(self.buffer_size, "buffer_size")
+        validation.int_in(self.buffer_size, "buffer_size")
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
@@ -171,17 +172,15 @@ class HkvHashTableConfig(KerasConfig):
     def __post_init__(self) -> None:
         least = 1
         if self.init_capacity is not None:
-            least = validation.positive_int(self.init_capacity, "init_capacity", most=MAX_ROWS)
+            least = validation.int_in(self.init_capacity, "init_capacity", most=MAX_ROWS)
         if self.max_capacity is not None:
-            validation.positive_int(self.max_capacity, "max_capacity", least=least, most=MAX_ROWS)
-        validation.positive_int(self.max_hbm_for_values, "max_hbm_for_values", least=0)
+            validation.int_in(self.max_capacity, "max_capacity", least=least, most=MAX_ROWS)
+        validation.int_in(self.max_hbm_for_values, "max_hbm_for_values", least=0)
         most = max(HkvEvictStrategy)
-        number = validation.positive_int(self.evict_strategy, "evict_strategy", least=0, most=most)
+        number = validation.int_in(self.evict_strategy, "evict_strategy", least=0, most=most)
         object.__setattr__(self, "evict_strategy", HkvEvictStrategy(number))
-        validation.positive_int(self.step_per_epoch, "step_per_epoch", least=0, most=2**62)
-        validation.positive_int(
-            self.reserved_key_start_bit, "reserved_key_start_bit", least=0, most=62
-        )
+        validation.int_in(self.step_per_epoch, "step_per_epoch", least=0, most=2**62)
+        validation.int_in(self.reserved_key_start_bit, "reserved_key_start_bit", least=0, most=62)
         if self.gen_scores_fn is not None:
             validation.function_of(self.gen_scores_fn, "gen_scores_fn")
         if self.evict_strategy == HkvEvictStrategy.CUSTOMIZED and self.gen_scores_fn is None:
@@ -208,8 +207,8 @@ class HkvHashTableConfig(KerasConfig):
         """The equivalent `Storage`."""
         return Storage(gpu_bytes=self.max_hbm_for_values)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         # JSON has no enums.
         return {**super().get_config(), "evict_strategy": int(self.evict_strategy)}
 
@@ -361,7 +360,7 @@ class RedisTableCreator(KVCreator):
         return RedisTableConfig
 
 
-def policy_of(kv_creator: Any, policy: Any, num_shards: int) -> Any:
+def policy_from_creator(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     """The policy of a table with these two arguments.
 
     Args:
@@ -398,7 +397,7 @@ def policy_of(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     return kv_creator.policy
 
 
-def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
+def storage_from_creator(kv_creator: Any, storage: Any) -> Storage | None:
     """The storage of a table with these two arguments. `storage` overrides the creator's.
 
     Args:

@@ -108,6 +108,21 @@ def table_id_of(name: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
+def current_initializer(initializer: RowInitializer, handle: tf.Tensor) -> RowInitializer:
+    """An initializer with the seed that its table has now.
+
+    A load gives a table the seed of the saved one, and so its initial rows. The options keep the
+    seed that the table was made with.
+
+    Args:
+        initializer: That of the table's options.
+        handle: The table's resource, in this process or on a server.
+    """
+    with tf.init_scope():
+        seed, table_id = whole_table_ops.origin(handle).numpy()
+    return dataclasses.replace(initializer, seed=int(seed), table_id=int(table_id))
+
+
 def row_initializer(
     initializer: Any, *, dim: int, value_dtype: tf.DType, name: str
 ) -> RowInitializer:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`new_table`: makes the table that the scope of a strategy asks for."""
+"""New tables: where they may be made, how large they begin, and of which kind they are."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.servers import servers_of_scope
+from tf_embed.exchange.servers import is_of_servers, servers_of_scope
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import workers_of_scope
 from tf_embed.table.policies import TablePolicy
@@ -17,6 +18,85 @@ from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
+
+_DEFAULT_INIT_SIZE = 8192
+_INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
+
+
+def check_eager() -> None:
+    """Refuses a tf.Graph outside of a tf.function, as in sessions of TensorFlow 1.
+
+    Raises:
+        RuntimeError: If the outermost context is not eager.
+    """
+    # From a tf.function this lifts to eager execution; in a plain tf.Graph it stays in the graph.
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "A tf_embed.Variable must be made in eager execution or in a tf.function. "
+                "Received: a call in a tf.Graph, as for a session of TensorFlow 1"
+            )
+
+
+def check_strategy(key_dtype: tf.DType) -> None:
+    """Refuses a tf.distribute strategy whose replicas could not share a table.
+
+    Args:
+        key_dtype: Dtype of the keys.
+
+    Raises:
+        ValueError: If the strategy is not supported, or has several replicas and keys are strings.
+    """
+    strategy = tf.distribute.get_strategy()
+    known = (
+        tf.distribute.MirroredStrategy,
+        tf.distribute.MultiWorkerMirroredStrategy,
+        tf.distribute.OneDeviceStrategy,
+        tf.distribute.ParameterServerStrategy,
+    )
+    if tf.distribute.has_strategy() and not isinstance(strategy, known):
+        raise ValueError(
+            "Dynamic tables may be made under tf.distribute.MirroredStrategy, "
+            "MultiWorkerMirroredStrategy, OneDeviceStrategy and ParameterServerStrategy. Received: "
+            f"{type(strategy).__name__}"
+        )
+    mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if key_dtype == tf.string and mirrored and strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "Tables with string keys are for one replica so far: TensorFlow can't join the "
+            "gradients of several. Received: key_dtype=string, "
+            f"{strategy.num_replicas_in_sync} replicas"
+        )
+
+
+def check_one_process(what: str) -> None:
+    """Refuses the scope of a strategy with parameter servers.
+
+    Args:
+        what: The refused class or function, for the message.
+
+    Raises:
+        ValueError: If the current scope is such a scope.
+    """
+    if tf.distribute.has_strategy() and is_of_servers(tf.distribute.get_strategy()):
+        raise ValueError(
+            f"{what} can't have tables on parameter servers: use tf_embed.layers.DynamicEmbedding "
+            "or tf_embed.Variable. Received: a call in the scope of a ParameterServerStrategy"
+        )
+
+
+def default_init_size() -> int:
+    """The default `init_size`, from the environment variable if that is set."""
+    text = os.environ.get(_INIT_SIZE_VARIABLE, "")
+    if not text:
+        return _DEFAULT_INIT_SIZE
+    try:
+        return validation.int_in(int(text), _INIT_SIZE_VARIABLE, least=0)
+    except ValueError as error:
+        raise ValueError(
+            f"The environment variable {_INIT_SIZE_VARIABLE} must be a number of rows. Received: "
+            f"{_INIT_SIZE_VARIABLE}={validation.shown(text)}"
+        ) from error
 
 
 def new_table(

@@ -61,9 +61,9 @@ class CounterAdmission(KerasConfig):
     max_keys: int | None = None
 
     def __post_init__(self) -> None:
-        validation.positive_int(self.n, "n", most=_MAX_COUNT)
+        validation.int_in(self.n, "n", most=_MAX_COUNT)
         if self.max_keys is not None:
-            validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
+            validation.int_in(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def settings(self) -> dict[str, Any]:
         """The settings of the op that creates a table."""
@@ -114,7 +114,7 @@ class BloomAdmission(KerasConfig):
     max_keys: int | None = None
 
     def __post_init__(self) -> None:
-        validation.positive_int(self.n, "n", most=_MAX_BLOOM_COUNT)
+        validation.int_in(self.n, "n", most=_MAX_BLOOM_COUNT)
         _check_number(self.error_rate, "error_rate")
         if not 1e-9 <= self.error_rate <= 0.5:
             raise ValueError(
@@ -122,7 +122,7 @@ class BloomAdmission(KerasConfig):
                 f"{validation.shown(self.error_rate)}"
             )
         if self.max_keys is not None:
-            validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
+            validation.int_in(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def settings(self) -> dict[str, Any]:
         """The settings of the op that creates a table."""
@@ -214,7 +214,7 @@ class TablePolicy(KerasConfig):
 
     def __post_init__(self) -> None:
         if self.max_rows is not None:
-            validation.positive_int(self.max_rows, "max_rows", most=MAX_ROWS)
+            validation.int_in(self.max_rows, "max_rows", most=MAX_ROWS)
         if self.eviction is not None:
             validation.one_of(self.eviction, ORDERS, "eviction", or_none=True)
         known = (CounterAdmission, BloomAdmission)
@@ -241,7 +241,7 @@ class TablePolicy(KerasConfig):
                 f"{validation.shown(self.track_changes)}"
             )
         if self.steps_per_epoch is not None:
-            validation.positive_int(self.steps_per_epoch, "steps_per_epoch", most=2**62)
+            validation.int_in(self.steps_per_epoch, "steps_per_epoch", most=2**62)
             self._check_eviction("steps_per_epoch", "epoch_lru", "epoch_lfu")
         if self.score_fn is not None:
             validation.function_of(self.score_fn, "score_fn")

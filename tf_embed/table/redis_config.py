@@ -148,7 +148,7 @@ def _only(value: Any, name: str) -> Any:
 
 
 def _seconds(value: Any, name: str) -> float:
-    milliseconds = validation.positive_int(value, name, most=2**31 - 1)
+    milliseconds = validation.int_in(value, name, most=2**31 - 1)
     return milliseconds / 1000
 
 

@@ -100,7 +100,7 @@ class RedisServer(Config):
             "keys_per_command": (1, _MAX_KEYS_PER_COMMAND),
         }
         for name, (least, most) in leasts_and_mosts.items():
-            number = validation.positive_int(getattr(self, name), name, least=least, most=most)
+            number = validation.int_in(getattr(self, name), name, least=least, most=most)
             # NumPy's integers become Python's, which JSON knows.
             object.__setattr__(self, name, int(number))
         for name in ("connect_timeout_seconds", "timeout_seconds"):

@@ -226,10 +226,10 @@ def number_of_rows(value: Any, argument: str) -> tf.Tensor:
         ValueError: If it is negative.
     """
     if not tf.is_tensor(value):
-        return tf.constant(validation.positive_int(value, argument, least=0), tf.int64)
+        return tf.constant(validation.int_in(value, argument, least=0), tf.int64)
     value = validation.scalar_of(value, argument)
     if tf.executing_eagerly():
-        validation.positive_int(int(value), argument, least=0)
+        validation.int_in(int(value), argument, least=0)
     return value
 
 

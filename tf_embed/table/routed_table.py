@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import callers
 from tf_embed.ops import pooling_ops
@@ -46,6 +47,7 @@ class RoutedTable(Table):
             f"The table of {self.options.name!r} can't be copied: it is {self._where}."
         )
 
+    @override
     def find_pooled(
         self,
         keys: tf.Tensor,
@@ -58,7 +60,7 @@ class RoutedTable(Table):
         token: tf.Tensor | None = None,
         training: bool,
     ) -> tf.Tensor:
-        """See `Table`. Rows of distinct keys come here and are pooled here."""
+        """Fetches the rows of the distinct keys, and pools them here."""
         wide = pooling_ops.compute_dtype(self.options.value_dtype)
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:
@@ -67,12 +69,13 @@ class RoutedTable(Table):
         pooling = Pooling(bags, weights, combiner, padding)
         return pooling.find_and_pool(keys, rows_of, self.options.dim)
 
+    @override
     def find_slots(
         self, keys: tf.Tensor, rule: ExternalRule
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         raise self._refused("an optimizer whose rule runs outside of the table")
 
+    @override
     def assign_slots(
         self,
         keys: tf.Tensor,
@@ -81,7 +84,6 @@ class RoutedTable(Table):
         rule: str | ExternalRule,
         initial_value: float = 0.0,
     ) -> tf.Operation | None:
-        """See `Table`."""
         raise self._refused("slots that are written from outside")
 
     def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:

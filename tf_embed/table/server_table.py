@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.exchange import routing
 from tf_embed.exchange.servers import Servers
@@ -113,8 +114,8 @@ class ServerTable(RoutedTable):
         return self._parts[0].resource_handle  # it has none of its own
 
     @property
+    @override
     def outlives_process(self) -> bool:
-        """See `Table`."""
         return True
 
     @property
@@ -138,6 +139,7 @@ class ServerTable(RoutedTable):
 
     # Verbs with keys.
 
+    @override
     def find(
         self,
         keys: tf.Tensor,
@@ -146,7 +148,6 @@ class ServerTable(RoutedTable):
         *,
         training: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         options, routed = self.options, self._route(keys)
         wire = self._wire_type_of(options.value_dtype)
 
@@ -163,10 +164,10 @@ class ServerTable(RoutedTable):
         rows = self._with_defaults(rows, exists, defaults)
         return self._with_shape(rows, keys), exists
 
+    @override
     def find_or_insert(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         dim, routed = self.options.dim, self._route(keys)
         sent = [routed.keys]
         if defaults is not None:
@@ -179,10 +180,10 @@ class ServerTable(RoutedTable):
         rows, exists = self._joined(find, routed.counts, sent)
         return self._with_shape(routed.of_batch(rows), keys), routed.of_batch(exists)
 
+    @override
     def insert_or_assign(
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
-        """See `Table`."""
         routed = self._route(keys)
         rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
 
@@ -192,10 +193,10 @@ class ServerTable(RoutedTable):
 
         return self._done(assign, routed.counts, [routed.keys, rows])
 
+    @override
     def accum(
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
-        """See `Table`."""
         order, counts = self._route(keys).each()  # each difference is added
         dim = self.options.dim
         sent = [tf.gather(tf.reshape(keys, [-1]), order)]
@@ -203,6 +204,7 @@ class ServerTable(RoutedTable):
         sent.append(tf.gather(tf.reshape(exists, [-1]), order))
         return self._done(lambda part, *some: part.accum(*some), counts, sent)
 
+    @override
     def apply(
         self,
         keys: tf.Tensor,
@@ -215,7 +217,7 @@ class ServerTable(RoutedTable):
         stochastic_rounding: bool = False,
         trained: tf.Tensor | None = None,
     ) -> tf.Operation | None:
-        """See `Table`. One op on each server, which a step with a token runs once."""
+        """Runs one op on each server. A step with a token runs it once."""
         wide = pooling_ops.compute_dtype(self.options.value_dtype)
         routed = self._route(keys)
         sums = routed.sums(tf.cast(tf.reshape(gradients, [-1, self.options.dim]), wide))
@@ -247,10 +249,10 @@ class ServerTable(RoutedTable):
 
         return self._done(apply, routed.counts, [routed.keys, sums])
 
+    @override
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         routed = self._route(keys)
 
         def read(part: Table, some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -259,47 +261,49 @@ class ServerTable(RoutedTable):
         slots, exists = self._joined(read, routed.counts, [routed.keys])
         return routed.of_batch(slots), routed.of_batch(exists)
 
+    @override
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         routed = self._route(keys)
         numbers, exists = self._joined(
             lambda part, some: part.row_statistics(some), routed.counts, [routed.keys]
         )
         return routed.of_batch(numbers), routed.of_batch(exists)
 
+    @override
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
-        """See `Table`."""
         routed = self._route(keys)
         sent = [routed.keys, routed.last(tf.reshape(scores, [-1]))]
         return self._done(lambda part, *some: part.set_scores(*some), routed.counts, sent)
 
+    @override
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
-        """See `Table`."""
         routed = self._route(keys)
         return self._done(lambda part, some: part.prefetch(some), routed.counts, [routed.keys])
 
+    @override
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
-        """See `Table`."""
         routed = self._route(keys)
         return self._done(lambda part, some: part.erase(some), routed.counts, [routed.keys])
 
     # Verbs of the whole table.
 
+    @override
     def clear(self) -> tf.Operation | None:
-        """See `Table`."""
         self.wait_until_written()
         return self._on_all(lambda part: part.clear())
 
+    @override
     def shrink(self) -> tf.Operation | None:
-        """See `Table`."""
         return self._on_all(lambda part: part.shrink())
 
+    @override
     def size(self, shard: int = -1) -> tf.Tensor:
-        """See `Table`. A shard is that of all servers."""
+        """Sums the rows of all servers, or those of one shard on each server."""
         return tf.reduce_sum(tf.stack(self._of_all(lambda part: part.size(shard))))
 
+    @override
     def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
-        """See `Table`. The rows of one server after those of another, each as of one moment."""
+        """Joins the rows of the servers. Those of one server are as of one moment."""
         if with_policy:
             self._check_counts()
         exported = self._of_all(
@@ -320,6 +324,7 @@ class ServerTable(RoutedTable):
     # `export` has the rows of all servers already.
     export_all = export
 
+    @override
     def import_(
         self,
         keys: tf.Tensor,
@@ -329,7 +334,6 @@ class ServerTable(RoutedTable):
         statistics: tf.Tensor,
         policy: tf.Tensor,
     ) -> tf.Operation | None:
-        """See `Table`."""
         self.wait_until_written()
         saved = Exported(keys, values, slots, meta, statistics, policy)
         done = []
@@ -339,10 +343,11 @@ class ServerTable(RoutedTable):
                 done.append(part.import_(*owned))
         return _grouped(done)
 
+    @override
     def restrict(
         self, num_reserved: tf.Tensor, order: str, trigger: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """See `Table`. Each server keeps its share, in proportion to the rows that it has."""
+        """Each server keeps a share in proportion to its rows."""
         if trigger is None:
             return self._restrict(num_reserved, order)
         return tf.cond(
@@ -365,15 +370,15 @@ class ServerTable(RoutedTable):
                 removed.append(part.restrict(share, order))
         return tf.add_n(removed)
 
+    @override
     def export_scores(self, order: str, split_size: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         both = self._of_all(lambda part: part.export_scores(order, split_size))
         keys, scores = zip(*both, strict=True)
         return tf.concat(keys, 0), tf.concat(scores, 0)
 
     @tf.autograph.experimental.do_not_convert
+    @override
     def bind_rule(self, rule: str | ExternalRule) -> None:
-        """See `Table`."""
         if not isinstance(rule, str):
             raise self._refused("an optimizer whose rule runs outside of the table")
         if self.check_rule is not None:
@@ -383,8 +388,8 @@ class ServerTable(RoutedTable):
             part.bind_rule(rule)
 
     @tf.autograph.experimental.do_not_convert
+    @override
     def drop_slots(self) -> None:
-        """See `Table`."""
         for part in self._parts:
             part.drop_slots()
 

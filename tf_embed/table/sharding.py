@@ -46,7 +46,7 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
             f"{keys.dtype.name}"
         )
     # The remainder is taken in the dtype of the keys.
-    shard_num = validation.positive_int(shard_num, "shard_num", most=min(2**31, keys.dtype.max))
+    shard_num = validation.int_in(shard_num, "shard_num", most=min(2**31, keys.dtype.max))
     if shard_num == 1:
         return tf.zeros(tf.shape(keys), tf.int32)
     return tf.cast(tf.math.floormod(keys, tf.cast(shard_num, keys.dtype)), tf.int32)

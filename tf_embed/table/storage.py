@@ -115,7 +115,7 @@ class Storage(Config):
         leasts = {"gpu_bytes": 0, "gpu_total_bytes": 1, "host_bytes": 0, "disk_bytes": 1}
         for name, least in leasts.items():
             if getattr(self, name) is not None:
-                number = validation.positive_int(getattr(self, name), name, least=least)
+                number = validation.int_in(getattr(self, name), name, least=least)
                 object.__setattr__(self, name, int(number))
         if self.path is not None:
             object.__setattr__(self, "path", validation.path_of(self.path, "path"))

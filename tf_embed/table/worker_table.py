@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import _library
 from tf_embed.exchange import routing
@@ -98,6 +99,7 @@ class WorkerTable(RoutedTable):
 
     # Verbs that read.
 
+    @override
     def find(
         self,
         keys: tf.Tensor,
@@ -106,7 +108,6 @@ class WorkerTable(RoutedTable):
         *,
         training: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         options = self.options
         routed = self.route(keys)
         wire = self.wire_type_of(options.value_dtype)
@@ -121,6 +122,7 @@ class WorkerTable(RoutedTable):
         rows = self._with_defaults(rows, exists, defaults)
         return self._with_shape(rows, keys), exists
 
+    @override
     def rows(
         self,
         keys: tf.Tensor,
@@ -129,7 +131,6 @@ class WorkerTable(RoutedTable):
         *,
         training: bool,
     ) -> tf.Tensor:
-        """See `Table`."""
         if joint_lookups.is_recording():
             # With `defaults` a lookup must know which keys exist, so it exchanges its keys itself.
             if defaults is None:
@@ -155,6 +156,7 @@ class WorkerTable(RoutedTable):
                 label=self.options.name,
             )
 
+    @override
     def find_pooled(
         self,
         keys: tf.Tensor,
@@ -167,7 +169,7 @@ class WorkerTable(RoutedTable):
         token: tf.Tensor | None = None,
         training: bool,
     ) -> tf.Tensor:
-        """See `Table`. Rows are pooled where they are, if that sends less."""
+        """Pools rows at their owners if that sends less."""
         # A sum of many rows may overflow float16, although each row fits.
         if defaults is not None or self._sharding.wire_dtype == "float16":
             return super().find_pooled(
@@ -208,10 +210,10 @@ class WorkerTable(RoutedTable):
         """Where gradients travel."""
         return self._writes
 
+    @override
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         routed = self.route(keys)
         # A message has rows of a known width, which a lookup of no keys tells while tracing.
         with tf.init_scope():
@@ -224,8 +226,8 @@ class WorkerTable(RoutedTable):
         slots, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
         return routed.of_batch(slots), routed.of_batch(exists)
 
+    @override
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         routed = self.route(keys)
         width = len(STATISTICS)
         types = [PartType(0, tf.int64, width), PartType(0, tf.bool)]
@@ -235,8 +237,8 @@ class WorkerTable(RoutedTable):
         statistics, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
         return routed.of_batch(statistics), routed.of_batch(exists)
 
+    @override
     def size(self, shard: int = -1) -> tf.Tensor:
-        """See `Table`."""
         # A shard is of this worker alone, and needs no collective.
         if shard >= 0:
             return super().size(shard)
@@ -250,10 +252,10 @@ class WorkerTable(RoutedTable):
 
     # Verbs that write.
 
+    @override
     def find_or_insert(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Table`."""
         options = self.options
         routed = self.route(keys)
         sent = [Part(0, routed.keys)]
@@ -268,10 +270,10 @@ class WorkerTable(RoutedTable):
         rows, exists = routing.reply(self._writes, got.plan, parts, [routed.counts])
         return self._with_shape(routed.of_batch(rows), keys), routed.of_batch(exists)
 
+    @override
     def insert_or_assign(
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
-        """See `Table`."""
         routed = self.route(keys)
         rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
         sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(rows, [None, self.options.dim]))]
@@ -279,10 +281,10 @@ class WorkerTable(RoutedTable):
         # Not `distinct`: several workers may send the same key, and the last of them wins.
         return super().insert_or_assign(got.parts[0], got.parts[1])
 
+    @override
     def accum(
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
-        """See `Table`."""
         dim = self.options.dim
         order, counts = self.route(keys).each()  # each difference is added
         sent = [Part(0, tf.gather(tf.reshape(keys, [-1]), order))]
@@ -293,22 +295,24 @@ class WorkerTable(RoutedTable):
         got = routing.to_owners(self._writes, [counts], sent)
         return super().accum(*got.parts)
 
+    @override
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
-        """See `Table`."""
         routed = self.route(keys)
         got = routing.to_owners(self._writes, [routed.counts], [Part(0, routed.keys)])
         return super().erase(got.parts[0])
 
+    @override
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
-        """See `Table`. Apart from steps, so another thread may call it, on all workers."""
+        """Uses a channel of its own, so a thread apart from steps may call it, on all workers."""
         routed = self.route(keys)
         got = routing.to_owners(self._ahead, [routed.counts], [Part(0, routed.keys)])
         return super().prefetch(got.parts[0])
 
+    @override
     def restrict(
         self, num_reserved: tf.Tensor, order: str, trigger: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """See `Table`. Each worker keeps its share, in proportion to the rows that it has."""
+        """Each worker keeps a share in proportion to its rows."""
         # Any size is above -1, so without a trigger the condition below always holds.
         limit = tf.constant(-1, tf.int64) if trigger is None else trigger
         mine = tf.stack([super().size(), num_reserved, limit])
@@ -336,8 +340,8 @@ class WorkerTable(RoutedTable):
         removed += super().restrict(share_of(self._workers.rank, num_reserved, sizes), order)
         return tf.reduce_sum(self._saves.all_gather(tf.reshape(removed, [1]), key=2))
 
+    @override
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
-        """See `Table`."""
         routed = self.route(keys)
         numbers = routed.last(tf.reshape(scores, [-1, 1]))
         sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(numbers, [None, 1]))]
@@ -395,6 +399,7 @@ class WorkerTable(RoutedTable):
                 gathered.append(rows)
         return gathered
 
+    @override
     def import_(
         self,
         keys: tf.Tensor,
@@ -404,7 +409,6 @@ class WorkerTable(RoutedTable):
         statistics: tf.Tensor,
         policy: tf.Tensor,
     ) -> tf.Operation | None:
-        """See `Table`."""
         saved = Exported(keys, values, slots, meta, statistics, policy)
         return super().import_(*self._owned(saved, self.is_mine))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.configs import as_config, as_enum
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
@@ -47,19 +48,17 @@ class SGD(RowRuleOptimizer):
 
     slots = ()
     rule = "sgd"
+    has_decay = False
 
     def __init__(self, learning_rate: Any = 0.01, name: str = "exact_sgd", **kwargs: Any) -> None:
-        # The config of the base class has it, so `from_config` passes it.
-        decay = kwargs.pop("weight_decay", None)
-        super().__init__(learning_rate, name, None, **kwargs)
-        self.refuse("weight_decay", decay or 0.0, 0.0)
+        super().__init__(learning_rate, name, **kwargs)
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         return {}
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         return rows.after(rows.weights - rows.rate * rows.gradients)
 
 
@@ -94,6 +93,7 @@ class Adagrad(RowRuleOptimizer):
 
     slots = (Slot("sum", is_wide=True),)
     rule = "exact_adagrad"
+    has_decay = False
 
     def __init__(
         self,
@@ -102,29 +102,26 @@ class Adagrad(RowRuleOptimizer):
         name: str = "exact_adagrad",
         **kwargs: Any,
     ) -> None:
-        # The config of the base class has it, so `from_config` passes it.
-        decay = kwargs.pop("weight_decay", None)
-        super().__init__(learning_rate, name, None, **kwargs)
-        self.refuse("weight_decay", decay or 0.0, 0.0)
+        super().__init__(learning_rate, name, **kwargs)
         self.eps = self.check("eps", eps)
 
     @property
+    @override
     def adjustable(self) -> tuple[str, ...]:
-        """See RowRuleOptimizer."""
         return ("eps",)
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         return {"epsilon": self.number("eps")}
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         g = rows.gradients
         total = rows.slots["sum"] + g * g
         return rows.after(rows.weights - rows.rate * g / (tf.sqrt(total) + self.eps), sum=total)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "eps": self.eps}
 
 
@@ -178,8 +175,8 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
         return bool(self.weight_decay_mode != WeightDecayMode.NONE)
 
     @property
+    @override
     def adjustable(self) -> tuple[str, ...]:
-        """See RowRuleOptimizer."""
         return ("eps", "weight_decay") if self.decays else ("eps",)
 
     def common_hyper(self, decay: Any) -> dict[str, Any]:
@@ -191,8 +188,8 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
             "max_norm": self.max_norm,
         }
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         w, g = rows.weights, rows.gradients
         decay = self.decay if rows.decays else 0.0
         q = g + decay * w if self.decays_gradient else g
@@ -219,8 +216,8 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
             return 1.0 - rows.rate * decay, rate, {}
         return 1.0, rate, {}
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {
             **super().get_config(),
             "eps": self.eps,
@@ -323,15 +320,15 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         return self.counter_based_regularization or self.cowclip_regularization
 
     @property
+    @override
     def decays(self) -> bool:
-        """Whether weight decay has a part in the rule."""
         if self.counting is not None:
             return bool(self.counting.counter_weight_decay_mode != CounterWeightDecayMode.NONE)
         return super().decays
 
     @property
+    @override
     def adjustable(self) -> tuple[str, ...]:
-        """See RowRuleOptimizer."""
         bound = () if self.global_weight_decay is None else ("lower_bound",)
         return (*super().adjustable, *bound)
 
@@ -349,13 +346,13 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             )
 
     @property
+    @override
     def goes_by_steps(self) -> bool:
-        """See RowRuleOptimizer."""
         return self.counting is not None or self.global_weight_decay is not None
 
     @property
+    @override
     def slots(self) -> tuple[Slot, ...]:
-        """See RowRuleOptimizer."""
         names = ["sum"]
         if self.counting is not None or self.global_weight_decay is not None:
             names.append("prev_iter")
@@ -364,14 +361,14 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         return tuple(Slot(name, is_wide=False) for name in names)
 
     @property
+    @override
     def rule(self) -> str:
-        """See RowRuleOptimizer."""
         if self.counting is not None:
             return "rowwise_adagrad_counter"
         return "rowwise_adagrad" + "_global" * (self.global_weight_decay is not None)
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         common = self.common_hyper(decay)
         if self.counting is None and self.global_weight_decay is None:
             # The rule is that of `optimizers.RowwiseAdagrad` too, whose sum may start elsewhere.
@@ -399,14 +396,14 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         }
 
     @property
+    @override
     def decays_gradient(self) -> bool:
-        """Whether weight decay counts in s."""
         if self.counting is not None:
             return bool(self.counting.counter_weight_decay_mode == CounterWeightDecayMode.L2)
         return super().decays_gradient
 
+    @override
     def factors(self, rows: Rows, decay: float, rate: Any, total: Any, q: Any) -> Any:
-        """As FBGEMM computes them."""
         if self.global_weight_decay is not None:
             return self._make_up(rows, decay, rate)
         if self.counting is None:
@@ -427,8 +424,8 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             keep, rate = self._adjust(rows, decay, rate, total, n, gap)
         return keep, rate, slots
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         config = super().get_config()
         for name in (
             "counter_based_regularization",

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.configs import as_bool
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
@@ -40,13 +41,13 @@ class _RowAdam(RowRuleOptimizer):
         self.beta2 = self.check("beta2", beta2)
 
     @property
+    @override
     def adjustable(self) -> tuple[str, ...]:
-        """See RowRuleOptimizer."""
         return ("eps", "beta1", "beta2", "weight_decay")
 
     @property
+    @override
     def goes_by_steps(self) -> bool:
-        """See RowRuleOptimizer."""
         return not self._counts
 
     @property
@@ -55,8 +56,8 @@ class _RowAdam(RowRuleOptimizer):
         moments = (Slot("exp_avg", is_wide=True), Slot("exp_avg_sq", is_wide=not self._is_partial))
         return (*moments, Slot("row_counter", is_wide=False)) if self._counts else moments
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         del max_counter
         return {
             "epsilon": self.number("eps"),
@@ -65,8 +66,8 @@ class _RowAdam(RowRuleOptimizer):
             "beta_2": self.number("beta2"),
         }
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         g, m, v = rows.gradients, rows.slots["exp_avg"], rows.slots["exp_avg_sq"]
         square = g * g
         if self._is_partial:
@@ -84,8 +85,8 @@ class _RowAdam(RowRuleOptimizer):
         trust = _trust(rows.weights, direction) if self._trusts else 1.0
         return rows.after(rows.weights - rows.rate * trust * direction, **slots)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {
             **super().get_config(),
             "eps": self.eps,
@@ -146,12 +147,12 @@ class Adam(_RowAdam):
         )
 
     @property
+    @override
     def rule(self) -> str:
-        """See RowRuleOptimizer."""
         return "row_adam_counter" if self._counts else "row_adam"
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {
             **super().get_config(),
             "use_rowwise_bias_correction": self.use_rowwise_bias_correction,
@@ -310,22 +311,22 @@ class LARS(RowRuleOptimizer):
         self.eta = self.check("eta", eta)
 
     @property
+    @override
     def adjustable(self) -> tuple[str, ...]:
-        """See RowRuleOptimizer."""
         return ("weight_decay",)
 
     @property
+    @override
     def slots(self) -> tuple[Slot, ...]:
-        """The momentum."""
         return (Slot("momentum", is_wide=True),)
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         del max_counter
         return {"momentum": self.momentum, "decay": decay, "eta": self.eta}
 
+    @override
     def step_rows(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         w, g = rows.weights, rows.gradients
         decay = self.decay if rows.decays else 0.0
         of_weights = _norm(w)
@@ -335,8 +336,8 @@ class LARS(RowRuleOptimizer):
         m = self.momentum * rows.slots["momentum"] + rows.rate * trust * (g + decay * w)
         return rows.after(w - m, momentum=m)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "momentum": self.momentum, "eta": self.eta}
 
 

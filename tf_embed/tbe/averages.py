@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.configs import as_config
 from tf_embed.optimizers.row_rule_optimizer import Rows, Slot, fused
@@ -88,13 +89,13 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
         return self.keeps_average and int(mode.step_start) >= int(mode.step_ema)
 
     @property
+    @override
     def slots(self) -> tuple[Slot, ...]:
-        """See RowRuleOptimizer."""
         average = Slot("sparse_ema", is_wide=True, starts_at_weights=self.starts_at_weights)
         return (average, Slot("sum", is_wide=False))
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         mode = self.ensemble_mode
         return {
             **self.common_hyper(decay),
@@ -107,8 +108,8 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
             "keeps_average": float(self.keeps_average),
         }
 
+    @override
     def pass_over(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         mode = self.ensemble_mode
         # FBGEMM averages before the lookup of a step. Here that is the end of the step before.
         following = rows.step + 1
@@ -121,8 +122,8 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
             z = tf.where(averages, tf.zeros_like(z), z)
         return rows.after(w, sparse_ema=z)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "ensemble_mode": self.ensemble_mode.get_config()}
 
 
@@ -193,8 +194,8 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
                 f"with {dim}"
             )
 
+    @override
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """See RowRuleOptimizer."""
         mode = self.emainplace_mode
         return {
             **self.common_hyper(decay),
@@ -203,8 +204,8 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
             "average_coefficient": mode.step_ema_coef,
         }
 
+    @override
     def pass_over(self, rows: Rows) -> Rows:
-        """See RowRuleOptimizer."""
         mode = self.emainplace_mode
         following = rows.step + 1
         if rows.weights.shape[1] == 1:
@@ -216,8 +217,8 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
         second = tf.where(due, second + mode.step_ema_coef * (first - second), second)
         return rows.after(tf.concat([first, second], axis=1))
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "emainplace_mode": self.emainplace_mode.get_config()}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.saving import keras_weights
 from tf_embed.table.table import Table
@@ -40,8 +41,8 @@ class BatchAnchor(Anchor):
             self._track_trackable(table, f"table_{i}")
 
     @property
+    @override
     def tables(self) -> tuple[Table, ...]:
-        """All tables it stands for."""
         return self._tables
 
     @property
@@ -50,8 +51,8 @@ class BatchAnchor(Anchor):
         return None
 
     @property
+    @override
     def table_name(self) -> str:
-        """The name that messages use."""
         return self._owner
 
     def _take_rows(self) -> np.ndarray:
@@ -73,8 +74,8 @@ class BatchAnchor(Anchor):
         count = tf.where(self._is_trained, tf.shape(gradient.values)[0], 0)
         return batches, gradient.values[:count]
 
+    @override
     def no_rows(self) -> tf.IndexedSlices:
-        """The gradient of a step that looked nothing up."""
         return tf.IndexedSlices(tf.zeros([0, 1]), tf.zeros([0], tf.int64))
 
 
@@ -85,8 +86,8 @@ class UntrainedAnchor(BatchAnchor):
     """
 
     @property
+    @override
     def trainable(self) -> bool:
-        """False."""
         return False
 
     @trainable.setter
@@ -94,6 +95,6 @@ class UntrainedAnchor(BatchAnchor):
         pass  # Keras sets it, as it sets that of each weight
 
     @property
+    @override
     def is_on_tapes(self) -> bool:
-        """False."""
         return False

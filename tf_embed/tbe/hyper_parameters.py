@@ -50,7 +50,7 @@ class HyperParameters:
         self._optimizer = optimizer
 
     def set_learning_rate(self, lr: Any) -> None:
-        """See `TableBatchedEmbeddingBags.set_learning_rate`."""
+        """Sets the learning rate. A schedule can't be set."""
         optimizer = required(self._optimizer, self._owner, "set_learning_rate")
         if not isinstance(optimizer.learning_rate, keras.Variable):
             raise TypeError(
@@ -60,17 +60,17 @@ class HyperParameters:
         optimizer.learning_rate = as_number(lr, "lr")
 
     def learning_rate(self) -> float:
-        """See `TableBatchedEmbeddingBags.get_learning_rate`."""
+        """The learning rate of the next step."""
         rate = required(self._optimizer, self._owner, "get_learning_rate").learning_rate
         return float(keras.ops.convert_to_numpy(rate))
 
     def set_step(self, step: int) -> None:
-        """See `TableBatchedEmbeddingBags.set_optimizer_step`."""
-        step = validation.positive_int(step, "step", least=0)
+        """Sets the number of steps made so far."""
+        step = validation.int_in(step, "step", least=0)
         required(self._optimizer, self._owner, "set_optimizer_step").iterations.assign(step)
 
     def update(self, params_dict: Mapping[str, Any]) -> None:
-        """See `TableBatchedEmbeddingBags.update_hyper_parameters`."""
+        """Sets the values of FBGEMM's names. If one is refused, none is set."""
         optimizer = required(self._optimizer, self._owner, "update_hyper_parameters")
         if not isinstance(params_dict, Mapping):
             raise TypeError(

@@ -12,8 +12,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.configs import as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
-from tf_embed.table.initializers import RowInitializer, row_initializer
-from tf_embed.table.origin import current_initializer
+from tf_embed.table.initializers import RowInitializer, current_initializer, row_initializer
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_table import WorkerTable
@@ -43,14 +42,14 @@ class RowResets:
         self._optimizer = optimizer
 
     def draw_uniform(self, min_val: float, max_val: float, seed: int | None) -> None:
-        """See `TableBatchedEmbeddingBags.init_embedding_weights_uniform`."""
+        """Draws all rows again, uniformly from `min_val` to `max_val`."""
         least, most = as_number(min_val, "min_val"), as_number(max_val, "max_val")
         if least > most:
             raise ValueError(
                 f"`min_val` must be at most `max_val`. Received: min_val={least}, max_val={most}"
             )
         if seed is not None:
-            seed = validation.positive_int(seed, "seed", least=-(2**63))
+            seed = validation.int_in(seed, "seed", least=-(2**63))
         initializer = keras.initializers.RandomUniform(least, most, seed)
         # All tables are checked before the first of them is written.
         for table, count in self._members:
@@ -58,7 +57,7 @@ class RowResets:
                 _check_uniform(table, least, most)
         for table, count in self._members:
             if count is None:
-                drawn = current_initializer(table.table)
+                drawn = current_initializer(table.initializer, table.table.parts[0].resource_handle)
                 keys = table.table.export(with_slots=False, with_policy=False).keys
             else:
                 dim, dtype = _drawn_kind(table)
@@ -73,7 +72,7 @@ class RowResets:
         logical_table_ids: Any,
         buffer_ids: Any,
     ) -> None:
-        """See `TableBatchedEmbeddingBags.reset_embedding_weight_momentum`."""
+        """Sets rows to 0, and their optimizer states to the initial ones."""
         required(self._optimizer, self._owner, "reset_embedding_weight_momentum")
         ids = _vector(pruned_indices, "pruned_indices")
         offsets = _vector(pruned_indices_offsets, "pruned_indices_offsets")

@@ -34,7 +34,7 @@ class TablesSaver:
         self._loads = keras_files.LoadAttempts()
 
     def save(self, store: Any) -> None:
-        """See `TableBatchedEmbeddingBags.save_own_variables`."""
+        """Writes the tables, their trainer and the kinds of ids."""
         arrays = self._given.arrays()
         if self._trainer is not None:
             arrays.update(self._trainer.arrays(_TRAINER))
@@ -43,7 +43,7 @@ class TablesSaver:
         keras_files.write(store, arrays)
 
     def load(self, store: Any, is_built: bool) -> None:
-        """See `TableBatchedEmbeddingBags.load_own_variables`.
+        """Replaces the tables and the state of their trainer by saved ones.
 
         Args:
             store: The store that Keras gives.

@@ -70,7 +70,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
+def check_ignored(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments that are of caches, as they are meant.
 
     Raises:
@@ -90,7 +90,7 @@ def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
     checked["cache_algorithm"] = as_enum(
         given["cache_algorithm"], "cache_algorithm", CacheAlgorithm
     )
-    checked["cache_sets"] = validation.positive_int(given["cache_sets"], "cache_sets", least=0)
+    checked["cache_sets"] = validation.int_in(given["cache_sets"], "cache_sets", least=0)
     for name in ("cache_load_factor", "cache_reserved_memory"):
         checked[name] = as_number(given[name], name)
     if checked["cache_load_factor"] <= 0:
@@ -118,7 +118,7 @@ def _check_device(device: Any) -> None:
         validation.name_of(device, "device")
         return
     if isinstance(device, (int, np.integer)) and not isinstance(device, bool):
-        validation.positive_int(device, "device", least=0, most=2**31 - 1)
+        validation.int_in(device, "device", least=0, most=2**31 - 1)
         return
     kinds = (tf.DeviceSpec, tf.config.LogicalDevice)
     if not (device is None or isinstance(device, kinds) or type(device).__name__ == "device"):
@@ -164,7 +164,7 @@ def _say_once(text: str) -> None:
     logging.warning("%s", text)
 
 
-def say_what_has_no_effect(
+def warn_ignored(
     given: dict[str, Any],
     parameters: Mapping[str, inspect.Parameter],
     specs: Sequence[TableSpec],
@@ -335,7 +335,7 @@ def feature_table_map(tables: Sequence[int] | None, num_tables: int) -> tuple[in
     if tables is None:
         return tuple(range(num_tables))
     tables = tuple(
-        validation.positive_int(table, "feature_table_map", least=0, most=num_tables - 1)
+        validation.int_in(table, "feature_table_map", least=0, most=num_tables - 1)
         for table in validation.items_of(tables, "feature_table_map")
     )
     missing = sorted(set(range(num_tables)) - set(tables))

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
@@ -18,6 +19,7 @@ from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
 from tf_embed.table.creators import check_storage
+from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
@@ -61,7 +63,6 @@ from tf_embed.tbe.types import (
 )
 from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.creation import check_one_process
 from tf_embed.variable.table_text import size_texts
 from tf_embed.variable.variable import Variable
 
@@ -365,7 +366,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             )
         self.padding_id = None
         if padding_id is not None:
-            self.padding_id = validation.positive_int(padding_id, "padding_id", least=-(2**63))
+            self.padding_id = validation.int_in(padding_id, "padding_id", least=-(2**63))
         self._initializers = [
             spec.initializer(deserialized(one, "initializer"))
             for spec, one in zip(
@@ -397,8 +398,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
         self._check_dims(feature_dims)
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
         self._device = device_of(self._specs, self.weights_precision, narrow, self._storages)
-        self._arguments = {**given, **settings_of.checked_without_effect(given)}
-        settings_of.say_what_has_no_effect(
+        self._arguments = {**given, **settings_of.check_ignored(given)}
+        settings_of.warn_ignored(
             self._arguments,
             _PARAMETERS,
             self._specs,
@@ -626,6 +627,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
 
     # Shapes.
 
+    @override
     def compute_output_spec(
         self,
         indices: Any,
@@ -636,7 +638,6 @@ class TableBatchedEmbeddingBags(IdsLayer):
         total_unique_indices: int | None = None,
         training: bool = False,
     ) -> keras.KerasTensor:
-        """The symbolic output."""
         del per_sample_weights, feature_requires_grad, total_unique_indices, training
         sizes = batch_size_per_feature_per_rank
         shape = self.compute_output_shape(
@@ -646,6 +647,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         )
         return keras.KerasTensor(shape, dtype=self._layout.dtype.name)
 
+    @override
     def compute_output_shape(
         self,
         indices_shape: Any,
@@ -654,7 +656,6 @@ class TableBatchedEmbeddingBags(IdsLayer):
         feature_requires_grad_shape: Any = None,
         batch_size_per_feature_per_rank_shape: Any = None,
     ) -> tuple[int | None, ...]:
-        """The shape of the output from those of the arguments of a call."""
         del per_sample_weights_shape, feature_requires_grad_shape
         by_rank = batch_size_per_feature_per_rank_shape is not None
         return self._layout.shape(indices_shape, offsets_shape, by_rank)
@@ -975,8 +976,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
         return {**super().get_config(), **plain}
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> TableBatchedEmbeddingBags:
-        """A layer of the arguments that `get_config` gives."""
         return super().from_config(settings_of.with_initializers_of_before(config))
 
     # Checks.

@@ -39,7 +39,7 @@ class TableViews:
         self._trainer = trainer
 
     def weights(self) -> list[Any]:
-        """See `TableBatchedEmbeddingBags.split_embedding_weights`."""
+        """The weights of each table. A dynamic table has the rows of its present keys."""
         return [
             _view(
                 table,
@@ -81,7 +81,7 @@ class TableViews:
         return states
 
     def states_by_name(self, method: str) -> list[dict[str, Any]]:
-        """See `TableBatchedEmbeddingBags.get_optimizer_state`; arguments as of `states`."""
+        """`states` by FBGEMM's names, with the step count if the rule uses it."""
         optimizer = required(self._trainer, self._owner, method).optimizer
         states = [
             {_STATE_NAMES.get(name, name): state for name, state in of_table.items()}

@@ -62,8 +62,8 @@ class TableSpec:
                     f"{argument}={validation.shown(tuple(spec))}"
                 )
         return cls(
-            rows=None if rows is None else validation.positive_int(rows, argument),
-            dim=validation.positive_int(dim, argument, most=validation.MAX_DIM),
+            rows=None if rows is None else validation.int_in(rows, argument),
+            dim=validation.int_in(dim, argument, most=validation.MAX_DIM),
             location=location,
             device=device,
         )

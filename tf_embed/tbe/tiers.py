@@ -50,19 +50,19 @@ class Tiers:
                 table.prefetch(tf.concat(keys, 0))
 
     def cache_stats(self) -> tf.Tensor:
-        """See `TableBatchedEmbeddingBags.get_uvm_cache_stats`."""
+        """Counts of all caches together, int64 [6], in FBGEMM's order."""
         hits, misses, promoted = (sum(numbers) for numbers in zip(*self._counts(), strict=True))
         requested = hits + misses
         numbers = [_NOT_COUNTED, requested, _NOT_COUNTED, promoted, _NOT_COUNTED, _NOT_COUNTED]
         return tf.constant(numbers, tf.int64)
 
     def miss_counter(self) -> tf.Tensor:
-        """See `TableBatchedEmbeddingBags.get_cache_miss_counter`."""
+        """Misses of all caches together, int64 [2], in FBGEMM's order."""
         promoted = sum(rows for _, _, rows in self._counts())
         return tf.constant([_NOT_COUNTED, promoted], tf.int64)
 
     def misses_by_table(self) -> tf.Tensor:
-        """See `TableBatchedEmbeddingBags.get_table_wise_cache_miss`."""
+        """Rows that came up to the cache of each table, int64 [tables]."""
         return tf.constant([promoted for _, _, promoted in self._counts()], tf.int64)
 
     def reset_stats(self) -> None:

@@ -57,7 +57,7 @@ class WorkerLookup:
         self._max_gradient = max_gradient
 
     def find(self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool) -> tf.Tensor:
-        """See `PooledLookup`."""
+        """The values of all bags of this worker; arguments as of `PooledLookup.find`."""
         bags = Bags(batch.indices, batch.offsets, pieces, size, batch.weights)
         split = self._split(bags)
         values = self._values(split, training)

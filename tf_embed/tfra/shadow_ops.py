@@ -87,7 +87,7 @@ def embedding_lookup_unique(
     """
     _check(shadow)
     options = shadow.table.options
-    if validation.positive_int(embedding_size, "embedding_size") != options.dim:
+    if validation.int_in(embedding_size, "embedding_size") != options.dim:
         raise ValueError(
             f"`embedding_size` must be the dim of {options.name!r}, {options.dim}. Received: "
             f"embedding_size={embedding_size}"

@@ -154,7 +154,7 @@ def _check_same(
     wanted = {
         "key_dtype": (variable.key_dtype.name, keys.name),
         "value_dtype": (variable.value_dtype.name, values.name),
-        "dim": (variable.dim, validation.positive_int(dim, "dim")),
+        "dim": (variable.dim, validation.int_in(dim, "dim")),
     }
     for argument, (present, asked) in wanted.items():
         if present != asked:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import callers
 from tf_embed.exchange import strategies
@@ -449,8 +450,8 @@ class TwinAnchor(Anchor):
             anchor._add_twin(name, self)
 
     @property
+    @override
     def own_trainer(self) -> Trainer | None:
-        """The table's own optimizer."""
         return None if self._anchor is None else self._anchor.own_trainer
 
     @own_trainer.setter

@@ -25,7 +25,7 @@ class Eviction:
         self._table = table
 
     def restrict(self, num_reserved: Any, unknown: dict[str, Any]) -> tf.Tensor | None:
-        """See `Variable.restrict`, for a variable without a `restrict_policy`.
+        """Evicts rows by the table's policy until `num_reserved` are left.
 
         Args:
             num_reserved: How many rows stay at most.
@@ -49,7 +49,7 @@ class Eviction:
         return self._table.restrict(number_of_rows(num_reserved, "num_reserved"), policy.eviction)
 
     def drain(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Variable.drain_evicted`."""
+        """Returns the keys and rows of the log of evicted rows, and clears it."""
         options = self._table.options
         if options.policy is None or not options.policy.log_evicted:
             raise ValueError(
@@ -71,7 +71,7 @@ class Eviction:
     def export_scores(
         self, split_size: int, name: str | None, default_order: str
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Variable.export_keys_and_scores`.
+        """Copies all keys and their scores in the eviction order.
 
         Args:
             split_size: How many rows are copied at a time.
@@ -88,6 +88,6 @@ class Eviction:
                 "tf_embed.TablePolicy(eviction=...), or with a tf_embed.tfra.HkvHashTableCreator. "
                 f"Received: policy={policy}"
             )
-        split_size = validation.positive_int(split_size, "split_size")
+        split_size = validation.int_in(split_size, "split_size")
         with validation.name_scope(name, "export_keys_and_scores"):
             return self._table.export_scores(order, split_size)

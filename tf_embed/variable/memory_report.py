@@ -97,7 +97,7 @@ class MemoryReport:
 
 
 def memory_report(table: Table) -> MemoryReport:
-    """See `Variable.memory_report`.
+    """Measures a row of a table, and the bytes of each tier.
 
     Raises:
         RuntimeError: If it is called while a graph is traced.

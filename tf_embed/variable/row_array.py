@@ -63,7 +63,7 @@ class RowArray(Variable):
     """
 
     def __init__(self, num_rows: int, **kwargs: Any) -> None:
-        self._num_rows = validation.positive_int(num_rows, "num_rows")
+        self._num_rows = validation.int_in(num_rows, "num_rows")
         super().__init__(key_dtype=tf.int64, **kwargs)
 
     @property

@@ -58,7 +58,7 @@ class RowFiles:
         name: str | None,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """See `Variable.save_to_file_system`."""
+        """Saves all rows, those of each part of the table to files of its own."""
         if validation.flag(append_to_file, "append_to_file"):
             raise ValueError(
                 "`append_to_file` must be False: a save has the rows of one moment, each key once, "
@@ -66,7 +66,7 @@ class RowFiles:
             )
         processes, rank = self._processes(proc_size, proc_rank)
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
-        buffer_bytes = validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        buffer_bytes = validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         calls = calls_of(progress, prints=place.rank == 0)
         folder = None
         if file_name_list is None and not self._is_named:
@@ -106,11 +106,11 @@ class RowFiles:
         name: str | None,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """See `Variable.load_from_file_system`."""
+        """Loads the rows of a save that this process owns. Other rows stay."""
         processes, rank = self._processes(proc_size, proc_rank)
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         # Checked only: blocks are read as the save wrote them.
-        validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         whole = validation.flag(load_entire_dir, "load_entire_dir")
         calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
         has = None
@@ -161,7 +161,7 @@ class RowFiles:
         for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
             if value is None:
                 continue
-            if validation.positive_int(value, argument, least=0) != known[argument]:
+            if validation.int_in(value, argument, least=0) != known[argument]:
                 raise ValueError(
                     f"`{argument}` must be {known[argument]} or left out, because "
                     f"{table.options.name!r} is sharded over {table.workers.count} workers. "
@@ -190,7 +190,7 @@ class RowFiles:
     def load_tfra(
         self, dirpath: str | os.PathLike[str], file_name: str | None, buffer_size: int
     ) -> None:
-        """See `Variable.load_tfra_files`."""
+        """Loads the rows of TFRA's files, which have no slots."""
         options = self._table.options
         if not tf.executing_eagerly():
             raise RuntimeError("`load_tfra_files` runs in eager execution only, not in a graph.")
@@ -199,7 +199,7 @@ class RowFiles:
                 "TFRA's files hold no strings, only where they were in memory. Received: "
                 f"{options.name!r} with {options.kind}"
             )
-        buffer_bytes = validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        buffer_bytes = validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         row_bytes = options.dim * options.value_dtype.size
         files = tfra_files.find(
             validation.path_of(dirpath, "dirpath"),
@@ -223,8 +223,8 @@ class RowFiles:
         dirpath_env: str,
     ) -> Place:
         """The place of a save, from the user's arguments."""
-        processes = validation.positive_int(proc_size, "proc_size", most=2**31 - 1)
-        rank = validation.positive_int(proc_rank, "proc_rank", least=0, most=processes - 1)
+        processes = validation.int_in(proc_size, "proc_size", most=2**31 - 1)
+        rank = validation.int_in(proc_rank, "proc_rank", least=0, most=processes - 1)
         if not isinstance(dirpath_env, str):
             raise TypeError(
                 "`dirpath_env` must be a str. Received: "

@@ -31,18 +31,18 @@ class RowStatistics:
         self._arguments = row_arguments
 
     def of_table(self) -> dict[str, Any]:
-        """See `Variable.stats`."""
+        """Counts of the table, and ratios of them; see `stats_of`."""
         return stats_of(self._table)
 
     def of_rows(self, keys: Any) -> dict[str, tf.Tensor]:
-        """See `Variable.row_statistics`."""
+        """Whether each key has a row, and the statistics of the row, by name."""
         numbers, exists = self._table.row_statistics(self._arguments.keys(keys))
         kept = self._table.options.statistics
         by_name = zip(STATISTICS, tf.unstack(numbers, len(STATISTICS), axis=-1), strict=True)
         return {"exists": exists, **{name: one for name, one in by_name if name in kept}}
 
     def set_scores(self, keys: Any, scores: Any) -> tf.Operation | None:
-        """See `Variable.set_scores`."""
+        """Sets the scores of present keys."""
         options = self._table.options
         if "score" not in options.statistics:
             raise ValueError(
@@ -54,7 +54,7 @@ class RowStatistics:
         return self._table.set_scores(keys, scores)
 
     def set_clock(self, step: Any, time_ms: Any, epoch: Any) -> tf.Operation | None:
-        """See `Variable.set_clock`."""
+        """Sets the clock of all parts of the table."""
         # The numbers of tensors are known when the op runs; here only their shapes are checked.
         for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
             if tf.is_tensor(value):
@@ -64,13 +64,13 @@ class RowStatistics:
         if step is None:
             step = -1
         elif not tf.is_tensor(step):
-            step = validation.positive_int(step, "step", most=2**62)
+            step = validation.int_in(step, "step", most=2**62)
         if time_ms is None:
             time_ms = -2
         elif isinstance(time_ms, str) and time_ms == "system":
             time_ms = -1
         elif not tf.is_tensor(time_ms):
-            time_ms = validation.positive_int(time_ms, "time_ms", least=0, most=2**62)
+            time_ms = validation.int_in(time_ms, "time_ms", least=0, most=2**62)
         if epoch is None:
             epoch = -1
         elif "last_epoch" not in self._table.options.statistics:
@@ -79,7 +79,7 @@ class RowStatistics:
                 f'"epoch_lru" or "epoch_lfu" in its policy. Received: epoch={epoch}'
             )
         elif not tf.is_tensor(epoch):
-            epoch = validation.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
+            epoch = validation.int_in(epoch, "epoch", least=0, most=2**31 - 1)
         done = [
             policy_ops.set_clock(part.resource_handle, step, time_ms, epoch)
             for part in self._table.parts
@@ -87,7 +87,7 @@ class RowStatistics:
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def restart_ttl(self) -> tf.Tensor:
-        """See `Variable.restart_ttl`."""
+        """Begins the time to live of all rows now, and counts the expired ones."""
         options = self._table.options
         if not expiry.has_ttl(self._table):
             raise ValueError(
@@ -99,7 +99,7 @@ class RowStatistics:
 
 
 def stats_of(table: Table) -> dict[str, Any]:
-    """See `Variable.stats`."""
+    """The counts of a table, with the ratios that `Variable.stats` documents."""
     # The servers of a table have counts each; every other table has one part.
     vector = tf.add_n([whole_table_ops.stats(part.resource_handle) for part in table.parts])
     eager = tf.executing_eagerly()

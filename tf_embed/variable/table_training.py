@@ -38,12 +38,12 @@ class TableTraining:
 
     @property
     def anchors_by_name(self) -> dict[str, Anchor]:
-        """See `Variable.trainable_store`."""
+        """The anchor and the anchors of shadow variables, by name; none if rows are not trained."""
         named: dict[str, Anchor] = {anchor.table_name: anchor for anchor in self.anchors}
         return named | self._twins if named else named
 
     def anchor_of_lookup(self, name: str) -> Anchor | None:
-        """See `Variable.get_trainable_by_name`."""
+        """The anchor of a shadow variable of this name, otherwise the table's."""
         if not isinstance(name, str):
             raise TypeError(f"`name` must be a str. Received: name={validation.shown(name)}")
         if not tf.executing_eagerly():
@@ -63,7 +63,7 @@ class TableTraining:
         return {name: one for name, one in twins.items() if one.table is self._table}
 
     def slots_of(self, optimizer: Any) -> list[SlotVariable]:
-        """See `Variable.get_slot_variables`."""
+        """The slots of an optimizer of this table; none if it does not train the table."""
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise TypeError(
                 "`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer="

@@ -12,10 +12,10 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.saving.progress import Progress
-from tf_embed.table.creators import KVCreator, policy_of, storage_of
+from tf_embed.table.creators import KVCreator, policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
-from tf_embed.table.new_table import new_table
+from tf_embed.table.new_table import check_eager, check_strategy, default_init_size, new_table
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies, notes_updates
 from tf_embed.table.shard import Shard
@@ -25,7 +25,6 @@ from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.creation import check_eager, check_strategy, default_init_size
 from tf_embed.variable.eviction import Eviction
 from tf_embed.variable.memory_report import MemoryReport, memory_report
 from tf_embed.variable.row_arguments import RowArguments
@@ -156,13 +155,13 @@ class Variable(tf.Module):
         validation.function_of(partitioner, "partitioner")
         key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
         value_dtype = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
-        dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
+        dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         check_strategy(key_dtype)
         names = device_names(devices, key_dtype, value_dtype)
-        policy = policy_of(kv_creator, policy, len(names))
-        storage = storage_of(kv_creator, storage)
+        policy = policy_from_creator(kv_creator, policy, len(names))
+        storage = storage_from_creator(kv_creator, storage)
         check_policies(policy, restrict_policy, len(names))
-        init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
+        init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
         init_size = init_size or default_init_size()
         if kv_creator is not None and kv_creator.init_size is not None:
             init_size = kv_creator.init_size
@@ -452,7 +451,7 @@ class Variable(tf.Module):
             ValueError: If there is no such shard.
         """
         if index is not None:
-            index = validation.positive_int(index, "index", least=0)
+            index = validation.int_in(index, "index", least=0)
             if index >= self.shard_num:
                 raise ValueError(
                     f"`index` must be less than the number of shards of {self.name!r}, "

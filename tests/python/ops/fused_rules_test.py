@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+import tf_embed
 from support.cases.raw_tables import NO_LISTS, RAW, RawTable
 from support.oracles.reference import SEED
 from tf_embed import _library
@@ -173,6 +174,14 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(known["ensemble_rowwise_adagrad"]["wide_slots"], 1)
         self.assertEqual(known["ensemble_rowwise_adagrad"]["row_slots"], 1)
         self.assertNotIn("external", known)
+
+    def test_the_documentation_names_each_optimizer_with_a_rule(self):
+        doc = tf_embed.DynamicEmbeddingOptimizer.__doc__.partition("run in the table")[0]
+        named = rules.optimizers_with_rules()
+        self.assertContainsSubset(
+            {*named["keras.optimizers"], *named["tf_embed.optimizers"]},
+            doc.replace(",", "").split(),
+        )
 
     def test_numbers_go_to_the_place_of_their_name(self):
         numbers = {"epsilon": 0.25, "beta_2": 0.75, "beta_1": 0.5}

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
@@ -121,7 +122,7 @@ class Embedding(TableLayer):
             value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
             kwargs["dtype"] = value_dtype.name
         super().__init__(
-            validation.positive_int(embedding_size, "embedding_size", most=validation.MAX_DIM),
+            validation.int_in(embedding_size, "embedding_size", most=validation.MAX_DIM),
             key_dtype,
             value_dtype,
             keras.initializers.RandomNormal() if initializer is None else initializer,
@@ -130,9 +131,7 @@ class Embedding(TableLayer):
             devices=devices,
             partitioner=partitioner,
             restrict_policy=restrict_policy,
-            init_size=validation.positive_int(
-                init_capacity, "init_capacity", least=0, most=MAX_ROWS
-            ),
+            init_size=validation.int_in(init_capacity, "init_capacity", least=0, most=MAX_ROWS),
             kv_creator=kv_creator,
             bp_v2=bp_v2,
             unknown_value=unknown_value,
@@ -203,12 +202,12 @@ class Embedding(TableLayer):
         )
         return self._as_outputs(embedder(self._keys(ids)))
 
+    @override
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """The shape of the output from that of the ids."""
         return (*input_shape, self.dim)
 
+    @override
     def compute_output_spec(self, ids: Any, training: Any = None) -> Any:
-        """The output, symbolic."""
         return self._output_spec(ids, getattr(ids, "ragged", False))
 
     def get_config(self) -> dict[str, Any]:

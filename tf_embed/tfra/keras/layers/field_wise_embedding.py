@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.table_layer import deserialized, serialized
@@ -68,7 +69,7 @@ class FieldWiseEmbedding(Embedding):
             with_unique,
             **kwargs,
         )
-        self.nslots = validation.positive_int(nslots, "nslots", most=2**31 - 1)
+        self.nslots = validation.int_in(nslots, "nslots", most=2**31 - 1)
         self.slot_map_fn = deserialized(slot_map_fn, "slot_map_fn")
         validation.function_of(self.slot_map_fn, "slot_map_fn")
 
@@ -105,17 +106,17 @@ class FieldWiseEmbedding(Embedding):
         """None: no axis of ids is left."""
         return None
 
+    @override
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """The shape of the output from that of the ids."""
         shape = tuple(input_shape)
         return (*shape[: min(1, len(shape) - 1)], self.nslots, self.dim)
 
+    @override
     def compute_output_spec(self, ids: Any, training: Any = None) -> Any:
-        """The output, symbolic."""
         return self._output_spec(ids, is_ragged=False)
 
+    @override
     def get_config(self) -> dict[str, Any]:
-        """As that of `Embedding`, with `nslots` and `slot_map_fn`."""
         return {
             **super().get_config(),
             "nslots": self.nslots,

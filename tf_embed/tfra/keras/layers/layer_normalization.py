@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
@@ -29,8 +30,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     axis: Any
 
+    @override
     def build(self, input_shape: Any) -> None:
-        """Makes the weights."""
         axes = self.axis if isinstance(self.axis, (list, tuple)) else [self.axis]
         # From the end, since ragged axes are at the beginning.
         self.axis = [axis - len(input_shape) if axis >= 0 else axis for axis in axes]
@@ -51,8 +52,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
             )
         return inputs.with_flat_values(super().call(inputs.flat_values))
 
+    @override
     def compute_output_spec(self, inputs: Any) -> keras.KerasTensor:
-        """The output, symbolic."""
         shape = self.compute_output_shape(inputs.shape)
         options = {"ragged": True} if getattr(inputs, "ragged", False) else {}
         return keras.KerasTensor(shape, dtype=self.compute_dtype, **options)

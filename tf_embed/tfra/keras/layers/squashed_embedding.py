@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.pooling import Embedder
@@ -60,13 +61,13 @@ class SquashedEmbedding(Embedding):
         """None: no axis of ids is left."""
         return None
 
+    @override
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """The shape of the output from that of the ids."""
         shape = tuple(input_shape)
         return (*shape[: min(1, len(shape) - 1)], self.dim)
 
+    @override
     def compute_output_spec(self, ids: Any, training: Any = None) -> Any:
-        """The output, symbolic."""
         return self._output_spec(ids, is_ragged=False)
 
     def _squashed(self, keys: Any, training: bool) -> tf.Tensor:
