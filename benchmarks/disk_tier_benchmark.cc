@@ -119,7 +119,7 @@ struct Bench {
       const uint64_t blocks = tier->Stats().read_requests;
       const auto start = std::chrono::steady_clock::now();
       Check(tier->Get(ExecContext::Serial(), keys.data(), keys.size(), LowerTier::After::kCold,
-                       &rows));
+                      &rows));
       const double seconds = Seconds(start);
       if (rows.size != batch) std::abort();
       row_rates.push_back(static_cast<double>(batch) / seconds);

@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "cc/core/store/store.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_store.h"
+#include "cc/stores/device/host_access_store.h"
 
 namespace tf_embed {
 

@@ -13,13 +13,13 @@
 #include <utility>
 
 #include "cc/core/files/row_file.h"
-#include "cc/tiers/disk/disk_tier.h"
+#include "cc/stores/device_tiers.h"
 #include "cc/stores/host/host_store.h"
+#include "cc/stores/redis/redis_store.h"
+#include "cc/stores/tiered/tiered_store.h"
+#include "cc/tiers/disk/disk_tier.h"
 #include "cc/tiers/memory/memory_tier.h"
 #include "cc/tiers/memory/two_tiers.h"
-#include "cc/stores/redis/redis_store.h"
-#include "cc/stores/device_tiers.h"
-#include "cc/stores/tiered/tiered_store.h"
 
 namespace tf_embed {
 namespace {
@@ -129,7 +129,7 @@ void SetCache(const StorageOptions& storage, TierOptions* options) {
 
 // An empty tier on disk.
 Status NewDiskTier(const StoreOptions& options, const LowerTierOptions& tiers,
-                    StatisticSet statistics, std::unique_ptr<LowerTier>* tier) {
+                   StatisticSet statistics, std::unique_ptr<LowerTier>* tier) {
   DiskTierOptions disk;
   disk.value_type = options.value_type;
   disk.dim = options.dim;
@@ -175,7 +175,8 @@ Status NewLowerTiers(const StoreOptions& options, const LowerTierOptions& tiers,
 }
 
 // A cache over other tiers.
-Status MakeTieredStore(const StoreOptions& options, const StorageOptions& storage, MadeStore* made) {
+Status MakeTieredStore(const StoreOptions& options, const StorageOptions& storage,
+                       MadeStore* made) {
   const LowerTierOptions& tiers = storage.tiers;
   const uint64_t least = LeastDiskBytes(options);
   if (!tiers.path.empty() && tiers.disk_bytes < least) {

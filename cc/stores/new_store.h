@@ -10,8 +10,8 @@
 
 #include "cc/core/base/status.h"
 #include "cc/core/store/store.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_store.h"
+#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/redis/redis_options.h"
 
 namespace tf_embed {

@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "cc/core/store/store.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_key_sums.h"
 #include "cc/stores/device/device_split.h"
 #include "cc/stores/device/device_store.h"
+#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/new_store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 

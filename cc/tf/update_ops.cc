@@ -137,8 +137,9 @@ class ApplyOp : public TableOp {
     // Set it again: an import may have come between two shards, and later shards already have the
     // rule.
     TF_RETURN_IF_ERROR(set_rule());
-    return ForEachShard(
-        *table, keys, [&](Store* shard, const KeyBatch&) { return shard->UpdateAllRows(exec, rule); });
+    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch&) {
+      return shard->UpdateAllRows(exec, rule);
+    });
   }
 
   RuleKind kind_ = RuleKind::kNone;

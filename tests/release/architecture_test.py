@@ -128,7 +128,7 @@ TESTS = {path.stem for path in (ROOT / "tests").rglob("*_test.py")}
 
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "docs", "examples", "release", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
-DEVICE_MAKEFILE = ROOT / "cc" / "device" / "Makefile"
+DEVICE_MAKEFILE = ROOT / "cc" / "stores" / "device" / "Makefile"
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 # A longer file is looked at: it is split if it has two purposes, or it is named here with a reason.
 MAX_LINES = 800
@@ -542,9 +542,9 @@ class PlantedTest(parameterized.TestCase):
         ("core/batch", '#include "absl/status/status.h"'),
         ("core/store", '#  include "cc/tf/table_op.h"'),
         ("core/rows", '#include "cc/core/policy/row_policy.h"'),
-        ("host", '#include "cc/stores/device/device_store.h"'),
-        ("device", '#include "cc/tf/table_op.h"'),
-        ("device", '#include "tensorflow/core/framework/op.h"'),
+        ("stores/host", '#include "cc/stores/device/device_store.h"'),
+        ("stores/device", '#include "cc/tf/table_op.h"'),
+        ("stores/device", '#include "tensorflow/core/framework/op.h"'),
         ("ops", '#include "cc/core/store/store.h"'),
         ("tf", '#include "cc/ops/table_shapes.h"'),
         ("tf", "#include <cc/ops/table_shapes.h>"),
@@ -557,7 +557,7 @@ class PlantedTest(parameterized.TestCase):
             "core/store",
             '#include <vector>\n#include <sys/mman.h>\n#include "cc/core/store/store.h"',
         ),
-        ("device", '#include <cub/cub.cuh>\n#include "cc/core/rows/row_layout.h"'),
+        ("stores/device", '#include <cub/cub.cuh>\n#include "cc/core/rows/row_layout.h"'),
         ("ops", '#include "tensorflow/core/framework/op.h"'),
         ("tf", '#include "cc/core/store/store.h"\n#include "tensorflow/core/framework/op.h"'),
     )

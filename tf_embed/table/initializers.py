@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.ops import whole_table_ops
 
 # Standard deviation of a standard normal distribution cut off at two standard deviations.
 _TRUNCATED_STDDEV = 0.87962566103423978

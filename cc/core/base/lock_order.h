@@ -32,7 +32,7 @@ enum class LockRank : uint8_t {
   kPolicy,     // StoreLocks::policy, also shared
   kTier,       // rows on their way up from one tier to the next
   kCounts,     // the counts of an admission policy
-  kHostTier,   // rows on their way between a store in host memory and the one below it
+  kTwoTiers,   // rows on their way between a store in host memory and the one below it
   kSweep,      // the search for rows that leave a store in host memory
   kRowLog,     // the end of a store's log of rows, for those that append
   kLogTail,    // the same, for those that read rows which are not on the medium yet

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A model of the lookup without a lock, which SPIN explores exhaustively (`make proof`): bucket.h,
- * striped_index.cc, the find loops, and the writers of HostTable.
+ * striped_index.cc, the find loops, and the writers of HostStore.
  *
  * One key, K, is looked up by a reader, while two updaters change its row in place, each under the
  * lock of its bucket, and a structural writer, which has the stripe's mutex, grows and shrinks the

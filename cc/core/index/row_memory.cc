@@ -142,7 +142,7 @@ void RowMemory::SetSlab(size_t slab, char* memory) {
 }
 
 Status RowMemory::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots,
-                              const std::function<Status()>& change_others) {
+                               const std::function<Status()>& change_others) {
   const size_t slabs = slabs_.load(std::memory_order_relaxed);
   // All memory first: pages that are not written cost nothing yet, and old slabs go one by one.
   Buffer<char*> fresh(allocator_);

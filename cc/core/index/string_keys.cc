@@ -129,7 +129,7 @@ struct StringKeys::Content {
   StripedIndex index;
   RowMemory stores[kClasses];
   RowMemory::RowIdPool pools[kClasses][StripedIndex::kStripes];  // each under its stripe's mutex
-  std::atomic<size_t> removed{0};                               // entries without a string
+  std::atomic<size_t> removed{0};                                // entries without a string
   std::atomic<size_t> long_strings{0};
 };
 

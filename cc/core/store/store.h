@@ -268,8 +268,8 @@ class Store {
     return Apply(context, batch, Gradients{gradients, gradient_type, nullptr, nullptr}, rule);
   }
 
-  // Applies the rule's change to all rows between this step and the next (AllRowsUpdate); most rules
-  // have none. Called after the step's Apply.
+  // Applies the rule's change to all rows between this step and the next (AllRowsUpdate); most
+  // rules have none. Called after the step's Apply.
   virtual Status UpdateAllRows(const ExecContext& context, const Rule& rule) = 0;
 
   // Removes keys. Absent keys are not an error.

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "cc/core/base/exec_context.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/current_gpu.h"
+#include "cc/stores/device/host_access_store.h"
 
 namespace tf_embed {
 namespace {

@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "cc/core/base/process_salt.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/cuda_groups_inl.h"
 #include "cc/stores/device/cuda_memory_inl.h"
 #include "cc/stores/device/cuda_sums_inl.h"
@@ -24,6 +23,7 @@
 #include "cc/stores/device/device_split_inl.h"
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/device_store_inl.h"
+#include "cc/stores/device/host_access_store.h"
 
 namespace tf_embed {
 namespace {

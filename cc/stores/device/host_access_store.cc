@@ -95,9 +95,9 @@ class Arrays {
 };
 
 class HostAccessStore final : public Store,
-                           public StoreMaintenance,
-                           public StoreEviction,
-                           public StoreCache {
+                              public StoreMaintenance,
+                              public StoreEviction,
+                              public StoreCache {
  public:
   HostAccessStore(std::unique_ptr<Store> store, DeviceMemory* memory)
       : store_(std::move(store)), memory_(memory) {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stubs for device_store.cu in builds without CUDA.
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_key_sums.h"
 #include "cc/stores/device/device_split.h"
 #include "cc/stores/device/device_store.h"
+#include "cc/stores/device/host_access_store.h"
 
 namespace tf_embed {
 

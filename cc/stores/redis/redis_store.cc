@@ -197,8 +197,8 @@ Status RedisStore::NewHostStore(const RuleSlots& rule, const std::vector<int64_t
 }
 
 Status RedisStore::Put(const std::vector<int64_t>& keys, const Loaded& loaded,
-                         const RuleSlots& rule, const Store& store, bool uses,
-                         std::vector<uint32_t>* lost) const {
+                       const RuleSlots& rule, const Store& store, bool uses,
+                       std::vector<uint32_t>* lost) const {
   const RowLayout layout = LayoutOf(rule);
   std::vector<char> weights(keys.size() * layout.weight_bytes);
   std::vector<char> slots(keys.size() * layout.wide_slot_bytes);

@@ -145,7 +145,7 @@ class RedisStore final : public Store, public StoreMaintenance {
   // Writes changed rows back, and with `uses` all rows that expire. Returns the indices of keys
   // whose rows another process has changed meanwhile.
   Status Put(const std::vector<int64_t>& keys, const Loaded& loaded, const RuleSlots& rule,
-               const Store& store, bool uses, std::vector<uint32_t>* lost) const;
+             const Store& store, bool uses, std::vector<uint32_t>* lost) const;
   // Runs a writing verb. Fails if `expected` is given and the store has another rule. `uses` is
   // whether rows are used by it; otherwise it inserts none.
   Status Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* expected,

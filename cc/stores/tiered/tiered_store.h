@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store larger than its first tier: a cache, itself a store, over a LowerTier.
 //
-// Verbs run on the cache. Before a write, rows of the batch that are in the lower tier are promoted in
-// one request, and room is made for new rows. If a find of the same step has prepared the batch
+// Verbs run on the cache. Before a write, rows of the batch that are in the lower tier are promoted
+// in one request, and room is made for new rows. If a find of the same step has prepared the batch
 // (PreparedBatches), or all rows have room, the verb runs on the whole batch at once. It skips keys
 // that miss the cache, and runs on them again after their promotion. A promoted row is *shared*:
 // both tiers have it, and the cache tracks whether its copy has changed. A full cache demotes its
 // oldest rows; shared rows are written only if changed.
 //
 // A training find also promotes rows, and makes room for the rows that the write after it will
-// insert. Any other find reads rows from the lower tier and moves none. So does a training find that
-// can't promote: of more rows than half of the cache, beside a save, or of a store that is held.
+// insert. Any other find reads rows from the lower tier and moves none. So does a training find
+// that can't promote: of more rows than half of the cache, beside a save, or of a store that is
+// held.
 //
 // A batch with more absent keys than half of the cache is written in parts. The result is the same,
 // because rows are independent.
 //
 // A store with a bound, admission or expiry plans each write first, as HostStore does
-// (write_planner.h). All of the batch's rows in the lower tier are promoted before that. So the plan
-// meets cold rows only as candidates for eviction, by their statistics, which are in memory.
+// (write_planner.h). All of the batch's rows in the lower tier are promoted before that. So the
+// plan meets cold rows only as candidates for eviction, by their statistics, which are in memory.
 //
 // Locations of a row
 //   in the cache alone    it came as a new one
@@ -26,9 +27,9 @@
 //
 // Locks. Promotion runs concurrently with reads and writes; a mutex ensures that a row is promoted
 // once. Demotion needs the content lock exclusively. So a key that a verb finds in the cache, under
-// that lock, stays there. A key missing first from the lower tier and then from the cache is absent.
-// While a caller pauses writers, as an export does, no row moves. Verbs never take the cache's
-// locks: the locks of this store stand for them.
+// that lock, stays there. A key missing first from the lower tier and then from the cache is
+// absent. While a caller pauses writers, as an export does, no row moves. Verbs never take the
+// cache's locks: the locks of this store stand for them.
 //
 // The cache may exceed its bound until the next verb, in three cases:
 //   - a caller that holds several stores (HeldStores) can't make room
@@ -48,8 +49,8 @@
 #include "cc/core/base/lock_order.h"
 #include "cc/core/batch/key_groups.h"
 #include "cc/core/policy/write_planner.h"
-#include "cc/core/store/lower_tier.h"
 #include "cc/core/store/change_log.h"
+#include "cc/core/store/lower_tier.h"
 #include "cc/core/store/store.h"
 #include "cc/core/store/store_cache.h"
 #include "cc/core/store/store_locks.h"
@@ -68,8 +69,8 @@ struct TierOptions {
   // Copies a row to the batch's memory, with ExecContext::rows_on_device.
   std::function<Status(const ExecContext& context, const void* row, size_t bytes, void* to)>
       copy_row;
-  // Makes an empty lower tier for rows with these statistics. Called again for a second store of the
-  // same kind (NewEmpty).
+  // Makes an empty lower tier for rows with these statistics. Called again for a second store of
+  // the same kind (NewEmpty).
   std::function<Status(StatisticSet statistics, std::unique_ptr<LowerTier>* lower)> new_lower;
 };
 
@@ -236,8 +237,8 @@ class TieredStore final : public Store,
   Status BringUp(const ExecContext& inner, const Keys& keys) const;
   // Copies a row of the lower tier to the batch's memory.
   Status CopyRow(const ExecContext& context, const void* row, size_t bytes, void* to) const;
-  // Reads rows of the lower tier for a find. As a part of training, skips expired rows and notes a use
-  // of the others. REQUIRES: a reader's lock.
+  // Reads rows of the lower tier for a find. As a part of training, skips expired rows and notes a
+  // use of the others. REQUIRES: a reader's lock.
   Status ReadThrough(const ExecContext& inner, const Keys& absent, void* weights, bool* exists,
                      const SlotsOut& slots) const;
 
@@ -261,8 +262,8 @@ class TieredStore final : public Store,
   // Drops from the cache the victims that have not been used or changed since. REQUIRES: exclusive
   // access.
   Status DropVictims(const ExecContext& inner, const Keys& victims) const;
-  // Fills in rows by their keys from the cache, and puts them in the lower tier. On failure the lower tier
-  // may have some. REQUIRES: promotion_ held, or exclusive access.
+  // Fills in rows by their keys from the cache, and puts them in the lower tier. On failure the
+  // lower tier may have some. REQUIRES: promotion_ held, or exclusive access.
   Status PutRows(const ExecContext& inner, WholeRows* rows, LowerTier::After after) const;
   // Erases the shared rows of the lower tier. REQUIRES: the same.
   Status EraseShared() const;
@@ -297,8 +298,8 @@ class TieredStore final : public Store,
   // keys. All positions of a key are in one part, in order.
   Status ForEachPart(const KeyBatch& batch, size_t limit,
                      const std::function<Status(const KeyBatch& part)>& run) const;
-  // Whether rows of the lower tier need no promotion. Otherwise, with concurrent writers, a row promoted
-  // for them could replace a row just written.
+  // Whether rows of the lower tier need no promotion. Otherwise, with concurrent writers, a row
+  // promoted for them could replace a row just written.
   bool Replaces(const ExecContext& context, const Write& write) const {
     return write.overwrites && context.held == Held::kPaused &&
            options_.policy.statistics.size() == 0;

@@ -75,9 +75,9 @@ Status TieredStore::UpdateAllRows(const ExecContext& context, const Rule& rule) 
   if (!AllRowsUpdate(rule).IsDue()) return Status();
   const ReplaceLocks alone(locks_, context);
   const ExecContext inner = context.Holding(Held::kWriting);
-  // The scan comes first, because it may fail, and no row has changed then. The lower tier loses its
-  // copies of shared rows before they change in the cache. Otherwise they would come back after a
-  // failure in between. Cold rows go through a temporary store in batches.
+  // The scan comes first, because it may fail, and no row has changed then. The lower tier loses
+  // its copies of shared rows before they change in the cache. Otherwise they would come back after
+  // a failure in between. Cold rows go through a temporary store in batches.
   Keys cold(options_.allocator);
   WholeRows rows(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(cold.Resize(lower_->size()));

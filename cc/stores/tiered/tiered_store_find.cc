@@ -109,7 +109,8 @@ Status TieredStore::Look(const ExecContext& context, bool promotes, const KeyBat
       }
     } else {
       const KeyBatch part = absent.Batch(batch);
-      // Training misses an expired row of the cache, of which the lower tier may have an older copy.
+      // Training misses an expired row of the cache, of which the lower tier may have an older
+      // copy.
       const bool expires = context.training && options_.policy.ttl_milliseconds > 0;
       Keys cold(options_.allocator);
       if (expires) TF_EMBED_RETURN_IF_ERROR(NotCached(inner, part, &cold));

@@ -266,8 +266,8 @@ Status TieredStore::Remove(const int64_t* keys, size_t count, std::atomic<uint64
     // A row must not be promoted between the two.
     const std::lock_guard<OrderedMutex> lock(promotion_);
     if (changes_ != nullptr) TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
-    // Remove the lower tier's copies first: they may be older, and a lookup that misses the cache reads
-    // them.
+    // Remove the lower tier's copies first: they may be older, and a lookup that misses the cache
+    // reads them.
     lower_->Erase(batch.keys, batch.size);
     if (changes_ != nullptr) {
       TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));

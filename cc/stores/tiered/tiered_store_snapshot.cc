@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TieredStore's part in snapshots. The cache reports its own changes, uses and evictions. That
 // leaves cold rows which are promoted, used or evicted before the snapshot passes them. It scans
-// the cache first, then the lower tier, so it meets a row demoted meanwhile in one of them. Before both,
-// it links files of the lower tier, which takes their cold rows without reading them.
+// the cache first, then the lower tier, so it meets a row demoted meanwhile in one of them. Before
+// both, it links files of the lower tier, which takes their cold rows without reading them.
 //
 // The verbs on rows are in tiered_store.cc.
 #include <algorithm>

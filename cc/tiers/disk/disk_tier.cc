@@ -64,7 +64,7 @@ Status DiskTier::Open(const DiskTierOptions& options, std::unique_ptr<DiskTier>*
 }
 
 DiskTier::DiskTier(const DiskTierOptions& options, std::unique_ptr<Folder> folder,
-                     std::unique_ptr<BlockReader> reader, bool uses_io_uring)
+                   std::unique_ptr<BlockReader> reader, bool uses_io_uring)
     : options_(options),
       name_("the folder '" + folder->path() + "'"),
       weight_bytes_(options.dim * SizeOf(options.value_type)),
@@ -128,8 +128,7 @@ Status DiskTier::Put(const ExecContext&, const WholeRows& rows, After after) {
   return status;
 }
 
-Status DiskTier::PutSome(const StoreRule& rule, const WholeRows& rows, After after,
-                          size_t* taken) {
+Status DiskTier::PutSome(const StoreRule& rule, const WholeRows& rows, After after, size_t* taken) {
   RowsToWrite given;
   given.size = rows.size;
   given.keys = rows.keys.data();

@@ -113,7 +113,7 @@ class DiskTier final : public LowerTier {
   class BatchReader;  // disk_tier_get.cc
 
   DiskTier(const DiskTierOptions& options, std::unique_ptr<Folder> folder,
-            std::unique_ptr<BlockReader> reader, bool uses_io_uring);
+           std::unique_ptr<BlockReader> reader, bool uses_io_uring);
 
   // Fails in a child of fork().
   Status CheckOwned() const;

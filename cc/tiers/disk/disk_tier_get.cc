@@ -211,8 +211,7 @@ class DiskTier::BatchReader final : public BlockReader::Visitor {
     const size_t slot_bytes = rule_.slot_bytes;
     for (uint32_t i = wanted.first; i < wanted.first + wanted.count; ++i) {
       const Want& want = wants_[i];
-      const size_t number =
-          tier_->segments_.RowOf(want.place) - wanted.block * segment.blocks.rows;
+      const size_t number = tier_->segments_.RowOf(want.place) - wanted.block * segment.blocks.rows;
       if (number >= block.size) {
         states_[want.row] = State::kNoRow;
       } else if (block.keys[number] != keys_[want.key]) {
@@ -324,7 +323,7 @@ class DiskTier::BatchReader final : public BlockReader::Visitor {
 };
 
 Status DiskTier::Get(const ExecContext&, const int64_t* keys, size_t count, After after,
-                      WholeRows* rows) {
+                     WholeRows* rows) {
   rows->size = 0;
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   const std::shared_ptr<const StoreRule> rule = this->rule();

@@ -32,7 +32,7 @@ bool DiskTier::IsWanted(const Segment& segment, size_t row, const WantedRows& wa
 }
 
 Status DiskTier::LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
-                           LinkedRows* rows) {
+                          LinkedRows* rows) {
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   const std::shared_ptr<const StoreRule> rule = this->rule();
   rows->size = 0;

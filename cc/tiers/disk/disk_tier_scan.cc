@@ -18,7 +18,7 @@ constexpr size_t kReadBytes = size_t{1} << 20;
 }  // namespace
 
 void DiskTier::ScanBlock(const Segment& segment, const StoreRule& rule, uint32_t block,
-                          const RowBlock& found, WholeRows* rows) const {
+                         const RowBlock& found, WholeRows* rows) const {
   const uint32_t first =
       segments_.PlaceOf(segment, block * static_cast<uint32_t>(segment.blocks.rows));
   const size_t slot_bytes = rule.slot_bytes;
@@ -48,8 +48,8 @@ bool DiskTier::HasWanted(const Segment& segment, uint32_t block, const WantedRow
 }
 
 Status DiskTier::ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
-                              const WantedRows& wanted, uint32_t* block, bool* ended,
-                              WholeRows* rows) const {
+                             const WantedRows& wanted, uint32_t* block, bool* ended,
+                             WholeRows* rows) const {
   const size_t block_bytes = segment->blocks.bytes;
   const uint32_t at_once = static_cast<uint32_t>(std::max<size_t>(1, kReadBytes / block_bytes));
   AlignedBuffer buffer(options_.allocator);
@@ -119,7 +119,7 @@ Status DiskTier::ScanSegment(Segment* segment, const StoreRule& rule, size_t mos
 }
 
 Status DiskTier::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
-                       WholeRows* rows) const {
+                      WholeRows* rows) const {
   rows->size = 0;
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   const std::shared_ptr<const StoreRule> rule = this->rule();

@@ -134,7 +134,7 @@ void MemoryTier::Contains(const int64_t* keys, size_t count, bool* exists) const
 }
 
 Status MemoryTier::Get(const ExecContext&, const int64_t* keys, size_t count, After after,
-                      WholeRows* rows) {
+                       WholeRows* rows) {
   const Shared inside(inside_);
   const RowLayout& layout = content_->rows.layout();
   rows->size = 0;
@@ -263,14 +263,14 @@ void MemoryTier::Erase(const int64_t* keys, size_t count) {
 }
 
 Status MemoryTier::Sweep(size_t count, Buffer<int64_t>* cold, size_t* num_cold,
-                        size_t* num_forgotten) {
+                         size_t* num_forgotten) {
   const Shared inside(inside_);
   TF_EMBED_RETURN_IF_ERROR(cold->Resize(count));
   return SweepFor(count, cold, num_cold, num_forgotten);
 }
 
 Status MemoryTier::SweepFor(size_t count, Buffer<int64_t>* cold, size_t* num_cold,
-                           size_t* num_forgotten) {
+                            size_t* num_forgotten) {
   const std::lock_guard<OrderedMutex> lock(sweep_);
   Buffer<int64_t> leaving(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(leaving.Resize(count));
@@ -338,7 +338,7 @@ bool MemoryTier::TakeForSnapshot(int64_t key, const WantedRows& wanted) {
 }
 
 Status MemoryTier::CollectRanks(EvictionOrder order, size_t one_in, const Rank& low,
-                               const Rank& high, RankList* ranks, size_t* below) const {
+                                const Rank& high, RankList* ranks, size_t* below) const {
   const Shared inside(inside_);
   Status status;
   for (size_t i = 0; i < StripedIndex::kStripes / one_in && status.ok(); ++i) {
@@ -358,7 +358,7 @@ Status MemoryTier::CollectRanks(EvictionOrder order, size_t one_in, const Rank& 
 }
 
 Status MemoryTier::FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
-                              RankList* expired) {
+                               RankList* expired) {
   const Shared inside(inside_);
   Status status;
   content_->index.ForSome(BucketsToSearch(num_absent), &content_->expiry_cursor,
@@ -372,7 +372,7 @@ Status MemoryTier::FindExpired(const RowPolicy& policy, const Moment& now, size_
 }
 
 Status MemoryTier::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
-                       WholeRows* rows) const {
+                        WholeRows* rows) const {
   const Shared inside(inside_);
   const RowLayout& layout = content_->rows.layout();
   const auto make_room = [&](size_t count) {

@@ -98,7 +98,7 @@ class TwoTiers final : public LowerTier {
   const std::unique_ptr<LowerTier> below_;
   // As MemoryTier's: held alone by verbs that change the rule or remove all rows.
   mutable FairSharedMutex inside_{LockRank::kUnordered};
-  mutable OrderedMutex writers_{LockRank::kHostTier};
+  mutable OrderedMutex writers_{LockRank::kTwoTiers};
   std::atomic<uint64_t> ups_{0};    // times that rows are above and have not left below yet
   std::atomic<uint64_t> downs_{0};  // begins and ends of moves down; odd: rows are on their way
   size_t slot_bytes_ = 0;           // of inside_

@@ -111,10 +111,10 @@ class Rows {
       StoreAt(ExtendCrc32c(0, files_.other.data(), kPage - 4), kPage - 4, &files_.other);
     }
     WholeRows rows(HostAllocator());
-    const bool got = tier_
-                         ->Get(ExecContext::Serial(), keys_.data(), keys_.size(),
-                               LowerTier::After::kCold, &rows)
-                         .ok();
+    const bool got =
+        tier_
+            ->Get(ExecContext::Serial(), keys_.data(), keys_.size(), LowerTier::After::kCold, &rows)
+            .ok();
     if (got) {
       Require(rows.size == keys_.size(), "each row is given, or none");
       Check(rows, repair);
@@ -125,9 +125,8 @@ class Rows {
     }
     files_.other.clear();
     // Harm that was in the bytes alone is gone with them.
-    Require(
-        tier_->Get(ExecContext::Serial(), keys_.data(), 1, LowerTier::After::kCold, &rows).ok(),
-        "a block that is whole again is read");
+    Require(tier_->Get(ExecContext::Serial(), keys_.data(), 1, LowerTier::After::kCold, &rows).ok(),
+            "a block that is whole again is read");
     return got;
   }
 

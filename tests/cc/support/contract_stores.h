@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_key_sums.h"
 #include "cc/stores/device/device_split.h"
 #include "cc/stores/device/device_store.h"
+#include "cc/stores/device/host_access_store.h"
 #include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {

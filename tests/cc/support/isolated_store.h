@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "cc/core/base/allocator.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_key_sums.h"
 #include "cc/stores/device/device_split.h"
 #include "cc/stores/device/device_store.h"
+#include "cc/stores/device/host_access_store.h"
 
 namespace tf_embed {
 

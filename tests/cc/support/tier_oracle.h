@@ -139,8 +139,7 @@ class StoreOracle {
   // Gets distinct keys and compares.
   Status Get(const std::vector<int64_t>& keys, After after = After::kCold) {
     WholeRows rows(HostAllocator());
-    const Status status =
-        tier_->Get(ExecContext::Serial(), keys.data(), keys.size(), after, &rows);
+    const Status status = tier_->Get(ExecContext::Serial(), keys.data(), keys.size(), after, &rows);
     if (!status.ok()) {
       EXPECT_EQ(0u, rows.size);
       return status;

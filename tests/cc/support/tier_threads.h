@@ -140,8 +140,7 @@ inline void StoreThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
   }
   EXPECT_EQ(present, tier->size());
   WholeRows rows(HostAllocator());
-  ASSERT_TRUE(
-      tier->Get(ExecContext::Serial(), keys.data(), keys.size(), After::kCold, &rows).ok());
+  ASSERT_TRUE(tier->Get(ExecContext::Serial(), keys.data(), keys.size(), After::kCold, &rows).ok());
   ASSERT_EQ(present, rows.size);
   for (size_t i = 0; i < rows.size; ++i) {
     uint64_t version = 0;
@@ -169,8 +168,7 @@ inline void StoreThreads::ChangeTheRule(LowerTier* tier) {
         }
         ASSERT_TRUE(tier->Put(ExecContext::Serial(), rows).ok());
         ASSERT_TRUE(
-            tier->Get(ExecContext::Serial(), keys.data(), keys.size(), After::kShared, &rows)
-                .ok());
+            tier->Get(ExecContext::Serial(), keys.data(), keys.size(), After::kShared, &rows).ok());
         for (size_t i = 0; i < rows.size; ++i) {
           uint64_t version = 0;
           EXPECT_TRUE(IsWhole(rows.keys[i], rows.weights.data() + i * kBytes, &version));

@@ -14,13 +14,13 @@
 #include <utility>
 
 #include "cc/core/rows/row_layout.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_store.h"
-#include "cc/tiers/disk/disk_tier.h"
+#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/host/host_store.h"
+#include "cc/stores/tiered/tiered_store.h"
+#include "cc/tiers/disk/disk_tier.h"
 #include "cc/tiers/memory/memory_tier.h"
 #include "cc/tiers/memory/two_tiers.h"
-#include "cc/stores/tiered/tiered_store.h"
 #include "tests/cc/support/faulty_tier.h"
 
 namespace tf_embed {

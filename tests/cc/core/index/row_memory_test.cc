@@ -97,7 +97,8 @@ TEST(RowMemory, TakesMemoryInStepWithItsRows) {
 
 TEST(RowMemory, AFirstRowOfManyBytesStillFits) {
   FailingAllocator allocator;
-  RowMemory slabs(&allocator, RowLayout(DataType::kDouble, 3 << 20, 0));  // 24 MiB, over a full slab
+  RowMemory slabs(&allocator,
+                  RowLayout(DataType::kDouble, 3 << 20, 0));  // 24 MiB, over a full slab
   RowMemory::RowIdPool pool;
   const uint32_t first = slabs.Take(&pool);
   const uint32_t second = slabs.Take(&pool);

@@ -7,9 +7,9 @@
 
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/store/store_cache.h"
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/device_store_inl.h"
 #include "cc/stores/device/emulated_device.h"
+#include "cc/stores/device/host_access_store.h"
 #include "gtest/gtest.h"
 #include "tests/cc/support/failing_allocator.h"
 #include "tests/cc/support/test_stores.h"

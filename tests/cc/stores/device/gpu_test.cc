@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <thread>
 
-#include "cc/stores/device/host_access_store.h"
 #include "cc/stores/device/current_gpu.h"
 #include "cc/stores/device/device_store.h"
+#include "cc/stores/device/host_access_store.h"
 #include "tests/cc/support/checked_store.h"
 #include "tests/cc/support/contract_stores.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "tests/cc/support/policy_simulation.h"
 #include "tests/cc/stores/tiered/tiered_stores.h"
+#include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/cc/support/policy_simulation.h"
 #include "tests/cc/stores/tiered/tiered_stores.h"
+#include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {
 namespace {

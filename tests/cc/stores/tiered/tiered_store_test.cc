@@ -9,10 +9,10 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "tests/cc/stores/tiered/tiered_stores.h"
 #include "tests/cc/support/failing_allocator.h"
 #include "tests/cc/support/policy_simulation.h"
 #include "tests/cc/support/test_stores.h"
-#include "tests/cc/stores/tiered/tiered_stores.h"
 
 namespace tf_embed {
 namespace {

@@ -302,22 +302,21 @@ TEST(Folder, IsNotAChilds) {
   ASSERT_TRUE(oracle->Put(Range(2000)).ok());
   ASSERT_TRUE(oracle->Check().ok());  // its threads run
   const std::vector<std::string> names = folder.Names("items-0");
-  EXPECT_EQ(
-      0, InChild([&] {
-        const int64_t key = 1;
-        WholeRows rows(HostAllocator());
-        ExportCursor cursor;
-        DiskTier* const tier = oracle->tier();
-        const bool refused =
-            !tier->Get(ExecContext::Serial(), &key, 1, LowerTier::After::kCold, &rows).ok() &&
-            !tier->Put(ExecContext::Serial(), rows).ok() && !tier->Clear().ok() &&
-            !tier->Scan(1, &cursor, &rows).ok() && !tier->Compact(ExecContext::Serial()).ok() &&
-            !tier->SetRule(RuleSlots()).ok();
-        tier->Erase(&key, 1);
-        tier->Unshare(&key, 1, nullptr);
-        oracle.reset();
-        return refused ? 0 : 1;
-      }));
+  EXPECT_EQ(0, InChild([&] {
+              const int64_t key = 1;
+              WholeRows rows(HostAllocator());
+              ExportCursor cursor;
+              DiskTier* const tier = oracle->tier();
+              const bool refused =
+                  !tier->Get(ExecContext::Serial(), &key, 1, LowerTier::After::kCold, &rows).ok() &&
+                  !tier->Put(ExecContext::Serial(), rows).ok() && !tier->Clear().ok() &&
+                  !tier->Scan(1, &cursor, &rows).ok() &&
+                  !tier->Compact(ExecContext::Serial()).ok() && !tier->SetRule(RuleSlots()).ok();
+              tier->Erase(&key, 1);
+              tier->Unshare(&key, 1, nullptr);
+              oracle.reset();
+              return refused ? 0 : 1;
+            }));
   EXPECT_EQ(names, folder.Names("items-0"));
   ASSERT_TRUE(oracle->Check().ok());
   oracle.reset();
