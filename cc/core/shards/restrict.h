@@ -11,7 +11,7 @@
 
 namespace tf_embed {
 
-// Takes out the expired rows of the shards of a store, then those of lowest rank while there are
+// Takes out the expired rows of the stores of a table, then those of lowest rank while there are
 // more than `num_reserved`; `removed` says how many. Gives memory back where many were. Other
 // writers wait meanwhile; readers go on, and a row that one of them uses for training goes by its
 // rank after that use. The stores have the statistics of `order`.

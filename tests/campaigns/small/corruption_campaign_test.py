@@ -21,12 +21,6 @@ def test_a_few_damages_of_each_format_are_errors():
     assert (line["count"], line["failures"]) == (120, 0)
 
 
-def test_a_thousand_damages_of_each_format_are_errors():
-    done = corruption("--count=1000", "--seed=2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"failures": 0' in done.stdout
-
-
 @pytest.mark.parametrize(
     ("plant", "form", "report"),
     [

@@ -19,12 +19,6 @@ def test_a_few_kills_of_either_side_serve_no_wrong_row():
     assert "updated" in done.stdout and "settled" in done.stdout
 
 
-def test_a_thousand_kills_of_either_side_serve_no_wrong_row():
-    done = kill_publications("--kills=1000", "--seed=2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"failures": 0' in done.stdout
-
-
 @pytest.mark.parametrize(
     ("plant", "report"),
     [

@@ -18,12 +18,6 @@ def test_a_few_kills_lose_nothing():
     assert "3 of" in done.stdout and '"failures": 0' in done.stdout
 
 
-def test_a_hundred_kills_lose_nothing():
-    done = kill_tiers("--kills=100", "--seed=2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "restored checkpoint" in done.stdout and '"failures": 0' in done.stdout
-
-
 @pytest.mark.parametrize(
     ("plant", "report"),
     [

@@ -19,12 +19,6 @@ def test_rows_and_statistics_are_right_under_load_in_memory_and_over_tiers():
     assert '"failures": 0' in done.stdout and "p99.9 of lookups" in done.stdout
 
 
-def test_rows_statistics_and_memory_are_right_in_tables_of_each_kind():
-    done = load("--seconds=360")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"failures": 0' in done.stdout
-
-
 @pytest.mark.parametrize(
     ("plant", "report"),
     [

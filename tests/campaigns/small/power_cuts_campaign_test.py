@@ -19,12 +19,6 @@ def test_a_few_crashes_lose_nothing():
     assert '"count": 14, "failures": 0' in done.stdout
 
 
-def test_a_thousand_crashes_lose_nothing():
-    done = power_cuts("--count=1000", "--seed=2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"count": 1000, "failures": 0' in done.stdout
-
-
 @pytest.mark.parametrize(
     ("plant", "name"), [("files", "files"), ("folders", "snapshots"), ("folders", "backups")]
 )

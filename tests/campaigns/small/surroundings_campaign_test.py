@@ -20,12 +20,6 @@ def test_tables_stay_right(only: str):
     assert '"count": 1, "failures": 0' in done.stdout
 
 
-def test_tables_of_each_kind_stay_right():
-    done = surroundings("--seconds=120")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"count": 8, "failures": 0' in done.stdout
-
-
 @pytest.mark.parametrize(
     ("plant", "only", "report"),
     [

@@ -72,7 +72,3 @@ def test_any_number_of_workers_learns_of_flights_as_one_process():
 
 def test_a_chain_of_numbers_of_workers_is_one_training():
     assert "4 of 4 ways" in campaign("worker_chain.py")
-
-
-def test_ten_kills_change_nothing():
-    assert "0 findings" in campaign("worker_kills.py", "--kills=10")
