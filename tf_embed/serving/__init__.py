@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train here, serve there: a training process publishes, a serving process follows."""
+"""Online serving: a training process publishes a model, and serving processes follow it."""
 
 from tf_embed.serving.follower import Follower
 from tf_embed.serving.publication import Publication

@@ -20,7 +20,7 @@ from tf_embed.variable.anchor import Anchor
 
 
 def weights_of(sources: Iterable[Source]) -> list[Any]:
-    """The dense weights of layers and models, each once."""
+    """Returns the dense weights of layers and models, without duplicates."""
     found: dict[int, Any] = {}
     for source in sources:
         if isinstance(source, keras.layers.Layer):
@@ -56,8 +56,8 @@ def read(folder: str, saved: WeightsFile) -> list[np.ndarray]:
 
     Args:
         folder: The folder of the publication.
-        saved: The description of the file in the publication. REQUIRES: its weights match those of
-            the model, because they bound the memory of the read.
+        saved: The description of the file in the publication. REQUIRES: its weights match the
+            model's, because they bound the memory of the read.
 
     Raises:
         tf.errors.DataLossError: If the file is damaged.

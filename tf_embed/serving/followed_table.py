@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`FollowedTable`: a table that takes over another one's published states."""
+"""`FollowedTable`: a table that adopts the published states of another table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tf_embed.table import sharding
 from tf_embed.table.table import Table
 from tf_embed.variable.row_statistics import stats_of
 
-# Memory is given back once more rows have left than are there, and more than so many.
+# Memory is freed once the removed rows outnumber both the present rows and this minimum.
 _FEW_ROWS = 1024
 
 
 class FollowedTable:
-    """A table that follows the published states of another one.
+    """A table that follows the published states of another table.
 
     Args:
         table: The table. REQUIRES: no other writer.
@@ -25,7 +25,7 @@ class FollowedTable:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._left = 0  # rows, since memory was given back
+        self._left = 0  # rows removed since memory was freed
 
     def open(self, folder: str, files: TableFiles) -> PublishedRows:
         """Opens a publication, and checks every byte of it. Changes nothing.
@@ -39,13 +39,13 @@ class FollowedTable:
             )
 
     def take(self, opened: PublishedRows) -> None:
-        """Removes the rows that left, and writes those that are there.
+        """Removes the rows that are no longer published, and writes the published rows.
 
         Concurrent lookups get the old or the new row of each key.
 
         Raises:
             ValueError: If the table has no room for all rows.
-            tf.errors.OpError: If files can't be read any more. Some rows are new ones then.
+            tf.errors.OpError: If files can't be read any more. Some rows may then be new.
         """
         table = self.table
         before = stats_of(table)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Follower`: keeps a model as it was when it was last published."""
+"""`Follower`: keeps a model in its last published state."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 
 _MOST_SECONDS = 1e6
-_FILE_ERRORS = (tf.errors.OpError, OSError)  # that may be over when they are tried again
+_FILE_ERRORS = (tf.errors.OpError, OSError)  # that a retry may not meet again
 
 
 class Follower(WithBlock):
-    """Keeps the rows and dense weights of a model as they were when they were last published.
+    """Keeps the rows and dense weights of a model in their last published state.
 
     A `Publisher` of the same model publishes, in another process. A publication is checked in full
-    before the first row changes, so a damaged or incomplete one changes nothing. Lookups go on
-    meanwhile, and each row that they get is the one before or the one after. Within `reading()` all
-    of them, and the dense weights, are of one version.
+    before the first row changes, so a damaged or incomplete publication changes nothing. Lookups
+    continue during an update, and return the old or the new row of each key. Within `reading()`,
+    all rows and dense weights are of the same version.
 
     Rows that were removed from the published tables are removed here, and their memory is freed.
     If the folder is emptied, the numbers of the next Publisher begin at 1 again. The follower then
-    takes all its rows, and `version` becomes lower. As long as publications of the Publisher that
-    it follows are there, it takes no lower version of another one.
+    takes all its rows, and `version` becomes lower. As long as the folder has publications of the
+    Publisher that it follows, it takes no lower version of another Publisher.
 
     The follower must be the only writer of its tables. They need no optimizer and no policy. The
     first update removes the rows that they had before.
 
     Args:
-        model: A `tf_embed.Variable`, a built layer or model, or a list of these, as the Publisher
-            has them: the same tables and dense weights in the same order.
-        path: The path of the Publisher. It need not be there yet.
+        model: A `tf_embed.Variable`, a built layer or model, or a list of these, with the tables
+            and dense weights of the Publisher, in the same order.
+        path: The path of the Publisher. It need not exist yet.
 
     Attributes:
-        path: That path.
+        path: The path of the Publisher.
 
     Raises:
         TypeError: If an argument is of a wrong type.
@@ -80,32 +80,32 @@ class Follower(WithBlock):
         self._lock = ReadingLock()
         self._updating = threading.Lock()
         self._known: dict[int, Publication] = {}
-        # The runs of the versions that were in the folder together with the loaded one.
+        # The runs of the versions that were in the folder together with the loaded version.
         self._beside: dict[int, str | None] = {}
         # The run and version whose rows are loaded; None: rows may be of several runs.
         self._rows_of: tuple[str, int] | None = None
         self._served: Publication | None = None
-        self._changed = threading.Condition()  # of the served version, or the thread's state
+        self._changed = threading.Condition()  # the served version, or the thread's state
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._failure: Exception | None = None  # that has ended the thread, until it is told
+        self._failure: Exception | None = None  # the thread's error, until it is raised
 
     # The served state.
 
     @property
     def publication(self) -> Publication | None:
-        """The publication that all rows have reached at least; None before the first one."""
+        """The publication that all rows have at least reached; None before the first update."""
         return self._served
 
     @property
     def version(self) -> int:
-        """The version that all rows are at least at; 0 before the first one."""
+        """The version that all rows have at least reached; 0 before the first update."""
         return 0 if self._served is None else self._served.version
 
     @property
     def lag(self) -> float:
-        """Seconds since the moment whose rows are served; infinite before the first one."""
+        """The age of the served rows in seconds; infinite before the first update."""
         return float("inf") if self._served is None else max(0.0, time.time() - self._served.time)
 
     @property
@@ -114,10 +114,10 @@ class Follower(WithBlock):
         return self._error
 
     def reading(self) -> AbstractContextManager[None]:
-        """Keeps updates out of a block, so that all that it reads is of one version.
+        """Keeps updates out of a block, so that everything that it reads is of the same version.
 
-        Blocks of several threads run together. An update waits for those that run, and others wait
-        for it. It takes as long as the rows that changed take to be written.
+        Blocks of several threads run together. An update waits for running blocks, and later blocks
+        wait for the update. An update takes as long as it takes to write the changed rows.
 
         Returns:
             A context manager.
@@ -130,14 +130,14 @@ class Follower(WithBlock):
         """Takes the publications since the last call.
 
         Returns:
-            Whether there was something.
+            Whether there were any.
 
         Raises:
             ValueError: If another model was published there, or a table has no room for all rows.
             RuntimeError: If this is called in a graph, or within `reading`.
             tf.errors.OpError: If the newest version can't be taken, because files are damaged or
-                can't be read. Rows are then of the last version that could be taken. It may be
-                tried again.
+                can't be read. Rows are then of the last version that could be taken. The call may
+                be repeated.
         """
         if not tf.executing_eagerly():
             raise RuntimeError(
@@ -159,8 +159,9 @@ class Follower(WithBlock):
         """Starts a thread that takes publications from now on.
 
         The first update is over when this returns. If an update fails because files are damaged or
-        can't be read, that is logged, `error` has it, and the next one tries again. Any other error
-        ends the thread, and is raised by `stop`, by `wait_for` and by the end of a `with` block.
+        can't be read, the error is logged and kept in `error`, and the next update tries again. Any
+        other error ends the thread, and is raised by `stop`, by `wait_for` and by the end of a
+        `with` block.
 
         Args:
             every_seconds: Time between two polls of `path`, a number above 0.
@@ -171,7 +172,7 @@ class Follower(WithBlock):
         Raises:
             TypeError: If `every_seconds` is not a number.
             ValueError: If it is out of range, or another model was published there.
-            RuntimeError: If it follows already.
+            RuntimeError: If the thread runs already.
         """
         seconds = validation.positive_number(every_seconds, "every_seconds", most=_MOST_SECONDS)
         if self._thread is not None:
@@ -188,10 +189,10 @@ class Follower(WithBlock):
         return self
 
     def wait_for(self, version: int = 1, timeout_seconds: float = 60.0) -> None:
-        """Waits until a version, or a later one, is served by the thread of `follow`.
+        """Waits until the thread of `follow` serves at least the given version.
 
         If the folder was emptied and another publisher has published there, a version of the
-        previous one does not count.
+        previous publisher does not count.
 
         Args:
             version: The result of `Publisher.publish`, an int from 1.
@@ -201,12 +202,12 @@ class Follower(WithBlock):
             TypeError: If an argument is of a wrong type.
             ValueError: If an argument is out of range.
             tf.errors.DeadlineExceededError: If it takes longer.
-            Exception: If the thread ended with it.
+            Exception: The error that ended the thread.
         """
         version = validation.int_in(version, "version")
         seconds = validation.positive_number(timeout_seconds, "timeout_seconds", most=_MOST_SECONDS)
-        # After the folder was emptied, a version of the previous publisher is not the awaited one.
-        old = self._served  # read once, because the thread may take the next one now
+        # If the folder was emptied, a version of the previous publisher does not count.
+        old = self._served  # read once, because the thread may replace it meanwhile
         if old is None or old.version < version or not self._is_replaced(old):
             old = None
 
@@ -226,11 +227,11 @@ class Follower(WithBlock):
         ) from self._error
 
     def stop(self) -> None:
-        """Ends the thread of `follow`, after the update that it may be at. Rows stay.
+        """Ends the thread of `follow`, after the current update. Rows stay.
 
         Raises:
             RuntimeError: If this is called within `reading` while the thread runs.
-            Exception: If the thread ended with it before.
+            Exception: The error that ended the thread before.
         """
         if self._thread is not None:
             self._lock.check_not_reading("stop")
@@ -240,7 +241,7 @@ class Follower(WithBlock):
             self._thread = None
         self._raise_failure()
 
-    # Parts of these.
+    # Helpers.
 
     def _end(self) -> None:
         self.stop()
@@ -248,7 +249,7 @@ class Follower(WithBlock):
     def _is_replaced(self, served: Publication) -> bool:
         """Whether another publisher has published in the folder after it was emptied.
 
-        It takes no lock, because a caller within `reading` may hold the thread up.
+        Takes no lock, because a caller within `reading` may hold the thread up.
         """
         beside = self._beside
         try:
@@ -256,24 +257,24 @@ class Follower(WithBlock):
                 return False
             present = publication.versions_in(self.path)
         except _FILE_ERRORS:
-            return False  # unknown; the thread's next update meets the error and tells it
+            return False  # unknown; the thread's next update meets and reports the error
         is_damaged = False
         for version in reversed(present):
             try:
                 run = self._run_of(version)
             except _FILE_ERRORS:
-                is_damaged = True  # the thread's next update tells it
+                is_damaged = True  # the thread's next update reports it
                 continue
             if run is not None:
                 return run != served.run and run not in beside.values()
         return is_damaged
 
     def _run_of(self, version: int) -> str | None:
-        """Returns the run of a publication, or None if it is not there."""
+        """Returns the run of a publication, or None if there is no complete one."""
         try:
             return publication.read(self.path, version).run
         except tf.errors.NotFoundError:
-            return None  # it was removed, or is not whole yet
+            return None  # it was removed, or is not complete yet
 
     def _run(self, seconds: float) -> None:
         while not self._stop.wait(seconds):
@@ -292,7 +293,7 @@ class Follower(WithBlock):
         try:
             self.update()
         except _FILE_ERRORS as error:
-            if str(error) != before:  # once, however often it is tried
+            if str(error) != before:  # warn once for repeated failures
                 logging.warning("The follower of %r tries again: %s", self.path, error)
 
     def _raise_failure(self) -> None:
@@ -323,12 +324,12 @@ class Follower(WithBlock):
         """Lists the publications, and reads those that are not known yet."""
         own = self._own()
         for version in own:
-            del self._known[version]  # it is read again, after all lower versions
+            del self._known[version]  # read again, after all lower versions
         if self._rows_of is not None and not own:
-            self._known = {}  # numbers may be used again
+            self._known = {}  # numbers may have been reused
         self._list(failed)
         if own and not self._own():
-            # The folder may have been emptied, so lower numbers may be used again, too.
+            # The folder may have been emptied, so lower numbers may have been reused, too.
             self._known = {}
             self._list(failed)
 
@@ -341,10 +342,10 @@ class Follower(WithBlock):
         return [one.version for one in known if one.run == run and one.version >= version]
 
     def _start(self, failed: dict[int, Exception]) -> tuple[str | None, int, Sequence[Publication]]:
-        """Returns the run and version to go on from, and the publications to choose from.
+        """Returns the run and version to continue from, and the publications to choose from.
 
-        They are None and 0 if all rows are to be loaded. If a folder is emptied, the numbers of the
-        next publisher begin at 1, so a lower version may be newer.
+        Run and version are None and 0 if all rows must be loaded. If a folder is emptied, the
+        numbers of the next publisher begin at 1, so a lower version may be newer.
         """
         found = [one for one in self._known.values() if one.version not in failed]
         if self._rows_of is None:
@@ -354,7 +355,7 @@ class Follower(WithBlock):
         if self._own():
             self._beside = runs
         elif new := {one for one in runs if self._is_new(one, runs[one], version)}:
-            # Those of other runs are left over.
+            # Publications of other runs are left over.
             new_runs = {runs[one] for one in new}
             return None, 0, [one for one in found if one.run in new_runs]
         return run, version, [one for one in found if one.version >= version]
@@ -364,7 +365,7 @@ class Follower(WithBlock):
         return {**{one.version: one.run for one in self._known.values()}, **dict.fromkeys(failed)}
 
     def _is_new(self, version: int, run: str | None, loaded: int) -> bool:
-        """Whether a publication has come after the loaded one."""
+        """Whether a publication was added after the loaded version was."""
         if version > loaded or version not in self._beside:
             return True
         return None not in (run, self._beside[version]) and run != self._beside[version]
@@ -392,19 +393,19 @@ class Follower(WithBlock):
                 failed[version] = error
 
     def _blames(self, one: Publication, error: Exception) -> bool:
-        """Whether a publication is not to be tried again in this update."""
+        """Whether a publication must not be tried again in this update."""
         is_there = publication.exists(self.path, one.version)
         self._known.pop(one.version, None)  # it may be another publication now
         return is_there or not isinstance(error, tf.errors.NotFoundError)
 
     def _take(self, route: Sequence[Publication]) -> None:
-        """Loads publications, the last of which has dense weights, as one."""
+        """Loads publications as a single update. REQUIRES: the last one has dense weights."""
         last = route[-1]
         dense = dense_weights.weights_of(self._sources)
         for one in route:
             self._check_model(one, dense)
-        # All files are opened and checked before the lock, so that a damaged one changes nothing
-        # and readers wait for the writes alone.
+        # Open and check all files before taking the lock, so that a damaged file changes nothing
+        # and readers wait only for the writes.
         opened = [
             [
                 table.open(self._folder(one), files)
@@ -416,7 +417,7 @@ class Follower(WithBlock):
         values = dense_weights.read(self._folder(last), last.weights)
         with self._lock.updating():
             if route[0].since is None:
-                self._rows_of = None  # until all rows are there
+                self._rows_of = None  # until all rows are loaded
             for of_tables in opened:
                 for table, rows in zip(self._tables, of_tables, strict=True):
                     table.take(rows)
@@ -447,7 +448,7 @@ class Follower(WithBlock):
         if not _are_alike_weights(weights, one.weights.weights):
             pairs = list(zip([*weights, None], [*one.weights.weights, None], strict=False))
             unlike = [pair for pair in pairs if _unnumbered(pair[0]) != _unnumbered(pair[1])]
-            # If there is none, they are in another order.
+            # If `unlike` is empty, only the order differs.
             mine, its = [*unlike, *(pair for pair in pairs if pair[0] != pair[1])][0]
             raise ValueError(
                 f"`model` must have the dense weights that are published in "
@@ -471,7 +472,7 @@ def _check_tables(tables: Sequence[Table]) -> None:
 
 
 def _are_alike(names: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Whether tables may be the same ones. Keras numbers names that it chose itself."""
+    """Whether names may be of the same tables. Keras numbers the names that it chose itself."""
     if list(names) == list(theirs):
         return True
     if sorted(names) == sorted(theirs):
@@ -485,7 +486,7 @@ def _without_number(name: str) -> str:
 
 
 def _are_alike_weights(weights: Sequence[Weight], theirs: Sequence[Weight]) -> bool:
-    """Whether weights may be the same ones, by shapes, dtypes and names."""
+    """Whether weights may be the same, by shapes, dtypes and names."""
     alike = [_unnumbered(one) for one in weights] == [_unnumbered(one) for one in theirs]
     return alike and _are_alike([one.name for one in weights], [one.name for one in theirs])
 

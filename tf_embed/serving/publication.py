@@ -50,9 +50,9 @@ class WeightsFile:
     """The dense weights of a publication.
 
     Attributes:
-        bytes: Size of their file.
-        checksum: The CRC-32 of its bytes.
-        weights: Its weights, in the order of the model.
+        bytes: Size of the file.
+        checksum: The CRC-32 of the file's bytes.
+        weights: The weights, in the order of the model.
     """
 
     bytes: int
@@ -62,18 +62,17 @@ class WeightsFile:
 
 @dataclasses.dataclass(frozen=True)
 class Publication:
-    """The description of a publication, known without reading its rows.
+    """The description of a publication, which is read without its rows.
 
     Attributes:
-        version: Its number. Later ones have higher numbers, until the folder is emptied.
-        since: The version that it has the changes since; None: it has all rows. Whatever has the
-            rows of that version, or of a later one of the same `run`, has those of this one once
-            the changes are made.
+        version: Its number. Numbers increase until the folder is emptied.
+        since: The base version of an incremental publication; None if it has all rows. The changes
+            apply to the rows of that version, or of any later version of the same `run`.
         run: An id that the publications of one `Publisher` share.
-        time: The moment whose rows it has, in seconds since 1970.
+        time: The moment of its rows, in seconds since 1970.
         tables: A `TableFiles` for each table.
-        kinds: For each table the kind of its rows.
-        weights: The dense weights; None: it has none, and needs the next changes.
+        kinds: The kind of each table's rows.
+        weights: The dense weights; None if it has none, and needs the next changes.
     """
 
     version: int
@@ -86,7 +85,7 @@ class Publication:
 
     @property
     def rows(self) -> int:
-        """Number of rows in its files; of changes, those that changed."""
+        """Number of rows in its files. An incremental publication has only the changed rows."""
         return sum(table.rows for table in self.tables)
 
     @property
@@ -102,24 +101,24 @@ def folder_name(version: int) -> str:
 
 
 def version_of(name: str) -> int | None:
-    """Returns the version of a folder name, or None if it is not that of a publication."""
+    """Returns the version of a folder name, or None if the folder is not a publication's."""
     found = _FOLDER.fullmatch(name)
     return int(found.group(1)) if found else None
 
 
 def versions_in(path: str) -> list[int]:
-    """The versions of which there is a folder, complete or not, in their order."""
+    """Returns the versions that have a folder, complete or not, in ascending order."""
     found = map(version_of, manifest.names_in(path))
     return sorted(version for version in found if version is not None)
 
 
 def exists(path: str, version: int) -> bool:
-    """Whether a publication is there as a whole."""
+    """Whether a complete publication exists."""
     return bool(tf.io.gfile.exists(os.path.join(path, folder_name(version), FILE)))
 
 
 def write(path: str, publication: Publication) -> None:
-    """Makes a folder a publication, whose files are there."""
+    """Writes the manifest, which makes a folder with all other files a publication."""
     folder = os.path.join(path, folder_name(publication.version))
     checked_json.write(folder, FILE, dataclasses.asdict(publication))
 
@@ -129,7 +128,7 @@ def read(path: str, version: int) -> Publication:
 
     Raises:
         tf.errors.DataLossError: If the file is damaged.
-        tf.errors.NotFoundError: If there is none.
+        tf.errors.NotFoundError: If there is no such publication.
     """
     file = os.path.join(path, folder_name(version), FILE)
     with checked_json.reading(file) as body:
@@ -140,7 +139,7 @@ def read(path: str, version: int) -> Publication:
                 for one in weights.pop("weights")
             ]
             weights = checked_json.record(WeightsFile, {**weights, "weights": tuple(found)})
-            # `reading` makes it the error that names the file.
+            # `reading` converts it to an error that names the file.
             if weights.bytes != sum(map(_bytes_of, found)):
                 raise ValueError
         tables = tuple(manifest.table_files(file, table) for table in body.pop("tables"))
@@ -152,10 +151,10 @@ def read(path: str, version: int) -> Publication:
 
 
 def _bytes_of(weight: Weight) -> int:
-    """The size of a dense weight.
+    """Returns the size of a dense weight in bytes.
 
     Raises:
-        TypeError: If there is no such dtype.
+        TypeError: If its dtype does not exist.
         ValueError: If it has a negative dimension.
     """
     if any(size < 0 for size in weight.shape):
@@ -164,7 +163,7 @@ def _bytes_of(weight: Weight) -> int:
 
 
 def remove(path: str, version: int) -> None:
-    """Removes a publication, or a crash's leftovers: first the file that makes it one."""
+    """Removes a publication, or a crash's leftovers. The manifest is removed first."""
     folder = os.path.join(path, folder_name(version))
     present = set(manifest.names_in(folder))
     for name in [FILE, WEIGHTS, *filter(_ASIDE.fullmatch, present)]:
@@ -172,23 +171,23 @@ def remove(path: str, version: int) -> None:
             with contextlib.suppress(tf.errors.NotFoundError):  # gone already
                 tf.io.gfile.remove(os.path.join(folder, name))
         if name == FILE and present:
-            durable.sync(folder)  # or a crash of the machine may bring it back without its rows
+            durable.sync(folder)  # or a crash of the machine may restore it without its rows
     files.remove(folder)
 
 
 def route(
     publications: Iterable[Publication], run: str | None, version: int
 ) -> tuple[Publication, ...]:
-    """Returns the publications to load next to come closer to the newest version.
+    """Returns the publications to load next to approach the newest version.
 
     Args:
-        publications: Those that can be loaded.
-        run: Of the version that is loaded; None: none is.
-        version: The version that is loaded, or was.
+        publications: The publications that can be loaded.
+        run: The run of the loaded version; None if no version is loaded.
+        version: The last loaded version.
 
     Returns:
-        Changes, or all rows, or all rows and changes that must follow them. Empty if nothing newer
-        can be reached.
+        An incremental publication, a full one, or a full one followed by an incremental one that
+        it needs. Empty if nothing newer can be reached.
     """
     found = list(publications)
     if run is not None and (changes := _furthest(found, run, version)):
@@ -202,13 +201,13 @@ def route(
             routes.append((changes.version if changes else whole.version, (whole,)))
         elif changes:
             routes.append((changes.version, (whole, changes)))
-    # The newest publication of all rows, and the furthest changes from there.
+    # The newest full publication, and the furthest changes from there.
     newer = [one for one in routes if run is None or one[0] > version]
     return max(newer, key=lambda one: (one[1][0].version, one[0]), default=(0, ()))[1]
 
 
 def _furthest(found: Iterable[Publication], run: str, version: int) -> Publication | None:
-    """The last publication whose changes lead on from a version."""
+    """Returns the newest incremental publication that applies to a version."""
     after = [
         one
         for one in found

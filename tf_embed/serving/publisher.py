@@ -28,22 +28,22 @@ class Publisher(WithBlock):
     """Publishes the rows and dense weights of a model, for processes that serve it.
 
     A publication has the rows of all tables at one moment, without optimizer slots, and the dense
-    weights of that moment. It is there when it is whole: a crash, or a full disk, leaves those that
-    were there before. The first one of a Publisher has all rows, and later ones have the changed
-    rows. Tables need `TablePolicy(track_changes=True)` for that; otherwise each publication has all
-    rows.
+    weights of that moment. It appears only when it is complete: a crash or a full disk leaves the
+    earlier publications. A Publisher's first publication has all rows, and later publications have
+    the changed rows. Tables need `TablePolicy(track_changes=True)` for that; otherwise each
+    publication has all rows.
 
-    After `whole_every` publications of changes, one more is written with all rows, for followers
-    that start later, and older ones are removed. A follower that follows takes the changes alone.
+    After `whole_every` incremental publications, a full publication is also written, for followers
+    that start later, and older publications are removed. A running follower takes only the changes.
 
-    One process at a time publishes in a folder, and one thread.
+    Only one process, and one thread, may publish in a folder at a time.
 
     Args:
-        model: A `tf_embed.Variable`, a layer, a model, or a list of these. Their order counts for
-            the follower, which has the same ones.
+        model: A `tf_embed.Variable`, a layer, a model, or a list of these. The follower must have
+            the same tables and weights in the same order.
         path: A folder, or a path of any file system that TensorFlow knows. It is created.
-        keep: Number of newest publications to keep, in addition to those that a new follower needs;
-            an int from 1. Followers that are further behind load all rows again.
+        keep: Number of newest publications to keep, in addition to the publications that a new
+            follower needs; an int from 1. Followers that are further behind load all rows again.
         whole_every: Number of incremental publications until the next full one, an int from 1.
 
     Raises:
@@ -75,8 +75,8 @@ class Publisher(WithBlock):
         self._keep = validation.int_in(keep, "keep")
         self._whole_every = validation.int_in(whole_every, "whole_every")
         self._run = secrets.token_hex(8)
-        self._last: tuple[int, SnapshotInfo] | None = None  # that was published
-        self._highest = 0  # version, also if its folder is gone
+        self._last: tuple[int, SnapshotInfo] | None = None  # the last publication
+        self._highest = 0  # highest version, even if its folder is gone
         self._changes = 0  # publications of changes since all rows were written
         self._known: dict[int, Publication] = {}  # in the folder
         self._thread: threading.Thread | None = None
@@ -86,24 +86,24 @@ class Publisher(WithBlock):
     def publish(self, *, whole: bool = False, wait: bool = True) -> int:
         """Publishes the rows and dense weights as they are now.
 
-        Waits for the publication before this one.
+        Waits for the previous publication.
 
         Args:
-            whole: Whether to publish all rows, even if the changed ones suffice. Followers then
+            whole: Whether to publish all rows, even if the changed rows suffice. Followers then
                 load all rows.
             wait: Whether to return only after the write. False: a thread writes the publication,
                 and the next `publish` or `wait` raises its error. Both publish the rows at the time
                 of the call. Tables that do not track changes need True.
 
         Returns:
-            The version. Versions increase, and may skip numbers. Those of a new Publisher begin at
-            1 if the folder is empty.
+            The version. Versions increase, and may skip numbers. A new Publisher begins at 1 if the
+            folder is empty.
 
         Raises:
             TypeError: If an argument is not a bool.
             ValueError: If the model has no table, or a table must track changes but does not.
             RuntimeError: If this is called in a graph.
-            tf.errors.OpError: If it can't be written, or the one before could not be.
+            tf.errors.OpError: If it can't be written, or the previous publication could not be.
         """
         validation.flag(whole, "whole")
         validation.flag(wait, "wait")
@@ -121,11 +121,11 @@ class Publisher(WithBlock):
                 f"{first.options.name!r} track_changes=True. Received: wait={wait}"
             )
         for table in tables:
-            table.wait_until_written()  # a snapshot of it may be under way
+            table.wait_until_written()  # a snapshot of the table may be in progress
         version = self._next_version()
         last = self._last
         if last is not None and len(last[1].tables) != len(tables):
-            last = None  # the model has got more
+            last = None  # tables were added to the model
         if last is None or not publication.exists(self.path, last[0]):
             whole = True  # followers could not know that changes are missing
         writer, since = self._begin(version, tables, tracked, None if whole else last)
@@ -133,7 +133,7 @@ class Publisher(WithBlock):
             # Copied now: `_begin` has just fixed the moment of the rows.
             dense = dense_weights.weights_of(self._sources)
             weights, values = dense_weights.descriptions(dense), dense_weights.values_of(dense)
-        except BaseException:  # whoever keeps the error must not keep the moment
+        except BaseException:  # a caller that keeps the error must not keep the moment alive
             writer.give_up()
             raise
 
@@ -153,7 +153,7 @@ class Publisher(WithBlock):
         if wait:
             write()
             return version
-        # No daemon: Python waits for it at exit, and the publication is whole.
+        # Not a daemon: Python waits for it at exit, so the publication is completed.
         self._thread = threading.Thread(
             target=self._run_writer, args=[write], name=f"publication {version}"
         )
@@ -163,10 +163,10 @@ class Publisher(WithBlock):
         return version
 
     def wait(self) -> None:
-        """Waits until the last publication is there.
+        """Waits until the last publication is written.
 
         Raises:
-            tf.errors.OpError: If it could not be written. It is told once.
+            tf.errors.OpError: If it could not be written. The error is raised once.
         """
         if self._thread is not None:
             self._thread.join()
@@ -175,7 +175,7 @@ class Publisher(WithBlock):
         if error is not None:
             raise error
 
-    # Parts of these.
+    # Helpers.
 
     def _end(self) -> None:
         self.wait()
@@ -204,7 +204,7 @@ class Publisher(WithBlock):
         tracked: bool,
         last: tuple[int, SnapshotInfo] | None,
     ) -> tuple[Writer, int | None]:
-        """Holds the moment of a publication; and the version that it has the changes since."""
+        """Begins a publication. Returns its writer and the version that it builds on."""
         if tracked and last is not None:
             since, base = last
             try:
@@ -241,7 +241,7 @@ class Publisher(WithBlock):
         tables: Sequence[Table],
         weights: WeightsFile | None,
     ) -> None:
-        """Makes files a publication."""
+        """Writes the manifest, which completes the publication."""
         kinds = tuple(table.options.kind for table in tables)
         made = Publication(version, since, self._run, info.time, tuple(info.tables), kinds, weights)
         publication.write(self.path, made)
@@ -255,7 +255,7 @@ class Publisher(WithBlock):
         )
 
     def _write_all_rows(self, version: int, tables: Sequence[Table]) -> None:
-        """Writes all rows for followers that start later. They need the next changes, too."""
+        """Writes all rows for followers that start later. These also need the next changes."""
         writer = self._begin_since(version, tables, None)
         info = writer.write()
         drop_moments(tables, [info])
@@ -271,7 +271,7 @@ class Publisher(WithBlock):
                 continue
             try:
                 self._known[version] = publication.read(self.path, version)
-            except tf.errors.OpError as error:  # of no use to a follower, either
+            except tf.errors.OpError as error:  # followers can't use it either
                 logging.warning("Publication %d is left out: %s", version, error.message)
         start = publication.route(self._known.values(), None, 0)
         if not start:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ReadingLock`: readers together, or one update alone."""
+"""`ReadingLock`: several readers, or one update."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 
 class ReadingLock:
-    """A fair shared/exclusive lock: later readers cannot starve an update that waits.
+    """A fair shared/exclusive lock: later readers cannot starve a waiting update.
 
-    A thread that reads already may enter once more.
+    A thread that already reads may enter `reading` again.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class ReadingLock:
         self._readers = 0
         self._waiting = 0  # updates
         self._updates = False
-        # How often this thread is within `reading`.
+        # The nesting depth of `reading` in this thread.
         self._mine = threading.local()
 
     @contextlib.contextmanager
@@ -27,7 +27,7 @@ class ReadingLock:
         """Keeps updates out of a block."""
         depth = getattr(self._mine, "depth", 0)
         with self._changed:
-            # A thread that reads already must not wait for an update, which waits for this thread.
+            # A thread that already reads must not wait for an update, which waits for the thread.
             self._changed.wait_for(lambda: depth or not (self._updates or self._waiting))
             self._readers += 1
         self._mine.depth = depth + 1
@@ -40,7 +40,7 @@ class ReadingLock:
                 self._changed.notify_all()
 
     def check_not_reading(self, method: str) -> None:
-        """Refuses a call that waits for an update, which waits for this thread.
+        """Refuses a call that would deadlock: it waits for an update, which waits for this thread.
 
         Args:
             method: The name of the method that is called.
@@ -64,10 +64,10 @@ class ReadingLock:
         self.check_not_reading("update")
         with self._changed:
             self._waiting += 1
-            # `_waiting` keeps new readers out meanwhile.
+            # `_waiting` keeps new readers out during the wait.
             try:
                 self._changed.wait_for(lambda: not (self._updates or self._readers))
-            finally:  # also if Ctrl-C ends the wait: then readers must not wait any longer
+            finally:  # also if Ctrl-C ends the wait, because readers must then stop waiting
                 self._waiting -= 1
                 self._changed.notify_all()
             self._updates = True

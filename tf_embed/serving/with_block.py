@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`WithBlock`: a base of classes that are closed by the end of a `with` block."""
+"""`WithBlock`: a base of classes that the end of a `with` block closes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from absl import logging
 
 
 class WithBlock(abc.ABC):
-    """A class that the end of a `with` block closes, by `_end`, which subclasses implement.
+    """A class that the end of a `with` block closes. Subclasses implement `_end`.
 
-    If the block fails, its own error is raised, and one of `_end` is logged.
+    If the block fails, its error is raised, and an error of `_end` is logged.
     """
 
     path: str
@@ -35,5 +35,4 @@ class WithBlock(abc.ABC):
         except Exception:
             if error is None:
                 raise
-            # The error of the block itself is raised.
             logging.exception("%s of %r ends with an error.", type(self).__name__, self.path)

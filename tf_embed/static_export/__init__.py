@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SavedModels of TensorFlow's own ops, with the rows of tables in variables."""
+"""SavedModels that use only TensorFlow's ops, with the rows of tables in variables."""
 
 from tf_embed.static_export.export import export_static
 

@@ -26,7 +26,7 @@ from tf_embed.variable.variable import Variable
 ABSENT = ("initializer", "zeros")
 _Resource = tf.saved_model.experimental.TrackableResource
 _OUR_OPS = "TfEmbed"
-_PYTHON_OPS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")  # which only this process has
+_PYTHON_OPS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")  # only run in this process
 
 
 def export_static(
@@ -38,35 +38,35 @@ def export_static(
     input_signature: Any = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a model as a SavedModel of TensorFlow's own ops alone.
+    """Writes a model as a SavedModel that uses only TensorFlow's ops.
 
     TensorFlow, TensorFlow Serving and the C API load it without tf_embed. The rows of all tables
-    are in its variables, and keys are in TensorFlow's hash tables. Without `quantize` its answers
-    are those of the model in a tf.function, to the last bit. Rows are those of the moment of the
-    call, and can't be trained. See docs/guides/static_export.md.
+    are in its variables, and keys are in TensorFlow's hash tables. Without `quantize`, its results
+    are bit-identical to the model's in a tf.function. It has the rows as of the call, which can't
+    be trained. See docs/guides/static_export.md.
 
-    A Keras model or layer has one function, `serve`, which calls it with `training=False`. A
-    tf.Module has its tf.functions that have an input signature, under their names. The signature
-    "serving_default" is `serve`, or the only function.
+    The export of a Keras model or layer has one function, `serve`, which calls the model with
+    `training=False`. The export of a tf.Module has the module's tf.functions that have an input
+    signature, under their names. The signature "serving_default" is `serve`, or the only function.
 
-    Memory: a table is copied once while it is written, those in tiers on disk only block by block.
-    The process that serves has all rows in memory.
+    Memory: a table is copied once while it is written, or block by block if it has rows on disk.
+    The serving process has all rows in memory.
 
     Args:
         model: A built Keras model or layer, or a tf.Module such as one with a `tf_embed.Variable`.
             Its tables must be in this process alone.
         path: A folder to make; a str or an os.PathLike.
         quantize: How floating rows are stored. "float16": a weight w changes by at most |w| / 2048
-            + 2**-25, and one that float16 can't hold is refused. "int8": a byte for each weight and
-            8 bytes for each row; a weight changes by at most (maximum - minimum) / 510 + 2**-21 *
-            greatest |w| of its row + 2**-126; rows of 16 bits are then rounded to theirs. Rows that
-            would not get smaller stay as they are.
-            Initial rows are exact. Default: None, rows as they are.
+            + 2**-25, and a weight that float16 can't hold is refused. "int8": a byte for each
+            weight and 8 bytes for each row; a weight changes by at most (maximum - minimum) / 510 +
+            2**-21 * greatest |w| of its row + 2**-126; the rows of a 16-bit dtype are then rounded
+            to that dtype. Rows that would not get smaller are stored unchanged.
+            Initial rows are exact. Default: None, rows are unchanged.
         absent: The output for a key without a row. "initializer": its initial row, as in the model.
             "zeros": zeros; a smaller graph. Default: "initializer".
         input_signature: The arguments of a call, a list of tf.TensorSpec or keras.InputSpec, or
-            structures of them. Default: None, those of the symbolic inputs of a Keras model, or of
-            each tf.function of a tf.Module.
+            structures of them. Default: None, the symbolic inputs of a Keras model, or the input
+            signature of each tf.function of a tf.Module.
         overwrite: Whether a SavedModel at `path` is replaced, once the new one is complete.
             Default: False, an existing `path` is refused.
 
@@ -75,7 +75,7 @@ def export_static(
         ValueError: If an argument is out of range, `path` exists, the model is not built, a table
             is sharded over processes, a tf.function has the name of an attribute of tf.Module, the
             model looks up in a tf.function that it calls, it would serve dense ids in place of
-            ragged or sparse ones without a `padding_id`, or it runs an op that only this library or
+            ragged or sparse ids without a `padding_id`, or it runs an op that only this library or
             this process has. Nothing is written then.
 
     Example:
@@ -208,7 +208,7 @@ def _known_tables(model: Any) -> Iterator[Table]:
 
 
 def _objects_of(model: Any) -> Iterator[Any]:
-    """Yields all layers, modules and resources of a model, and more of its objects, each once."""
+    """Yields the trackable objects of a model, including all layers and resources, each once."""
     found: dict[int, Any] = {}
     waiting = [model]
     while waiting:

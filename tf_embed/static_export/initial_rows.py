@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The initial rows of a table computed by TensorFlow's ops, bit-identical to the table's own.
+"""The initial rows of a table, computed by TensorFlow's ops, bit-identical to the table's own.
 
-The formulas are in cc/core/rows/initializer.h, with the reason why they only need the four
+The formulas are in cc/core/rows/initializer.h, which explains why they only need the four
 operations and a square root. The hash of a string is in cc/core/batch/string_batch.h. Each op
 rounds its result, and the table is compiled to do the same. But TensorFlow's graph optimizer folds
-constants that are added one after the other, which could change a bit. So there is a maximum
-between the two sums.
+constants that are added in succession, which could change a bit. A maximum between the two sums
+prevents this.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def random_rows(
         initializer: The table's initializer.
         keys: int64 or string, [n].
         dim: Number of weights in a row.
-        value_dtype: Their dtype, a floating one.
+        value_dtype: A floating dtype.
 
     Returns:
         [n, dim], of `value_dtype`.
@@ -83,7 +83,7 @@ def random_rows(
     lanes = np.arange(1, dim + 1, dtype=np.uint64) * np.uint64(_GOLDEN)  # modulo 2^64
     bits = _mixed(state[:, tf.newaxis] + tf.constant(lanes))
     high = tf.bitcast(tf.bitwise.right_shift(bits, _word(12)), tf.int64)
-    # The half keeps the number above 0 and below 1.
+    # Adding 0.5 keeps the number above 0 and below 1.
     unit = (tf.cast(high, tf.float64) + 0.5) * 2.0**-52
     if initializer.kind == "uniform":
         drawn = first + (second - first) * unit
@@ -111,14 +111,14 @@ def _mixed(words: tf.Tensor) -> tf.Tensor:
 
 
 def _mixed_number(word: int) -> int:
-    """The same of a Python number."""
+    """`_mixed` for a Python number."""
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % _WORD
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB % _WORD
     return word ^ (word >> 31)
 
 
 def _keys_of_strings(strings: tf.Tensor) -> tf.Tensor:
-    """The 64-bit keys of strings [n], int64: blocks of 8 bytes, chained by `_mixed`."""
+    """Returns the 64-bit keys of strings [n], int64: blocks of 8 bytes, chained by `_mixed`."""
     lengths = tf.strings.length(strings)
     num_blocks = (lengths + 7) // 8
     # `decode_raw` takes no length of 0.
@@ -171,13 +171,13 @@ def _normal_quantile(p: tf.Tensor) -> tf.Tensor:
     q = p - 0.5
     r = 0.180625 - q * q
     middle = q * _polynomial(_MIDDLE[0], r) / _polynomial(_MIDDLE[1], r)
-    # One number of seven is outside, and takes most of the work.
+    # A seventh of the numbers is outside, and takes most of the work.
     outside = tf.where(tf.abs(q) >= 0.425)
     return tf.tensor_scatter_nd_update(middle, outside, _tail_quantile(tf.gather_nd(p, outside)))
 
 
 def _tail_quantile(p: tf.Tensor) -> tf.Tensor:
-    """The same of numbers [n] that are far from 1/2."""
+    """`_normal_quantile` for numbers [n] that are far from 1/2."""
     is_low = p < 0.5
     root = tf.sqrt(-_logarithm(tf.where(is_low, p, 1.0 - p)))
     far = tf.where(root <= 5.0, _ratio(_TAIL, root - 1.6), _ratio(_FAR_TAIL, root - 5.0))

@@ -26,9 +26,9 @@ def new_folder(path: str, overwrite: bool) -> Iterator[str]:
     Raises:
         ValueError: If `path` exists, and is not a SavedModel that may be replaced. Also if it was
             created while the block ran.
-        tf.errors.OpError: If the folder can't be written. An existing SavedModel is kept, or has
-            the name in the message. A crash between the two renames also leaves it under a name of
-            that form.
+        tf.errors.OpError: If the folder can't be written. An existing SavedModel is kept at `path`,
+            or under the name in the message. A crash between the two renames also leaves it under
+            such a name.
     """
     path = os.path.normpath(path) if "://" not in path else path.rstrip("/")
     _check_free(path, overwrite)
@@ -50,7 +50,7 @@ def new_folder(path: str, overwrite: bool) -> Iterator[str]:
             raise
         durable.sync_parent(path)  # the rename must be durable before the old folder is removed
     finally:
-        # If the new folder is not in place, the replaced one is the only copy.
+        # If the new folder is not in place, the replaced folder is the only copy.
         for leftover in (written, replaced) if tf.io.gfile.exists(path) else (written,):
             if tf.io.gfile.exists(leftover):
                 guarded_files.remove_tree(leftover)

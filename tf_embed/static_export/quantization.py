@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage of the rows of a static export: as they are, in half precision, or in bytes."""
+"""Storage of the rows of a static export: unchanged, in half precision, or in bytes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ QUANTIZATIONS = ("float16", "int8")
 
 
 class RowFormat:
-    """Rows as they are. Those of float16 are stored as the int16 of their bits.
+    """Rows stored unchanged.
 
-    TensorFlow does not restore the slices of a float16 tensor.
+    float16 rows are stored as the int16 of their bits, because TensorFlow does not restore slices
+    of a float16 tensor.
 
     Args:
         value_dtype: Dtype of the rows of a table.
@@ -35,7 +36,7 @@ class RowFormat:
         self.name = name
 
     def stored(self, rows: tf.Tensor) -> tf.Tensor:
-        """Rows [n, dim] as they are stored, [n, width].
+        """Converts rows [n, dim] to their stored form, [n, width].
 
         Raises:
             ValueError: If the format can't hold a row.
@@ -43,7 +44,7 @@ class RowFormat:
         return tf.bitcast(rows, tf.int16) if rows.dtype == tf.float16 else rows
 
     def restored(self, stored: tf.Tensor) -> tf.Tensor:
-        """Stored rows [..., width] as rows of the table's dtype, [..., dim]."""
+        """Converts stored rows [..., width] to rows of the table's dtype, [..., dim]."""
         return tf.bitcast(stored, tf.float16) if self.value_dtype == tf.float16 else stored
 
     def _refuse(self, rows: np.ndarray, must: str) -> ValueError:
@@ -75,7 +76,7 @@ class HalfFormat(RowFormat):
 
 
 class ByteFormat(RowFormat):
-    """Rows in bytes, with a scale and a bias each; see `tbe.quantized_rows`.
+    """Rows in bytes, each with a scale and a bias; see `tbe.quantized_rows`.
 
     A weight w of a row changes by at most (maximum - minimum) / 510 + 2**-21 * greatest |w| of the
     row + 2**-126.
@@ -103,7 +104,9 @@ class ByteFormat(RowFormat):
 
 
 def format_of(value_dtype: tf.DType, dim: int, name: str, quantize: str | None) -> RowFormat:
-    """The format of a table's rows. Those that are not floating, or gain nothing, stay as they are.
+    """Returns the format of a table's rows. Rows that would not get smaller stay unchanged.
+
+    Rows that are not floating stay unchanged, too.
 
     Args:
         value_dtype: Dtype of the rows of the table.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rows of a table as of one moment, block by block."""
+"""All rows of a table as of a single moment, block by block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tf_embed.saving import row_streams
 from tf_embed.saving.row_streams import RowReader
 from tf_embed.table.table import Table
 
-# Of the rows that are in memory a second time.
+# Size of a block, which is a second copy of its rows in memory.
 BLOCK_BYTES = 2**26
 _FILE_NAME = "rows"
 _BUFFER_BYTES = 2**22
@@ -40,15 +40,15 @@ class RowBlocks:
 
 @contextlib.contextmanager
 def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
-    """Gives the rows of a table while the block lasts.
+    """Yields the rows of a table, which are valid within the block.
 
     A table with rows in lower tiers may not fit in memory, so it is saved to files first. A table
-    in memory is copied there. So is one in tiers with string keys or integer weights, for which
-    there are no files that are read without a table.
+    in memory is copied in memory. So is a table in tiers with string keys or integer weights,
+    because their files can't be read without a table.
 
     Args:
         table: The table.
-        folder: A folder for such files; if it is not of this machine, a temporary one is used.
+        folder: A folder for such files. If it is not on this machine, a temporary folder is used.
     """
     options = table.options
     has_files = (

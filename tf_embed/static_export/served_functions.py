@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of a model that a static export has, and the signatures they are traced with."""
+"""The functions of a model in its static export, and the signatures to trace them with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tf_embed import validation
 
-SERVE = "serve"  # as `model.export` of Keras calls it
-# The other attributes of the exported module, besides those of any tf.Module.
+SERVE = "serve"  # the name that Keras's `model.export` uses
+# Attributes of the exported module that a tf.Module lacks.
 _TAKEN = ("tables", "weights", "resources")
 
 
@@ -26,7 +26,7 @@ class ServedFunction:
         name: Its name in a loaded model.
         function: The function.
         signature: A tf.TypeSpec, or a structure of them, for each positional argument.
-        autograph: Whether its Python is converted first.
+        autograph: Whether AutoGraph converts its Python code.
     """
 
     name: str
@@ -40,8 +40,8 @@ def served_functions(model: Any, input_signature: Any) -> list[ServedFunction]:
 
     Args:
         model: A built Keras model or layer, or a tf.Module.
-        input_signature: None, or the arguments of a call: for each a structure of tf.TypeSpec or
-            keras.InputSpec.
+        input_signature: None, or a structure of tf.TypeSpec or keras.InputSpec for each argument of
+            a call.
 
     Raises:
         TypeError: If `model` or `input_signature` has a wrong type, or can't be called.
@@ -91,7 +91,7 @@ def served_functions(model: Any, input_signature: Any) -> list[ServedFunction]:
 
 
 def _given(input_signature: Any) -> list[Any] | None:
-    """The argument `input_signature` as a list of structures of tf.TypeSpec."""
+    """Returns `input_signature` as a list of structures of tf.TypeSpec."""
     if input_signature is None:
         return None
     if not isinstance(input_signature, (list, tuple)) or not input_signature:
@@ -117,10 +117,10 @@ def _signature_of_inputs(model: keras.Layer) -> list[Any]:
     """The signature of a model that has symbolic inputs.
 
     Raises:
-        ValueError: If it has none.
+        ValueError: If the model has none.
     """
     try:
-        # A sequential model is called with its one input, another one with the structure of all.
+        # A sequential model takes its only input, and other models the structure of all inputs.
         is_sequential = isinstance(model, keras.Sequential)
         inputs = model.inputs if is_sequential else [model.input]
     except (AttributeError, ValueError):
@@ -143,7 +143,7 @@ def _takes_training(layer: keras.Layer) -> bool:
 
 
 def _functions_of(module: tf.Module) -> Iterator[ServedFunction]:
-    """Each tf.function of a module that has an input signature."""
+    """Yields the tf.functions of a module that have an input signature."""
     names = {name for kind in type(module).__mro__ for name in vars(kind)} | vars(module).keys()
     for name in sorted(names):
         # Static, because a property would run the user's code.
@@ -158,5 +158,5 @@ def _functions_of(module: tf.Module) -> Iterator[ServedFunction]:
 
 
 def _plain(function: Any) -> Callable[..., Any]:
-    """The Python function of a tf.function, which may have been traced with tables."""
+    """Returns the Python function of a tf.function, whose traces may use tables."""
     return getattr(function, "python_function", function)

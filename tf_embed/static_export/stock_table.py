@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StockTable`: a table's lookups by TensorFlow's ops, on rows in a variable."""
+"""`StockTable`: a table's lookups with TensorFlow's ops, on rows in a variable."""
 
 from __future__ import annotations
 
@@ -79,25 +79,25 @@ class StockTable(tf.Module):
         return tf.ensure_shape(pooled, [None] * rank + [options.dim])
 
     def stored_blocks(self, blocks: RowBlocks) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """The keys [n] and rows [n, width] of each block, as `keys` and `rows` have them."""
+        """Yields the keys [n] and rows [n, width] of each block, in the form of the variables."""
         for keys, rows in blocks:
             yield stored_keys(keys), self._format.stored(rows)
 
     @property
     def row_of_zeros(self) -> tf.Tensor:
-        """The first of `rows`, [1, width]."""
+        """The first row of `rows`, [1, width]."""
         zeros = tf.zeros([1, self._options.dim], self._options.value_dtype)
         return self._format.stored(zeros)
 
     @property
     def _is_of_zeros(self) -> bool:
-        """Whether initial rows are zeros, or empty strings, as the first of `rows` is."""
+        """Whether initial rows equal the first row of `rows`: zeros, or empty strings."""
         initializer = self._initializer
         zeros = initializer.kind == "constant" and initializer.values == (0.0,)
         return zeros and not (initializer.is_of_python or initializer.strings)
 
     def _with_initial_rows(self, keys: tf.Tensor, rows: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
-        """Rows, with initial ones of the keys that have none."""
+        """Returns rows, with initial rows for the keys that have none."""
         options, initializer = self._options, self._initializer
         if not self._draws or self._is_of_zeros:
             return rows
@@ -119,15 +119,15 @@ class StockTable(tf.Module):
             if options.value_dtype in (tf.float16, tf.bfloat16):
                 row = tf.cast(row, tf.float32)  # rounded twice, as the table does
             return tf.where(is_there, rows, tf.cast(row, options.value_dtype))
-        # To draw rows takes long, and most batches have no absent key.
+        # Drawing rows is slow, and most batches have no absent key.
         return tf.cond(
             tf.reduce_all(exists), lambda: rows, lambda: self._with_drawn(keys, rows, exists)
         )
 
     def _with_drawn(self, keys: tf.Tensor, rows: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
-        """Rows, with random ones of the keys that have none."""
+        """Returns rows, with random initial rows for the keys that have none."""
         options = self._options
-        # Flat, because tf.where finds no place in a scalar.
+        # Flat, because tf.where finds no position in a scalar.
         absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))
         drawn = random_rows(
             self._initializer,
@@ -140,6 +140,6 @@ class StockTable(tf.Module):
 
 
 def _empty(dtype: tf.DType, shape: list[int | None]) -> tf.Variable:
-    """A variable of any number of rows that has none yet."""
+    """Returns a variable without rows, whose shape allows any number of rows."""
     value = tf.zeros([0, *shape[1:]], dtype)
     return tf.Variable(value, shape=shape, trainable=False)

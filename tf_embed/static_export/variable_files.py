@@ -3,7 +3,7 @@
 
 TensorFlow saves a variable from memory, and only as a whole. But its files may contain slices of a
 tensor, and several sets of files can be merged. So this module rewrites the values of all other
-variables, writes the slices of the tables next to them, and merges all the files.
+variables, writes the slices of the tables beside them, and merges all the files.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class VariableFiles:
         )
 
     def _append(self, blocks: Mapping[_Tensor, tf.Tensor]) -> None:
-        """Writes the next slice of each given tensor, in one file."""
+        """Writes the next slice of each given tensor to a file."""
         places = {tensor: tensor.next(block) for tensor, block in blocks.items()}
         now = {tensor: place for tensor, place in places.items() if place is not None}
         if now:
