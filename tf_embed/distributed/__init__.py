@@ -6,7 +6,7 @@ Under a `tf.distribute.MultiWorkerMirroredStrategy`:
 run               launches workers: `python -m tf_embed.distributed.run --workers 2 train.py`
 Model             a `keras.Model` for several workers, and its mixin MultiWorker
 WorkerSharding    the options for sharding a table over the workers
-look_up_together  calls several layers with one exchange between workers, in a custom loop
+look_up_together  calls several layers that share exchanges between workers, in a custom loop
 timeout           ends a block in which a worker waits too long for another
 is_chief          whether this process prints and writes models
 WorkerLostError   the error that the survivors raise when a worker has died

@@ -51,11 +51,11 @@ def launch_elastic(
     """Runs a Python program as several workers. If one dies, restarts it with the remaining ones.
 
     The program must resume from its last checkpoint by itself. If a worker fails, all other workers
-    are ended. The program then restarts with one worker less, or with as many less as were killed
-    by signals. A worker that hangs counts as failed, because the other workers time out.
+    are ended. The program then restarts without the workers that were killed by signals, at least
+    one worker less. A worker that hangs counts as failed, because the other workers time out.
 
-    Dead workers rejoin if one of the `rejoin_` arguments is given. All workers are then ended, and
-    the program restarts with `workers` workers. If both are given, the launcher first waits for the
+    Dead workers rejoin if a `rejoin_` argument is given. All workers are then ended, and the
+    program restarts with `workers` workers. If both are given, the launcher first waits for the
     time, and then for a change of `rejoin_on`.
 
     Args:
@@ -108,7 +108,7 @@ def launch_elastic(
                 goes_on = outcome is None or (failed and failures < max_restarts)
                 if outcome is not None:
                     failures += failed
-                    # `_lost` waits a while, so it is asked only if the launch goes on.
+                    # `_lost` sleeps, so it is only called if the launch continues.
                     count = max(min_workers, count - (_lost(cluster.group) if goes_on else 0))
                 else:
                     count = workers
@@ -126,12 +126,12 @@ def _say_how(outcome: Outcome | None, count: int | None) -> None:
 
 
 def _lost(group: Group) -> int:
-    """Returns the number of workers killed by signals, at least 1 for one that failed or hangs.
+    """Returns the number of workers killed by signals, or 1 if a worker failed or hangs.
 
-    SIGABRT does not count, because a worker may abort itself after the loss of another one.
+    SIGABRT does not count, because a worker may abort itself after the loss of another worker.
     """
     time.sleep(_LOSS_SECONDS)
-    # Collects the status of those that have ended by now.
+    # Collects the status of workers that have ended by now.
     group.running()
     endings = [task.status or 0 for task in group.tasks]
     return max(1, sum(status < 0 and status != -signal.SIGABRT for status in endings))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a Keras model whose tables share the exchanges between workers.
 
-A table alone needs five collectives a step: three for its lookups and two for its gradients. Here
-all tables of a functional model need five together. Pooling bags on the workers that own the rows
-takes one more. The ids of its layers are functions of the model's inputs, so they are known when
-the model is called. A custom training loop passes the ids of several layers at once.
+A single table needs five collectives a step: three for its lookups and two for its gradients. Here
+all tables of a functional model together need five. Pooling bags on the workers that own the rows
+takes another collective. The ids of the layers are functions of the model's inputs, so they are
+known when the model is called. A custom training loop passes the ids of several layers at once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Step:
 
     Attributes:
         model: The model.
-        layers: Its layers with sharded tables, each with the number of tensors that it is given.
-        ids_model: A model of these tensors.
+        layers: Its layers with sharded tables, each with the number of its input tensors.
+        ids_model: A model that computes these tensors.
         training: Whether layers are called as in training.
     """
 
@@ -44,14 +44,14 @@ class _Step:
     training: bool
 
 
-# Of a thread, because several models may train in one process.
+# Per thread, because several models may train in the same process.
 class _OfThread(threading.local):
     step: _Step | None = None
 
 
 _of_thread = _OfThread()
 
-# Layers that look up in tf.functions of their own.
+# Layers whose lookups are in the layer's own tf.functions.
 _look_up_apart: weakref.WeakSet[keras.layers.Layer] = weakref.WeakSet()
 
 
@@ -110,16 +110,16 @@ def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) 
 def look_up_together(
     calls: Sequence[tuple[Any, ...]], *, training: bool | None = None
 ) -> list[Any]:
-    """Calls several layers, whose tables share one exchange between workers.
+    """Calls several layers, whose tables share the exchanges between workers.
 
-    A table alone needs three collectives for a lookup; here all tables need three together. Use it
-    in a custom training loop: a `tf_embed.distributed.Model` does the same in its steps. In one
-    process the result equals that of separate calls.
+    A single table needs three collectives for a lookup; here all tables together need three. Use it
+    in a custom training loop: a `tf_embed.distributed.Model` does the same in its steps. In a
+    single process the result equals the result of separate calls.
 
     Args:
-        calls: For each call a tuple of the layer and its arguments, such as `(items, item_ids)`.
-            Layers without tables on workers, layers that are not built yet, table-batched ones, and
-            those that look up in a tf.function that they call, look up by themselves.
+        calls: A tuple of the layer and its arguments for each call, such as `(items, item_ids)`.
+            Layers that are called separately: layers without tables on workers, unbuilt layers,
+            table-batched layers, and layers that look up in a tf.function that they call.
         training: The argument `training` of each layer, a bool. Default: None, not passed.
 
     Returns:
@@ -149,7 +149,7 @@ def look_up_together(
     kwargs = {} if training is None else {"training": flag(training, "training")}
     with joint_lookups.recorded() as lookups:
         for layer, *args in calls:
-            # Other layers are called once, because a second call could change their state.
+            # Other layers must be called only once: a second call could change their state.
             if _has_tables_on_workers(layer):
                 _record(layer, layer, *args, **kwargs)
     with joint_lookups.answered(look_up(lookups)):
@@ -157,9 +157,9 @@ def look_up_together(
 
 
 def _record(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Records the lookups of a call of a layer, unless they are in a tf.function of the layer's."""
+    """Records the lookups of a layer's call, except lookups in the layer's own tf.function."""
     if layer not in _look_up_apart and not joint_lookups.call_to_record(call, *args, **kwargs):
-        # Next time the tf.function has a trace: its exchanges would run in the recording also.
+        # The next time, the tf.function has a trace, and recording would run its exchanges.
         _look_up_apart.add(layer)
 
 
@@ -168,11 +168,12 @@ def _ids_of_layers(
 ) -> tuple[list[tuple[LayerWithTables, int]], keras.Model] | None:
     """Returns the layers with sharded tables, and a model that computes their input tensors.
 
-    Each layer comes with the number of its input tensors. The result is None without such layers.
+    Each layer is paired with the number of its input tensors. The result is None without such
+    layers.
 
-    A layer is left out if it is called several times, or if its ids come from within another model.
-    It is also left out if its id weights depend on variables: the model of the inputs may change a
-    state, such as the seed of a Dropout.
+    A layer is left out if it is called several times, or if its ids are computed within another
+    model. It is also left out if its id weights depend on variables: the model of the inputs may
+    change a state, such as the seed of a Dropout.
     """
     layers, ids = [], []
     inputs = _inputs_of(model)
@@ -194,12 +195,12 @@ def _ids_of_layers(
 def _inputs_of(model: keras.Model) -> Any:
     """Returns the inputs of a functional or sequential model, or None for another model.
 
-    They have the structure of a call's argument, such as a dict, whose keys may be others than the
-    names of the inputs.
+    They have the structure of a call's argument, such as a dict. Its keys may differ from the names
+    of the inputs.
     """
     inputs = getattr(model, "inputs", None)
     if not inputs or isinstance(model, keras.Sequential):
-        return inputs or None  # the `input` of a sequential model is that of a call
+        return inputs or None  # a Sequential's `input` is a call's input
     try:
         return model.input
     except (AttributeError, ValueError):

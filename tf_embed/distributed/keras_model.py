@@ -2,7 +2,7 @@
 """Keras's `fit`, `evaluate` and `predict` under MultiWorkerMirroredStrategy.
 
 Keras 3 alone fails under this strategy (keras-team/keras issue 20585). It concatenates the workers'
-batches before it builds the model, and it reduces scalars along an axis that they lack.
+batches before it builds the model, and it reduces scalars along an axis that scalars lack.
 
 With several workers, this module replaces these parts of Keras:
 
@@ -10,7 +10,7 @@ With several workers, this module replaces these parts of Keras:
     the first build         Keras's private `_maybe_symbolic_build`, the only private hook
     logs                    metrics over the rows of all workers, with one all-reduce a step
     the gradient of a loss  weighted by the rows of a worker, so that batches of unequal size count
-                            as they do in one process
+                            as in a single process
     saving                  only the chief's files are kept. Workers make backups together, by the
                             counts of batches, which are private in Keras
 """
@@ -42,7 +42,7 @@ _LOST = (
 )
 
 
-# The time-out of the current `fit` or `evaluate`. A process takes part in one at a time.
+# The time-out of the current `fit` or `evaluate`. A process runs at most one call at a time.
 _timeout = timeouts.RenewedTimeout()
 
 
@@ -70,7 +70,7 @@ def check_keras_hook(model: type = keras.Model) -> None:
 
 @tf.custom_gradient
 def _with_gradient_times(value: tf.Tensor, factor: tf.Tensor) -> Any:
-    """The value itself; its gradient is multiplied by `factor`."""
+    """Returns `value`, and multiplies its gradient by `factor`."""
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
         return upstream * tf.cast(factor, upstream.dtype), None
@@ -164,7 +164,7 @@ class MultiWorker:
     # --- Methods that the user calls --------------------------------------------------------------
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.fit`. `Model` lists the differences with several workers."""
+        """Works as `keras.Model.fit`. `Model` lists the differences with several workers."""
         return self._call("fit", super().fit, args, kwargs)  # type: ignore[misc]
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -222,9 +222,9 @@ class MultiWorker:
         """As `keras.Model.compute_loss`, with a gradient that counts each row of all workers once.
 
         Keras averages over the rows of each worker, and divides by the number of workers. This is
-        the mean over all rows only if all workers have equally many. So the gradient is multiplied
-        by the rows of this worker over the mean rows per worker. The reported loss needs no such
-        correction, because Keras weights it by rows.
+        the mean over all rows only if all workers have equally many. So this method multiplies the
+        gradient by the rows of this worker over the mean rows per worker. The reported loss needs
+        no such correction, because Keras weights it by rows.
         """
         # The symbolic build calls this outside of replicas, where there is no all-reduce.
         if training and self._several_workers() and not tf.distribute.in_cross_replica_context():
@@ -346,7 +346,7 @@ class MultiWorker:
     def _function_of(self, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
         """Returns the function that Keras calls with an iterator.
 
-        It runs `steps_per_execution` steps and returns the logs of the last one.
+        The function runs `steps_per_execution` steps and returns the logs of the last step.
         """
         strategy = self.distribute_strategy  # type: ignore[attr-defined]
 
@@ -377,7 +377,7 @@ class MultiWorker:
 
             def some() -> Any:
                 logs = one_step(element.get_value())
-                # The other branch must give tensors of the same kinds.
+                # The other branch must return tensors of the same kinds.
                 traced.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
                 return logs
 
@@ -397,26 +397,26 @@ class MultiWorker:
                     "`train_on_batch` and `test_on_batch` must not be called with several workers: "
                     "use `fit` and `evaluate`, or tf.distribute.Strategy.run."
                 )
-            # TensorFlow traces and optimizes the first step, which may take longer than any other.
+            # The first step may take longest, because TensorFlow traces and optimizes it.
             least = 0.0 if is_traced else timeouts.DEFAULT_SECONDS
             is_traced.append(True)
             logs = None
             for _ in range(self.steps_per_execution):  # type: ignore[attr-defined]
-                # It keeps running after the step: Keras also waits for workers between steps.
+                # The time-out continues after the step: Keras also waits for workers between steps.
                 _timeout.renew(max(self.timeout_seconds, least))
                 has_value, step_logs = next_step(iterator)
                 if not has_value:
                     break
                 logs = step_logs
             if logs is None:
-                # Keras's epoch iterator takes this for the end of the data.
+                # Keras's epoch iterator treats this as the end of the data.
                 raise StopIteration
             return logs
 
         return function
 
     def _logs_of_all(self, logs: Any) -> Any:
-        """Reduces the logs of this replica over all: metrics by rows, other values by the mean."""
+        """Reduces logs over all replicas: metrics by rows, other values by the mean."""
         context = tf.distribute.get_replica_context()
         groups: dict[Any, list[Any]] = collections.defaultdict(list)
         for variable in self.metrics_variables:  # type: ignore[attr-defined]
@@ -426,7 +426,7 @@ class MultiWorker:
             if aggregation not in ("sum", "mean"):
                 continue
             local = [tf.convert_to_tensor(one.value) for one in variables]
-            # One all-reduce for all variables of a kind, not one for each.
+            # A single all-reduce for all variables of a kind.
             flat = tf.concat([tf.reshape(one, [-1]) for one in local], 0)
             flat = context.all_reduce(tf.distribute.ReduceOp[aggregation.upper()], flat)
             parts = tf.split(flat, [one.shape.num_elements() for one in local])
@@ -455,7 +455,7 @@ def _explained_losses() -> Iterator[None]:
     try:
         yield
     except _LOST as error:
-        # Without first letters, which TensorFlow writes in either case.
+        # Without first letters, which TensorFlow writes in upper or lower case.
         words = ("ollective", "oordination", "RecvBuf")
         lines = str(error.message).splitlines()
         said = [line for line in lines if any(word in line for word in words)]
@@ -472,7 +472,8 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
     """Prevents a deadlock of workers whose data differ.
 
     If workers may have unequal numbers of batches, this hides the numbers from Keras, which would
-    stop each worker after its own. TensorFlow then gives empty batches to workers without data.
+    stop each worker after its own batches. TensorFlow then gives empty batches to workers without
+    data.
     Only the auto-shard policy DATA gives each worker as many batches as the dataset reports.
 
     Raises:
@@ -494,14 +495,14 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
         if key in inspect.signature(getattr(keras.Model, name)).parameters
     }
     if name == "fit":
-        numbers["validation_data"] = int(validation is not None)  # whether there are any
+        numbers["validation_data"] = int(validation is not None)
     finite = []
     for argument in ("x", "validation_data"):
         if arguments.get(argument) is not None:
             endless = int(arguments[argument].cardinality()) == tf.data.INFINITE_CARDINALITY
             numbers[f"{argument}.repeat()"] = int(endless)
             finite += [] if endless else [argument]
-    # Compared before the first step, in which workers that differ would wait for each other.
+    # Compare before the first step, in which differing workers would wait for each other.
     received = strategies.numbers_of_workers(strategy, list(numbers.values()))
     for key, of_workers in zip(numbers, zip(*received, strict=True), strict=True):
         if len(set(of_workers)) > 1:
@@ -534,9 +535,9 @@ class Model(MultiWorker, keras.Model):
     the scope of a `tf.distribute.MultiWorkerMirroredStrategy`. With one worker it behaves as
     `keras.Model`. With several workers:
 
-    *   Weights, losses and metrics equal those of one process that trains with the global batch,
-        even if workers get batches of unequal size. There is one exception: the reported value of
-        a sum loss is right only if all workers have equally many rows.
+    *   Weights, losses and metrics are equal to training in a single process with the global
+        batch, even if workers get batches of unequal size. The exception is the reported value of
+        a sum loss, which is right only if all workers have equally many rows.
     *   Data must be a `tf.data.Dataset`, and all workers must call the same methods.
     *   Only the chief prints, and only its models and weights are kept on disk. `ModelCheckpoint`
         and `BackupAndRestore` may get the same path on all workers. All workers must be able to
@@ -545,8 +546,8 @@ class Model(MultiWorker, keras.Model):
     *   If a worker dies, or `fit` or `evaluate` starts no step for `model.timeout_seconds`, the
         other workers raise `WorkerLostError`. The default is 300. The first step always has at
         least that default.
-    *   A functional model looks up all its tables in one call, so that they share the exchanges
-        between workers.
+    *   A functional model looks up all its tables in a single call, so that they share the
+        exchanges between workers.
 
     Raises:
         TypeError: If a subclass passes `inputs` and `outputs` to this class.

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from tf_embed.distributed.processes import Group, Task, reserved_ports
 
-MAX_TASKS = 256  # of a job
+MAX_TASKS = 256  # per job
 MAX_RESTARTS = 1_000_000
 
 
@@ -58,11 +58,11 @@ class Launch:
 
     Args:
         command: The arguments of `python`.
-        processes: Number of working processes, which divide the processors among them.
+        processes: Number of working processes, which share the processors.
         timeout_seconds: Time until running tasks are ended, or None for no limit.
         log_dir: A folder for a log file of each task, or None for no log files.
         grace_seconds: Time for a task to end after a signal.
-        environment: Environment of the tasks, or None for the one of this process.
+        environment: Environment of the tasks, or None for this process's.
 
     Attributes:
         deadline: The end of the time limit, by the monotonic clock.
@@ -103,7 +103,7 @@ class Launch:
     def cluster(self, **tasks: int) -> Iterator[Cluster]:
         """Gives addresses to the tasks of each job. The end of the block ends all tasks."""
         with contextlib.ExitStack() as stack:
-            # Reserved until all tasks have ended, because a task may be started again.
+            # Reserved until all tasks have ended, because a task may be restarted.
             ports = iter(stack.enter_context(reserved_ports(sum(tasks.values()))))
             addresses = {
                 job: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
@@ -134,7 +134,7 @@ class Launch:
 
     def __exit__(self, *error: object) -> None:
         for log in self._logs.values():
-            with contextlib.suppress(OSError):  # a full disk; the reader of the output has said so
+            with contextlib.suppress(OSError):  # a full disk, which `_written` has reported
                 log.close()
 
 
@@ -151,7 +151,7 @@ class Cluster:
         self._addresses = addresses
 
     def start(self, job: str, index: int) -> Task:
-        """Starts a task, or restarts one that has ended."""
+        """Starts a task, or restarts an ended task."""
         return self._launch.start(self.group, self._addresses, job, index)
 
 
@@ -160,5 +160,5 @@ def _thread_settings(environment: Mapping[str, str], processes: int) -> dict[str
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
     if processes == 1 or any(name in environment for name in names):
         return {}
-    # Processors that this process may use: in a container they are fewer than the machine has.
+    # Only the processors that this process may use: a container may have fewer than the machine.
     return dict.fromkeys(names, str(max(1, len(os.sched_getaffinity(0)) // processes)))

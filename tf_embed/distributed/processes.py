@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that a launcher starts on this machine, and that end with it.
 
-How no process stays behind: each task leads a process group, which is ended as a whole. A guard
-process reads a pipe from the launcher. The pipe ends when the launcher is killed, and then the
-guard kills the groups. A task itself also asks the kernel to be killed when the launcher dies,
-which covers the moment before the guard knows its group.
+No process stays behind. Each task leads a process group, which is ended as a whole. A guard process
+reads a pipe from the launcher. The pipe ends when the launcher is killed, and then the guard kills
+the groups. Each task also asks the kernel to be killed when the launcher dies, which covers the
+moment before the guard knows its group.
 
 The launcher's modules need only the standard library, see `run.py`.
 """
@@ -26,12 +26,12 @@ from typing import IO, Any
 TIMED_OUT = 124
 # The interval at which a launcher looks for tasks that ended.
 POLL_SECONDS = 0.02
-# For output that is still in pipes when all tasks have ended.
+# Time to read output that is still in pipes when all tasks have ended.
 _DRAIN_SECONDS = 5.0
 
-# Becomes the program after it has asked for SIGKILL on the death of its parent: 1 is
-# PR_SET_PDEATHSIG. The request survives exec. A function between fork and exec would not be safe
-# beside other threads.
+# A stub that asks for SIGKILL on the death of its parent, and then becomes the program. 1 is
+# PR_SET_PDEATHSIG. The request survives exec. A function between fork and exec would not be safe in
+# a process with other threads.
 _TASK = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -40,8 +40,8 @@ if os.getppid() != int(sys.argv[1]):
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
-# Reads the ids of groups, a line each; a minus says that the group has ended. It kills the others
-# at the end of its input.
+# Reads the ids of groups, one per line; a minus means that the group has ended. At the end of its
+# input it kills the remaining groups.
 _GUARD = """
 import os, signal, sys
 groups = set()
@@ -92,12 +92,12 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
 
 
 class Task:
-    """One task: its process, the group that it leads, and its output.
+    """A task: its process, the group that it leads, and its output.
 
     Attributes:
         job: "worker", "chief" or "ps".
-        index: Its number among the tasks of the job.
-        name: Both, for messages: "worker 0".
+        index: The task's number in its job.
+        name: Job and index, for messages: "worker 0".
         group: The number of its process group.
         status: None while it runs; then as Popen.returncode.
     """
@@ -108,7 +108,7 @@ class Task:
         self.job, self.index = job, index
         self.name = job if job == "chief" else f"{job} {index}"
         self.status: int | None = None
-        # Isolated and without `site`, so the stub starts fast and imports no file of the user's.
+        # Isolated and without `site`, so the stub starts fast and imports none of the user's files.
         stub = [sys.executable, "-I", "-S", "-c", _TASK, str(os.getpid()), *command]
         self._process = subprocess.Popen(
             stub,
@@ -121,31 +121,31 @@ class Task:
         self.group = self._process.pid
 
     def outputs(self) -> list[tuple[IO[bytes], Any]]:
-        """Its pipes, each with the stream of the launcher that it goes to."""
+        """Returns its pipes, each with the launcher's stream that receives the output."""
         assert self._process.stdout is not None and self._process.stderr is not None
         return [(self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)]
 
     def send(self, number: int) -> None:
         """Sends a signal to the whole group. Does nothing if the task has ended."""
         if self.status is None:
-            # The group may have ended just now. PermissionError: its number is of others by now.
+            # The group may have just ended. PermissionError: its number was reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.group, number)
 
     def ended(self) -> bool:
-        """Whether it has ended. If so, the rest of its group is killed."""
+        """Returns whether it has ended. If so, kills the rest of its group."""
         if self.status is not None:
             return True
         options = os.WEXITED | os.WNOWAIT | os.WNOHANG
         if os.waitid(os.P_PID, self.group, options) is None:
             return False
-        # Not reaped yet, so that no other group can have this number.
+        # Not reaped yet, so no other group can have this number.
         self.send(signal.SIGKILL)
         self.status = self._process.wait()
         return True
 
     def ending(self) -> str:
-        """Its end, as a sentence without its stop."""
+        """Returns a sentence about its end, without a full stop."""
         status = self.status or 0
         if status >= 0:
             return f"{self.name} exited with code {status}"
@@ -153,7 +153,7 @@ class Task:
         return f"{self.name} was ended by signal {-status} ({name})"
 
     def failure(self) -> Outcome | None:
-        """Its failure; None if it did not fail."""
+        """Returns its failure, or None if it did not fail."""
         status = self.status or 0
         if status == 0:
             return None
@@ -180,7 +180,7 @@ class Group:
             [sys.executable, "-I", "-S", "-c", _GUARD],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            # In a session of its own, because Ctrl-C must not end the guard.
+            # In a new session, because Ctrl-C must not end the guard.
             start_new_session=True,
         )
 
@@ -192,31 +192,31 @@ class Group:
         environment: dict[str, str],
         log: IO[bytes] | None = None,
     ) -> Task:
-        """Starts a task, whose output is copied to the launcher's, and to `log` if it is given."""
+        """Starts a task. Its output is copied to the launcher's, and to `log` if given."""
         task = Task(job, index, command, environment)
         self.tasks.append(task)
         self._tell_guard(str(task.group))
         for pipe, stream in task.outputs():
             arguments = (pipe, stream, f"[{task.name}] ", log)
-            # A daemon: a process that left its group may hold the pipe open for ever.
+            # A daemon: a process that left its group may hold the pipe open forever.
             reader = threading.Thread(target=self._copy, args=arguments, daemon=True)
             reader.start()
             self._readers.append(reader)
         return task
 
     def forget(self, task: Task) -> None:
-        """Takes out a task that has ended."""
+        """Removes a task that has ended."""
         self.tasks.remove(task)
         self._tell_guard(str(-task.group))
 
     def running(self) -> list[Task]:
-        """The tasks that have not ended."""
+        """Returns the tasks that have not ended."""
         return [task for task in self.tasks if not task.ended()]
 
     def wait(
         self, deadline: float, interrupted: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
-        """Waits until all tasks have ended, one has failed, or the deadline has passed.
+        """Waits until all tasks have ended, a task has failed, or the deadline has passed.
 
         Args:
             deadline: The end of the time limit, by the monotonic clock.
@@ -244,7 +244,7 @@ class Group:
         return Outcome(TIMED_OUT, None, f"time is up with workers still running: {names}")
 
     def end(self, number: int = signal.SIGTERM, tasks: Sequence[Task] | None = None) -> None:
-        """Ends tasks, all by default, by a signal, and after the grace period by SIGKILL."""
+        """Ends tasks, by default all, with a signal, and after the grace period with SIGKILL."""
         ends = list(self.tasks if tasks is None else tasks)
 
         def run() -> bool:
@@ -282,14 +282,14 @@ class Group:
         for reader in self._readers:
             # A process that left its group may hold the pipe open.
             reader.join(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(OSError):  # the guard was killed, and needs no word
+        with contextlib.suppress(OSError):  # the guard was killed
             assert self._guard.stdin is not None
             self._guard.stdin.close()
         self._guard.wait()
 
     def _tell_guard(self, line: str) -> None:
         assert self._guard.stdin is not None
-        with contextlib.suppress(OSError):  # it was killed: tasks still have the kernel's word
+        with contextlib.suppress(OSError):  # it was killed; the kernel still kills the tasks
             self._guard.stdin.write(f"{line}\n".encode())
             self._guard.stdin.flush()
 
@@ -298,7 +298,7 @@ class Group:
             for line in pipe:
                 if not line.endswith(b"\n"):
                     line += b"\n"
-                # One lock for all tasks, so that their lines do not mix.
+                # All tasks share a lock, so that their lines do not mix.
                 with self._lock:
                     with contextlib.suppress(OSError, ValueError):  # the reader is gone
                         stream.write(prefix + line.decode(errors="replace"))
@@ -308,7 +308,7 @@ class Group:
 
 
 def _written(line: bytes, log: IO[bytes]) -> bool:
-    """Writes a line to a log; False if that is not possible any more."""
+    """Writes a line to a log. Returns False if the log can't be written any more."""
     try:
         log.write(line)
         log.flush()

@@ -26,7 +26,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-if not __package__:  # started by its path: the packages, without an __init__ that loads TensorFlow
+if not __package__:  # started by path: define packages without the __init__ that loads TensorFlow
     _folder = pathlib.Path(__file__).resolve().parent
     for _name, _path in (("tf_embed", _folder.parent), ("tf_embed.distributed", _folder)):
         sys.modules[_name] = types.ModuleType(_name)
@@ -67,9 +67,9 @@ def launch(
         log_dir: A folder for the files `worker-0.log` and so on, with the workers' output without
             prefixes. It is created if it does not exist.
         grace_seconds: Time for a worker to end after SIGTERM, before SIGKILL.
-        environment: Environment of the workers; that of this process by default. `TF_CONFIG` is
-            set in it. With several workers, OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS are set to
-            an equal share of the processors if neither is set.
+        environment: Environment of the workers, by default this process's. `TF_CONFIG` is set in
+            it. With several workers, OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS are set to an equal
+            share of the processors if neither is set.
 
     Returns:
         The outcome of the workers. All processes of the launch have ended by then.
@@ -108,10 +108,10 @@ def _raise_ended(number: int, frame: Any) -> NoReturn:
 
 
 def _number_from(least: int, most: int) -> Callable[[str], int]:
-    """A parser of a number of tasks or restarts."""
+    """Returns a parser of a number of tasks or restarts."""
 
     def parse(text: str) -> int:
-        # `int` takes other digits and underscores too.
+        # `int` also accepts other digits and underscores.
         if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"must be from {least} to {most}. Received: {text}")
         return int(text)
@@ -120,8 +120,8 @@ def _number_from(least: int, most: int) -> Callable[[str], int]:
 
 
 def _seconds(text: str) -> float:
-    """A positive number of seconds."""
-    with contextlib.suppress(ValueError):  # no number: raised below
+    """Parses a positive number of seconds."""
+    with contextlib.suppress(ValueError):  # not a number: raises below
         if 0.001 <= float(text) < float("inf"):
             return float(text)
     raise argparse.ArgumentTypeError(f"must be a positive number of seconds. Received: {text}")
@@ -150,13 +150,13 @@ def _parser() -> _Parser:
         "--rejoin-after", type=_seconds, help="seconds after which workers that died come back"
     )
     elastic.add_argument("--rejoin-on", help="file or folder at whose next change they come back")
-    # All arguments behind the script are the script's own.
+    # All arguments after the script belong to the script.
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a script and its arguments")
     return parser
 
 
 def _run(options: argparse.Namespace) -> Outcome:
-    """Launches the program by the options of the command line."""
+    """Launches the program with the options of the command line."""
     common = {
         "workers": options.workers,
         "timeout_seconds": options.timeout,
@@ -214,11 +214,11 @@ def _check(parser: _Parser, options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Runs the command line. Returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     _check(parser, options)
-    # As exceptions, so that the `with` blocks of the launch end all tasks.
+    # Raise signals as exceptions, so that the `with` blocks of the launch end all tasks.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_ended)
     try:

@@ -82,7 +82,7 @@ class ServerCheckpoints:
         REQUIRES: no step is running.
 
         Raises:
-            tf.errors.OpError: If the checkpoint can't be written. Earlier ones are kept.
+            tf.errors.OpError: If the checkpoint can't be written. Earlier checkpoints are kept.
         """
         name = f"{_PREFIX}{state.steps:012d}"
         folder = os.path.join(self._folder, _DENSE)
@@ -113,8 +113,8 @@ class ServerCheckpoints:
 
         A checkpoint is left out, with a warning, if the manifest of its tables is damaged.
 
-        The state of the model's optimizer begins anew if the checkpoint has that of another one,
-        as if the model had been compiled again.
+        If the checkpoint is of another optimizer, the state of the model's optimizer is
+        re-initialized, as if the model had been compiled again.
 
         Returns:
             The progress of training, or None if there is no checkpoint.
@@ -161,10 +161,10 @@ class ServerCheckpoints:
 
     @staticmethod
     def check_rows(model: keras.Model, servers: Servers) -> None:
-        """Refuses to go on without a checkpoint if some servers have rows and others lost them.
+        """Refuses to continue without a checkpoint if some servers have rows and others lost them.
 
         Raises:
-            RuntimeError: So it is.
+            RuntimeError: If only some servers have lost their rows.
         """
         for table in _tables_of(model):
             lost = _lost_parts(table)
@@ -175,7 +175,7 @@ class ServerCheckpoints:
                     "with another `run_id`."
                 )
 
-    # Parts of these.
+    # Helpers.
 
     def _snapshots(self) -> Snapshots | None:
         tables = _tables_of(self._model)
@@ -193,7 +193,7 @@ class ServerCheckpoints:
         return list(kept.values())
 
     def _places_of_optimizer(self, dense: Sequence[Any]) -> list[int]:
-        """Returns the places of variables of the model's optimizer in the result of `_dense`."""
+        """Returns the indices of the model's optimizer variables in the result of `_dense`."""
         numbers = {id(one) for one in self._model.optimizer.variables}
         return [i for i, one in enumerate(dense) if id(one) in numbers]
 
@@ -202,7 +202,7 @@ class ServerCheckpoints:
         if not tf.io.gfile.isdir(folder):
             return []
         files = sorted(tf.io.gfile.listdir(folder))
-        # No others: a chief that was killed may have left a file that it had not finished.
+        # Skip other names: a chief that was killed may have left an unfinished file.
         return [one.removesuffix(".npz") for one in files if _FILE.fullmatch(one)]
 
     def _path(self, name: str) -> str:
@@ -214,18 +214,18 @@ class ServerCheckpoints:
         try:
             contents = _arrays_in(guarded_files.read(path, _most_bytes(dense)))
             saved = json.loads(str(contents.pop("state")))
-            # Earlier versions did not save it: they began each pass with an epoch.
+            # Earlier versions did not save `batch`: they began each pass with an epoch.
             saved.setdefault("batch", saved["steps_of_epoch"])
             state = TrainingState(**saved)
             mine = self._places_of_optimizer(dense)
-            # Nor this: they refused a checkpoint of another optimizer.
+            # Nor `optimizer`: they refused a checkpoint of another optimizer.
             theirs = contents.pop("optimizer", np.asarray(mine)).ravel().tolist()
-            # Nor this: they compared shapes alone.
+            # Nor `kind`: they only compared shapes.
             my_kind = _kind_of(self._model.optimizer)
             kind = str(contents.pop("kind", my_kind))
             places = list(range(len(contents)))
             # A new chief is at the first `compile` of its program, and the checkpoint may be of a
-            # later one. Slots of another meaning may have equal shapes.
+            # later `compile`. Slots of another meaning may have equal shapes.
             is_other = len(places) - len(theirs) == len(dense) - len(mine)
             if is_other:
                 saved_shapes = [_shape_of(contents[f"value_{i}"].tobytes()) for i in theirs]
@@ -252,7 +252,7 @@ class ServerCheckpoints:
         except (zipfile.BadZipFile, KeyError, EOFError, _DamagedError) as error:
             raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: {error}") from error
         if is_other:
-            # The weights, which matter, are restored. Keras too begins anew with a new optimizer.
+            # The weights, which matter, are restored. In Keras, a new optimizer also starts afresh.
             logging.warning(
                 "The checkpoint %r was written with another optimizer than %r, whose variables "
                 "begin anew: those of the model alone are restored.",
@@ -275,9 +275,9 @@ class _DamagedError(Exception):
 
 
 def _kind_of(optimizer: Any) -> str:
-    """Returns the name of an optimizer's rule, and what its variables are, such as "momentum"."""
+    """Returns the optimizer's class and the kinds of its variables, such as "momentum"."""
     names = [one.name for one in optimizer.variables]
-    # The names begin with those of the model's variables, which a later program may number anew.
+    # The names begin with the model variables' names, which a later program may renumber.
     kinds = [found.group(1) for found in map(_LAST_WORD.search, names) if found]
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
@@ -287,7 +287,7 @@ def _kind_of(optimizer: Any) -> str:
 def _most_bytes(dense: Sequence[Any]) -> int:
     """Returns the maximum size of a file of dense variables."""
     sizes = [math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in dense]
-    # Another optimizer may have more variables for each of the model's.
+    # Another optimizer may have more variables for each model variable.
     return _MOST_TIMES * (sum(sizes) + _MOST_FRAME_BYTES * (len(dense) + 2))
 
 
@@ -298,7 +298,7 @@ def _arrays_in(contents: bytes) -> dict[str, np.ndarray]:
         _DamagedError: If an array is compressed, or its header claims more data than the file has.
     """
     arrays: dict[str, np.ndarray] = {}
-    # np.load would take memory for any shape that a damaged file has.
+    # np.load would allocate memory for any shape that a damaged file declares.
     with zipfile.ZipFile(io.BytesIO(contents)) as archive:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(contents):
@@ -332,7 +332,7 @@ def _shape_of(serialized: bytes) -> tf.TensorShape:
 
 
 def keep_rows(model: keras.Model) -> None:
-    """Makes the servers keep the rows of a model's tables until they end."""
+    """Makes the servers keep the rows of a model's tables until the servers end."""
     for table in _tables_of(model):
         for part in table.parts:
             part.keep()

@@ -124,7 +124,7 @@ class _Supervisor:
         status = chief.status or 0
         if status == 0:
             return Outcome()
-        # A chief that a signal has killed is started again, and one that has failed is not.
+        # A chief that was killed by a signal is restarted; a failed chief is not.
         if status > 0 and status != LOST_SERVER:
             return chief.failure()
         dead = self._ended("ps")

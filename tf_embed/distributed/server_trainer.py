@@ -33,7 +33,7 @@ _STEPS_OF_WORKER = 4
 
 @dataclasses.dataclass
 class _Totals:
-    """Sums over the steps of an epoch.
+    """The totals over the steps of an epoch.
 
     Attributes:
         loss: The sum of each step's loss times the rows of its batch.
@@ -63,21 +63,20 @@ class ParameterServerTrainer:
 
     The servers hold the model's dense variables and the rows of its tables. A worker reads the
     values that a batch needs, computes gradients, and sends them. Each server applies the gradients
-    of its rows in one op. Workers do not wait for each other. If a worker dies, its step runs again
-    on another one. Tables apply a step once, no matter how often it runs. A worker that is
+    of its rows in a single op. Workers do not wait for each other. If a worker dies, its step runs
+    again on another worker. Tables apply a step once, no matter how often it runs. A worker that is
     restarted at the same address joins again.
 
     A new trainer resumes from the newest checkpoint in `checkpoint_dir`. A server that was not
     restarted keeps its rows, which may be newer. A restarted server gets the rows of the
-    checkpoint. Dense variables always come from the checkpoint.
+    checkpoint. Dense variables are always restored from the checkpoint.
 
-    Several trainers may train the same tables in turn, but not at the same time: a step of one that
-    comes after a later call of `fit` of another is not applied to tables.
+    Several trainers may train the same tables in turn, but not at the same time: tables drop the
+    steps of a trainer that arrive after another trainer's later call of `fit`.
 
-    Metrics must have additive states, such as those of means, sums and confusion matrices. Each
-    step returns its contribution, and the chief sums the contributions. A layer must update its
-    metrics outside of loops, conditions and tf.functions. Other updates are not counted, and a
-    warning is logged.
+    Metrics must have additive states, such as means, sums and confusion matrices. Each step returns
+    its contribution, and the chief sums the contributions. A layer must update its metrics outside
+    of loops, conditions and tf.functions. Other updates are not counted, and a warning is logged.
 
     Args:
         model: A compiled model that was made, built and compiled in the scope of the strategy.
@@ -155,7 +154,7 @@ class ParameterServerTrainer:
 
     @property
     def steps(self) -> int:
-        """Number of steps so far, including those of earlier chiefs."""
+        """Number of steps so far, including the steps of earlier chiefs."""
         return self._state.steps
 
     def fit(
@@ -179,22 +178,22 @@ class ParameterServerTrainer:
         than once. A step that a worker did not finish runs again with another worker's batch. A
         restarted worker, or a new chief, begins with the first batch.
 
-        Callbacks run on the chief. Those after a batch are called when its result arrives, while
-        workers train later batches. If a callback stops training within an epoch, the steps that
-        are under way still end, and the epoch counts as one. Checkpoints at the end of an epoch are
-        written after its callbacks.
+        Callbacks run on the chief. A callback after a batch is called when the batch's result
+        arrives, while workers train later batches. If a callback stops training within an epoch,
+        the running steps still end, and the epoch counts as complete. Checkpoints at the end of an
+        epoch are written after its callbacks.
 
         If the model was compiled again, in the scope of the strategy, this trains with its new
         optimizer, loss and metrics. A new chief is at the first `compile` of its program again. If
-        its checkpoint is of a later one with other optimizer variables, those of the model are
-        restored, those of the optimizer begin anew, and a warning is logged.
+        its checkpoint is of a later `compile` with other optimizer variables, the model's variables
+        are restored, the optimizer's are re-initialized, and a warning is logged.
 
         Args:
             x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function that returns
                 the dataset of one worker. Its arguments are the worker's number, an int64 scalar
                 tensor, and the number of workers, an int. The function is traced on the chief and
                 runs on each worker. The dataset begins again at its end.
-            epochs: The number of the last epoch, an int from 1, counting those of earlier chiefs.
+            epochs: The number of the last epoch, an int from 1, counting epochs of earlier chiefs.
             steps_per_epoch: Batches per epoch, over all workers. Default: the whole dataset, which
                 must be finite. Required if `x` is a function.
             validation_data: A dataset to evaluate after each epoch.
@@ -206,11 +205,11 @@ class ParameterServerTrainer:
             The history of losses and metrics in the epochs of this call, as from Keras's `fit`.
 
         Raises:
-            ServerLostError: If a server has died, or a step has lost its connection to one.
+            ServerLostError: If a server has died, or a step has lost its connection to a server.
             RuntimeError: If a server has lost rows, and no checkpoint has them.
             TypeError: If an argument has a wrong type.
             ValueError: If an argument is out of range, a dataset has no batch, or `x` is a function
-                that uses a dataset that was made before.
+                that uses an existing dataset.
         """
         if not callable(x):
             _check_dataset(x, "x")
@@ -282,7 +281,7 @@ class ParameterServerTrainer:
             values.
 
         Raises:
-            ServerLostError: If a server has died, or a step has lost its connection to one.
+            ServerLostError: If a server has died, or a step has lost its connection to a server.
             TypeError: If an argument has a wrong type.
             ValueError: If an argument is out of range, or the dataset has no batch.
         """
@@ -299,7 +298,7 @@ class ParameterServerTrainer:
     def _prepare(self, x: tf.data.Dataset | WorkerDatasets) -> None:
         """Builds the model, its optimizer and its metrics from the first batch, on the chief.
 
-        Does nothing if it was called since the model was compiled.
+        Does nothing if it was already called after the last `compile`.
         """
         if self._compiled is not None and _is_same(self._compiled, _compiled_parts(self.model)):
             return
@@ -311,8 +310,8 @@ class ParameterServerTrainer:
             raise ValueError("`x` must have a batch. Received: a dataset without any")
         model = self.model
         features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        # In the scope, so that variables are made on the servers; and here, because a step on a
-        # worker must make none.
+        # In the scope, so that variables are created on the servers. Here, because a step on a
+        # worker must not create any.
         with self._strategy.scope():
             predicted = model(features, training=False)
             model.compute_loss(features, target, predicted, weight, training=False)
@@ -326,7 +325,7 @@ class ParameterServerTrainer:
         self._compiled = _compiled_parts(model)
 
     def _begin(self) -> None:
-        """Restores the newest checkpoint, or writes a first one. Does nothing the second time."""
+        """Restores the newest checkpoint, or writes a first one. Later calls do nothing."""
         if self._has_begun:
             return
         if self._checkpoints is not None:
@@ -336,11 +335,11 @@ class ParameterServerTrainer:
             self._state = restored or self._state
         else:
             ServerCheckpoints.check_rows(self.model, self._servers)
-        keep_rows(self.model)  # which servers now have
+        keep_rows(self.model)  # the servers now have the rows
         self._has_begun = True
 
     def _train_own_step(self, iterator: Any) -> Any:
-        # No token: a step that runs again has another batch, which all servers must apply.
+        # No token: a repeated step has another batch, which all servers must apply.
         return self._train_step(next(iterator), [])
 
     def _train_step(self, batch: Any, token: Any) -> Any:
@@ -366,10 +365,10 @@ class ParameterServerTrainer:
         return self._strategy.run(replica, args=(batch,))
 
     def _called(self, features: Any, target: Any, weight: Any, *, training: bool) -> Any:
-        """Returns the loss and the rows of a batch, and its contribution to metrics' states."""
+        """Returns the loss and rows of a batch, and its contribution to the metrics' states."""
         model = self.model
-        # Workers that race on one state would lose updates. So each step starts at zero, and the
-        # chief adds its result up. Losses of outputs and metrics of layers are among the metrics.
+        # Workers that race on the same state would lose updates. So each step starts at zero, and
+        # the chief sums the results. Losses of outputs and metrics of layers are among the metrics.
         with StepMetrics(self._metric_variables()) as metrics:
             predicted = model(features, training=training)
             loss = model.compute_loss(features, target, predicted, weight, training=training)
@@ -390,8 +389,8 @@ class ParameterServerTrainer:
         """Trains for an epoch and returns its results.
 
         Args:
-            batches: For each step its batch, or an iterator on the workers that yields it.
-            steps_per_epoch: Steps of a whole epoch, if they are known.
+            batches: The batch of each step, or an iterator on the workers that yields it.
+            steps_per_epoch: Steps of a whole epoch, if known.
             called: The callbacks.
             own: The datasets, if workers read the batches.
         """
@@ -426,7 +425,7 @@ class ParameterServerTrainer:
                 if own is not None:
                     function, arguments = self._own_step_function, [batch]
                 else:
-                    # All steps below this one are over, so tables may forget their numbers.
+                    # All steps before `oldest` are over, so tables may forget their numbers.
                     oldest = state.steps - len(calls)
                     token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
                     function, arguments = self._step_function, [batch, [token]]
@@ -434,10 +433,10 @@ class ParameterServerTrainer:
                 state.steps_of_epoch += 1
                 begun = dataclasses.replace(state)
                 calls.add(function, arguments, begun)
-                # At the end of an epoch, the rows are saved after callbacks, and not before too.
+                # At the end of an epoch, the checkpoint is written after the callbacks.
                 is_last = state.steps_of_epoch == steps_per_epoch
                 if self._save_every and state.steps % self._save_every == 0 and not is_last:
-                    # A checkpoint is of a moment between steps, so all of them must end first.
+                    # A checkpoint is taken between steps, so all running steps must end first.
                     finish_all()
                     if self.model.stop_training:
                         break
@@ -445,7 +444,7 @@ class ParameterServerTrainer:
                     self._checkpoints.save(state)
             finish_all()
         except Exception:
-            # A batch that was drawn may not have been trained, nor may those of failed steps.
+            # Drawn batches may be untrained, including the batches of failed steps.
             vars(state).update(vars(begun if calls.drop() else done))
             raise
         return self._results(totals, whole=True)
@@ -477,7 +476,7 @@ class ParameterServerTrainer:
     def _results(self, totals: _Totals, *, whole: bool) -> dict[str, Any]:
         """Returns the loss. Adds the metrics, which are slow to compute, for a whole epoch."""
         if not totals.rows:
-            return {}  # an earlier chief has made all steps of the epoch
+            return {}  # an earlier chief has run all steps of the epoch
         results: dict[str, Any] = {"loss": totals.loss / totals.rows}
         if not whole or totals.metrics is None:
             return results
@@ -494,7 +493,7 @@ class ParameterServerTrainer:
 
 
 def _compiled_parts(model: keras.Model) -> list[Any]:
-    """Returns the objects of which `compile` makes new ones, such as the metric of the loss."""
+    """Returns the objects that `compile` creates again, such as the metric of the loss."""
     return [model.optimizer, model.loss, *model.metrics]
 
 
@@ -503,7 +502,7 @@ def _is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
-    """Returns the coordinator of a strategy, of which TensorFlow keeps only one."""
+    """Returns the coordinator of a strategy. TensorFlow keeps one per strategy."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     # Leaks the coordinator on purpose: if a worker has died, its destructor blocks forever, even at
     # the exit of the process.
@@ -512,12 +511,12 @@ def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
 
 
 class _Batches:
-    """Yields the batches of one epoch after another.
+    """Yields the batches of successive epochs.
 
     Args:
         dataset: The dataset.
         steps: Batches per epoch. None: the whole dataset.
-        state: The progress of training, of which this advances `batch`.
+        state: The progress of training. This class advances its `batch`.
     """
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None, state: TrainingState) -> None:
@@ -552,7 +551,7 @@ class _Batches:
 
 
 class _OwnBatches:
-    """Yields stand-ins for batches that workers read, one epoch after another.
+    """Yields stand-ins for the batches that workers read, in successive epochs.
 
     Args:
         datasets: The datasets on the workers.

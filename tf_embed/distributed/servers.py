@@ -24,7 +24,7 @@ CONNECTION_ERRORS = (
     tf.errors.CancelledError,
     tf.errors.UnavailableError,
 )
-# In messages of gRPC about connections.
+# Parts of gRPC's messages about connections.
 _OF_GRPC = re.compile(r"failed to connect|[Ss]ocket closed|[Cc]onnection re|recvmsg|GOAWAY")
 
 
@@ -56,7 +56,7 @@ def server_errors(servers: Servers) -> Iterator[None]:
 
 
 def lost_connection(error: Exception) -> ServerLostError:
-    """Returns what a chief raises if a call failed, and all servers still run."""
+    """Returns the error that a chief raises if a call failed and all servers still run."""
     return ServerLostError(
         "A call has lost its connection to a server that still runs: start the chief again, with "
         f"the same `run_id` and `checkpoint_dir`. Received: {type(error).__name__}: {error}"
@@ -64,7 +64,7 @@ def lost_connection(error: Exception) -> ServerLostError:
 
 
 def _is_of_connection(error: Exception) -> bool:
-    """Returns whether an error is of gRPC, and not one of an op, such as a write on a full disk."""
+    """Returns whether gRPC raised an error, rather than an op, such as a write to a full disk."""
     is_any = isinstance(error, CONNECTION_ERRORS) and "/job:ps/" in str(error)
     return is_any and _OF_GRPC.search(str(error)) is not None
 
@@ -83,14 +83,14 @@ def run_with_servers(
     Args:
         train: A function of the tf.distribute.ParameterServerStrategy, called on the chief.
         run_id: The name of this run's tables on the servers. A chief that reuses the `run_id` of a
-            dead one finds the rows that the servers still have. Default: a unique name, which makes
-            new tables.
+            dead chief finds the rows that the servers still have. Default: a unique name, which
+            makes new tables.
 
     Returns:
         The result of `train`, on the chief. Other tasks do not return.
 
     Raises:
-        RuntimeError: If a server or a worker has another build of the op library.
+        RuntimeError: If a server or a worker has a different build of the op library.
         TypeError: If `train` is not a function, or `run_id` is not a str.
         ValueError: If there is no `TF_CONFIG` with a cluster, or `run_id` is not a valid name.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StepMetrics`: the contribution of one step to the states of a model's metrics."""
+"""`StepMetrics`: the contribution of a step to the states of a model's metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from absl import logging
 class StepMetrics(keras.StatelessScope):
     """A scope in which the states of metrics begin at zero, and are not written.
 
-    A `StatelessScope` holds back the updates of all variables. This one applies those of other
+    A `StatelessScope` holds back the updates of all variables. This class applies updates of other
     variables at once, since a layer may update its state within a loop or a condition. Updates of a
     metric there, or in a tf.function, are not counted, because the graph of the step has no access
     to the tensors of an inner graph.
@@ -26,7 +26,7 @@ class StepMetrics(keras.StatelessScope):
 
     def __init__(self, states: Sequence[keras.Variable]) -> None:
         zeros = [(one, tf.zeros(one.shape, one.dtype)) for one in states]
-        # With the losses that layers add, which `compute_loss` only finds in the scope.
+        # Collect the losses that layers add: `compute_loss` only finds them in the scope.
         super().__init__(state_mapping=zeros, collect_losses=True)
         self._states = states
         self._numbers = {id(one) for one in states}
@@ -34,18 +34,18 @@ class StepMetrics(keras.StatelessScope):
         self._has_warned = False
 
     def contribution(self) -> list[Any]:
-        """Returns the states of the metrics as of the updates in the scope."""
+        """Returns the states of the metrics after the updates in the scope."""
         return [self.get_current_value(one) for one in self._states]
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
-        """Keeps the new value of a metric's state. Assigns that of any other variable."""
+        """Keeps the new value of a metric's state. Assigns any other variable at once."""
         variable, value = update
         if self._is_of_step(variable):
             super().add_update(update)
             return
         if id(variable) in self._numbers and not self._has_warned:
             self._has_warned = True
-            # The results of the metric lack this update, but training is right.
+            # The results of the metric lack this update, but training is correct.
             logging.warning(
                 "The metric of %r is updated in a condition, a loop or a tf.function of a layer. "
                 "On parameter servers its result misses these updates.",

@@ -22,13 +22,13 @@ Note = TypeVar("Note")
 class WorkerCalls(Generic[Note]):
     """Calls of functions on any workers, whose results are fetched in the order of the calls.
 
-    A call that a worker did not finish runs again on another one.
+    A call that a worker did not finish runs again on another worker.
 
     Args:
         coordinator: The coordinator of the workers.
         servers: The servers.
-        converted: Makes a context in which a function begins, ends, or its result is fetched; it
-            may raise another error than that of the call.
+        converted: Makes a context in which a function begins, ends, or its result is fetched. The
+            context may replace the error of the call by another error.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class WorkerCalls(Generic[Note]):
         self._has_failed = False
 
     def __len__(self) -> int:
-        """The number of calls whose results were not fetched."""
+        """The number of calls whose results have not been fetched."""
         return len(self._pending)
 
     def add(self, function: Callable[..., Any], args: Sequence[Any], note: Note) -> None:
-        """Begins a call. `note` comes back with its result.
+        """Begins a call. `fetch` returns `note` with the result.
 
         Raises:
-            Exception: As of `fetch`.
+            Exception: As in `fetch`.
         """
         with self._errors():
             self._pending.append((note, self._coordinator.schedule(function, args=tuple(args))))
@@ -61,29 +61,29 @@ class WorkerCalls(Generic[Note]):
 
         Raises:
             ServerLostError: If a call has lost its connection to a server that still runs.
-            Exception: That of a call. If a server has died, no matter which.
+            Exception: The first call that failed; any of them if a server has died.
         """
         with self._errors():
             note, result = self._pending.popleft()
             return note, fetched(result)
 
     def settle(self) -> None:
-        """Waits until no call runs. One with a result may run again, if its worker seemed dead.
+        """Waits for all calls. A finished call may run again if its worker was taken for dead.
 
         Raises:
-            Exception: As of `fetch`.
+            Exception: As in `fetch`.
         """
         with self._errors():
             self._coordinator.join()
 
     def drop(self) -> bool:
-        """Waits for all calls and drops their results. Returns whether all have succeeded."""
+        """Waits for all calls and drops their results. Returns whether all succeeded."""
         self._pending.clear()
         if self._has_failed or self._servers.lost():
             return False  # calls to a dead server may never end
         try:
             self.settle()
-        except Exception:  # beside the one for which calls are dropped, and which is raised
+        except Exception:  # the caller raises the error for which it drops the calls
             return False
         return True
 
@@ -108,8 +108,8 @@ class WorkerCalls(Generic[Note]):
             raise first from error
 
     def _first_error(self, error: Exception) -> Exception:
-        # The coordinator keeps the first error, which `join` raises and forgets. The others are
-        # those of calls that it cancelled then.
+        # The coordinator keeps the first error, which `join` raises and forgets. Other errors are
+        # of calls that it then cancelled.
         try:
             self._coordinator.join()
         except Exception as first:
@@ -120,10 +120,10 @@ class WorkerCalls(Generic[Note]):
 def fetched(result: tf.distribute.coordinator.RemoteValue) -> Any:
     """Waits for the result of a call on a worker, which is not None, and returns it.
 
-    Two threads copy a result from its worker: this one, and the coordinator's. If the worker dies
-    meanwhile, both copies fail, and the coordinator calls the function on another worker. So a
-    failed copy is no error of the call. An error of the call is kept in `result`, which raises the
-    same object each time.
+    Two threads copy a result from its worker: this thread, and the coordinator's. If the worker
+    dies during the copies, both fail, and the coordinator calls the function on another worker. So
+    a failed copy is not an error of the call. An error of the call is kept in `result`, which
+    raises the same object each time.
 
     Args:
         result: The result that `ClusterCoordinator.schedule` returned.
@@ -140,7 +140,7 @@ def fetched(result: tf.distribute.coordinator.RemoteValue) -> Any:
                 raise
             last = error
         else:
-            # None means that the coordinator is just writing an error into `result`.
+            # None means that the coordinator is about to write an error into `result`.
             if found is not None:
                 return found
         time.sleep(_SECONDS_BETWEEN_COPIES)

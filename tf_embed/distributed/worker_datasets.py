@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`WorkerDatasets`: datasets that workers of a cluster with parameter servers read themselves."""
+"""`WorkerDatasets`: datasets that the workers of a parameter server cluster read themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
 
 
 class WorkerDatasets:
-    """A dataset on each worker, which repeats without end.
+    """A dataset on each worker, repeated endlessly.
 
     Args:
         dataset_fn: Returns a worker's dataset of batches. It takes the worker's number, an int64
@@ -28,7 +28,7 @@ class WorkerDatasets:
 
     Raises:
         TypeError: If the function does not return a dataset.
-        ValueError: If it uses a dataset that was made before.
+        ValueError: If it uses an existing dataset.
     """
 
     def __init__(self, dataset_fn: DatasetFunction, coordinator: Any, servers: Servers) -> None:
@@ -67,19 +67,22 @@ class WorkerDatasets:
         return calls.fetch()[1]
 
     def calls(self) -> WorkerCalls[Any]:
-        """Calls of functions that read batches. A ValueError if a worker's dataset is empty."""
+        """Returns the calls of functions that read batches.
+
+        A call raises ValueError if a worker's dataset is empty.
+        """
         return WorkerCalls(self._coordinator, self._servers, self._empty_refused)
 
     @contextlib.contextmanager
     def _empty_refused(self) -> Iterator[None]:
         try:
             yield
-        except tf.errors.OutOfRangeError as error:  # a dataset that repeats has no other end
+        except tf.errors.OutOfRangeError as error:  # a repeated dataset ends only if it is empty
             raise ValueError(
                 "`x(worker, workers)` must give each worker a dataset with a batch. Received: one "
                 f"without any, of {self._servers.num_workers} workers. Is there a file for each?"
             ) from error
 
     def iterator(self) -> Any:
-        """An argument of steps: on each worker a new iterator over its dataset."""
+        """Returns a new iterator over the dataset of each worker, as an argument of steps."""
         return iter(self._coordinator.create_per_worker_dataset(self._made))
