@@ -56,7 +56,7 @@ class WorkerDatasets:
             )
 
     def first_batch(self) -> Any:
-        """Returns a worker's first batch, which its own iterator gives too.
+        """Returns a worker's first batch. The worker's iterators also begin with it.
 
         Raises:
             ValueError: If the dataset is empty.
@@ -67,7 +67,7 @@ class WorkerDatasets:
         return calls.fetch()[1]
 
     def calls(self) -> WorkerCalls[Any]:
-        """Returns the calls of functions that read batches.
+        """Returns a `WorkerCalls` for functions that read batches.
 
         A call raises ValueError if a worker's dataset is empty.
         """

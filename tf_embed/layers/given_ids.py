@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense ids in place of ragged or sparse ones, which a layer without a padding id can't serve.
+"""Dense ids in place of ragged or sparse ids, which a layer without a padding id can't serve.
 
-Signatures take tensors, so `model.export` makes one for dense ids of a model of ragged or sparse
-ones. Without a padding id the filler of a dense batch is looked up like any other id.
+Signatures take tensors, so `model.export` makes a signature for dense ids even if the model takes
+ragged or sparse ids. Without a padding id, the filler of a dense batch is looked up like any id.
 
 Below, "ragged" stands for ragged or sparse.
 """
@@ -25,11 +25,11 @@ from tf_embed.validation import with_dependencies
 
 _SAVED = "given_ids"
 
-# Where the dense ids of a traced lookup come from.
+# Sources of the dense ids of a traced lookup.
 _IN_PLACE = "in_place"  # from a dense tensor for a ragged keras.Input
 _DECLARED = "declared"  # from a keras.Input in another way
 _UNKNOWN = "unknown"  # there is no functional model
-_DEFAULT = "default_of_model"  # of a function that Keras gives each model for a SavedModel
+_DEFAULT = "default_of_model"  # in a function that Keras gives each model for a SavedModel
 # Kinds of ids.
 _RAGGED = "ragged"
 _UNDECLARED = "undeclared"  # ragged, in a model with a dense keras.Input that was given ragged ids
@@ -39,9 +39,9 @@ _MADE_DENSE = "made_dense"  # dense, made by the model from a ragged keras.Input
 class GivenIds:
     """The kinds of ids that a layer without a padding id was given.
 
-    A lookup of dense ids in a graph is marked by the name of an op, which stays with the function
-    wherever that goes. `check` reads the marks in the functions of a SavedModel. So a function may
-    be traced before the export, and before the layer is given ragged ids for the first time.
+    The name of an op marks a lookup of dense ids in a graph, and stays with the function wherever
+    it goes. `check` reads the marks in the functions of a SavedModel. So a function may be traced
+    before the export, and before the layer is given ragged ids for the first time.
 
     Args:
         owners: The layer or each of its features, for messages.
@@ -54,11 +54,11 @@ class GivenIds:
         self._was_in_place = False  # dense ids, for a ragged keras.Input
 
     def marked(self, ids: Any, feature: int = 0) -> Any:
-        """Keeps the kind of ids and returns them, dense ones in a graph with a mark.
+        """Records the kind of ids and returns them. Dense ids in a graph get a mark.
 
         Args:
             ids: The ids that the layer is called on.
-            feature: The number of the feature that they are of.
+            feature: The number of the feature that has the ids.
         """
         if _is_ragged(ids):
             inputs = callers.functional_inputs()
@@ -77,7 +77,7 @@ class GivenIds:
         shape = "any" if ids.shape.rank is None else "-".join(["shape", *map(str, ids.shape)])
         mark = f"{self._mark}/{feature}/{shape}/{source}"
         if callers.is_default_of_model():
-            # Saved with any object that has the model, which may serve another function.
+            # It is saved with any object that has the model, which may serve another function.
             mark = f"{mark}/{_DEFAULT}"
             if self._are_in_place(feature, shape, source):
                 refused = tf.debugging.Assert(False, [self._message(feature, shape)])
@@ -85,10 +85,10 @@ class GivenIds:
         return tf.identity(ids, name=mark)
 
     def check(self, functions: Iterable[Any]) -> None:
-        """Refuses functions with dense ids in place of ragged ones.
+        """Refuses functions with dense ids in place of ragged ids.
 
         Args:
-            functions: The concrete functions that are to be saved.
+            functions: The concrete functions that will be saved.
 
         Raises:
             ValueError: If a function has a lookup of such ids.
@@ -100,8 +100,8 @@ class GivenIds:
         for function in functions:
             graph = function.graph.as_graph_def()
             called = [node for one in graph.library.function for node in one.node_def]
-            # A default function refuses each call by itself, unless another one calls it: then it
-            # is what the SavedModel serves.
+            # A default function refuses each call itself. If another function calls it, the
+            # SavedModel serves it, so its marks count.
             names = [node.name for node in called]
             names += [node.name for node in graph.node if _DEFAULT not in node.name]
             for mark in filter(None, map(marks.search, names)):
@@ -113,11 +113,11 @@ class GivenIds:
                     )
 
     def _are_in_place(self, feature: int, shape: str, source: str) -> bool:
-        """The rule: whether the dense ids of a traced lookup are in place of ragged ones.
+        """Whether the dense ids of a traced lookup are in place of ragged ids.
 
-        If they are for a ragged keras.Input, they are, unless the model itself makes ids dense. If
-        they are for a dense one, they are if that was given ragged ids. In a model without a
-        keras.Input they are if the layer was ever given ragged ids of their rank.
+        For a ragged keras.Input: yes, unless the model itself makes ids dense. For a dense
+        keras.Input: if that input was given ragged ids. Without a keras.Input: if the layer was
+        ever given ragged ids of that rank.
         """
         given = {(kind, rank) for one, kind, rank in tuple(self._kinds) if one == feature}
         if source == _IN_PLACE:
@@ -136,19 +136,19 @@ class GivenIds:
         )
 
     def arrays(self) -> dict[str, Any]:
-        """Returns the kinds for a file of Keras, or nothing if there are none."""
+        """Returns the kinds as arrays for a Keras file, or no arrays if there are no kinds."""
         if not self._kinds:
             return {}
         return {_SAVED: keras_files.array_of_text(json.dumps(sorted(self._kinds, key=str)))}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """Adds the kinds of a file, and takes them out of its arrays.
+        """Adds the kinds of a file, and removes them from its arrays.
 
         Raises:
-            ValueError: If the file has anything else in their place.
+            ValueError: If the file has something else in their place.
         """
         saved = arrays.pop(_SAVED, None)
-        if saved is None:  # of a layer of dense ids, or of an earlier version
+        if saved is None:  # a layer with only dense ids, or an earlier version
             return
         try:
             self._kinds |= {
@@ -161,16 +161,16 @@ class GivenIds:
 
 
 def _is_ragged(ids: Any) -> bool:
-    """Whether ids, or symbolic ones, are ragged or sparse."""
-    if isinstance(ids, keras.KerasTensor):  # older versions of Keras have no ragged ones
+    """Whether ids, possibly symbolic, are ragged or sparse."""
+    if isinstance(ids, keras.KerasTensor):  # older versions of Keras have no `ragged`
         return getattr(ids, "ragged", False) or ids.sparse
     return isinstance(ids, (tf.RaggedTensor, tf.SparseTensor))
 
 
 def _comes_from(ids: tf.Tensor, sources: Sequence[Any]) -> bool:
-    """Whether a tensor in a graph is computed from one of others, which may be ragged or sparse.
+    """Whether a tensor in a graph is computed from any of `sources`, which may be ragged or sparse.
 
-    True also if it can't be seen: in the function of a loop or a condition.
+    Also True if unknown: in the function of a loop or a condition.
     """
     parts = tf.nest.flatten(list(sources), expand_composites=True)
     parts = [part for part in parts if tf.is_symbolic_tensor(part)]

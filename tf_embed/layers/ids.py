@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids, as a user has them, made into keys, as a table has them.
+"""Conversion of a user's ids to a table's keys.
 
-Strings are keys as they are. A cast of TensorFlow wraps numbers that do not fit, and two ids would
-share a row without a word. So an id keeps its number, or is refused.
+Strings are keys without a conversion. A TensorFlow cast wraps numbers that do not fit, and two ids
+would silently share a row. So an id keeps its number, or is refused.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def cast_ids(
 
     Args:
         ids: Tensor of any shape: strings for string keys, otherwise integers. In a graph also
-            whole floating numbers that are too small to have been rounded: if Keras does not know
-            the input dtype of a subclassed model, as in an export, it assumes float32. Integers
-            that a cast in the graph has changed are refused; see `casts.unchanged`.
+            whole floating numbers that are too small to have been rounded, because Keras assumes
+            float32 if it does not know the input dtype of a subclassed model, as in an export.
+            Integers that a cast in the graph has changed are refused; see `casts.unchanged`.
         key_dtype: Dtype of the keys.
         layer_name: For messages.
         argument: The name of the ids in messages.
-        setting: The layer's argument for the dtype of its keys, for messages; None if it has none.
+        setting: The layer's argument for the key dtype, for messages; None if it has none.
 
     Returns:
         The same strings, or the same numbers in `key_dtype`.
@@ -48,10 +48,11 @@ def cast_ids(
     """
     label = f"`{argument}` of {layer_name!r}"
     if key_dtype.is_integer and ids.dtype.is_floating and not tf.executing_eagerly():
-        # A keras.Input without a dtype is float32, so a traced model may bring its ids as floats.
+        # A keras.Input without a dtype is float32, so a traced model may pass its ids as floats.
         ids = _whole_numbers(ids, label)
     elif key_dtype == tf.string and ids.dtype.is_floating and callers.lists_functions_to_save():
-        # Keras does not know that a subclassed model takes strings. A call of this function fails.
+        # Keras does not know that a subclassed model takes strings. The traced function can be
+        # saved, but a call of it fails.
         check = tf.debugging.Assert(False, [_must_be_strings(ids.dtype, label)])
         ids = with_dependencies(tf.as_string(ids), check)
     check_kind(ids.dtype, key_dtype, layer_name, argument)
@@ -94,7 +95,7 @@ def _must_be_integers(dtype: tf.DType, label: str) -> str:
 
 
 def _whole_numbers(ids: tf.Tensor, label: str) -> tf.Tensor:
-    """Floating ids as int64; `unchanged` refuses those that are too large."""
+    """Converts floating ids to int64; `unchanged` refuses ids that are too large."""
     message = [_must_be_integers(ids.dtype, label), ids]
     check = tf.debugging.Assert(tf.reduce_all(tf.equal(ids, tf.floor(ids))), message)
     return tf.cast(with_dependencies(ids, check), tf.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LayerWithTables`: a layer with tables whose lookups depend on its inputs alone."""
+"""`LayerWithTables`: a layer with tables whose lookups depend only on its inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _SymbolicCall:
 
 
 class LayerWithTables(IdsLayer):
-    """A layer that looks up in tables, and whose lookups depend on its inputs alone.
+    """A layer with tables whose lookups depend only on its inputs.
 
     A call of the layer before a step therefore finds the keys that the step will look up.
     """
@@ -36,17 +36,17 @@ class LayerWithTables(IdsLayer):
         return super().__call__(*args, **kwargs)
 
     def call_as_in_model(self, inputs: Sequence[Any], training: bool) -> Any:
-        """Calls the layer as the one functional model does in which it is called once.
+        """Calls the layer with the arguments that its functional model passes.
 
         Args:
-            inputs: Values of `self.input`, one for each tensor in it.
-            training: Whether this is training, if the model does not say that itself.
+            inputs: The values of the tensors in `self.input`.
+            training: Whether this is training, if the model does not pass `training` itself.
 
         Returns:
             The output. Arguments that are not tensors of the model, such as constants, are kept.
         """
         symbolic = self._symbolic_call
-        assert symbolic is not None  # as it has an input
+        assert symbolic is not None  # because the layer has an `input`
         values = iter(inputs)
         args, kwargs = keras.tree.map_structure(
             lambda one: next(values) if _is_symbolic(one) else one, (symbolic.args, symbolic.kwargs)

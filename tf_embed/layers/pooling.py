@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From ids in any container to rows, one for each id or pooled over the last axis.
+"""Lookup of ids in any container: a row for each id, or rows pooled over the last axis.
 
-A *bag* is the ids along the last axis: a row of a dense tensor, the innermost list of a ragged one,
-a row of a sparse one. Ids are already keys here, in a tf.Tensor, tf.RaggedTensor or
+A *bag* is the ids along the last axis: a row of a dense tensor, an innermost list of a ragged
+tensor, or a row of a sparse tensor. Ids are already keys here, in a tf.Tensor, tf.RaggedTensor or
 tf.SparseTensor. The table pools, in float32 if rows are of half precision. This module splits each
 container into keys and the boundaries of bags.
 """
@@ -24,8 +24,8 @@ class Embedder:
     """Looks ids up and pools the rows.
 
     Attributes:
-        rows: Takes keys of any shape, gives rows, keys.shape + [dim]; zeros for padding.
-        pooled: Takes keys, the bags that they form, and None or the weight of each key; gives a
+        rows: Takes keys of any shape and returns rows, keys.shape + [dim]; zeros for padding.
+        pooled: Takes keys, the bags that they form, and None or the weight of each key. Returns a
             row for each bag.
         dim: Number of weights in a row.
         combiner: None, "sum", "mean" or "sqrtn".
@@ -39,7 +39,7 @@ class Embedder:
     name: str
 
     def __call__(self, ids: Any, weights: Any = None) -> tf.Tensor | tf.RaggedTensor:
-        """Rows of `ids`.
+        """Returns the rows of `ids`.
 
         Args:
             ids: Keys.
@@ -66,7 +66,7 @@ class Embedder:
         return self._pool_lines(ids, weights)
 
     def _with_two_axes(self, ids: Any) -> Any:
-        """Ids of at least two axes. If their number is unknown, it is checked at run time."""
+        """Returns ids with at least two axes. An unknown rank is checked at run time."""
         if ids.shape.rank is not None:
             check_axes(ids.shape, self.combiner, self.name)
             return ids
@@ -104,7 +104,7 @@ class Embedder:
     ) -> tf.Tensor | None:
         return validation.flat_weights(ids, weights, "`ids`", f"`weights` of {self.name!r}")
 
-    # Dense: the bags are the lines along the last axis.
+    # Dense: bags lie along the last axis.
 
     def _pool_lines(self, ids: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
         if weights is not None and not (
@@ -134,7 +134,7 @@ class Embedder:
             return pooled
         return tf.RaggedTensor.from_nested_row_splits(pooled, splits[:-1], validate=False)
 
-    # Sparse: absent places are zeros, and the bags are the lines along the last axis.
+    # Sparse: absent positions are zeros, and bags lie along the last axis.
 
     def _sparse(self, ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> tf.Tensor:
         if self.combiner is None:

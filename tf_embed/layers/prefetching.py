@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tf.data transformation that brings rows to the cache before the step that uses them."""
+"""A tf.data transformation that promotes rows to the cache before the step that uses them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def with_prefetch(
     buffer_size: int,
     owner: str,
 ) -> tf.data.Dataset:
-    """The same elements, each of them after the rows of its ids were brought up.
+    """Returns a dataset of the same elements, each available once its rows are in the cache.
 
     Args:
         dataset: A dataset of batches.
-        prefetch: Takes the output of `ids` and returns the ops that load their rows.
-        ids: From an element to its ids; None: `ids_of_element`.
-        buffer_size: How many elements are ahead.
+        prefetch: Takes the output of `ids` and returns the ops that load the rows.
+        ids: Maps an element to its ids; None: `ids_of_element`.
+        buffer_size: Number of elements to prefetch.
         owner: The layer's name, for messages.
 
     Raises:
@@ -41,7 +41,7 @@ def with_prefetch(
     validation.int_in(buffer_size, "buffer_size", least=tf.data.AUTOTUNE)
     if ids is not None:
         validation.function_of(ids, "ids")
-    # TensorFlow passes the items of a tuple as separate arguments, and nothing else.
+    # TensorFlow passes only the items of a tuple as separate arguments.
     is_tuple = type(dataset.element_spec) is tuple
 
     def bring_up(*items: Any) -> Any:
@@ -53,13 +53,13 @@ def with_prefetch(
         )
         return _after(element, prefetch, chosen)
 
-    # One call at a time: a table takes batches in the order in which they will be used.
+    # Sequential calls: the table must get the batches in the order of their use.
     mapped = dataset.map(bring_up, num_parallel_calls=1, deterministic=True)
     return mapped.prefetch(buffer_size)
 
 
 def ids_of_element(element: Any, owner: str) -> Any:
-    """The inputs of an element: the element, or its first item if it is (x, y[, sample_weight]).
+    """Returns an element's inputs: its first item if it is (x, y[, sample_weight]), or itself.
 
     Raises:
         ValueError: If there are several inputs.
@@ -76,9 +76,9 @@ def ids_of_element(element: Any, owner: str) -> Any:
 
 @tf.autograph.experimental.do_not_convert
 def _after(element: Any, prefetch: Callable[[Any], list[tf.Operation]], chosen: Any) -> Any:
-    """The element, once the rows of the chosen ids were brought up."""
-    # Composites stay as they are, with their static shapes: TensorFlow runs the ops of a function
-    # that have effects, whether anything depends on them or not.
+    """Returns the element after the rows of the chosen ids are in the cache."""
+    # Composites are unchanged, with their static shapes. They need no dependency: TensorFlow runs
+    # all ops of a function that have effects.
     with tf.control_dependencies(prefetch(chosen)):
         return tf.nest.map_structure(
             lambda part: tf.identity(part) if isinstance(part, tf.Tensor) else part, element
