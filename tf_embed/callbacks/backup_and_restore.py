@@ -24,20 +24,20 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """Keras's `BackupAndRestore` with atomic backups: a backup is complete or absent.
 
     Keras overwrites the weights of the previous backup, and then writes the epoch number. A process
-    that is killed between the two trains an epoch twice. One that is killed during a write leaves
-    no backup. This callback writes each backup to a separate folder, names it in a one-line file,
-    and removes the previous backup. So training resumes after the last backup, with the weights,
-    rows and optimizer state of that moment.
+    that is killed between the two writes trains an epoch twice. A process that is killed during a
+    write leaves no backup. This callback writes each backup to a separate folder, names it in a
+    small file, and removes the previous backup. So training resumes after the last backup, with the
+    weights, rows and optimizer state of that moment.
 
     As with Keras, the model must be built before `fit`, and training resumes at the beginning of an
     epoch. With a number for `save_freq`, the batches of that epoch that were trained before the
-    backup are trained again. A later `fit` of the same model begins at that epoch too. All workers
-    pass the same shared folder. Backups of Keras's own callback are not read. On a local disk, a
-    backup is synced before the previous one is removed, so it also survives a crash of the machine.
+    backup are trained again. A later `fit` of the same model also begins at that epoch. All workers
+    pass the same shared folder. Backups of Keras's callback are not read. On a local disk, a backup
+    is synced before the previous backup is removed, so it also survives a crash of the machine.
 
     Args:
         backup_dir: The folder for backups of this training, on any file system that TensorFlow
-            knows. Renaming a file there must replace the one of that name.
+            knows. Renaming a file there must replace an existing file.
         save_freq: "epoch" for a backup at the end of each epoch, or a number of batches, an int
             from 1.
         delete_checkpoint: Whether backups are removed when training has ended.
@@ -71,7 +71,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         if not isinstance(save_freq, str) or save_freq != "epoch":
             save_freq = validation.int_in(save_freq, "save_freq")
         delete_checkpoint = validation.flag(delete_checkpoint, "delete_checkpoint")
-        # Keras writes into this folder, and `_commit` renames it once it is whole.
+        # Keras writes into this folder, and `_commit` renames it once it is complete.
         aside = os.path.join(self._folder, f"unfinished-{secrets.token_hex(4)}")
         super().__init__(aside, save_freq=save_freq, delete_checkpoint=delete_checkpoint)
 
@@ -94,10 +94,10 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Sets the epoch of the backups that Keras writes after batches, and counts from 0."""
         if self.save_freq != "epoch":
-            # Keras sets it when the epoch before ends, which may have been in another `fit`.
+            # Keras sets it at the end of the previous epoch, which may have been in another `fit`.
             super().on_epoch_end(epoch - 1)
-            # Keras starts at batch 0, as if it were over, and so counts one batch too few if the
-            # first execution has several.
+            # Keras starts at batch 0, as if it were complete. If the first execution has several
+            # batches, Keras then counts one batch too few.
             self._last_batch_seen = -1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -122,7 +122,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             guarded_files.remove_tree(self._folder)
 
     def _commit(self) -> None:
-        """Renames a backup that Keras has just written, and makes it the newest one."""
+        """Renames a backup that Keras has just written, and makes it the newest backup."""
         if not tf.io.gfile.isdir(self.backup_dir):
             return
         numbers = [int(found[1]) for one in self._names() if (found := _BACKUP.fullmatch(one))]

@@ -19,8 +19,8 @@ _MOST_SECONDS = 1e6
 class Publish(keras.callbacks.Callback):
     """Publishes a model at intervals during training, and when training ends.
 
-    The last publication has the model as training leaves it, with the averages of `use_ema`. List
-    callbacks that change weights when training ends before this one, such as
+    The last publication has the final model, with the averages of `use_ema`. If a callback changes
+    weights when training ends, list it before this callback. An example is
     `keras.callbacks.EarlyStopping(restore_best_weights=True)`.
 
     A `tf_embed.serving.Follower` of the same model reads the publications in another process. If
@@ -34,7 +34,7 @@ class Publish(keras.callbacks.Callback):
         keep: See `tf_embed.serving.Publisher`.
         whole_every: See `tf_embed.serving.Publisher`.
         model: The published `tf_embed.Variable`, layer or model, or a list of these. Default: the
-            model that is trained.
+            trained model.
 
     Raises:
         TypeError: If an argument is of a wrong type.
@@ -97,7 +97,7 @@ class Publish(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         """Publishes if training has had a batch, and waits until done."""
         assert self._publisher is not None
-        # Also after a publication of the last batch: weights may have changed after that.
+        # Even if the last batch was published: weights may have changed after that.
         if self._trained:
             self._publish()
         self._publisher.wait()
@@ -108,6 +108,6 @@ class Publish(keras.callbacks.Callback):
     def _publish(self) -> None:
         assert self._publisher is not None
         tables = tables_in(self._sources())
-        # Without tracking, rows are as they are when they are written, so training must wait.
+        # Without tracking, rows are published as of their write, so training must wait.
         self._publisher.publish(wait=not all(table.options.tracks_changes for table in tables))
         self._next = time.monotonic() + self._seconds

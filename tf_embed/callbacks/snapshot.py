@@ -24,26 +24,27 @@ class Snapshot(keras.callbacks.Callback):
 
     Snapshots are named "snapshot-000001" and so on, from the highest number in `path` upwards. Each
     is logged when it is written. Tables with `TablePolicy(track_changes=True)` are saved while
-    training continues. The next snapshot then waits for the previous one, and raises its error.
-    `tf_embed.Snapshots(path, model).load(name)` loads the rows. With several workers, each one has
-    the callback. All share one `path` if tables are sharded over the workers. Each has its own
-    `path` if tables are local to a worker (`distribution="local"`).
+    training continues. The next snapshot then waits for the previous snapshot, and raises its
+    error. `tf_embed.Snapshots(path, model).load(name)` loads the rows. With several workers, each
+    worker has the callback. All workers share a `path` if tables are sharded over them. Each worker
+    has a separate `path` if tables are local to a worker (`distribution="local"`).
 
-    The last snapshot has the tables as training leaves them, with the averages of `use_ema`. List
-    callbacks that change weights when training ends before this one, such as
+    The last snapshot has the final tables, with the averages of `use_ema`. If a callback changes
+    weights when training ends, list it before this callback. An example is
     `keras.callbacks.EarlyStopping(restore_best_weights=True)`.
 
-    Damage to an earlier snapshot does not end the training. If the previous snapshot, or one that
-    it builds on, can't be read any more, the next one has all rows, with a warning.
+    Damage to an earlier snapshot does not end the training. If the previous snapshot, or a snapshot
+    that it builds on, can't be read any more, the next snapshot has all rows, with a warning.
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.
         every_n_batches: Number of batches between two snapshots, an int from 1.
         keep: Number of newest snapshots to keep, together with their base snapshots; an int from 1,
-            or None for all. Damaged ones stay, are not counted, and a warning names them; see
-            `tf_embed.Snapshots.keep`.
-        whole_every: Number of snapshots per full snapshot, an int from 1. The others have only the
-            rows changed since the previous one. Above 1, tables must have `track_changes=True`.
+            or None for all. Damaged snapshots are kept and not counted, and a warning names them;
+            see `tf_embed.Snapshots.keep`.
+        whole_every: Number of snapshots per full snapshot, an int from 1. The other snapshots have
+            only the rows changed since the previous snapshot. Above 1, tables must have
+            `track_changes=True`.
         tables: The saved `tf_embed.Variable` or layer, or a list of these. Default: the tables of
             the model.
 
@@ -108,7 +109,7 @@ class Snapshot(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         """Saves a snapshot if training has had a batch, and waits for it."""
         assert self._snapshots is not None
-        # Also after a snapshot of the last batch: rows may have changed after that.
+        # Even if the last batch was saved: rows may have changed after that.
         if self._seen or self._saved:
             self._save()
         self._snapshots.wait()

@@ -69,7 +69,7 @@ class TableMetrics(keras.callbacks.Callback):
         self._log_dir = None if log_dir is None else validation.path_of(log_dir, "log_dir")
         self._every = validation.int_in(every, "every")
         self._writers: dict[str, Any] = {}
-        self._seen = 0  # batches of training, in all epochs and calls of fit
+        self._seen = 0  # training batches in all epochs and calls of fit
         self._batches = BatchCount()
         self._training = _Interval()
         self._epoch = _Interval()
@@ -91,7 +91,7 @@ class TableMetrics(keras.callbacks.Callback):
         self._batches.begin(batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Writes if it is time, and puts the hit rate into the logs."""
+        """Writes if `every` batches have passed, and puts the hit rate into the logs."""
         self._seen += self._batches.end(batch, self.model, self.params)
         if self._seen - self._training.step >= self._every:
             self._write(self._training, "train", self._seen)
@@ -114,7 +114,7 @@ class TableMetrics(keras.callbacks.Callback):
         self._evaluation.begin(self._tables(), 0)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Puts the hit rate into the logs when it is time."""
+        """Updates the hit rate every `every` batches, and puts it into the logs."""
         if batch + 1 - self._evaluation.step >= self._every:
             self._evaluation.end(self._tables(), batch + 1)
         self._evaluation.put_rate(logs)
@@ -167,7 +167,7 @@ class _Interval:
         self._before: dict[int, tuple[int, int]] = {}
 
     def begin(self, tables: Sequence[Table], step: int) -> None:
-        """Begins an interval and drops the counts of earlier ones."""
+        """Begins an interval and drops the counts of earlier intervals."""
         self._before.clear()
         self.end(tables, step)
         self.rate = None
@@ -208,7 +208,7 @@ def _write_table(table: Table, stats: dict[str, Any], rate: float | None, step: 
         scalars[f"{name}/tiers/{tier.name}/bytes"] = tier.bytes
     for tag, number in scalars.items():
         if number is not None:
-            # tf.summary.scalar needs the package tensorboard, which TensorFlow may be without.
+            # tf.summary.scalar needs the package tensorboard, which may be missing.
             tf.summary.write(tag, float(number), step, metadata=_SCALAR)
 
 

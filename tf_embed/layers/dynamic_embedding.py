@@ -23,34 +23,35 @@ from tf_embed.table.storage import Storage
 class DynamicEmbedding(TableLayer):
     """Turns integers of any size into dense vectors, without a vocabulary.
 
-    The layer owns a table that grows by training: an id gets a row with the first gradient that
-    reaches it. Until then a lookup gives its initial row and stores nothing, so evaluation and
+    The layer owns a table that grows as you train: an id gets its row with the first gradient that
+    reaches it. Until then a lookup returns its initial row and stores nothing, so evaluation and
     prediction never change a table.
 
     A table is trained in one of two ways: by its own optimizer, `optimizer=`, whatever the model
-    is compiled with, or by the model's, wrapped in `tf_embed.DynamicEmbeddingOptimizer`. Its own
-    wins. Only the rows that a step touches change.
+    is compiled with, or by the model's optimizer, wrapped in `tf_embed.DynamicEmbeddingOptimizer`.
+    Its own optimizer takes precedence. Only the rows that a step touches change.
 
-    `.keras` files, `.weights.h5` files and tf.train.Checkpoint carry rows, optimizer slots and
-    step; `model.export` and tf.saved_model.save carry the rows. `get_weights` and `set_weights`,
-    and so keras.callbacks.EarlyStopping(restore_best_weights=True), carry the rows and, as for any
-    weight, nothing of the optimizer; arrays that NumPy made of those of `get_weights` are refused.
-    tf.train.Checkpoint finds layers in lists and dicts by the model's optimizer alone, once that is
-    built: Keras leaves them out. `layer.trainable = False` stops updates, also in a step that Keras
-    has traced. `model.export` makes a signature for dense ids, so a model that is served takes
-    dense ids with `padding_id` in place of ragged or sparse ones. Without it every export of such a
-    model raises ValueError, unless its function gives the layer ragged or sparse ids again.
+    `.keras` files, `.weights.h5` files and tf.train.Checkpoint save rows, optimizer slots and step.
+    `model.export` and tf.saved_model.save save the rows. `get_weights` and `set_weights`, and so
+    keras.callbacks.EarlyStopping(restore_best_weights=True), copy the rows and, as for any weight,
+    no optimizer state. `set_weights` refuses arrays that NumPy computed from the result of
+    `get_weights`. tf.train.Checkpoint finds layers in lists and dicts only through the model's
+    optimizer, once that is built, because Keras leaves them out. `layer.trainable = False` stops
+    updates, even in a step that Keras has traced. `model.export` makes a signature for dense ids,
+    so a served model takes dense ids with `padding_id` in place of ragged or sparse ids. Without
+    `padding_id`, every export of such a model raises ValueError, unless its function converts the
+    layer's ids to ragged or sparse ids again.
 
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
-    layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
-    not fit the key dtype are refused. If the layer is in a model within a model, the outer one
-    needs an Input of that dtype, or Keras casts ids to floats and back.
+    layer sees them, as Keras does for any first layer. With an Input of the ids' dtype, ids that do
+    not fit the key dtype are refused. If the layer is in a model within a model, the outer model
+    needs an Input of that dtype; otherwise Keras casts ids to floats and back.
 
-    Ids must not lose digits before the layer sees them. float32 has whole numbers below 2^24 only,
-    float64 below 2^53, and an Input of "int32" wraps wider ids. In a graph, such as that of `fit`
+    Ids must not lose digits before the layer sees them. float32 is exact only for whole numbers
+    below 2^24, float64 below 2^53, and an Input of "int32" wraps wider ids. In a graph, as in `fit`
     and `predict`, the layer refuses ids that a cast has wrapped, and ids from floats that are not
     below that limit, even if the floats were computed. It finds a cast through slices, gathers,
-    concatenations and the like. It can't find one in eager execution (a call of the model, or
+    concatenations and similar ops. It can't find a cast in eager execution (a call of the model, or
     `run_eagerly=True`), in a tf.data pipeline, in NumPy, or across a tf.function.
 
     A layer may be called in loops, maps and conditions (tf.while_loop, tf.map_fn, tf.cond, a
@@ -59,49 +60,50 @@ class DynamicEmbedding(TableLayer):
     Args:
         dim: Number of weights in a row, an int from 1. Required, unless `output_dim` is given.
         key_dtype: "int64", "int32", "uint64", "uint32" or "string". Ids of another integer dtype
-            are cast; one that does not fit is an error. Strings are any bytes, and different ones
-            never share a row.
+            are cast; an id that does not fit is an error. Strings are any bytes, and different
+            strings never share a row.
         value_dtype: "float32", "float16", "bfloat16" or "float64": how weights are stored. The
             output has the compute dtype of the layer's dtype policy. Narrow weights are trained in
-            float32 and rounded after each step, so a step that is small beside the weight, less
-            than 1/512 of it in bfloat16, 1/4096 in float16, can be lost.
-        initializer: The row of an id that has none; see `tf_embed.Variable`.
+            float32 and rounded after each step, so a step that is small relative to the weight,
+            less than 1/512 of it in bfloat16, 1/4096 in float16, can be lost.
+        initializer: The initial row of an id; see `tf_embed.Variable`.
         combiner: None, or how rows are pooled over the last axis of ids: "sum"; "mean", which
             divides by the sum of the weights; or "sqrtn", which divides by the root of the sum of
-            their squares. An empty bag is 0. Ids then have two axes or more: those of shape [batch]
-            are one for each example, and there is nothing to pool.
+            their squares. An empty bag is 0. Ids must then have two axes or more, because ids of
+            shape [batch] have nothing to pool: each example has a single id.
         optimizer: The table's own optimizer: a Keras optimizer, or a name ("adam",
             "rowwise_adagrad"); see `tf_embed.DynamicEmbeddingOptimizer` for their effect on tables.
             `use_ema` and `loss_scale_factor` work only in the model's optimizer. The layer keeps a
-            copy, so several layers may share one argument; change the rate later by
+            copy, so several layers may share an argument; change the rate later by
             `layer.optimizer.learning_rate`. The model's optimizer then leaves the table alone: its
-            clipping, decay and schedule do not reach the table. A `global_clipnorm` of the table's
-            optimizer is the norm of this table's gradient. `load_weights` takes step and rate from
-            the file, as Keras does: set the rate again if the file is of another optimizer.
+            clipping, decay and schedule do not apply to the table. A `global_clipnorm` of the
+            table's optimizer clips the norm of this table's gradient. `load_weights` takes step and
+            rate from the file, as Keras does: set the rate again if the file is of another
+            optimizer.
         padding_id: The id of padding, a str if keys are strings. Its row is zeros, it is never
-            stored or trained, and pooling does not count it. Without a combiner the layer makes a
-            mask of it.
+            stored or trained, and pooling does not count it. Without a combiner, the layer computes
+            a mask from it.
         devices: The device of each shard; see `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
-        restrict_policy: The class that `layer.variable.restrict` goes by; see `tf_embed.Variable`.
-        init_size: Rows to make room for; see `tf_embed.Variable`.
+        restrict_policy: The class that `layer.variable.restrict` uses; see `tf_embed.Variable`.
+        init_size: Number of rows to reserve; see `tf_embed.Variable`.
         kv_creator: A `tf_embed.tfra.HkvHashTableCreator`, in place of `policy`; see
             `tf_embed.Variable`.
-        bp_v2: Stored.
-        unknown_value: None; or the row, a number or an array [dim], of ids that have none when
+        bp_v2: Ignored; kept in the config. See `tf_embed.Variable`.
+        unknown_value: None; or the output, a number or an array [dim], for ids without a row when
             the layer is not training. In training they get their initial row.
-        unknown_in_training: Whether ids that have no row get `unknown_value` in training too, so
-            that ids that an admission holds back add nothing. A lookup then is the same in
-            training as outside. The step that brings an id its row sees `unknown_value` as well;
-            the gradient trains the initial row. Default: False.
-        policy: A `tf_embed.TablePolicy`, by which rows come and leave. A call with `training=True`
-            is a use of the rows then.
+        unknown_in_training: Whether ids without a row also get `unknown_value` in training, so that
+            ids that are not yet admitted contribute nothing. Lookups then are the same in training
+            and outside. The step that adds an id's row also sees `unknown_value`; the gradient
+            trains the initial row. Default: False.
+        policy: A `tf_embed.TablePolicy` for the admission, eviction and expiry of rows. A call with
+            `training=True` then counts as a use of the rows.
         storage: A `tf_embed.Storage`: which memories, and which folder on disk, hold the rows, and
-            how many bytes of each. Default: None, one memory without a bound.
+            how many bytes of each. Default: None, a single memory without a bound.
         distribution: How the table is spread over the workers of a
             tf.distribute.MultiWorkerMirroredStrategy; see `tf_embed.Variable`.
-        output_dim: The name that keras.layers.Embedding has for `dim`; give one of the two.
-            Default: None, `dim` is given.
+        output_dim: The name of `dim` in keras.layers.Embedding. Give only one of them. Default:
+            None, `dim` is given.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
@@ -172,19 +174,19 @@ class DynamicEmbedding(TableLayer):
 
     @property
     def output_dim(self) -> int:
-        """Number of weights in a row, by the name of keras.layers.Embedding."""
+        """Number of weights in a row, under the name that keras.layers.Embedding uses."""
         return self.dim
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
-        """Looks ids up.
+        """Looks up ids.
 
         Args:
             ids: Integers, or strings: a tensor of any shape, a tf.RaggedTensor or a
-                tf.SparseTensor. Absent places of a sparse one give zeros. Floats are refused,
+                tf.SparseTensor. Absent positions of a sparse tensor give zeros. Floats are refused,
                 except in a graph: Keras exports a subclassed model with inputs of float32, so
                 whole numbers that float32 holds exactly are ids there.
-            weights: With a combiner: the weight of each id, in the container of the ids.
-            training: Whether the layer is training, on which `unknown_value` and `policy` depend.
+            weights: With a combiner: the weight of each id, in the same container as the ids.
+            training: Whether the layer is training. `unknown_value` and `policy` depend on it.
 
         Returns:
             Rows, ids.shape + [dim], ragged if the ids are ragged. A combiner removes the last axis
@@ -193,8 +195,8 @@ class DynamicEmbedding(TableLayer):
         Raises:
             TypeError: If the ids and the keys are not both integers or both strings, or `training`
                 is a tensor.
-            ValueError: If there are weights but no combiner, or their container or shape is not
-                that of the ids, or ids have fewer than two axes with a combiner.
+            ValueError: If there are weights but no combiner, or their container or shape differs
+                from the ids', or ids have fewer than two axes with a combiner.
             tf.errors.InvalidArgumentError: If an id does not fit the key dtype, or a cast in the
                 graph has changed it.
         """
@@ -211,7 +213,7 @@ class DynamicEmbedding(TableLayer):
         return self._as_outputs(embedder(self._keys(ids), weights))
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
-        """The mask of ids that are not padding, or None with a combiner."""
+        """Returns the mask of ids that are not padding, or None with a combiner."""
         return None if self.combiner is not None else super().compute_mask(ids, previous_mask)
 
     @override
@@ -222,17 +224,17 @@ class DynamicEmbedding(TableLayer):
 
     @override
     def compute_output_spec(self, ids: Any, weights: Any = None, training: Any = None) -> Any:
-        # Of ragged ids, all remaining axes are ragged except the first.
+        # For ragged ids, all remaining axes except the first are ragged.
         pools_all = self.combiner is not None and len(ids.shape) <= 2
         return self._output_spec(ids, getattr(ids, "ragged", False) and not pools_all)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        """Returns the arguments. A random initializer has its seed, so a copy has the same rows."""
         return {**super().get_config(), "combiner": self.combiner}
 
 
 def _one_dim(dim: int | None, output_dim: int | None) -> int:
-    """The number of weights in a row, which has two names.
+    """Returns the number of weights in a row, from whichever of the two names is given.
 
     Raises:
         TypeError: If the given argument is not an int.

@@ -43,12 +43,12 @@ TRAINABLE_DTYPES = tuple(dtype for dtype in validation.VALUE_DTYPES if dtype.is_
 
 
 class TableLayer(LayerWithTables):
-    """Base of layers with a table: the table, its optimizer, saving, ids and padding.
+    """Base of layers with a table. Handles the table, its optimizer, saving, ids and padding.
 
     A subclass defines `call`, which uses the rows of a batch, and the shape of its output.
 
     Args:
-        dim: As in `tf_embed.layers.DynamicEmbedding`, and so are those below that are not named.
+        dim: As in `tf_embed.layers.DynamicEmbedding`, like all arguments that are not listed here.
         table_name: Format of the table's name, with {} for the name of the layer.
         checkpoint: Whether tf.train.Checkpoint carries the rows.
     """
@@ -92,7 +92,7 @@ class TableLayer(LayerWithTables):
         self.initializer = with_own_seed(deserialized(initializer, "initializer"))
         self.optimizer = None if optimizer is None else own_optimizer(optimizer)
         self.padding_id = None if padding_id is None else self._padding_id(padding_id)
-        # Made again with the table, and refused here already.
+        # A wrong initializer is refused here. It is created again with the table.
         row_initializer(
             self.initializer,
             dim=self.dim,
@@ -131,7 +131,7 @@ class TableLayer(LayerWithTables):
         self._loads = keras_files.LoadAttempts()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the table. Its shape does not depend on that of the ids."""
+        """Creates the table. Its shape does not depend on the ids' shape."""
         if self._variable is None:
             self._make_table()
         self.built = True
@@ -158,9 +158,9 @@ class TableLayer(LayerWithTables):
         anchor.has_automatic_name = not self._has_own_name
         if self.padding_id is None:
             variable.table.check_functions = self._given.check
-        with tf.init_scope():  # a checkpoint that waits for the table is restored here, at once
+        with tf.init_scope():  # a checkpoint that waits for the table is restored here
             self._variable = variable
-            # As an attribute of the layer it is one of the layer's weights.
+            # Keras makes an attribute of the layer a layer weight.
             self._anchor = anchor
         anchor.begin(frozen=not self.trainable)
         if self.optimizer is not None:
@@ -193,22 +193,23 @@ class TableLayer(LayerWithTables):
         ids: Callable[[Any], Any] | None = None,
         buffer_size: int = 2,
     ) -> tf.data.Dataset:
-        """Brings the rows of the next batches up to the cache while the present one computes.
+        """Promotes the rows of the next batches to the cache while the current batch computes.
 
-        For a layer whose `storage` gives its table a cache. Elements, their order, `element_spec`
-        and cardinality stay as they are, and so do the rows that training gives. The layer makes
+        For a layer whose `storage` gives its table a cache. The elements, their order,
+        `element_spec` and cardinality are unchanged, and so are the trained rows. The layer creates
         its table if it has none yet.
 
         Choose `host_bytes`, or on a GPU `gpu_bytes`, so that the cache holds the distinct rows of
-        `buffer_size` + 2 batches; otherwise rows leave before they are used. A batch brings up at
-        most half as many rows as the cache has room for.
+        `buffer_size` + 2 batches; otherwise rows leave before they are used. A batch promotes at
+        most half as many rows as fit in the cache.
 
         Args:
             dataset: A dataset of batches, as `fit` takes it; finite or infinite.
             ids: A function from an element to the ids that the layer will look up: a tensor, a
                 tf.RaggedTensor or a tf.SparseTensor, or a list, tuple or dict of them. Default: the
                 element, or its first item if it is (x, y) or (x, y, sample_weight).
-            buffer_size: How many batches are ahead, an int from 0, or tf.data.AUTOTUNE. Default: 2.
+            buffer_size: Number of batches to prefetch, an int from 0, or tf.data.AUTOTUNE.
+                Default: 2.
 
         Returns:
             A tf.data.Dataset of the same elements.
@@ -253,18 +254,18 @@ class TableLayer(LayerWithTables):
         return self._table_made().memory_report()
 
     def _table_made(self) -> Variable:
-        """The table, made if there is none. The layer is built later, by its first call.
+        """Returns the table, and creates it if there is none. Does not mark the layer as built.
 
         A keras.Sequential without an Input takes the dtype of ids from a layer that is not built.
         """
         if self._variable is None:
-            # Keras builds a layer within this scope, from which its variables have their paths.
+            # Keras builds a layer within this scope, which sets the paths of its variables.
             with keras.name_scope(self.name):
                 self._make_table()
         return self.variable
 
     def _prefetch_ids(self, ids: Any) -> list[tf.Operation]:
-        """The ops that bring rows up, for ids in a graph."""
+        """Returns the ops that promote the rows of ids in a graph."""
         table, ops = self.variable.table, []
         for some in tf.nest.flatten(ids):
             if isinstance(some, tf.SparseTensor):
@@ -273,13 +274,13 @@ class TableLayer(LayerWithTables):
                 some = some.flat_values
             some = validation.as_tensor(some, "ids", self.name)
             keys = cast_ids(some, table.options.key_dtype, self.name)
-            # A function of tf.data can't run on a GPU, and there is nothing to bring up on one.
+            # A tf.data function can't run on a GPU, and a table on a GPU has nothing to promote.
             if not table.options.is_on_gpu:
                 ops.append(table.prefetch(keys))
         return ops
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
-        """The mask of ids that are not padding; None for ragged and sparse ones."""
+        """Returns the mask of ids that are not padding; None for ragged and sparse ids."""
         if self.padding_id is None:
             return previous_mask
         if isinstance(ids, keras.KerasTensor):
@@ -289,14 +290,14 @@ class TableLayer(LayerWithTables):
         return tf.logical_not(self._is_padding(self._keys(tf.convert_to_tensor(ids))))
 
     def _symbolic_mask(self, ids: keras.KerasTensor) -> keras.KerasTensor | None:
-        """The mask of symbolic ids: of Keras ops, which a functional model can save."""
+        """Returns the mask of symbolic ids, from Keras ops, which a functional model can save."""
         # Older versions of Keras have no symbolic ragged tensors.
         if getattr(ids, "ragged", False) or ids.sparse:
             return None
         if ids.dtype != self.key_dtype:
             ids = keras.ops.cast(ids, self.key_dtype)
         padding_id = self.padding_id
-        # A saved model has it as a Python integer, which TensorFlow takes for an int64.
+        # A saved model stores it as a Python integer, which TensorFlow converts to int64.
         if isinstance(padding_id, int) and padding_id >= 2**63:
             ids, padding_id = keras.ops.cast(ids, "int64"), padding_id - 2**64
         return keras.ops.not_equal(ids, padding_id)
@@ -306,7 +307,7 @@ class TableLayer(LayerWithTables):
     def save_own_variables(self, store: Any) -> None:
         """Writes rows, slots, seed and the step of the table's own optimizer.
 
-        Keras calls it for .keras and .weights.h5 files.
+        Keras calls this for .keras and .weights.h5 files.
         """
         if self._variable is None:
             return
@@ -317,11 +318,11 @@ class TableLayer(LayerWithTables):
         keras_files.save(self._variable.table, store, beside)
 
     def load_own_variables(self, store: Any) -> None:
-        """Replaces the rows and the optimizer state by those that `save_own_variables` wrote.
+        """Loads the rows and optimizer state that `save_own_variables` wrote. Removes present rows.
 
         Raises:
-            ValueError: If the file has no rows, they are damaged, or they are of another dim or
-                dtype. The table is unchanged then.
+            ValueError: If the file has no rows, they are damaged, or they have another dim or
+                dtype. The table is then unchanged.
         """
         if self._variable is None and not store.keys():
             return  # saved before it was built
@@ -329,15 +330,15 @@ class TableLayer(LayerWithTables):
         with self._loads.attempt(store):
             beside = keras_files.load(self.variable.table, store)
             self._given.load(beside)
-        # Keras loads the optimizer too, except if one of the two has a schedule and the other a
-        # number.
+        # Keras also loads the optimizer, except if either the saved or the present optimizer has a
+        # schedule and the other has a number.
         if self._trainer is not None and "step" in beside:
             step_variable(self._trainer.optimizer).assign(beside["step"])
             self._trainer.load(beside, _TRAINER)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments. A random initializer has its seed, so a copy has the same rows."""
-        # The old format asks a layer for its config alone, and so would lose the rows.
+        """Returns the arguments. A random initializer has its seed, so a copy has the same rows."""
+        # The old format only asks a layer for its config, and so would lose the rows.
         keras_files.refuse_old_format(self.name)
         unknown = self.unknown_value
         # The default has no name that Keras can load.
@@ -364,7 +365,7 @@ class TableLayer(LayerWithTables):
         }
 
     def __repr__(self) -> str:
-        known = vars(self)  # a `repr` must not fail in an `__init__` that does
+        known = vars(self)  # `repr` must work even if `__init__` has failed
         if "_loads" not in known:
             return f"<{type(self).__name__}, not made>"
         texts = [f"name={validation.shown(self.name)}"]
@@ -390,19 +391,19 @@ class TableLayer(LayerWithTables):
     # Steps of `call`.
 
     def _output_spec(self, ids: Any, is_ragged: bool) -> keras.KerasTensor:
-        """The symbolic output for symbolic ids, which it checks."""
+        """Checks symbolic ids and returns the symbolic output."""
         check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_dtype), self.name)
         options = {"ragged": True} if is_ragged else {}
         shape = self.compute_output_shape(ids.shape)
         return keras.KerasTensor(shape, dtype=self._output_dtype, **options)
 
     def _as_outputs(self, rows: Any) -> Any:
-        """Rows in the dtype of the output."""
+        """Converts rows to the dtype of the output."""
         dtype = tf.as_dtype(self._output_dtype)
         return rows if rows.dtype == dtype else tf.cast(rows, dtype)
 
     def _keys(self, ids: Any) -> Any:
-        """Ids in the key dtype, in the same container."""
+        """Converts ids to the key dtype, in the same container."""
         if self.padding_id is None:
             ids = self._given.marked(ids)
         key_dtype = tf.as_dtype(self.key_dtype)
@@ -417,7 +418,7 @@ class TableLayer(LayerWithTables):
         return tf.equal(keys, tf.constant(self.padding_id, keys.dtype))
 
     def _rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
-        """Rows of keys, keys.shape + [dim]; padding is never looked up."""
+        """Returns the rows of keys, keys.shape + [dim]. Padding is never looked up."""
         if self.padding_id is None:
             return self._find(keys, training)
         # Padding is left out before the lookup, so it has no gradient either.
@@ -442,7 +443,7 @@ class TableLayer(LayerWithTables):
         combiner: str | None,
         training: bool,
     ) -> tf.Tensor:
-        """A row for each bag; padding counts for nothing."""
+        """Returns a row for each bag. Padding does not count."""
         variable = self.variable
         assert combiner is not None  # or there are no bags
         if weights is not None:
@@ -459,8 +460,8 @@ class TableLayer(LayerWithTables):
         )
 
     def _defaults(self, training: bool) -> tf.Tensor | None:
-        """The row of ids that have none; None for their initial rows."""
-        # In training an absent id is about to get its row, so the step sees the initial one.
+        """Returns the default row of absent ids; None for their initial rows."""
+        # In training, an absent id is about to get its row, so the step sees its initial row.
         if self.unknown_value is None or (training and not self.unknown_in_training):
             return None
         row = np.broadcast_to(self.unknown_value, [self.dim])
@@ -501,13 +502,13 @@ class TableLayer(LayerWithTables):
                 f"`unknown_value` must be a number or of shape ({self.dim},). Received: "
                 f"shape={row.shape}"
             )
-        # Checked only: the config keeps the numbers as they were given.
+        # Only a check: the config keeps the given numbers.
         validation.rounded(row, tf.as_dtype(self.value_dtype), "unknown_value", self.name)
         return row.astype(np.float64)
 
 
 def serialized(value: Any) -> Any:
-    """Something that JSON can hold."""
+    """Converts a value to a form that JSON can hold."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if tf.is_tensor(value):
@@ -518,7 +519,7 @@ def serialized(value: Any) -> Any:
 
 
 def _serialized_function(function: Any) -> Any:
-    """A tf.function, which Keras itself would take for an object and not load again."""
+    """Serializes a tf.function, which Keras would save as an object that it can't load."""
     config = keras.saving.serialize_keras_object(function.python_function)
     name = keras.saving.get_registered_name(function)
     if keras.saving.get_registered_object(name) is function:
@@ -527,7 +528,7 @@ def _serialized_function(function: Any) -> Any:
 
 
 def deserialized(value: Any, argument: str = "value") -> Any:
-    """The inverse of `serialized`, except that arrays come back as lists.
+    """Inverts `serialized`, except that arrays become lists.
 
     Raises:
         ValueError: If Keras can't deserialize a dict.
@@ -544,12 +545,12 @@ def deserialized(value: Any, argument: str = "value") -> Any:
 
 
 def _registered_name(policy: type | None) -> str | None:
-    """The name that Keras knows a class by."""
+    """Returns the name under which Keras has registered a class."""
     return None if policy is None else keras.saving.get_registered_name(policy)
 
 
 def _registered_class(policy: Any) -> Any:
-    """The class of a registered name. A class is returned unchanged.
+    """Returns the class of a registered name. A class is returned unchanged.
 
     Raises:
         ValueError: If Keras has no registered class of that name.

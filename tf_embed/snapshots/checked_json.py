@@ -18,7 +18,7 @@ from tf_embed.ops import snapshot_ops
 from tf_embed.saving import guarded_files
 
 _FORMAT = 1
-_MOST_BYTES = 2**25  # as the manifests of rows
+_MOST_BYTES = 2**25  # the limit of row manifests
 
 _Record = TypeVar("_Record")
 
@@ -34,8 +34,8 @@ def reading(path: str) -> Iterator[dict[str, Any]]:
     """Reads a file and passes its body to the block, which parses it.
 
     Raises:
-        tf.errors.DataLossError: If the file is damaged or of another format, or the block raises
-            an error that a malformed body causes.
+        tf.errors.DataLossError: If the file is damaged or of another format, or the block raises an
+            error that a malformed body causes.
         tf.errors.NotFoundError: If the file does not exist.
     """
     text = guarded_files.read(path, _MOST_BYTES)
@@ -52,7 +52,7 @@ def record(kind: type[_Record], fields: dict[str, Any]) -> _Record:
     """Returns a dataclass instance with the fields of a part of a body.
 
     Raises:
-        TypeError: If the field names differ from those of the class, or a value has another type.
+        TypeError: If the field names differ from the class's, or a value has another type.
     """
     made = kind(**fields)
     for name, hint in typing.get_type_hints(kind).items():
@@ -68,7 +68,7 @@ def _is_of(value: Any, hint: Any) -> bool:
     if typing.get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_is_of(one, arguments[0]) for one in value)
     if hint is float:
-        # Not `isinstance`, to which a bool is an int.
+        # Not `isinstance`, for which a bool is an int.
         return type(value) in (int, float) and math.isfinite(value)
     if hint is int:
         return type(value) is int
@@ -80,7 +80,7 @@ def _body_of(text: bytes) -> dict[str, Any]:
     checksum = body.pop("checksum")
     if body["format"] != _FORMAT or checksum != _checksum(body):
         raise ValueError
-    # The checksum is of the parsed body. This finds damage between its values.
+    # The checksum covers the parsed body. This check finds damage between its values.
     if _text_of({**body, "checksum": checksum}).encode() != text:
         raise ValueError
     del body["format"]

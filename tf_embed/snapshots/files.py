@@ -20,7 +20,7 @@ from tf_embed.saving import durable, guarded_files
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
 
-_MOST_BYTES = 255  # of a name in a local file system
+_MOST_BYTES = 255  # maximum size of a name in a local file system
 
 _OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{manifest.ASIDE.pattern}$")
 
@@ -41,7 +41,7 @@ def folder_name(name: Any, argument: str) -> str:
 
 
 def new_folder_name(name: Any, argument: str) -> str:
-    """Returns `name` after a check that a file system can have a new folder of it.
+    """Returns `name` after a check that a file system can have a new folder of that name.
 
     Raises:
         TypeError: If `name` is not a str.
@@ -57,15 +57,15 @@ def new_folder_name(name: Any, argument: str) -> str:
 
 
 def dependents(path: str, name: str) -> list[str]:
-    """Returns the names of the readable snapshots in a folder that build on the one named."""
+    """Returns the names of the readable snapshots in a folder that build on snapshot `name`."""
     return [info.name for info in readable(path) if info.since == name]
 
 
 def next_time(path: str) -> float:
     """Returns the time of a snapshot that begins now, later than all others in the folder.
 
-    Without this, a clock that was set back would make the newest snapshot look old, and `keep`
-    would remove it.
+    Otherwise, if the clock was set back, the newest snapshot would look old, and `keep` would
+    remove it.
     """
     times = [info.time for info in readable(path) if math.isfinite(info.time)]
     return max(time.time(), math.nextafter(max(times, default=0.0), math.inf))
@@ -82,7 +82,7 @@ def readable(path: str, names: Sequence[str] | None = None) -> Iterator[Snapshot
     """
     for name in manifest.names_in(path) if names is None else names:
         folder = os.path.join(path, name)
-        # Loading a damaged one raises: see above. NotFoundError: it was removed just now.
+        # Damaged: see above. NotFoundError: the snapshot was just removed.
         with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
             if manifest.exists(folder):
                 yield manifest.read(folder)
@@ -92,8 +92,8 @@ def loadable(path: str) -> tuple[list[SnapshotInfo], dict[str, tf.errors.DataLos
     """Reads the manifests of the snapshots in a folder.
 
     Returns:
-        The snapshots whose manifests can be read, as can those of all that they build on, oldest
-        first. And the error of each of the others, by its name.
+        The snapshots whose manifests can be read, including the manifests of all snapshots that
+        they build on, oldest first. And the errors of all other snapshots, by name.
     """
     errors: dict[str, tf.errors.DataLossError] = {}
     found = {info.name: info for info in manifest.all_in(path, errors)}
@@ -102,7 +102,7 @@ def loadable(path: str) -> tuple[list[SnapshotInfo], dict[str, tf.errors.DataLos
         gap = _gap(info.name, found.get)
         if gap is None:
             whole.append(info)
-        # Otherwise another process has removed both since they were listed.
+        # Otherwise another process has removed both after the listing.
         elif manifest.exists(folder := os.path.join(path, info.name)):
             base = os.path.join(path, gap)
             errors[info.name] = tf.errors.DataLossError(
@@ -137,7 +137,7 @@ def age(info: SnapshotInfo) -> tuple[float, str]:
 def warn(path: str, errors: Mapping[str, tf.errors.DataLossError]) -> None:
     """Warns of snapshots that are left out."""
     for name, error in errors.items():
-        # The others are of use without them.
+        # The other snapshots are usable without it.
         logging.warning("Snapshot %r is left out: %s", os.path.join(path, name), error.message)
 
 
@@ -208,8 +208,8 @@ def commit(folder: str, info: SnapshotInfo) -> SnapshotInfo:
     """Writes the manifest, which completes the snapshot, and removes files that it replaces.
 
     Raises:
-        tf.errors.AbortedError: If another process has saved to the folder in the meantime, and
-            so has removed the new files.
+        tf.errors.AbortedError: If another process has saved to the folder in the meantime, and so
+            has removed the new files.
         tf.errors.OpError: If the manifest can't be written.
     """
     _check_unharmed(folder, info)

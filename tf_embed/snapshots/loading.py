@@ -22,7 +22,7 @@ from tf_embed.variable.row_files import RowFiles
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Rows of one table of a snapshot, and the table that they are loaded into.
+    """Rows of a table of a snapshot, and the table that they are loaded into.
 
     Attributes:
         table: The table that receives the rows.
@@ -36,14 +36,14 @@ class Part:
 
 
 def check_chain(folder: str, info: SnapshotInfo) -> list[SnapshotInfo]:
-    """Checks that the files of a snapshot, and of those that it builds on, are from their saves.
+    """Checks that the files of a snapshot and of its base snapshots are from their saves.
 
     Args:
         folder: The folder of the snapshot. The snapshots that it builds on are its siblings.
         info: The manifest of the snapshot.
 
     Returns:
-        The snapshot, and those that it builds on.
+        The snapshot, and the snapshots that it builds on.
 
     Raises:
         tf.errors.OpError: If files are missing, or from another save.
@@ -96,14 +96,14 @@ def load_parts(
         row_calls.expect(_rows_to_read(chain, parts))
     try:
         calls.run(lambda: _load(folder, parts, row_calls))
-    except BaseException:  # also an interrupt, which would leave some tables loaded and others not
+    except BaseException:  # also an interrupt, which would leave only some tables loaded
         for part in parts:
             part.table.clear()
         raise
 
 
 def _rows_to_read(chain: Sequence[SnapshotInfo], parts: Sequence[Part]) -> int:
-    """The number of rows in all files that parts are read from, once for each table."""
+    """Returns the number of rows in all files that parts are read from, once for each table."""
     number = 0
     for part in parts:
         place = chain[0].tables.index(part.files)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifest of a snapshot: the file that makes a folder a snapshot.
 
-The manifest is written last and atomically. A folder without one is not a snapshot, or not yet. For
-each table, the manifest holds the base name of the row files and the number of their save. The row
-files have their own manifest, with lengths and checksums.
+The manifest is written last and atomically. A folder without a manifest is not, or not yet, a
+snapshot. For each table, the manifest holds the base name of the row files and the number of their
+save. The row files have a separate manifest, with lengths and checksums.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class SnapshotInfo:
         name: The snapshot's name.
         since: The name of the snapshot that it builds on. None if it has all rows.
         time: The start of the save, in seconds since 1970 by the system's clock. If the clock was
-            set back, just after the newest snapshot in the folder.
+            set back, a time just after the newest snapshot in the folder.
         tables: A `TableFiles` for each table, in the order of the tables.
-        keys: A description of the key encoding, from the layer that saved the snapshot. None: it
-            is not known, or the keys are as the tables have them.
+        keys: A description of the key encoding, from the layer that saved the snapshot. None if it
+            is unknown, or the snapshot has the tables' keys unchanged.
     """
 
     name: str
@@ -187,12 +187,12 @@ def names_in(folder: str) -> Sequence[str]:
 def all_in(
     path: str, damaged: dict[str, tf.errors.DataLossError] | None = None
 ) -> Sequence[SnapshotInfo]:
-    """Returns all snapshots in a folder. Another process may save or remove some meanwhile.
+    """Returns all snapshots in a folder. Another process may save or remove some concurrently.
 
     Args:
         path: The folder.
         damaged: Receives the error of each damaged manifest, by the snapshot's name. Default: the
-            first one is raised.
+            first error is raised.
 
     Raises:
         tf.errors.DataLossError: If a manifest is damaged and `damaged` is None.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Snapshots`: named saves of tables in one folder."""
+"""`Snapshots`: named saves of tables in a folder."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class Snapshots:
     continue while a snapshot is written (`wait=False`): rows that change are copied before they
     change and kept until they are written. Second, a snapshot can be incremental (`since=`): it has
     only the rows that changed since an earlier snapshot, and the keys that were removed. The
-    earlier snapshot must have been saved or loaded by this process. A chain of incremental
-    snapshots is loaded as one. `fold` merges it into a full snapshot.
+    earlier snapshot must have been saved or loaded by this process. A single `load` loads a chain
+    of incremental snapshots. `fold` merges it into a full snapshot.
 
     Snapshots hold only tables. Dense variables and the step of an optimizer are saved by
     `model.save` and tf.train.Checkpoint.
 
     If tables are sharded over the workers of a strategy, each worker writes the rows that it owns
     to `path`, which must be a folder that all workers share. All workers must call the methods in
-    the same order, except `list_snapshots` and `latest`. A call that fails on one worker raises on
-    all. The number of workers may differ between save and load, and either may be one process
+    the same order, except `list_snapshots` and `latest`. A call that fails on any worker raises on
+    all. The number of workers may differ between save and load, and either may be a single process
     without a strategy.
 
-    Only one process, and one thread of it, may save, fold or remove snapshots in a folder at a
-    time. If a second process saves under the same name or removes old snapshots, the first save
+    Only one process, and only one of its threads, may save, fold or remove snapshots in a folder at
+    a time. If a second process saves under the same name or removes old snapshots, the first save
     raises an error.
 
     Args:
-        path: A folder, or a path of any file system that TensorFlow knows. It is made.
+        path: A folder, or a path of any file system that TensorFlow knows. It is created.
         tables: A `tf_embed.Variable`, a layer, a model, or a list of these. A load matches tables
             by their order, not by their names.
 
@@ -103,8 +103,8 @@ class Snapshots:
         """Saves the rows as of this call.
 
         Args:
-            name: The name of the snapshot and of its folder, at most 255 bytes of UTF-8. A snapshot
-                of this name is replaced when the new one is complete.
+            name: The name of the snapshot and of its folder, at most 255 bytes of UTF-8. An
+                existing snapshot of this name is replaced when the new snapshot is complete.
             since: The name of an earlier snapshot, to save only the changes since then. Default:
                 all rows.
             wait: Whether to write the snapshot before this returns. False: a thread writes it. In
@@ -172,7 +172,7 @@ class Snapshots:
             begun = calls.run(begin)
             (writer,) = writers
             writer.agree(begun)
-        # Also an interrupt, because the moment keeps rows in memory.
+        # Also on an interrupt, because the moment keeps rows in memory.
         except BaseException:
             for one in writers:
                 one.give_up()
@@ -181,7 +181,7 @@ class Snapshots:
 
         def write() -> SnapshotInfo:
             info = writer.write()
-            # The new snapshot is complete, so that an error here must not say otherwise.
+            # The new snapshot is complete, so an error here must not suggest otherwise.
             with contextlib.suppress(tf.errors.OpError):
                 drop_moments(tables, replaced, files.readable(self.path))
             return info
@@ -203,12 +203,12 @@ class Snapshots:
             self._pending.wait()
 
     def fold(self, name: str, to: str | None = None) -> SnapshotInfo:
-        """Merges an incremental snapshot with all that it builds on into a full snapshot.
+        """Merges an incremental snapshot and the snapshots it builds on into a full snapshot.
 
-        The tables are not read. The new snapshot loads like the chain of old ones. If some of these
-        lack statistics, because the tables had another policy then, the statistics begin with the
-        load. Snapshots since `name` are unchanged. The new snapshot shows the moment of `name`, so
-        changes can be saved `since` it.
+        The tables are not read. A load of the new snapshot equals a load of the old chain. If some
+        snapshots of the chain lack statistics, because the tables had another policy, the
+        statistics begin with the load. Snapshots since `name` are unchanged. The new snapshot shows
+        the moment of `name`, so changes can be saved `since` it.
 
         Args:
             name: The name of the incremental snapshot.
@@ -220,10 +220,10 @@ class Snapshots:
 
         Raises:
             TypeError: If a name is not a str.
-            ValueError: If there is no such snapshot, or others build on the one to be replaced.
+            ValueError: If there is no such snapshot, or others build on the replaced snapshot.
             RuntimeError: If this is called in a graph.
-            tf.errors.OpError: If files are damaged, or the new ones can't be written. The snapshots
-                are then unchanged.
+            tf.errors.OpError: If files are damaged, or the new files can't be written. The
+                snapshots are then unchanged.
         """
         _check_eager("fold")
         calls = self._calls()
@@ -255,11 +255,12 @@ class Snapshots:
     # Loading.
 
     def load(self, name: str, *, progress: Progress = None) -> None:
-        """Loads a snapshot, with all that it builds on, into empty tables.
+        """Loads a snapshot, with the snapshots that it builds on, into empty tables.
 
-        Afterwards, snapshots can be saved `since` this one. Nothing may write to the tables until
-        this returns: incremental snapshots since this one would miss a row that is written earlier.
-        Build a DynamicEmbeddingOptimizer before: one that is built later begins with new slots.
+        Afterwards, snapshots can be saved `since` this snapshot. Nothing may write to the tables
+        until this returns: later incremental snapshots would miss rows that are written before.
+        Build a DynamicEmbeddingOptimizer before the load: if it is built later, it begins with new
+        slots.
 
         Args:
             name: The snapshot's name.
@@ -324,8 +325,8 @@ class Snapshots:
     def latest(self) -> str | None:
         """Returns the name of the newest snapshot, or None if there is none.
 
-        A snapshot is left out, with a warning, if its manifest is damaged, or if the manifest of
-        one that it builds on is damaged or missing.
+        A snapshot is left out, with a warning, if its manifest is damaged, or if the manifest of a
+        snapshot that it builds on is damaged or missing.
 
         Raises:
             tf.errors.OpError: If all snapshots are left out, or a manifest can't be read.
@@ -366,8 +367,8 @@ class Snapshots:
     def keep(self, last: int) -> Sequence[str]:
         """Removes old snapshots, and the files of crashed saves.
 
-        A snapshot that `latest` leaves out is not removed and does not count as one of the newest.
-        A warning names it.
+        A snapshot that `latest` leaves out is not removed and does not count towards `last`. A
+        warning names it.
 
         Args:
             last: Number of the newest snapshots to keep, an int from 1. Snapshots that these build
@@ -380,7 +381,7 @@ class Snapshots:
             TypeError: If `last` is not an int.
             ValueError: If it is less than 1.
             RuntimeError: If this is called in a graph.
-            tf.errors.OpError: If a manifest can't be read, for another reason than damage.
+            tf.errors.OpError: If a manifest can't be read for a reason other than damage.
         """
         _check_eager("keep")
         calls = self._calls()
@@ -397,7 +398,7 @@ class Snapshots:
         """Makes tables forget the moments of snapshots that the block removes or replaces."""
         found: list[SnapshotInfo] = []
         left: list[SnapshotInfo] = []
-        # Read now, because the block removes them.
+        # Read before the block removes them.
         calls.run(lambda: found.extend(files.readable(self.path, names)))
         yield
         calls.run(lambda: left.extend(files.readable(self.path)))
@@ -415,7 +416,7 @@ class Snapshots:
             while needed is not None and needed not in stay:
                 stay.add(needed)
                 needed = since.get(needed)
-        # A snapshot is removed before those that it builds on.
+        # A snapshot is removed before the snapshots that it builds on.
         return [info.name for info in reversed(found) if info.name not in stay]
 
     def _tidy(self, leaving: Sequence[str]) -> None:
@@ -470,8 +471,8 @@ class Snapshots:
         if first is None:
             return OneProcess()
         if self._all_workers is None:
-            # Made here because it needs all workers: the constructor and `list_snapshots` may run
-            # on one worker alone. The writing thread has its own, so as not to block other calls.
+            # Created here because it needs all workers: the constructor and `list_snapshots` may
+            # run on a single worker. The writing thread has separate calls, which block no others.
             self._all_workers = AllWorkers(first.workers, first.sharding)
             self._calls_of_writers = AllWorkers(first.workers, first.sharding)
         return self._all_workers
@@ -489,7 +490,7 @@ class Snapshots:
         return folder
 
     def _base(self, since: Any, name: str, tables: Sequence[Table]) -> SnapshotInfo:
-        """Returns the snapshot that an incremental one of `tables` is to build on."""
+        """Returns the snapshot that an incremental snapshot of `tables` will build on."""
         info = manifest.read(self._present(since, "since"))
         if since == name:
             raise ValueError(f"`since` must not be the snapshot itself. Received: since={since!r}")
@@ -501,7 +502,7 @@ class Snapshots:
         return info
 
     def _be_alone(self) -> None:
-        """Waits for an earlier snapshot. Its error is raised by its own `wait`, not here."""
+        """Waits for an earlier snapshot. Its error is raised by its `wait`, not here."""
         if self._pending is not None:
             self._pending.join()
 
@@ -514,7 +515,7 @@ class Snapshots:
 
 
 def _read_by_all(calls: JointCalls, folder: Callable[[], str]) -> SnapshotInfo:
-    """Returns the snapshot in a folder. Raises on all processes if one can't read it."""
+    """Returns the snapshot in a folder. Raises on all processes if any process can't read it."""
     found: list[SnapshotInfo] = []
     calls.run(lambda: found.append(manifest.read(folder())))
     return found[0]
@@ -524,7 +525,7 @@ def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:
     """Returns whether all tables track changes.
 
     Raises:
-        ValueError: If a table does not, but the arguments require it.
+        ValueError: If a table does not track changes, but the arguments require it.
     """
     if all(table.options.tracks_changes for table in tables):
         return True
@@ -540,7 +541,7 @@ def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:
 
 
 def _check_eager(method: str) -> None:
-    """Refuses a call in a graph, which would change files once, during the trace."""
+    """Refuses a call in a graph, which would only change files during the trace."""
     if not tf.executing_eagerly():
         raise RuntimeError(
             f"`Snapshots.{method}` runs in eager execution. Received: a call in a graph"

@@ -17,7 +17,7 @@ Source: TypeAlias = "Variable | keras.layers.Layer"
 
 
 def sources_of(tables: Any, argument: str = "tables") -> list[Source]:
-    """Returns an argument with one source of tables or several as a list.
+    """Returns an argument with one or several sources of tables as a list.
 
     Raises:
         TypeError: If an item is neither a Variable nor a layer.

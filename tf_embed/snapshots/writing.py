@@ -2,7 +2,7 @@
 """`Writer`: writes a snapshot. `drop_moments` lets tables forget the moments of snapshots.
 
 If tables are sharded over workers, each worker writes its rows. If tables are on parameter servers,
-one process makes each server write its rows.
+a single process makes each server write its rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Writer:
         self._calls = calls
         self._with_slots = with_slots
         self._row_calls = row_calls
-        # Process number to the tables whose rows it writes.
+        # Maps a process number to the tables whose rows the process writes.
         if calls.count == 1:
             parts = [table.parts for table in tables]
             self._written = dict(enumerate(zip(*parts, strict=True)))
@@ -81,8 +81,8 @@ class Writer:
         """Fixes the moment that the snapshot shows, if tables track changes.
 
         Returns:
-            A description, which must be equal on all workers, then the time and the save number
-            that this worker proposes.
+            A description, which must be equal on all workers, and the time and save number that
+            this worker proposes.
         """
         if tracked:
             # 0 means all rows.
@@ -147,7 +147,7 @@ class Writer:
     def _write_all(self) -> SnapshotInfo:
         calls = self._calls
         try:
-            # All processes have written their rows before one of them writes the manifest.
+            # All processes must write their rows before any of them writes the manifest.
             calls.run(self._write_rows)
             calls.run(self._commit)
         except BaseException:
@@ -206,7 +206,7 @@ class Writer:
     def _part(self, rank: int, place: int) -> row_file_ops.Part | None:
         if self._count == 1:
             return None
-        # All processes compute the same number from the one that they agreed on.
+        # All processes compute the same number from the number that they agreed on.
         digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
         # 0 means no save.
         save = int.from_bytes(digest, "little", signed=True) or 1
@@ -244,14 +244,14 @@ def drop_moments(
     """Tells the tables that no later snapshot will build on some snapshots.
 
     A table that tracks changes knows 64 moments at most, each by the number of a save. It remembers
-    every key that left since the oldest one.
+    every key that left since the oldest moment.
 
     Args:
         tables: The tables of the snapshots, in their order.
         gone: The snapshots. A snapshot of another number of tables, or of a moment that the tables
             do not know, is ignored.
-        left: The snapshots that are still there. A fold shows the moment of the snapshot that it
-            was made of, which then stays known. Default: none.
+        left: The remaining snapshots. A folded snapshot shows the moment of the snapshot that it
+            was made from, so that moment stays known. Default: none.
     """
     known = {saved.save for info in left for saved in info.tables}
     for info in gone:
