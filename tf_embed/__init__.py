@@ -7,27 +7,27 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     Variable                    a table, as a TensorFlow object
     embedding_lookup            a differentiable lookup in a Variable; embedding_lookup_unique
     embedding_lookup_sparse     pooled rows of sparse or ragged ids; safe_embedding_lookup_sparse
-    unique_rows                 the rows of distinct ids, each once
+    unique_rows                 the rows of distinct ids
     layers.DynamicEmbedding     a table, as a Keras layer
     callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar;
-                                callbacks.Snapshot, which saves them every some batches;
-                                callbacks.Publish, which publishes a model every some seconds;
+                                callbacks.Snapshot, which saves tables every few batches;
+                                callbacks.Publish, which publishes a model every few seconds;
                                 callbacks.BackupAndRestore, whose backups survive a kill
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowwiseAdagrad   an optimizer that Keras lacks
     TablePolicy                 admission, eviction and expiry; CounterAdmission, BloomAdmission
-    RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
+    RestrictPolicy              shrinks a Variable on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
-    Snapshots                   saves under names, of changes too, while training goes on
-    load_without_slots          rows of a training, without its optimizer slots
+    Snapshots                   named saves, full or incremental, while training continues
+    load_without_slots          loads the rows of a training without its optimizer slots
     export_static               a SavedModel that is served without tf_embed
-    serving.Follower            a served model that follows one in training; serving.Publisher
+    serving.Follower            a served model that follows a model in training; serving.Publisher
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
     RedisServer                 for a Storage: a server whose rows several processes share
     default_partition_fn        how keys are spread over shards
     distributed.Model           a Keras model for several workers; distributed.run launches them
 
-Other systems' interfaces are packages of their own:
+The interfaces of other systems are separate packages:
 
     tfra    TensorFlow Recommenders Addons' dynamic_embedding: `from tf_embed import tfra as de`
     tbe     FBGEMM's table-batched embeddings and their optimizers

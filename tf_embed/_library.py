@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the op library, checks that it fits the TensorFlow at hand, and loads it.
+"""Finds the op library, checks that it fits the installed TensorFlow, and loads it.
 
-The check comes before the load: a library that was built for another TensorFlow fails with an
-"undefined symbol", or worse, does not fail. Nothing here changes TensorFlow or Keras; loading
-registers the ops whose names begin with TfEmbed, and no more.
+The check precedes the load: a library that was built for another TensorFlow fails with an
+"undefined symbol", or worse, does not fail. Nothing here changes TensorFlow or Keras; loading only
+registers the ops whose names begin with TfEmbed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NEEDS_KERAS = "tf_embed needs Keras 3.11 or later: `pip install 'keras>=3.11,<4
 
 
 def version_numbers(version: str) -> tuple[int, int, int]:
-    """The first three numbers of a version: (2, 21, 0) of "2.21.0-rc1"."""
+    """Returns the first three numbers of a version: (2, 21, 0) for "2.21.0-rc1"."""
     numbers = [int(number) for number in re.findall(r"\d+", version)[:3]]
     return tuple(numbers + [0] * (3 - len(numbers)))  # type: ignore[return-value]
 
 
 def check_tensorflow_version(version: str) -> None:
-    """Refuses a TensorFlow that tf_embed was never tried with.
+    """Refuses a TensorFlow that tf_embed was never tested with.
 
     Args:
         version: The value of `tf.__version__`.
@@ -76,7 +76,7 @@ def check_environment() -> None:
     """Checks TensorFlow and Keras.
 
     Raises:
-        ImportError: One of them is missing or of a version that does not fit. One sentence.
+        ImportError: If either is missing or of an unsupported version.
     """
     try:
         import tensorflow as tf
@@ -106,7 +106,7 @@ def check_library(folder: pathlib.Path, version: str) -> pathlib.Path:
         The path of the library.
 
     Raises:
-        ImportError: The library is missing, or was built for another TensorFlow.
+        ImportError: If the library is missing, or was built for another TensorFlow.
     """
     library = folder / LIBRARY_NAME
     if not library.is_file():
@@ -138,7 +138,7 @@ def load() -> types.ModuleType:
         The module of the raw ops, as `tf.load_op_library` makes it.
 
     Raises:
-        ImportError: Something is missing or does not fit.
+        ImportError: If a part is missing or does not fit.
     """
     check_environment()
     import tensorflow as tf
@@ -155,30 +155,31 @@ def load() -> types.ModuleType:
 
 @functools.cache
 def build() -> str:
-    """A hash that identifies this build of the op library, 16 hexadecimal digits."""
+    """Returns a hash that identifies this build of the op library, 16 hexadecimal digits."""
     library = pathlib.Path(__file__).parent / LIBRARY_NAME
     return hashlib.blake2b(library.read_bytes(), digest_size=8).hexdigest()
 
 
 @functools.cache
 def vocabulary() -> dict[str, Any]:
-    """The names that the op library and Python have in common.
+    """Returns the names that the op library and Python have in common.
 
     Returns:
         "change_bit": The bit by which ops name the word about changes, beside the statistics.
-        "combiners": The names of those that lookups take.
-        "eviction_orders": A dict from the name of each order to the statistics that it goes by.
+        "combiners": The names of the combiners that lookups accept.
+        "eviction_orders": A dict from the name of each order to the statistics that it uses.
         "key_types": The names of dtypes.
         "rules": A dict from the name of each fused rule to a dict of "hyper", the names of its
-        hyper-parameters behind the learning rate and Keras's weight decay, in their order;
-        "wide_slots", the number of its slots of each weight; and "row_slots", of each row.
-        "statistics": A dict from the name of each to the bit by which ops name it, in their order.
-        "stats": The names of the numbers of `TfEmbedStats`, in their order.
+        hyper-parameters after the learning rate and Keras's weight decay, in order; "wide_slots",
+        the number of slots of each weight; and "row_slots", the number of slots of each row.
+        "statistics": A dict from the name of each statistic to the bit by which ops name it, in
+        order.
+        "stats": The names of the numbers of `TfEmbedStats`, in order.
 
     Raises:
-        ImportError: The library was built from older sources.
+        ImportError: If the library was built from older sources.
     """
-    # Before anything else: TensorFlow takes as the library's ops those that loading registers.
+    # Load first: TensorFlow attributes to the library the ops that its loading registers.
     load()
     library = ctypes.CDLL(os.fspath(pathlib.Path(__file__).parent / LIBRARY_NAME))
     try:

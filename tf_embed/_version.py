@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of tf_embed; the one place where it is written."""
+"""The version of tf_embed, which is written only here."""
 
 __version__ = "0.1.0"

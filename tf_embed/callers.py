@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about the caller, which Keras and TensorFlow do not answer through their public API.
+"""Questions about the caller that the public API of Keras and TensorFlow does not answer.
 
 All inspection of stack frames in tf_embed is here. An answer can only refuse a call that would lose
 rows or train them wrong, or omit unwanted tensors or images. The exceptions are `saves_a_model` and
@@ -9,37 +9,37 @@ rows or train them wrong, or omit unwanted tensors or images. The exceptions are
     question                 looks for                        because
     optimizers               `self` of a Keras optimizer's    Keras does not tell a variable which
                              methods                          optimizer assigns its gradient
-    optimizer_builds         `build` below `_var_key`         an optimizer without slots asks for
+    optimizer_builds         `build` below `_var_key`         an optimizer without slots requests
                                                               nothing else before its first step
-    calls_function           `get_state_tree`                 it asks for a variable's value, as
+    calls_function           `get_state_tree`                 it reads a variable's value, as
                                                               `get_weights` does, but keeps no rows
-                             `save_own_variables`             it writes an array of no rows
-                             `save_model_to_hdf5`             it asks a layer for its config alone
-                             `_log_weight_as_image`           it draws a variable of no rows, which
-                                                              ends the process
+                             `save_own_variables`             it writes an array without rows
+                             `save_model_to_hdf5`             it only asks a layer for its config
+                             `_log_weight_as_image`           it draws a variable without rows,
+                                                              which ends the process
     caller_object            `self` of SwapEMAWeights         it swaps an inner optimizer's
                                                               variables, and no rows
-    sequential_builds        `build` of a Sequential          it makes its Input of the dtype that
-                                                              its first layer computes in
+    sequential_builds        `build` of a Sequential          it makes an Input of its first layer's
+                                                              compute dtype
     model_being_loaded       a model in the locals            an optimizer knows no model, and is
                                                               loaded before it is built
     lists_functions_to_save  the function of TensorFlow that  Keras gives a subclassed model a
                              lists them                       signature of floats, and exports no
                                                               table of it if the trace fails
     saves_a_model            the code of tf.saved_model.save  it asks for the tensors of a
-                                                              checkpoint, and wants no slots
-    is_default_of_model      its function `serving_default`   Keras gives each model one, also in
-                                                              an object that serves another function
+                                                              checkpoint, but needs no slots
+    is_default_of_model      its function `serving_default`   Keras gives each model this function,
+                                                              also in an object that serves another
     functional_inputs        `call` of a functional model     a layer is not told which of the
-                             or a Sequential                  model's inputs its ids come from
+                             or a Sequential                  model's inputs provides its ids
     functions_to_save        the functions that TensorFlow    a table is copied into a SavedModel,
-                             has listed, in its locals        but not told who looks up in it
+                             has listed, in its locals        but not told which functions use it
     splits_by_size           options of a checkpoint or a     TensorFlow does not tell an object
                              SavedModel in TensorFlow's       that it drops some of its tensors
                              locals
 
-All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21, except for `is_default_of_model`,
-`functional_inputs` and `functions_to_save`: these with TensorFlow 2.21 alone. The tests:
+All were tested with Keras 3.15 and TensorFlow 2.16 and 2.21, except for `is_default_of_model`,
+`functional_inputs` and `functions_to_save`, which were only tested with TensorFlow 2.21. The tests:
 optimizer_corners_test.py for optimizers, save_path_cases.py for saved tensors, saving_test.py for
 .h5, checkpoints_test.py for loaded models and splits by size, serving_test.py for
 tf.saved_model.save, ragged_exports_test.py for inputs and functions to save, weights_test.py for
@@ -63,7 +63,7 @@ _NEAR = 12
 
 
 def frames() -> Iterator[types.FrameType]:
-    """The frames in which the question is asked, innermost first, without those of this module."""
+    """Yields the frames of the question's callers, innermost first, except this module's."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals is not globals():
@@ -72,7 +72,7 @@ def frames() -> Iterator[types.FrameType]:
 
 
 def calls_function(name: str) -> bool:
-    """Whether a function of that name is among the callers."""
+    """Whether a function of this name is among the callers."""
     return any(frame.f_code.co_name == name for frame in frames())
 
 
@@ -82,22 +82,22 @@ def _caller() -> types.FrameType | None:
 
 
 def caller_object() -> Any:
-    """`self` of the method that called the function which asks, or None."""
+    """Returns `self` of the method that called the asking function, or None."""
     caller = _caller()
     return None if caller is None else _self_of(caller)
 
 
 def optimizer_builds() -> bool:
-    """Whether a Keras optimizer that is being built called the function which asks.
+    """Whether a Keras optimizer that is being built called the asking function.
 
-    It asks for the key of a variable then.
+    The optimizer then asks for the key of a variable.
     """
     callers = itertools.islice(frames(), 1, 3)
     return [frame.f_code.co_name for frame in callers] == ["_var_key", "build"]
 
 
 def sequential_builds() -> bool:
-    """Whether the function which asks was called by the `build` of a keras.Sequential."""
+    """Whether `build` of a keras.Sequential called the asking function."""
     caller = _caller()
     return (
         caller is not None
@@ -107,14 +107,14 @@ def sequential_builds() -> bool:
 
 
 def lists_functions_to_save() -> bool:
-    """Whether TensorFlow traces a function that an object has, in case a SavedModel wants it."""
+    """Whether TensorFlow traces an object's function, in case a SavedModel needs it."""
     return calls_function("_list_all_concrete_functions_for_serialization")
 
 
 def is_default_of_model() -> bool:
-    """Whether the function is traced that Keras gives each model, in case a SavedModel wants it."""
+    """Whether TensorFlow traces the function that Keras gives each model for a SavedModel."""
     return lists_functions_to_save() and any(
-        # AutoGraph converts it, and names it so.
+        # AutoGraph gives the converted function the prefix.
         frame.f_code.co_name in ("serving_default", "tf__serving_default")
         and isinstance(_self_of(frame), keras.Model)
         for frame in frames()
@@ -122,10 +122,10 @@ def is_default_of_model() -> bool:
 
 
 def functional_inputs() -> list[tuple[keras.KerasTensor, Any]]:
-    """The inputs of the functional models that are being called, and what is given for each.
+    """Returns the inputs of the functional models that are being called, with their values.
 
-    A keras.Sequential without a keras.Input makes dense inputs, whatever it is given. So of those
-    of a Sequential only the ragged and sparse ones are among them.
+    A keras.Sequential without a keras.Input makes dense inputs, whatever it is given. So only the
+    ragged and sparse inputs of a Sequential are included.
     """
     found: list[tuple[keras.KerasTensor, Any]] = []
     for frame in frames():
@@ -147,7 +147,7 @@ def functional_inputs() -> list[tuple[keras.KerasTensor, Any]]:
 
 
 def functions_to_save() -> list[Any] | None:
-    """The concrete functions of the SavedModel that is being written; None if not found."""
+    """Returns the concrete functions of the SavedModel that is being written; None if not found."""
     for frame in frames():
         if not _is_of_tensorflow(frame):
             continue
@@ -160,7 +160,7 @@ def functions_to_save() -> list[Any] | None:
 
 
 def optimizers() -> list[keras.optimizers.Optimizer]:
-    """The Keras optimizers in whose methods this call stands, innermost first."""
+    """Returns the Keras optimizers whose methods are among the callers, innermost first."""
     found: list[keras.optimizers.Optimizer] = []
     for frame in itertools.islice(frames(), _NEAR):
         caller = _self_of(frame)
@@ -170,7 +170,7 @@ def optimizers() -> list[keras.optimizers.Optimizer]:
 
 
 def model_being_loaded(optimizer: keras.optimizers.Optimizer) -> keras.Model | None:
-    """The model that was compiled with an optimizer and is being loaded, or None."""
+    """Returns the model that was compiled with an optimizer and is being loaded, or None."""
     for frame in frames():
         for value in frame.f_locals.values():
             if isinstance(value, keras.Model) and getattr(value, "optimizer", None) is optimizer:
@@ -180,12 +180,12 @@ def model_being_loaded(optimizer: keras.optimizers.Optimizer) -> keras.Model | N
 
 def saves_a_model() -> bool:
     """Whether tf.saved_model.save is among the callers."""
-    # TensorFlow's public functions are wrapped, and the frame has the code within.
+    # TensorFlow's public functions are wrapped, and the frame has the inner code.
     save = inspect.unwrap(tf.saved_model.save).__code__
     return any(frame.f_code is save for frame in frames())
 
 
-@tf.autograph.experimental.do_not_convert  # it would put frames of its own between
+@tf.autograph.experimental.do_not_convert  # AutoGraph would add frames
 def splits_by_size() -> bool:
     """Whether tensors are being saved with tf.train.experimental.MaxShardSizePolicy."""
     policy = getattr(tf.train.experimental, "MaxShardSizePolicy", None)
@@ -205,9 +205,9 @@ def splits_by_size() -> bool:
 
 
 def _self_of(frame: types.FrameType) -> Any:
-    """`self` of the method that the frame is of, or is within, or None."""
+    """Returns `self` of the method that the frame runs, or that encloses its function, or None."""
     code = frame.f_code
-    # The `f_locals` of a user's function, which has none, would keep its objects alive.
+    # Do not read `f_locals` of a function without `self`: it would keep the user's objects alive.
     if "self" not in (*code.co_varnames[:1], *code.co_freevars):
         return None
     return frame.f_locals.get("self")

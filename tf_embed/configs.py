@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bases of configs, frozen dataclasses of settings that Keras saves, and checks of values."""
+"""Base classes of configs, the frozen dataclasses of settings that Keras saves, and checks."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A config of plain values. Each field declares its class of config or enum.
+    """A config of plain values. Each field declares the class of its config or enum.
 
-    A saved config therefore names no classes: an enum is saved as its value, a config as a dict.
+    So a saved config names no classes: an enum is saved as its value, a config as a dict.
     """
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
+        """Returns the arguments."""
         fields = dataclasses.fields(self)
         return {field.name: self._saved(getattr(self, field.name)) for field in fields}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """One of these arguments."""
+        """Returns a config with the given arguments."""
         return cls(**config)
 
     @staticmethod
@@ -46,7 +46,7 @@ class Config:
         return value.value if isinstance(value, enum.Enum) else value
 
     def __repr__(self) -> str:
-        """The call that makes an equal one; arguments with their default values are left out."""
+        """Returns a call that makes an equal config, without arguments that have their default."""
         given = [
             f"{field.name}={_literal(getattr(self, field.name))}"
             for field in dataclasses.fields(self)
@@ -81,7 +81,7 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class KerasConfig(Config):
-    """Settings of which some take objects of several classes, or functions.
+    """A config in which some fields take objects of several classes, or functions.
 
     So Keras saves each value together with the name of its class or function.
     """
@@ -103,19 +103,19 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _literal(value: Any) -> str:
-    """A value as Python code has it; a long int with a mark at each thousand."""
+    """Returns a value as a Python literal. A long int has an underscore at each thousand."""
     is_long = isinstance(value, int) and not isinstance(value, enum.Enum) and abs(value) >= 10_000
     return f"{value:_}" if is_long else repr(value)
 
 
 def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:
-    """A member of an enum, or the one of that name or value.
+    """Returns the member of an enum for a member, a name or a value.
 
-    A member of another enum is none, although those of enum.IntEnum equal each other; except one
-    of an enum and a member of the same names, such as FBGEMM's own.
+    Rejects members of other enums, even of an enum.IntEnum, whose members equal ints. The exception
+    is an enum with the same class and member names, such as FBGEMM's.
 
     Raises:
-        ValueError: There is none.
+        ValueError: If there is no such member.
     """
     if isinstance(value, kind):
         return value
@@ -124,9 +124,9 @@ def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:
             return kind[value.name]
     elif isinstance(value, str) and value in kind.__members__:
         return kind[value]
-    # A bool is an int too, and would be taken for a value of the enum.
+    # A bool is also an int, and would be accepted as a value of the enum.
     elif isinstance(value, (str, int, np.integer)) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError):  # no member has this value: raised below
+        with contextlib.suppress(ValueError):  # no member has this value: raises below
             return kind(value)
     members = ", ".join(f"{member.name} ({member.value!r})" for member in kind)
     raise ValueError(
@@ -136,10 +136,10 @@ def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:
 
 
 def as_bool(value: Any, name: str) -> bool:
-    """A Python bool.
+    """Returns a Python bool.
 
     Raises:
-        TypeError: It is no bool.
+        TypeError: If the value is not a bool.
     """
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"`{name}` must be a bool. Received: {name}={shown(value)}")
@@ -147,21 +147,21 @@ def as_bool(value: Any, name: str) -> bool:
 
 
 def as_int(value: Any, name: str) -> int:
-    """A Python int that int64 holds.
+    """Returns a Python int that fits int64.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: int64 does not hold it.
+        TypeError: If the value is not an integer.
+        ValueError: If it does not fit int64.
     """
     return int_in(value, name, least=-(2**63))
 
 
 def as_number(value: Any, name: str) -> float:
-    """A finite number as a float: a Python number, or an array or an eager tensor of no axes.
+    """Returns a finite number as a float, from a Python number, or a scalar array or eager tensor.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is not finite in float32.
+        TypeError: If the value is not a number.
+        ValueError: If it is not finite in float32.
     """
     kinds = (int, float, np.integer, np.floating)
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
@@ -179,11 +179,11 @@ def as_number(value: Any, name: str) -> float:
 
 
 def as_learning_rate(value: Any, name: str) -> Any:
-    """A finite number as a float; a schedule and another callable as they are.
+    """Returns a finite number as a float, and a schedule or another callable unchanged.
 
     Raises:
-        TypeError: It is neither, or a class.
-        ValueError: The number is not finite.
+        TypeError: If the value is neither, or is a class.
+        ValueError: If the number is not finite.
     """
     if callable(value) and not isinstance(value, type):
         return value
@@ -191,7 +191,7 @@ def as_learning_rate(value: Any, name: str) -> Any:
 
 
 def _is_scalar(value: Any) -> bool:
-    """Whether it is an array or a tensor of one real number, without axes."""
+    """Whether `value` is an array or a tensor of a real number, without axes."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return False
     dtype = tf.as_dtype(value.dtype)
@@ -199,11 +199,11 @@ def _is_scalar(value: Any) -> bool:
 
 
 def as_config(value: Any, name: str, kind: type) -> Any:
-    """A config of a class, or the one that its `get_config` gave; None stays None.
+    """Returns a config of class `kind`, from a config or its `get_config`; None stays None.
 
     Raises:
-        TypeError: It is neither.
-        ValueError: It is a dict with other names.
+        TypeError: If the value is none of these.
+        ValueError: If it is a dict with other names.
     """
     if isinstance(value, dict):
         # Keras wraps the config in a dict with the class name, which is redundant here.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Argument checks: converts users' values to tensors of the table's dtypes, or raises.
 
-A tensor is cast only to a dtype that holds all numbers of its own, such as int32 to int64, because
-another cast can lose keys. The dtype of NumPy arrays and Python numbers is rarely deliberate, so
-they are converted if the conversion is exact. Integers convert to any integer dtype that holds
-them, and numbers to a floating dtype.
+A tensor is only cast to a dtype that holds all numbers of the tensor's dtype, such as int32 to
+int64, because another cast can lose keys. The dtype of NumPy arrays and Python numbers is rarely
+deliberate, so they are converted if the conversion is exact. Integers convert to any integer dtype
+that holds them, and numbers to a floating dtype.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VALUE_DTYPES = (
 
 MAX_DIM = 2**31 - 1  # files store it in 32 bits
 
-# Names go into messages, files and checkpoints.
+# Names are written to messages, files and checkpoints.
 MAX_NAME_BYTES = 1024
 
 _short = reprlib.Repr()
@@ -47,7 +47,7 @@ _short.maxstring = _short.maxother = 200
 
 
 def shown(value: Any) -> str:
-    """The repr of a value for messages, truncated."""
+    """Returns the truncated repr of a value, for messages."""
     try:
         return _short.repr(value)
     except Exception:  # Python raises for integers of many digits
@@ -55,16 +55,16 @@ def shown(value: Any) -> str:
 
 
 def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType:
-    """The tf.DType of an argument.
+    """Returns the tf.DType of an argument.
 
     Raises:
-        TypeError: If it is not a dtype, or not one of `allowed`.
+        TypeError: If it is not a dtype, or is not in `allowed`.
     """
     allowed = tuple(allowed)
     result = None
-    # TensorFlow also takes the numbers of an enum, and anything with a `dtype`.
+    # TensorFlow also accepts the numbers of an enum, and anything with a `dtype`.
     if isinstance(dtype, (tf.DType, np.dtype, str, type)):
-        with contextlib.suppress(TypeError):  # no dtype: raised below
+        with contextlib.suppress(TypeError):  # not a dtype: raises below
             result = tf.as_dtype(dtype)
     if result not in allowed:
         names = ", ".join(one.name for one in allowed)
@@ -73,13 +73,13 @@ def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType
 
 
 def int_in(value: Any, argument: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
-    """A Python int from `least` to `most`, by default a positive one.
+    """Returns a Python int from `least` to `most`, by default a positive int.
 
     Raises:
         TypeError: If it is not an integer.
         ValueError: If it is too small or too large.
     """
-    # A bool is an int in Python, but no number here.
+    # A bool is an int in Python, but not a number here.
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`{argument}` must be an int. Received: {argument}={shown(value)}")
     if value < least:
@@ -94,7 +94,7 @@ def int_in(value: Any, argument: str, *, least: int = 1, most: int = 2**63 - 1) 
 
 
 def flag(value: Any, argument: str) -> bool:
-    """A Python bool, from a bool, 0 or 1.
+    """Returns a Python bool, from a bool, 0 or 1.
 
     Raises:
         TypeError: If it is anything else, such as "False", which is true in Python.
@@ -107,7 +107,7 @@ def flag(value: Any, argument: str) -> bool:
 
 
 def name_of(value: Any, argument: str = "name") -> str:
-    """A name: text without control characters, of at most `MAX_NAME_BYTES` in UTF-8.
+    """Returns a name: text without control characters, of at most `MAX_NAME_BYTES` in UTF-8.
 
     Raises:
         TypeError: If it is not a str, or is empty.
@@ -134,7 +134,7 @@ def name_of(value: Any, argument: str = "name") -> str:
 
 
 def path_of(path: Any, argument: str) -> str:
-    """A path as text, not empty.
+    """Returns a path as text, not empty.
 
     Raises:
         TypeError: If it is not a path.
@@ -161,7 +161,7 @@ def path_of(path: Any, argument: str) -> str:
 
 
 def function_of(value: Any, argument: str) -> Any:
-    """A function, or another callable object.
+    """Returns a function, or another callable object.
 
     Raises:
         TypeError: If it is not callable, or is a class. A class instead of its instance is a
@@ -188,7 +188,7 @@ def call_of(function: Any, argument: str, owner: str, *inputs: Any, **options: A
 
 
 def items_of(value: Any, argument: str) -> list[Any]:
-    """The items of a list, a tuple, a range, or an array of rank above 0.
+    """Returns the items of a list, a tuple, a range, or an array of rank above 0.
 
     Raises:
         TypeError: If it is anything else, such as a str, which would yield its characters.
@@ -203,10 +203,10 @@ def items_of(value: Any, argument: str) -> list[Any]:
 
 
 def one_of(value: Any, allowed: Iterable[str], argument: str, *, or_none: bool = False) -> Any:
-    """One of the allowed words; with `or_none` also None.
+    """Returns a value that is an allowed word; with `or_none` also None.
 
     Raises:
-        ValueError: If it is not one of them, or not a str.
+        ValueError: If it is not an allowed word, or not a str.
     """
     allowed = tuple(allowed)
     if value is None and or_none:
@@ -220,7 +220,7 @@ def one_of(value: Any, allowed: Iterable[str], argument: str, *, or_none: bool =
 
 
 def positive_number(value: Any, argument: str, *, most: float) -> float:
-    """A Python number above 0, up to `most`.
+    """Returns a Python number above 0, up to `most`.
 
     Raises:
         TypeError: If it is not a number.
@@ -238,7 +238,7 @@ def positive_number(value: Any, argument: str, *, most: float) -> float:
 
 
 def scalar_of(value: tf.Tensor, argument: str) -> tf.Tensor:
-    """A scalar integer tensor, as int64.
+    """Returns a scalar integer tensor, as int64.
 
     Raises:
         TypeError: If it is not a dense tensor of integers.
@@ -256,7 +256,7 @@ def scalar_of(value: tf.Tensor, argument: str) -> tf.Tensor:
 
 
 def is_training(training: Any) -> bool:
-    """The `training` argument of a caller or of Keras as a Python bool; None is False.
+    """Returns the `training` argument of a caller or of Keras as a Python bool; None is False.
 
     Raises:
         TypeError: If it is not a bool. A tensor is not accepted, because its value is unknown while
@@ -275,7 +275,7 @@ def is_training(training: Any) -> bool:
 
 
 def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
-    """A tensor of `dtype` with exactly the numbers or strings of `value`.
+    """Returns a tensor of `dtype` with exactly the numbers or strings of `value`.
 
     Args:
         value: A tensor, a NumPy array, or Python numbers or strings in lists.
@@ -320,12 +320,12 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
 
 
 def keys_of(value: Any, key_dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
-    """Keys: `tensor_of`, and in a graph `unchanged`."""
+    """Returns keys: `tensor_of`, and in a graph `unchanged`."""
     return casts.unchanged(tensor_of(value, key_dtype, argument, owner), argument, owner)
 
 
 def as_tensor(value: Any, argument: str, owner: str) -> tf.Tensor:
-    """A value as a tensor, converted by TensorFlow.
+    """Returns a value as a tensor, converted by TensorFlow.
 
     Raises:
         TypeError: If TensorFlow can't convert it.
@@ -348,7 +348,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _strings_of(value: Any, argument: str, owner: str) -> tf.Tensor:
-    """A tensor of strings. Uses objects, because NumPy's own strings lose trailing zero bytes."""
+    """Returns a tensor of strings. Uses objects: NumPy's strings lose trailing zero bytes."""
     array = np.asarray(value, None if isinstance(value, np.ndarray) else object)
     wrong = next((one for one in array.flat if not isinstance(one, (str, bytes))), None)
     if wrong is not None:
@@ -366,10 +366,10 @@ def _strings_of(value: Any, argument: str, owner: str) -> tf.Tensor:
 
 
 def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:
-    """`array` as an array of `dtype`, every number unchanged except for rounding to a float."""
+    """Converts `array` to `dtype`. Numbers are unchanged except for rounding to a float."""
     target = dtype.as_numpy_dtype
     same = array.dtype == np.dtype(target)
-    # NumPy makes floats of an empty list, and no number is lost.
+    # NumPy converts an empty list to floats, which loses no number.
     if same or (array.size == 0 and array.dtype.kind != "S"):
         return array.astype(target)
     if dtype.is_floating and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16"):
@@ -392,7 +392,7 @@ def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) 
 
 
 def rounded(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:
-    """`array` as an array of a floating dtype, without overflow.
+    """Converts `array` to a floating dtype, without overflow.
 
     Raises:
         ValueError: If a finite number would become infinite.
@@ -411,7 +411,7 @@ def rounded(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np
 
 
 def name_scope(name: str | None, verb: str) -> contextlib.AbstractContextManager[Any]:
-    """The name scope of an operation.
+    """Returns the name scope of an operation.
 
     An eager call without a `name` enters no scope. The scope would have no effect, and entering it
     takes a noticeable part of a small eager lookup.
@@ -431,7 +431,7 @@ def name_scope(name: str | None, verb: str) -> contextlib.AbstractContextManager
 
 
 def with_dependencies(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Tensor:
-    """A tensor that is available only after the checks have passed.
+    """Returns a tensor that is available only after the checks have passed.
 
     Args:
         tensor: The tensor.
@@ -446,15 +446,15 @@ def with_dependencies(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Ten
 def in_range(
     values: tf.Tensor, least: int, most: int, message: str, places: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Integers that are available only after each of them was found to be in a range.
+    """Returns integers that are available only after a check that all are in a range.
 
     Args:
         values: Integers of any shape.
-        least: The least that is allowed. It may be below all that the dtype holds.
-        most: The most that is allowed. It may be above all that the dtype holds.
+        least: The minimum. It may be below the dtype's range.
+        most: The maximum. It may be above the dtype's range.
         message: The sentence of the error, which also has the first value out of range.
-        places: The place of each value, as an error should name it, [n, axes]. Default: None, its
-            indices in `values`.
+        places: The position of each value, as an error should name it, [n, axes]. Default: None,
+            its indices in `values`.
 
     Raises:
         tf.errors.InvalidArgumentError: If a value is out of range; in a graph when it runs.
@@ -470,7 +470,7 @@ def in_range(
     is_good = tf.logical_not(tf.reduce_any(is_outside))
 
     def first() -> tuple[tf.Tensor, tf.Tensor]:
-        # TensorFlow's Where has no scalars.
+        # tf.where finds no position in a scalar.
         shape = [1] if values.shape.rank == 0 else tf.shape(values)
         place = tf.where(tf.reshape(is_outside, shape))[0]
         value = tf.gather_nd(tf.reshape(values, shape), place)
@@ -489,7 +489,7 @@ def in_range(
         check = tf.debugging.Assert(False, [f"{message} Received:", value, "at", place])
         return with_dependencies(tf.constant(False), check)
 
-    # The first one is looked for only if there is one.
+    # Search for the first value out of range only if there is any.
     passed = tf.cond(is_good, lambda: tf.constant(True), fail)
     return with_dependencies(values, passed)
 
@@ -514,7 +514,7 @@ def flat_weights(
     ids_name: str,
     weights_name: str,
 ) -> tf.Tensor | None:
-    """The values of `weights`, which must have the positions of `ids`, in the same container.
+    """Returns the values of `weights`, which must have the positions and the container of `ids`.
 
     The positions are checked when the values are read, because they may be unknown before.
 
@@ -551,9 +551,9 @@ def flat_weights(
 
 
 def assert_same(ours: tf.Tensor, theirs: tf.Tensor, message: str) -> list[Any]:
-    """Two assertions: that tensors of one rank have the same shape, and then the same values.
+    """Asserts that tensors of equal rank have the same shape, and then the same values.
 
-    `tf.debugging.assert_equal` alone broadcasts, so one of no values equals any.
+    `tf.debugging.assert_equal` alone broadcasts, so a tensor without values equals any tensor.
     """
     shape = tf.debugging.assert_equal(tf.shape(ours), tf.shape(theirs), message)
     values = tf.debugging.assert_equal(with_dependencies(ours, shape), theirs, message)
@@ -561,7 +561,7 @@ def assert_same(ours: tf.Tensor, theirs: tf.Tensor, message: str) -> list[Any]:
 
 
 def _places(values: tf.SparseTensor | tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
-    """The tensors with the positions of the values of a container."""
+    """Returns the tensors with the positions of the values of a container."""
     if isinstance(values, tf.SparseTensor):
         return (values.indices,)
     return tuple(values.nested_row_splits)

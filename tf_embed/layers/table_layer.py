@@ -318,7 +318,7 @@ class TableLayer(LayerWithTables):
         keras_files.save(self._variable.table, store, beside)
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads the rows and optimizer state that `save_own_variables` wrote. Removes present rows.
+        """Replaces the rows and optimizer state with the state that `save_own_variables` wrote.
 
         Raises:
             ValueError: If the file has no rows, they are damaged, or they have another dim or
