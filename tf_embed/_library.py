@@ -165,7 +165,7 @@ def vocabulary() -> dict[str, Any]:
     """Returns the names that the op library and Python have in common.
 
     Returns:
-        "change_bit": The bit by which ops name the word about changes, beside the statistics.
+        "change_bit": The bit by which ops name a row's change word, next to the statistics' bits.
         "combiners": The names of the combiners that lookups accept.
         "eviction_orders": A dict from the name of each order to the statistics that it uses.
         "key_types": The names of dtypes.

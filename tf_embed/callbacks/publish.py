@@ -25,7 +25,7 @@ class Publish(keras.callbacks.Callback):
 
     A `tf_embed.serving.Follower` of the same model reads the publications in another process. If
     tables have `TablePolicy(track_changes=True)`, a thread writes their changed rows while training
-    continues. If a publication fails, the next one raises the error and ends the training.
+    continues. If a publication fails, the next publication raises the error and ends the training.
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.

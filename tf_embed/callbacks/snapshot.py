@@ -121,7 +121,7 @@ class Snapshot(keras.callbacks.Callback):
     def _save(self) -> None:
         snapshots = self._snapshots
         assert snapshots is not None
-        snapshots.wait()  # raises if the last one failed
+        snapshots.wait()  # raises if the last snapshot failed
         self._tidy()
         since = self._last if self._saved % self._whole_every else None
         name = f"snapshot-{self._next_number():06d}"

@@ -48,7 +48,7 @@ def launch_elastic(
     grace_seconds: float = 10.0,
     environment: Mapping[str, str] | None = None,
 ) -> ElasticOutcome:
-    """Runs a Python program as several workers. If one dies, restarts it with the remaining ones.
+    """Runs a Python program as several workers. If a worker dies, restarts it without that worker.
 
     The program must resume from its last checkpoint by itself. If a worker fails, all other workers
     are ended. The program then restarts without the workers that were killed by signals, at least
@@ -173,5 +173,5 @@ def _version(path: str) -> tuple[int, ...]:
     try:
         found = os.stat(path)
     except OSError:
-        return ()  # a missing path has a version too, so that its creation is a change
+        return ()  # a missing path also has a version, so that its creation is a change
     return (found.st_ino, found.st_mtime_ns, found.st_size)

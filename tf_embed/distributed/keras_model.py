@@ -8,7 +8,7 @@ With several workers, this module replaces these parts of Keras:
 
     the step functions      Keras's public `make_train_function` and `make_test_function`
     the first build         Keras's private `_maybe_symbolic_build`, the only private hook
-    logs                    metrics over the rows of all workers, with one all-reduce a step
+    logs                    metrics over the rows of all workers, by an all-reduce per step
     the gradient of a loss  weighted by the rows of a worker, so that batches of unequal size count
                             as in a single process
     saving                  only the chief's files are kept. Workers make backups together, by the
@@ -191,7 +191,7 @@ class MultiWorker:
             super().export(path, *args, **kwargs)  # type: ignore[misc]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the model as Keras does. Within a step, its tables share one lookup."""
+        """Calls the model as Keras does. Within a step, its tables share a lookup."""
         with joint_call(self, args, kwargs):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 

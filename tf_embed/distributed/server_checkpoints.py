@@ -182,7 +182,7 @@ class ServerCheckpoints:
         return Snapshots(self._folder, self._model) if tables else None
 
     def _dense(self) -> list[Any]:
-        """Returns the dense variables, including those of optimizers, in the model's order."""
+        """Returns the dense variables in the model's order, followed by optimizer variables."""
         anchors = [one for one in self._model.variables if isinstance(one, Anchor)]
         found = list(self._model.variables)
         optimizers = [self._model.optimizer]

@@ -190,7 +190,7 @@ class ParameterServerTrainer:
 
         Args:
             x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function that returns
-                the dataset of one worker. Its arguments are the worker's number, an int64 scalar
+                the dataset of a worker. Its arguments are the worker's number, an int64 scalar
                 tensor, and the number of workers, an int. The function is traced on the chief and
                 runs on each worker. The dataset begins again at its end.
             epochs: The number of the last epoch, an int from 1, counting epochs of earlier chiefs.
@@ -502,7 +502,7 @@ def _is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
-    """Returns the coordinator of a strategy. TensorFlow keeps one per strategy."""
+    """Returns the coordinator of a strategy. TensorFlow keeps only one per strategy."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     # Leaks the coordinator on purpose: if a worker has died, its destructor blocks forever, even at
     # the exit of the process.

@@ -102,8 +102,8 @@ class DynamicEmbedding(TableLayer):
             how many bytes of each. Default: None, a single memory without a bound.
         distribution: How the table is spread over the workers of a
             tf.distribute.MultiWorkerMirroredStrategy; see `tf_embed.Variable`.
-        output_dim: The name of `dim` in keras.layers.Embedding. Give only one of them. Default:
-            None, `dim` is given.
+        output_dim: The name of `dim` in keras.layers.Embedding. Give either `dim` or `output_dim`.
+            Default: None, `dim` is given.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 

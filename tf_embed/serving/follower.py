@@ -156,7 +156,7 @@ class Follower(WithBlock):
             return self._served is not before
 
     def follow(self, every_seconds: float = 1.0) -> Follower:
-        """Starts a thread that takes publications from now on.
+        """Starts a thread that takes publications as they appear.
 
         The first update is over when this returns. If an update fails because files are damaged or
         can't be read, the error is logged and kept in `error`, and the next update tries again. Any
@@ -270,7 +270,7 @@ class Follower(WithBlock):
         return is_damaged
 
     def _run_of(self, version: int) -> str | None:
-        """Returns the run of a publication, or None if there is no complete one."""
+        """Returns the run of a publication, or None if it is missing or incomplete."""
         try:
             return publication.read(self.path, version).run
         except tf.errors.NotFoundError:
@@ -321,7 +321,7 @@ class Follower(WithBlock):
             raise newer[-1]
 
     def _look(self, failed: dict[int, Exception]) -> None:
-        """Lists the publications, and reads those that are not known yet."""
+        """Lists the publications, and reads the new ones."""
         own = self._own()
         for version in own:
             del self._known[version]  # read again, after all lower versions

@@ -186,8 +186,8 @@ def route(
         version: The last loaded version.
 
     Returns:
-        An incremental publication, a full one, or a full one followed by an incremental one that
-        it needs. Empty if nothing newer can be reached.
+        An incremental publication, or a full publication, followed by the incremental publication
+        that it may need. Empty if nothing newer can be reached.
     """
     found = list(publications)
     if run is not None and (changes := _furthest(found, run, version)):

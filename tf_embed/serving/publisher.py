@@ -27,7 +27,7 @@ from tf_embed.table.worker_table import WorkerTable
 class Publisher(WithBlock):
     """Publishes the rows and dense weights of a model, for processes that serve it.
 
-    A publication has the rows of all tables at one moment, without optimizer slots, and the dense
+    A publication has the rows of all tables at a moment, without optimizer slots, and the dense
     weights of that moment. It appears only when it is complete: a crash or a full disk leaves the
     earlier publications. A Publisher's first publication has all rows, and later publications have
     the changed rows. Tables need `TablePolicy(track_changes=True)` for that; otherwise each
@@ -84,7 +84,7 @@ class Publisher(WithBlock):
         _check_places(tables_in(self._sources))
 
     def publish(self, *, whole: bool = False, wait: bool = True) -> int:
-        """Publishes the rows and dense weights as they are now.
+        """Publishes the current rows and dense weights.
 
         Waits for the previous publication.
 

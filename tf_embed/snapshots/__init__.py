@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full and incremental snapshots of tables, written while training goes on."""
+"""Full and incremental snapshots of tables, written while training continues."""
 
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot

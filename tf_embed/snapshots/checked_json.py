@@ -24,7 +24,7 @@ _Record = TypeVar("_Record")
 
 
 def write(folder: str, name: str, body: dict[str, Any]) -> None:
-    """Writes a file atomically. Replaces an earlier one of the same name."""
+    """Writes a file atomically. Replaces an earlier file of the same name."""
     body = {"format": _FORMAT, **body}
     snapshot_ops.put_file(folder, name, _text_of({**body, "checksum": _checksum(body)}))
 

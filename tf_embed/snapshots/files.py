@@ -246,7 +246,7 @@ def remove(folder: str) -> None:
     """Removes a snapshot: first its manifest, then its rows."""
     if manifest.exists(folder):
         tf.io.gfile.remove(os.path.join(folder, manifest.FILE))
-        durable.sync(folder)  # otherwise a power cut may bring the manifest back without the rows
+        durable.sync(folder)  # otherwise a power cut may restore the manifest without the rows
     names = [name for name in manifest.names_in(folder) if _OURS.match(name)]
     _remove_files(os.path.join(folder, name) for name in names)
     if not manifest.names_in(folder):

@@ -90,7 +90,7 @@ def load_parts(
     """
     chain: list[SnapshotInfo] = []
     calls.run(lambda: chain.extend(check_chain(folder, info)))
-    # Another save may have replaced the snapshot after one of the processes read the manifest.
+    # Another save may have replaced the snapshot after some process read the manifest.
     agree(calls, lambda: _digest(info), f"snapshot in {folder!r}")
     if row_calls is not None:
         row_calls.expect(_rows_to_read(chain, parts))

@@ -34,7 +34,7 @@ _LINKS = re.compile(r"^link \S+ (\d+) [0-9a-f]{8}$", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class TableFiles:
-    """The files of one table.
+    """The files of a table.
 
     Attributes:
         table: The table's name when it was saved.
@@ -113,7 +113,7 @@ def read(folder: str) -> SnapshotInfo:
 
 
 def table_files(path: str, fields: dict[str, Any]) -> TableFiles:
-    """Parses the part of a manifest that describes the files of one table.
+    """Parses the part of a manifest that describes the files of a table.
 
     Args:
         path: The path of the manifest, for messages.
@@ -212,7 +212,7 @@ def all_in(
                         if damaged is None:
                             raise
                         damaged[name] = error
-        # If a snapshot was removed, a newer one may exist that the list of names lacks.
+        # If a snapshot was removed, a newer snapshot may exist that the list of names lacks.
         if names_in(path) == names:
             break
     return found

@@ -53,7 +53,7 @@ class PendingSnapshot:
         Raises:
             tf.errors.OpError: If the write failed, or the table was cleared or got another
                 optimizer in the meantime. The folder then holds no snapshot.
-            RuntimeError: If this process was forked from the one that writes the snapshot.
+            RuntimeError: If this process was forked from the process that writes the snapshot.
         """
         self.join()
         if self._error is not None:

@@ -27,7 +27,7 @@ from tf_embed.variable.row_statistics import stats_of
 
 
 class Snapshots:
-    """Named saves of tables, each in its own subfolder of `path`.
+    """Named saves of tables, each in a subfolder of `path`.
 
     A snapshot has the rows of all tables with their optimizer slots, as of the call of `save`. It
     appears only when it is complete: a crash or a full disk leaves the earlier snapshots intact.
@@ -123,8 +123,8 @@ class Snapshots:
         Raises:
             TypeError: If an argument is of a wrong type.
             ValueError: If a name is a path or too long, there is no snapshot `since`, other
-                snapshots build on the one that `name` would replace, a table must track changes but
-                does not, or there is no table.
+                snapshots build on the snapshot that `name` would replace, a table must track
+                changes but does not, or there is no table.
             RuntimeError: If this is called in a graph, or an earlier snapshot is being written and
                 `if_busy` is "raise".
             tf.errors.FailedPreconditionError: If a table does not know its changes since the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`export_static`: a SavedModel that needs no library but TensorFlow."""
+"""`export_static`: writes a SavedModel that needs only TensorFlow."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _keys_of_strings(strings: tf.Tensor) -> tf.Tensor:
     blocks = tf.reshape(
         tf.io.decode_raw(strings, tf.int64, little_endian=True, fixed_length=most * 8), [-1, most]
     )
-    # The length comes first, because zeros fill the last block of a string.
+    # The hash begins with the length, because zeros fill the last block of a string.
     state = _mixed((tf.cast(lengths, tf.uint64) + _word(1)) * _word(_GOLDEN))
 
     def chain(number: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -75,7 +75,7 @@ class VariableFiles:
                 self._write([tensor.name], [""], [whole])
 
     def finish(self) -> None:
-        """Replaces the old files with the merged new ones."""
+        """Replaces the old files with the merged new files."""
         # The merged files have the same names.
         for old in list(self._files_of(self._prefix)):
             tf.io.gfile.remove(old)
@@ -143,5 +143,5 @@ class _Tensor:
         return " ".join([*map(str, self.shape), place])
 
     def whole(self) -> tf.Tensor | None:
-        """Returns all blocks as one tensor, or None if they were not kept."""
+        """Returns all blocks as a tensor, or None if they were not kept."""
         return tf.concat(self._kept, 0) if self._is_whole else None
