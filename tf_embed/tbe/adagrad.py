@@ -33,7 +33,7 @@ class SGD(RowRuleOptimizer):
         **kwargs: Options of keras.optimizers.Optimizer, without weight decay.
 
     Raises:
-        ValueError: There is weight decay.
+        ValueError: If there is weight decay.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -67,7 +67,7 @@ class SGD(RowRuleOptimizer):
 class Adagrad(RowRuleOptimizer):
     """FBGEMM's EXACT_ADAGRAD: Adagrad with epsilon outside of the root, and sums that start at 0.
 
-    For the gradient g of a row, that of equal ids summed first: s += g^2;
+    For the gradient g of a row, summed over equal ids: s += g^2;
     w -= learning_rate g / (sqrt(s) + eps).
 
     Args:
@@ -77,7 +77,7 @@ class Adagrad(RowRuleOptimizer):
         **kwargs: Options of keras.optimizers.Optimizer, without weight decay.
 
     Raises:
-        ValueError: `eps` is negative, or there is weight decay.
+        ValueError: If `eps` is negative, or there is weight decay.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -126,7 +126,7 @@ class Adagrad(RowRuleOptimizer):
 
 
 class RowwiseAdagradFamily(RowRuleOptimizer):
-    """Adagrad with one sum for each row, s.
+    """Adagrad with one sum s for each row.
 
     The rule is s += mean(q^2); w = keep w - rate g. By default, q = g, keep = 1 and
     rate = learning_rate / (sqrt(s) + eps). The mode of weight decay may change them.
@@ -171,7 +171,7 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
 
     @property
     def decays(self) -> bool:
-        """Whether weight decay has a part in the rule."""
+        """Whether the rule uses weight decay."""
         return bool(self.weight_decay_mode != WeightDecayMode.NONE)
 
     @property
@@ -180,7 +180,7 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
         return ("eps", "weight_decay") if self.decays else ("eps",)
 
     def common_hyper(self, decay: Any) -> dict[str, Any]:
-        """The hyper-parameters that all of its rules have."""
+        """The hyper-parameters of all of its rules."""
         return {
             "epsilon": self.number("eps"),
             "decay": decay,
@@ -232,17 +232,18 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
     """FBGEMM's EXACT_ROWWISE_ADAGRAD: Adagrad with one sum for each row, and weight decay.
 
     For the gradient g of a row: s += mean(g^2); m = learning_rate / (sqrt(s) + eps); w -= m g. It
-    takes 4 bytes a row. `optimizers.RowwiseAdagrad` is the same rule with the arguments of Keras's
-    Adagrad. Both use the same slots of a table, except in the modes that need more.
+    takes 4 bytes per row. `optimizers.RowwiseAdagrad` is the same rule with the arguments of
+    Keras's Adagrad. Both use the same slots of a table, except in the modes that need more.
 
     With `weight_decay`, l, only the rows of a step decay. `weight_decay_mode` is one of:
         NONE: no decay.
         L2: s += mean((g + l w)^2); w = (1 - m l) w - m g.
         DECOUPLE: w = (1 - learning_rate l) w - m g.
         DECOUPLE_GLOBAL: as DECOUPLE. At its next step, a row also gets the decay of the steps that
-            it missed, at the current learning rate. Until then lookups return the old row. 8 bytes
-            a row. A row's last step is a float32, which is exact up to step 2**24.
-        COUNTER, COWCLIP: by the number of a row's steps, see the two definitions. 12 bytes a row.
+            it missed, at the current learning rate. Until then lookups return the old row. It takes
+            8 bytes per row. A row's last step is a float32, which is exact up to step 2**24.
+        COUNTER, COWCLIP: by the number of a row's steps, see the two definitions. They take 12
+            bytes per row.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
@@ -257,9 +258,9 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        TypeError: A definition is of another type.
-        ValueError: A number is out of range, a definition is missing, or an argument is given that
-            the mode does not use, such as `weight_decay` with NONE.
+        TypeError: If a definition is of another type.
+        ValueError: If a number is out of range, a definition is missing, or an argument is given
+            that the mode does not use, such as `weight_decay` with NONE.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -334,7 +335,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
 
     @property
     def lower_bound(self) -> float:
-        """The least factor of a weight that the steps without its row may leave."""
+        """The least decay factor of a weight for the steps without its row."""
         return 0.0 if self.global_weight_decay is None else self.global_weight_decay.lower_bound
 
     def _take(self, name: str, value: float) -> None:
@@ -371,7 +372,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         common = self.common_hyper(decay)
         if self.counting is None and self.global_weight_decay is None:
-            # The rule is that of `optimizers.RowwiseAdagrad` too, whose sum may start elsewhere.
+            # `optimizers.RowwiseAdagrad` has the same rule, but its sum may start elsewhere.
             return {"initial_accumulator_value": 0.0, **common}
         if self.global_weight_decay is not None:
             return {
@@ -379,7 +380,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
                 "start_step": float(self.global_weight_decay.start_iter),
                 "lower_bound": self.number("lower_bound"),
             }
-        # One rule has both modes, so it also takes the numbers of the one that is not set.
+        # One rule has both modes, so it also takes the numbers of the unused mode.
         counter = self.counter_based_regularization or CounterBasedRegularizationDefinition()
         clip = self.cowclip_regularization or CowClipDefinition()
         return {
@@ -409,7 +410,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         if self.counting is None:
             return super().factors(rows, decay, rate, total, q)
         before = rows.slots["prev_iter"]
-        # A new row has made no step, and its gap is 1.
+        # A new row has no previous step; its gap is 1.
         gap = tf.where(tf.equal(before, 0.0), 1.0, rows.step - before)
         half_life = float(self.counting.counter_halflife)
         n = rows.slots["row_counter"]
@@ -520,9 +521,9 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
 
 
 def _kept(rate: Any, decay: float, steps: Any) -> Any:
-    """The share of a weight that `steps` decays leave, [n, 1].
+    """The share of a weight that remains after `steps` decays, [n, 1].
 
-    The power is one of float64: float32 would round what one decay takes to a multiple of 2^-24.
+    The power is in float64: float32 would round a single decay to a multiple of 2^-24.
     """
     one = 1.0 - tf.cast(tf.convert_to_tensor(rate), tf.float64) * decay
     return tf.cast(tf.pow(one, tf.cast(steps, tf.float64)), steps.dtype)

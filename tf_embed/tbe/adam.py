@@ -21,7 +21,7 @@ class _RowAdam(RowRuleOptimizer):
     """
 
     _is_partial = False  # v is one number for each row, of mean(g^2)
-    _counts = False  # k counts the row's steps, otherwise the optimizer's
+    _counts = False  # k counts the row's steps instead of the optimizer's
     _trusts = False  # the step is as long as the weights, times the learning rate
 
     def __init__(
@@ -77,7 +77,7 @@ class _RowAdam(RowRuleOptimizer):
         slots = {"exp_avg": m, "exp_avg_sq": v}
         k = rows.step
         if self._counts:
-            # By the row's own count, a row that comes late has the bias of first steps too.
+            # A row that is inserted late gets the bias correction of first steps too.
             k = slots["row_counter"] = rows.slots["row_counter"] + 1
         direction = (m / _bias(self.beta1, k)) / (tf.sqrt(v / _bias(self.beta2, k)) + self.eps)
         if rows.decays and self.decay:
@@ -162,9 +162,9 @@ class Adam(_RowAdam):
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 class PartialRowwiseAdam(_RowAdam):
-    """FBGEMM's PARTIAL_ROWWISE_ADAM: Adam with one v for each row, of the mean of g^2.
+    """FBGEMM's PARTIAL_ROWWISE_ADAM: Adam with a single v per row, of the mean of g^2.
 
-    It costs a table 4 bytes a row and 4 for each weight, while Adam costs 8 for each weight.
+    It takes 4 bytes per row plus 4 per weight; Adam takes 8 per weight.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
@@ -172,7 +172,7 @@ class PartialRowwiseAdam(_RowAdam):
         beta1: Decay rate of the mean of gradients, from 0 to less than 1.
         beta2: Decay rate of the mean of squares, from 0 to less than 1.
         weight_decay: Factor of decoupled weight decay.
-        name: Name of the optimizer; by default that of its rule.
+        name: Name of the optimizer. Default: the name of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
@@ -208,7 +208,7 @@ class LAMB(_RowAdam):
         beta1: Decay rate of the mean of gradients, from 0 to less than 1.
         beta2: Decay rate of the mean of squares, from 0 to less than 1.
         weight_decay: Factor of the weights in r.
-        name: Name of the optimizer; by default that of its rule.
+        name: Name of the optimizer. Default: the name of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
@@ -241,7 +241,7 @@ class PartialRowwiseLAMB(_RowAdam):
         beta1: Decay rate of the mean of gradients, from 0 to less than 1.
         beta2: Decay rate of the mean of squares, from 0 to less than 1.
         weight_decay: Factor of the weights in the direction.
-        name: Name of the optimizer; by default that of its rule.
+        name: Name of the optimizer. Default: the name of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:

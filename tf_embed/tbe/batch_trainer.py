@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BatchTrainer`: one optimizer of FBGEMM's training many tables, one op a step."""
+"""`BatchTrainer`: trains many tables by an optimizer of FBGEMM, with one op per step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLASS = "class"  # the name of the optimizer's class in a file, as bytes
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """Attributes that TensorFlow must not save with the trainer, since they are saved elsewhere."""
+    """Attributes that are not saved with the trainer, because they are saved elsewhere."""
 
     tables: tuple[Table, ...]
     optimizer: RowRuleOptimizer
@@ -37,17 +37,16 @@ class BatchTrainer(tf.Module):
     """An optimizer as the trainer of a `BatchAnchor`; an `anchor.Trainer`.
 
     Args:
-        tables: The tables, of one shard each.
-        optimizer: The optimizer, of these tables alone. Its hyper-parameters and `iterations` are
+        tables: The tables, each with one shard.
+        optimizer: The optimizer of these tables only. Its hyper-parameters and `iterations` are
             read at each step.
         combiner: How the lookups pool rows, "sum" or "mean".
         stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
         state_dtypes: Dtypes of some of the optimizer's slots in rows, by name: float16 or bfloat16.
-            Default: float32, as all others.
+            Other slots are float32.
 
     Attributes:
-        state: One more than the largest count of the rows of all tables, if the optimizer asks for
-            it.
+        state: The largest count of the rows of all tables plus 1, if the optimizer uses it.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class BatchTrainer(tf.Module):
 
     @property
     def slots(self) -> list[SlotVariable]:
-        """The variables beside the rows of all tables, table by table."""
+        """The slot variables of all tables, table by table."""
         return [slot for table in self._parts.tables for slot in self.slots_of(table)]
 
     def slot_variables(self, table: Table) -> list[SlotVariable]:
@@ -86,7 +85,7 @@ class BatchTrainer(tf.Module):
         return self.slots_of(table) if table in self._parts.tables else []
 
     def slots_of(self, table: Table) -> list[SlotVariable]:
-        """The variables beside each row of a table."""
+        """The slot variables of a table."""
         optimizer, views, begin = self.optimizer, [], 0
         for name, width, initial_value in fused_slots(optimizer, table.options.dim):
             name = f"{table.options.name}/{optimizer.name}/{name}"
@@ -97,11 +96,11 @@ class BatchTrainer(tf.Module):
     def assign_slot(
         self, table: Table, number: int, keys: tf.Tensor, values: tf.Tensor
     ) -> tf.Operation | None:
-        """Writes one of the slots of some rows, which get their initial weights if they are new.
+        """Writes a slot of some rows. New rows get their initial weights.
 
         Args:
             table: The table.
-            number: Of the slot, in the order of `slots_of`.
+            number: The slot's number, in the order of `slots_of`.
             keys: [n], all different.
             values: [n, number of slots in a row].
         """
@@ -117,7 +116,7 @@ class BatchTrainer(tf.Module):
         return self._parts.state_dtypes.get(slot.name, tf.float32)
 
     def check_strategy(self) -> None:
-        """Refuses a MirroredStrategy for an optimizer that looks at all rows of a table."""
+        """Refuses a MirroredStrategy if the optimizer reads all rows of a table."""
         if self.state and not isinstance(self._parts.tables[0], WorkerTable):
             name = type(self.optimizer).__name__
             refuse_if_mirrored(f"{name}, which counts the steps of all rows")
@@ -126,20 +125,20 @@ class BatchTrainer(tf.Module):
     can_be_told = False
 
     def advance(self, trained: None = None) -> None:
-        """Goes to the next step."""
+        """Increments the step."""
         del trained
         step_variable(self.optimizer).assign_add(1)
 
     def train(
         self, batches: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0, trained: None = None
     ) -> None:
-        """One step, without `advance`.
+        """Makes a step, without `advance`.
 
         Args:
             batches: As `BatchAnchor.slices_of` gives them.
             gradients: Of the pooled values, as `BatchAnchor.slices_of` gives them.
             scale: The factor of the loss.
-            trained: Nothing.
+            trained: Ignored.
         """
         del trained
         tables, optimizer = self._parts.tables, self.optimizer
@@ -167,16 +166,16 @@ class BatchTrainer(tf.Module):
 
     @property
     def decays_between_steps(self) -> bool:
-        """Whether rows decay by the steps that leave them out, so that lookups must tell."""
+        """Whether rows decay in steps that leave them out, which lookups must then apply."""
         return getattr(self.optimizer, "global_weight_decay", None) is not None
 
     def missed_decay(self, number: int, keys: tf.Tensor) -> tf.Tensor:
-        """Returns the decay factor of weights by the steps between a row's last and next one.
+        """Returns the decay factors of weights for the steps since each row's last step.
 
-        Of tables that are sharded over workers, it is of keys that this worker owns.
+        If tables are sharded over workers, this worker must own the keys.
 
         Args:
-            number: Of the table.
+            number: The table's number.
             keys: [n].
 
         Returns:
@@ -184,7 +183,7 @@ class BatchTrainer(tf.Module):
         """
         optimizer: Any = self.optimizer
         table = self._parts.tables[number]
-        # The base class reads here, and does not send the keys to their owners.
+        # The base class reads locally and does not send keys to their owners.
         slots, _ = Table.read_slots(table, keys, optimizer.rule, 0.0)
         # The second slot is `prev_iter`, behind the sum.
         last = tf.cast(slots[:, 1], tf.float64)
@@ -192,7 +191,7 @@ class BatchTrainer(tf.Module):
         missed = tf.where(last > 0, tf.maximum(step - last - 1, 0.0), 0.0)
         policy = table.options.policy
         if policy is not None and policy.ttl_seconds is not None:
-            # The slots of an expired row are still there, and lookups of training give a new row.
+            # An expired row still has its slots, but training lookups return a new row.
             zeros = tf.zeros([table.options.dim], table.options.value_dtype)
             _, is_there = Table.find(table, keys, zeros, training=True)
             missed = tf.where(is_there, missed, tf.zeros_like(missed))
@@ -229,15 +228,15 @@ class BatchTrainer(tf.Module):
         }
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
-        """Restores the result of `arrays`. If another optimizer saved it, this one stays."""
-        # A file of before this name was saved is taken for one of this optimizer.
+        """Restores the result of `arrays`. Does nothing if another optimizer class saved it."""
+        # Older files do not name the optimizer, and are assumed to be from this one.
         saved = arrays.get(f"{prefix}{_CLASS}")
         if saved is not None and not np.array_equal(saved, self._class_bytes()):
             return
         for variable in self.optimizer.variables:  # steps and hyper-parameters
             if f"{prefix}{variable.name}" in arrays:
                 variable.assign(arrays[f"{prefix}{variable.name}"])
-        # Older files have one number for each table.
+        # Older files have a number for each table.
         counters = [value for name, value in arrays.items() if name.startswith(f"{prefix}state_")]
         if self.state and counters:
             self.state[0].assign(np.max(counters))

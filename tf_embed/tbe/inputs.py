@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns the inputs of a table-batched layer into one batch of bags.
 
-A batch has its bags feature by feature: those of the first feature, then those of the second. Bag b
-holds the indices from offsets[b] up to offsets[b + 1].
+A batch has its bags feature by feature. Bag b holds the indices from offsets[b] up to
+offsets[b + 1].
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """The input format of a layer: features in one vector, or one container each.
+    """The input format of a layer: features in one vector, or a container for each.
 
     Attributes:
         owner: The layer, for messages.
@@ -77,15 +77,15 @@ class Features:
         """The batch of a call.
 
         Args:
-            indices: Integers [n]; or, without offsets, of each feature a tf.RaggedTensor [B, None],
-                a tf.SparseTensor [B, L], or a tensor [B, L] or [B], in a list or by name.
+            indices: Integers [n]. Without offsets: for each feature a tf.RaggedTensor [B, None], a
+                tf.SparseTensor [B, L], or a tensor [B, L] or [B], in a list or by name.
             offsets: Integers [bags + 1], or None.
             weights: None; or numbers [n], or the containers of `indices` with weights.
             counts: None, or int64 [features, ranks], the number of bags of each.
 
         Raises:
-            TypeError: Of a wrong dtype.
-            ValueError: Of a wrong shape, or they do not go together.
+            TypeError: If a dtype is wrong.
+            ValueError: If a shape is wrong, or the arguments do not fit together.
         """
         if offsets is not None:
             return self._of_offsets(indices, offsets, weights, counts)
@@ -101,7 +101,7 @@ class Features:
         """The features of a list, or of a mapping from their names.
 
         Raises:
-            ValueError: There are not as many as features, or not those.
+            ValueError: If the number of inputs or their names are not the features'.
         """
         if isinstance(inputs, Mapping):
             return self._by_name(inputs, argument)
@@ -115,10 +115,10 @@ class Features:
         return list(inputs)
 
     def alone(self, ids: Any, argument: str) -> list[Any]:
-        """The one feature, if it is one.
+        """The inputs of a layer with a single feature.
 
         Raises:
-            ValueError: There are more.
+            ValueError: If there are more features.
         """
         if self.count != 1:
             shape = ids if _is_shape(ids) else getattr(ids, "shape", None)
@@ -130,7 +130,7 @@ class Features:
         return [ids]
 
     def batch_size(self, indices: Any, offsets: Any) -> int | None:
-        """The number of bags of each feature, by shapes; None if they don't say it.
+        """The number of bags of each feature, from static shapes; None if it is unknown.
 
         Args:
             indices: The result of `shapes_of` for the indices of a call.
@@ -142,7 +142,7 @@ class Features:
         return None if length is None else (length - 1) // self.count
 
     def num_indices(self, indices: Any, offsets: Any) -> int | None:
-        """Returns the number of all indices, by shapes; None if they don't say it."""
+        """Returns the number of all indices, from static shapes; None if it is unknown."""
         shapes = [indices] if offsets is not None else self._shapes(indices)
         counts = [tf.TensorShape(shape).num_elements() for shape in shapes]
         return None if None in counts else sum(counts)
@@ -156,7 +156,7 @@ class Features:
         """`batch_size_per_feature_per_rank` as int64 [features, ranks].
 
         Raises:
-            ValueError: Of another shape.
+            ValueError: If the shape is wrong.
         """
         wrong = (
             f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0, for "
@@ -172,7 +172,7 @@ class Features:
         is_negative = known is not None and (known < 0).any()
         if tensor.shape.rank != 2 or tensor.shape[0] not in (None, self.count) or is_negative:
             raise ValueError(wrong)
-        # Those of a graph are known when it runs.
+        # In a graph, counts are known only at run time.
         checked = tf.debugging.assert_non_negative(
             tensor,
             f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0.",
@@ -279,7 +279,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def each_alone(batch: Batch) -> Batch:
-    """The same indices, each in a bag of its own."""
+    """The same indices, each in a separate bag."""
     # The last bag of a feature ends at this offset.
     ends = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
     counts = ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)
@@ -308,7 +308,7 @@ def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
     lengths = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
     lengths -= tf.concat([[tf.constant(0, tf.int64)], lengths[:-1]], 0)
     has_gradients = tf.repeat(tf.not_equal(mask, tf.zeros_like(mask)), lengths)
-    # The values are the same, and only the gradients of some features stop.
+    # The values do not change; the gradients of some features stop.
     weights = tf.where(has_gradients, batch.weights, tf.stop_gradient(batch.weights))
     return dataclasses.replace(batch, weights=weights)
 
@@ -318,12 +318,12 @@ def times_factors(
     feature_tables: Sequence[int],
     factors_of: Callable[[int, tf.Tensor], tf.Tensor],
 ) -> Batch:
-    """The same batch, whose weights are multiplied with factors.
+    """The same batch, with weights multiplied by factors.
 
     Args:
         batch: The batch.
         feature_tables: The number of each feature's table.
-        factors_of: Called with the number of a table and indices for the factor of each.
+        factors_of: A function of a table number and indices that returns a factor for each index.
     """
     ends = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
     factors, begin = [], tf.constant(0, tf.int64)
@@ -381,7 +381,7 @@ def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
         if feature.shape.rank != 2:
             raise ValueError(_wrong_feature(owner, feature.shape))
         parts = pooling_ops.checked_sparse(feature, f"`ids` of {owner!r}")
-        # In the order of the bags, which offsets need.
+        # Offsets need the order of the bags.
         feature = tf.sparse.reorder(tf.SparseTensor(*parts))
         lengths = tf.math.unsorted_segment_sum(
             tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]

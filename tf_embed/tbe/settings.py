@@ -71,11 +71,11 @@ _WITHOUT_EFFECT = {
 
 
 def check_ignored(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that are of caches, as they are meant.
+    """The checked arguments of caches and arguments without effect.
 
     Raises:
-        TypeError: One is of another type.
-        ValueError: One is out of range.
+        TypeError: If an argument is of another type.
+        ValueError: If an argument is out of range.
     """
     checked: dict[str, Any] = {
         name: as_config(deserialized(given[name], name), name, kind)
@@ -113,7 +113,7 @@ def check_ignored(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_device(device: Any) -> None:
-    """Refuses a value that names no device: one is None, a str, an int, TensorFlow's, PyTorch's."""
+    """Refuses values other than None, a str, an int, or a TensorFlow or PyTorch device."""
     if isinstance(device, str):
         validation.name_of(device, "device")
         return
@@ -129,10 +129,10 @@ def _check_device(device: Any) -> None:
 
 
 def with_initializers_of_before(config: dict[str, Any]) -> dict[str, Any]:
-    """The config of a layer, with the initial rows that arrays had when it was saved.
+    """The config of a layer, with its arrays' initial rows as of the save.
 
-    A layer saves no initializer of an array that scales by its shape. Earlier ones did, and scaled
-    by the shape of one row.
+    A layer does not save an array's initializer if it scales by a shape. Earlier versions did, and
+    scaled by the shape of a row.
     """
     specs, given = config.get("embedding_specs") or [], config.get("initializer")
     if not isinstance(given, list) or len(given) != len(specs):
@@ -157,10 +157,10 @@ def plain(value: Any) -> Any:
     return serialized(value)
 
 
-# Cached, so that only the first call with a text logs it.
+# Cached, so that each text is logged once.
 @functools.cache
 def _say_once(text: str) -> None:
-    # Of arguments without effect here: rows have the same values.
+    # A warning is enough, because rows have the same values.
     logging.warning("%s", text)
 
 
@@ -178,8 +178,8 @@ def warn_ignored(
         given: The arguments.
         parameters: The parameters that have their defaults.
         specs: The descriptions of the tables.
-        storages: The storage of each, as it was given.
-        policies: The policy of each.
+        storages: The storage of each table, as given.
+        policies: The policy of each table.
         device: The device of the tables.
     """
     of_gpu = [
@@ -236,10 +236,10 @@ def check_precisions(
     cache: Any,
     optimizer: EmbOptimType | None,
 ) -> None:
-    """Refuses precisions that there are none of.
+    """Refuses unsupported precisions.
 
     Raises:
-        ValueError: There is one among the arguments.
+        ValueError: If a precision is not supported.
     """
     if weights == SparseType.INT8:
         if optimizer not in (None, EmbOptimType.NONE):
@@ -260,7 +260,7 @@ def state_dtypes(
     """Returns the dtypes of an optimizer's states in rows.
 
     Args:
-        given: A SparseType for some of FBGEMM's names of states.
+        given: A mapping from FBGEMM's names of states to a SparseType.
         optimizer: The optimizer that has the states.
         kind: Its type, for messages.
 
@@ -308,8 +308,8 @@ def clip_value(gradient_clipping: bool, max_gradient: float) -> float:
     """Returns the bound for clipping gradients; 0: no clipping.
 
     Raises:
-        TypeError: An argument is of another type.
-        ValueError: `max_gradient` is not positive, or it is set and nothing is clipped.
+        TypeError: If an argument is of another type.
+        ValueError: If `max_gradient` is not positive, or it is set and nothing is clipped.
     """
     gradient_clipping = as_bool(gradient_clipping, "gradient_clipping")
     max_gradient = as_number(max_gradient, "max_gradient")
@@ -330,7 +330,7 @@ def feature_table_map(tables: Sequence[int] | None, num_tables: int) -> tuple[in
 
     Raises:
         TypeError: If a number is not an int.
-        ValueError: If a number is not that of a table, or a table has no feature.
+        ValueError: If a number is out of range, or a table has no feature.
     """
     if tables is None:
         return tuple(range(num_tables))
@@ -365,10 +365,10 @@ def names(given: Sequence[str] | None, argument: str, count: int, default: str) 
 
 
 def each(value: Any, count: int, argument: str) -> list[Any]:
-    """One for each table: those of a list, or the same for all.
+    """A value for each table: the items of a list, or the same value for all.
 
     Raises:
-        ValueError: It is a list of another length.
+        ValueError: If it is a list of another length.
     """
     if not isinstance(value, (list, tuple)):
         return [value] * count

@@ -80,13 +80,13 @@ _COMBINERS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean", PoolingMode.NONE
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 class TableBatchedEmbeddingBags(IdsLayer):
-    """Looks bags of ids up in many tables at once, and trains these by one step.
+    """Looks up bags of ids in many tables at once, and trains the tables in one step.
 
-    FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of
-    tables, the same layout of inputs and output, the same optimizers. A table is an array of rows.
-    If its number of rows is None, it is a dynamic table, and every int64 is an id. Several features
-    may look up in one table. One op looks up in all tables, and another one trains them bag by bag:
-    gradients of single ids are never materialized.
+    FBGEMM's SplitTableBatchedEmbeddingBagsCodegen as a Keras layer, with the same description of
+    tables, layout of inputs and output, and optimizers. A table is an array of rows. If its number
+    of rows is None, it is a dynamic table, and every int64 is an id. Several features may look up
+    in one table. One op looks up in all tables. Another op trains them bag by bag, so gradients of
+    single ids are never materialized.
 
     The layer takes the ids in one of two forms. The first is one vector of all ids, ordered by
     feature:
@@ -99,94 +99,95 @@ class TableBatchedEmbeddingBags(IdsLayer):
         layer([ids_of_feature_0, ids_of_feature_1, ...], per_sample_weights=[...])
 
     Each is a tf.RaggedTensor [B, None], a tf.SparseTensor [B, L], a tensor [B, L], or a tensor [B]
-    of one id each. The output is [B, sum of the dims of features], with features side by side.
+    with an id per bag. The output is [B, sum of the dims of features], with features side by side.
     With PoolingMode.NONE it is [number of ids, dim]. Features may have different numbers of bags
     with `batch_size_per_feature_per_rank`, which lists the bags per rank for each feature. The
     output is then one vector, ordered by rank, and within a rank by feature. Empty bags are 0.
-    `per_sample_weights` [n] multiply rows, and have gradients, of those features whose number in
+    `per_sample_weights` [n] multiply rows. They have gradients for the features whose number in
     `feature_requires_grad` is not 0. PoolingMode.MEAN divides by the number of ids in a bag, with
     weights too.
 
-    Keras takes tensors and arrays by position, and Python lists of numbers by keyword alone:
+    Keras takes tensors and arrays by position, but Python lists of numbers only by keyword:
     layer(indices=[4, 0, 2], offsets=[0, 1, 3]).
 
-    Tables are trained by the layer's own optimizer, one step each time that the optimizer of the
-    model, any of Keras, applies gradients; its `iterations` counts them, and the forward pass
-    changes nothing. Callbacks that set a learning rate, such as LearningRateScheduler, set that of
-    the model's optimizer alone: give `learning_rate` a schedule, or call `set_learning_rate` too.
-    The gradient of the layer's variable is that of pooled values, so tf.clip_by_global_norm takes
-    their norm instead of the rows'; `gradient_clipping` clips either way. `optimizer=None` leaves
-    training to a `tf_embed.DynamicEmbeddingOptimizer`, and OptimType.NONE to the caller: each
-    table's gradient is a tf.IndexedSlices of distinct ids.
+    The layer's own optimizer trains the tables. It makes a step each time the model's optimizer,
+    which may be any Keras optimizer, applies gradients. Its `iterations` counts the steps. The
+    forward pass changes nothing. Callbacks that set a learning rate, such as LearningRateScheduler,
+    set only the model's: give `learning_rate` a schedule, or call `set_learning_rate` too. The
+    layer's variable has the gradient of the pooled values, so tf.clip_by_global_norm uses their
+    norm instead of the rows'; `gradient_clipping` clips either way. `optimizer=None` leaves
+    training to a `tf_embed.DynamicEmbeddingOptimizer`, and OptimType.NONE to the caller. Each
+    table's gradient is then a tf.IndexedSlices of distinct ids.
 
     Ids of arrays must be row numbers. `bounds_check_mode` decides about other ids and malformed
     offsets: FATAL raises an error that names table, position and id; WARNING counts them all in
     `bounds_check_warning`, and logs them in ever fewer calls; IGNORE counts them; NONE does
-    nothing. They are dropped: no row stands for them, and the caller's tensors stay. -1 means an id
-    that was pruned: it is dropped, and no fault. An offset is mended to the nearest legal one,
-    except with NONE, an error.
+    nothing. Such ids are dropped: no row replaces them, and the caller's tensors do not change. -1
+    is a pruned id: it is dropped, but is not a fault. A malformed offset is replaced by the nearest
+    legal offset, but with NONE it is an error.
 
     Differences from FBGEMM:
-        - A dim may be any; features of one table may stand in any order; every optimizer runs
+        - Any dim is allowed, the features of a table may be in any order, and every optimizer runs
           without a GPU.
-        - Ids out of bounds are dropped. FBGEMM takes row 0 in their place, and trains it.
-        - A first offset other than 0 is a fault, and is mended. FBGEMM leaves it.
-        - `per_sample_weights` with PoolingMode.NONE are refused. FBGEMM ignores them.
+        - Ids out of bounds are dropped. FBGEMM uses row 0 instead, and trains it.
+        - A first offset other than 0 is a fault, and is corrected. FBGEMM leaves it.
+        - `per_sample_weights` are refused with PoolingMode.NONE. FBGEMM ignores them.
         - `total_unique_indices` of a call is ignored. FBGEMM needs it for OptimType.NONE.
-        - The gradients of weights, and of rows, are right in weighted means.
+        - Weighted means have the right gradients of weights and rows.
         - Evaluation counts no step, and steps are saved.
         - With DECOUPLE_GLOBAL, lookups show the decay of the steps that left a row out only with
           `training=True`. FBGEMM's show it in training mode, which is its default.
         - `max_norm` and weight decay always apply, or are refused.
-        - Arguments by position are those of FBGEMM 1.2 to 1.8, up to `extra_optimizer_config`.
-          Later versions have three more behind `weight_decay_mode`: pass later arguments by
-          keyword.
+        - Positional arguments are as in FBGEMM 1.2 to 1.8, up to `extra_optimizer_config`. Later
+          versions have three more after `weight_decay_mode`: pass later arguments by keyword.
 
     Args:
         embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
-            EmbeddingLocation, ComputeDevice). Tables are on the first GPU if none of them is of
-            EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
-            `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
-            are in its memory, of MANAGED in the host's, pinned, and of MANAGED_CACHING in the
-            host's under a cache in the GPU's (see `tf_embed.Storage`). Otherwise all tables are on
-            the CPU. MTIA is refused. With a `storage` that has a `path`, MANAGED_CACHING means a
-            cache in host memory over rows on disk. A dynamic table without `max_rows` has no cache
-            on a GPU: MANAGED_CACHING then means MANAGED.
-        feature_table_map: The number of each feature's table. Default: one feature a table.
-        cache_algorithm: CacheAlgorithm.LRU or LFU. A cache evicts by last use, roughly, with
-            either; the rows have the same values.
-        cache_load_factor: The part of the rows of a table that its cache has room for, above 0.
-            It counts for tables of EmbeddingLocation.MANAGED_CACHING: on a GPU for those without a
-            `storage`, on the CPU for those whose `storage` has a `path` and no `host_bytes`. Their
-            number of rows is that of `embedding_specs`, or of a dynamic table the `max_rows` of its
-            `policy`. A cache has whole sets of 32 rows. A row is its
-            weights, its statistics and the slots of the layer's own optimizer.
-        cache_sets: If not 0, the number of sets of 32 rows in the caches of those tables together,
-            in place of `cache_load_factor`. Each has its own cache, in proportion to its rows.
+            EmbeddingLocation, ComputeDevice). Tables are on the first GPU if none of them has
+            EmbeddingLocation.HOST, which is the default, if a GPU can hold them (see
+            `tf_embed.Variable`), and if no `optimizer_state_dtypes` is narrow. Then the rows of
+            DEVICE tables are in GPU memory, of MANAGED tables in pinned host memory, and of
+            MANAGED_CACHING tables in host memory under a cache in GPU memory (see
+            `tf_embed.Storage`). Otherwise all tables are on the CPU. MTIA is refused. With a
+            `storage` that has a `path`, MANAGED_CACHING means a cache in host memory over rows on
+            disk. A dynamic table without `max_rows` has no cache on a GPU: MANAGED_CACHING then
+            means MANAGED.
+        feature_table_map: The number of each feature's table. Default: one feature per table.
+        cache_algorithm: CacheAlgorithm.LRU or LFU. With either, a cache evicts approximately by
+            last use; rows have the same values.
+        cache_load_factor: The share of a table's rows that its cache has room for, above 0. It
+            applies to tables of EmbeddingLocation.MANAGED_CACHING: on a GPU if they have no
+            `storage`, on the CPU if their `storage` has a `path` and no `host_bytes`.
+            `embedding_specs` gives their number of rows; for a dynamic table, `max_rows` of its
+            `policy` does. A cache has whole sets of 32 rows. A row is its weights, its statistics
+            and the slots of the layer's own optimizer.
+        cache_sets: If not 0, the total number of 32-row sets in the caches of these tables, in
+            place of `cache_load_factor`. Each table has its own cache, in proportion to its rows.
         cache_reserved_memory: Accepted without effect, as are `cache_precision`, `enforce_hbm`,
             `device`, `uvm_non_rowwise_momentum`, `use_experimental_tbe`, `stats_reporter_config`,
             `multipass_prefetch_config` and `uvm_host_mapped`. Each is checked, and logged once. At
             least 0.
         cache_precision: See above.
-        weights_precision: The type of stored rows: SparseType.FP32, FP16 or BF16; or INT8, which is
-            not trained, so with OptimType.NONE: `upsert` the results of
-            `tf_embed.tbe.quantized_rows.quantize` into `tables`, whose dim is 8 more.
-        output_dtype: Of the output: FP32, FP16 or BF16. Sums are taken in float32.
+        weights_precision: The type of stored rows: SparseType.FP32, FP16, BF16 or INT8. INT8 rows
+            are not trained and need OptimType.NONE: `upsert` the results of
+            `tf_embed.tbe.quantized_rows.quantize` into `tables`, whose dim is larger by 8.
+        output_dtype: The type of the output: FP32, FP16 or BF16. Sums are computed in float32.
         enforce_hbm: See above.
-        optimizer: An OptimType, or None. This and every other member of an enum may be given by its
-            name or its value, such as "ADAM" or "adam".
+        optimizer: An OptimType, or None. Any enum argument may also be given by name or value, such
+            as "ADAM" or "adam".
         record_cache_metrics: A `tf_embed.tbe.RecordCacheMetrics`. With
             `record_cache_miss_counter`, `get_cache_miss_counter` reports, and with
             `record_tablewise_cache_miss`, `get_table_wise_cache_miss`.
         gather_uvm_cache_stats: Whether `get_uvm_cache_stats` reports. Counting is always on.
-        stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step, right
-            on average, rather than to the nearest.
-        gradient_clipping: Whether each element of the gradient of the output is clipped, before it
-            becomes gradients of rows and weights. An optimizer that scales the loss is refused
-            then.
-        max_gradient: To which absolute value. Default 1.
-        max_norm: These and those below, up to `beta2`, are settings of the optimizer, see
-            `tf_embed.optimizers`; one that the chosen optimizer does not use must be left alone.
+        stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step,
+            without bias, rather than to the nearest.
+        gradient_clipping: Whether each element of the output's gradient is clipped before the
+            gradients of rows and weights are computed from it. An optimizer that scales the loss is
+            then refused.
+        max_gradient: The absolute value to clip to. Default: 1.
+        max_norm: This and the following arguments, up to `beta2`, are settings of the optimizer,
+            see `tf_embed.optimizers`. A setting that the chosen optimizer does not use must keep
+            its default.
         learning_rate: See above. A float, a keras.optimizers.schedules.LearningRateSchedule or a
             callable.
         eps: See above.
@@ -196,11 +197,12 @@ class TableBatchedEmbeddingBags(IdsLayer):
         eta: See above.
         beta1: See above.
         beta2: See above.
-        ensemble_mode: Of ENSEMBLE_ROWWISE_ADAGRAD.
-        emainplace_mode: Of EMAINPLACE_ROWWISE_ADAGRAD.
-        counter_based_regularization: Of EXACT_ROWWISE_ADAGRAD with WeightDecayMode.COUNTER.
-        cowclip_regularization: The same with COWCLIP.
-        pooling_mode: PoolingMode.SUM, MEAN or NONE. With NONE all tables have one dim.
+        ensemble_mode: Settings of ENSEMBLE_ROWWISE_ADAGRAD.
+        emainplace_mode: Settings of EMAINPLACE_ROWWISE_ADAGRAD.
+        counter_based_regularization: Settings of EXACT_ROWWISE_ADAGRAD with
+            WeightDecayMode.COUNTER.
+        cowclip_regularization: Settings of EXACT_ROWWISE_ADAGRAD with COWCLIP.
+        pooling_mode: PoolingMode.SUM, MEAN or NONE. With NONE, all tables must have the same dim.
         device: See above.
         bounds_check_mode: See above.
         uvm_non_rowwise_momentum: See above.
@@ -209,49 +211,49 @@ class TableBatchedEmbeddingBags(IdsLayer):
             CacheAlgorithm.LRU, as in FBGEMM, and changes nothing else: a lookup reads rows that
             were not prefetched or were evicted too early.
         stats_reporter_config: See above.
-        table_names: Names of the tables, all different. Initial rows are a function of them, among
-            others. Default: the layer's name, "/table_" and a number.
-        optimizer_state_dtypes: From "momentum1" or "momentum2", those of `split_optimizer_states`
-            that the optimizer has, to SparseType.FP32, the default, FP16 or BF16. Steps compute in
-            float32 and round a state once, to the nearest. So a sum of squares in BF16 stops
-            growing at some hundred times the increment of a step. FBGEMM has this for
-            PARTIAL_ROWWISE_ADAM, and momentum2 of ENSEMBLE_ROWWISE_ADAGRAD. Saved states are
-            float32, and load into layers of other types.
+        table_names: Names of the tables, all different. Initial rows depend on them. Default: the
+            layer's name, "/table_" and a number.
+        optimizer_state_dtypes: A dict from "momentum1" or "momentum2", the states of
+            `split_optimizer_states`, to SparseType.FP32, the default, FP16 or BF16. The optimizer
+            must have the state. Steps compute in float32 and round a state once, to the nearest. So
+            a sum of squares in BF16 stops growing at a few hundred times the increment of a step.
+            FBGEMM has this for PARTIAL_ROWWISE_ADAM, and for momentum2 of ENSEMBLE_ROWWISE_ADAGRAD.
+            Saved states are float32, and load into layers of other types.
         multipass_prefetch_config: See above.
-        global_weight_decay: Of EXACT_ROWWISE_ADAGRAD with DECOUPLE_GLOBAL.
+        global_weight_decay: Settings of EXACT_ROWWISE_ADAGRAD with DECOUPLE_GLOBAL.
         uvm_host_mapped: See above.
         extra_optimizer_config: `use_rowwise_bias_correction` of ADAM.
-        initializer: One for all tables or one for each: initial rows as in `tf_embed.Variable`, but
-            no callable. Glorot, He, LeCun and other initializers that scale by a shape take that of
-            an array, (rows, dim), and of a dynamic table (1, dim). Default: zeros, as in FBGEMM.
-            Tables of zeros whose rows meet in products alone, such as a dot product, have no
-            gradients and never train: set initializer="uniform", or call
-            `init_embedding_weights_uniform(low, high)`.
+        initializer: Initial rows as in `tf_embed.Variable`, but not a callable: a value for all
+            tables, or a list with a value for each. Glorot, He, LeCun and other initializers that
+            scale by a shape use (rows, dim) for an array, and (1, dim) for a dynamic table.
+            Default: zeros, as in FBGEMM. If the rows of zero tables are only used in products, such
+            as a dot product, they have no gradients and never train: set initializer="uniform", or
+            call `init_embedding_weights_uniform(low, high)`.
         feature_names: Names of the features, for inputs in a dict.
-        policy: A `tf_embed.TablePolicy`, or one or None for each table: admission and eviction of
-            the rows of dynamic tables. That of an array must have no `max_rows`, `admission` or
-            `ttl_seconds`; its `track_changes` lets snapshots save changes alone.
-        storage: A `tf_embed.Storage`, or one or None for each table: the tiers of each table, in
-            place of those of its EmbeddingLocation. One for all bounds each table by itself. If one
-            has a `path` and no `gpu_bytes`, all tables are on the CPU. `host_bytes` may be left out
-            beside a `path`, see `cache_load_factor`.
-        padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
-            arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
-            so a model of ragged or sparse ids is served dense ones filled up with it. Without it
-            every export of such a model raises ValueError, as with DynamicEmbedding.
-        distribution: How tables that are made in the scope of a
-            tf.distribute.MultiWorkerMirroredStrategy are spread over its workers. Default: each key
-            has a row on one of them; a `tf_embed.distributed.WorkerSharding` says how; "local":
-            each worker has tables of its own. Tables that are sharded take their steps at the
-            owners of the rows, so with `optimizer=None` and OptimType.NONE a gradient has the keys
-            that this worker owns. All workers must call the same methods in the same order.
+        policy: Admission and eviction of the rows of dynamic tables: a `tf_embed.TablePolicy`, or a
+            list with a policy or None for each table. An array's policy must have no `max_rows`,
+            `admission` or `ttl_seconds`; with `track_changes`, snapshots can save only the changes.
+        storage: The tiers of each table, in place of its EmbeddingLocation: a `tf_embed.Storage`,
+            or a list with a storage or None for each table. A single storage bounds each table
+            separately. If a storage has a `path` and no `gpu_bytes`, all tables are on the CPU.
+            `host_bytes` may be left out beside a `path`, see `cache_load_factor`.
+        padding_id: The padding id of all features: it is dropped, as -1 is in arrays, and pooling
+            does not count it. `model.export` makes a signature for dense ids, so a model of ragged
+            or sparse ids is served dense ids padded with it. Without it every export of such a
+            model raises ValueError, as with DynamicEmbedding.
+        distribution: How tables made in the scope of a tf.distribute.MultiWorkerMirroredStrategy
+            are spread over its workers. Default: each key has a row on one worker. A
+            `tf_embed.distributed.WorkerSharding` says how. "local": each worker has its own tables.
+            The steps of sharded tables run on the owners of the rows, so with `optimizer=None` and
+            OptimType.NONE a gradient has the keys that this worker owns. All workers must call the
+            same methods in the same order.
         name: Name of the layer.
         **kwargs: Arguments of keras.layers.Layer.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument is out of range, or a setting that the optimizer does not use; or it
-            is the scope of a strategy with several workers.
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range, or the optimizer does not use a setting that is
+            given; or in the scope of a strategy with several workers.
 
     Example:
         >>> import keras, tensorflow as tf, tf_embed
@@ -327,7 +329,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        # First, while the locals are the arguments alone.
+        # First, while the locals are only the arguments.
         given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
         if name is not None:
             validation.name_of(name)
@@ -420,14 +422,15 @@ class TableBatchedEmbeddingBags(IdsLayer):
             is_pooled=self.pooling_mode != PoolingMode.NONE,
             dtype=self.output_dtype.dtype,
         )
-        # Tables wait for no shape. So the layer has its variables, for an optimizer to be built on.
+        # Tables do not depend on input shapes. So an optimizer can be built on the layer's
+        # variables.
         with keras.name_scope(self.name):
             self._make_tables()
         self._make_parts()
         self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # The parts were made with these values: another one would misstate the layer's behavior.
+        # The parts were made with these values. A later change would misstate the layer's behavior.
         if name in _FIXED and getattr(self, "_is_made", False):
             raise AttributeError(
                 f"`{name}` of {self.name!r} is fixed when the layer is made: make another layer. "
@@ -440,11 +443,11 @@ class TableBatchedEmbeddingBags(IdsLayer):
         self.built = True
 
     def count_params(self) -> int:
-        """The number of weights in the tables: of arrays, and of the rows that dynamic ones have.
+        """The number of weights in arrays, and in the present rows of dynamic tables.
 
-        Of a table that is sharded over workers it counts the rows of this one. `summary` shows it
-        at the layer. The totals of a model are without it: Keras takes them from the shapes of
-        variables, and that which stands for the tables has no rows.
+        For tables that are sharded over workers, it counts the rows of this worker. `summary` shows
+        it at the layer. The totals of a model leave it out: Keras computes them from the shapes of
+        variables, and the anchor has no rows.
         """
         rows = [
             int(Table.size(table.table)) if count is None else count
@@ -519,7 +522,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             trainer.check_strategy()
             anchor.own_trainer = trainer
             with tf.init_scope():
-                # As an attribute of its own it is in checkpoints, with the trainer's state.
+                # As an attribute, it is in checkpoints, with the trainer's state.
                 self._anchor = anchor
             self._anchors = [anchor]
         for anchor in self._anchors:
@@ -527,7 +530,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             anchor.clips_gradient = self.max_gradient > 0
 
     def _make_parts(self) -> None:
-        """Makes the objects that do the work on the tables. None of them knows the layer."""
+        """Makes the objects that work on the tables. They do not reference the layer."""
         rows = [spec.rows for spec in self._specs]
         members = [Member(*one) for one in zip(self._tables.members, rows, strict=True)]
         trainer = self._trainer
@@ -558,7 +561,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
 
     @property
     def tables(self) -> list[Variable]:
-        """The `tf_embed.Variable` of each table; those of arrays take row numbers as keys."""
+        """The `tf_embed.Variable` of each table; arrays take row numbers as keys."""
         return list(self._tables.members)
 
     @property
@@ -598,7 +601,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         total_unique_indices: int | None = None,
         training: bool = False,
     ) -> tf.Tensor:
-        """Looks bags up. See the class; `total_unique_indices` is ignored."""
+        """Looks up bags; see the class. `total_unique_indices` is ignored."""
         del total_unique_indices
         features, counts = self._features, None
         if batch_size_per_feature_per_rank is not None:
@@ -616,7 +619,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
                     f"`per_sample_weights` of {self.name!r} need pooling. Received: "
                     "pooling_mode=PoolingMode.NONE"
                 )
-            # Features end at offsets, so these are mended before they are read.
+            # Features end at offsets, so offsets are corrected before they are read.
             batch = batches.each_alone(self._bounds.with_checked_offsets(batch))
         batch = self._bounds.checked(batch)
         if feature_requires_grad is not None and batch.weights is not None:
@@ -683,7 +686,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         return self._hyper_parameters.learning_rate()
 
     def set_optimizer_step(self, step: int) -> None:
-        """Sets the number of steps that were made: the next one is `step` + 1.
+        """Sets the number of steps made so far: the next step is `step` + 1.
 
         Args:
             step: At least 0.
@@ -701,7 +704,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
 
         Args:
             params_dict: A float for each of some of the names "lr", "eps", "beta1", "beta2",
-                "weight_decay" and "lower_bound", which is that of a GlobalWeightDecayDefinition.
+                "weight_decay" and "lower_bound", the lower bound of a GlobalWeightDecayDefinition.
 
         Raises:
             TypeError: If a value is not a number, or the learning rate is a schedule.
@@ -725,10 +728,10 @@ class TableBatchedEmbeddingBags(IdsLayer):
 
         Returns:
             A `RowsView` for each table; within a tf.function, a tensor of the weights at run time.
-            An array of rows has the shape [rows, dim], with initial rows for unwritten ones. A
+            An array has the shape [rows, dim]; rows that were never written have initial values. A
             dynamic table has the shape [n, dim], with the rows of its current ids in the order of
-            `table.export()`, which also returns their keys. With DECOUPLE_GLOBAL each row is in
-            the state after its last step.
+            `table.export()`, which also returns their keys. With DECOUPLE_GLOBAL each row is in the
+            state after its last step.
 
         Example:
             >>> import tf_embed
@@ -743,13 +746,13 @@ class TableBatchedEmbeddingBags(IdsLayer):
     def split_optimizer_states(self) -> list[list[Any]]:
         """Returns views of the optimizer's states of each table's rows; they take writes.
 
-        Rows are in the order of `split_embedding_weights`, if nothing was written between; those
-        that were never trained have initial states. To write the state of a row that was never
-        written stores the row as well.
+        Rows are in the order of `split_embedding_weights`, if nothing was written in between. Rows
+        that were never trained have initial states. Writing the state of a row that was never
+        written also stores the row.
 
         Returns:
-            For each table a list of `RowsView`, or within a tf.function of tensors, [rows, dim] or
-            [rows], float32 or as in `optimizer_state_dtypes`:
+            For each table a list of `RowsView`, or of tensors within a tf.function. The shapes are
+            [rows, dim] or [rows], the dtypes float32 or as in `optimizer_state_dtypes`:
                 EXACT_SGD: none.
                 EXACT_ADAGRAD: the sum [rows, dim].
                 EXACT_ROWWISE_ADAGRAD: the sum [rows]; with COUNTER, COWCLIP and DECOUPLE_GLOBAL
@@ -770,9 +773,9 @@ class TableBatchedEmbeddingBags(IdsLayer):
         """Returns `split_optimizer_states` by name, and the step count if the rule uses it.
 
         Returns:
-            For each table those of "sum", "momentum1", "exp_avg", "exp_avg_sq", "sparse_ema",
-            "prev_iter" and "row_counter" that there are, and "iter", an int64 scalar tensor;
-            `set_optimizer_step` sets it.
+            A dict for each table. It has the existing states of "sum", "momentum1", "exp_avg",
+            "exp_avg_sq", "sparse_ema", "prev_iter" and "row_counter", and "iter", an int64 scalar
+            tensor that `set_optimizer_step` sets.
 
         Raises:
             ValueError: The layer has no optimizer of its own.
@@ -784,25 +787,25 @@ class TableBatchedEmbeddingBags(IdsLayer):
     def init_embedding_weights_uniform(
         self, min_val: float, max_val: float, seed: int | None = None
     ) -> None:
-        """Writes all rows of arrays, with weights drawn evenly from `min_val` to `max_val`.
+        """Writes all rows of arrays, with weights drawn uniformly from `min_val` to `max_val`.
 
-        Drawn values depend on the seed, the table's name and the number of the row. The states of
-        the optimizer stay.
+        Drawn values depend on the seed, the table's name and the row number. Optimizer states do
+        not change.
 
-        A dynamic table has no rows to begin with, it draws the row of a new id when that comes. So
-        it must have a keras.initializers.RandomUniform of the same range as its initializer; then
-        the rows that it has are set back to their initial ones. Rows of INT8 are drawn in float32
-        and quantized; a dynamic table of INT8 is refused.
+        A dynamic table starts empty and draws the row of an id when it is inserted. So its
+        initializer must be a keras.initializers.RandomUniform of the same range; its rows are then
+        reset to their initial values. Rows of INT8 are drawn in float32 and quantized; a dynamic
+        table of INT8 is refused.
 
         Args:
             min_val: The least weight.
-            max_val: The largest.
-            seed: An int; None draws one from Keras's global one, `keras.utils.set_random_seed`.
+            max_val: The largest weight.
+            seed: An int; None draws a seed from Keras's global seed, `keras.utils.set_random_seed`.
 
         Raises:
             TypeError: If an argument is not a number.
             ValueError: If `min_val` is above `max_val`, or a dynamic table has another initializer
-                or INT8. Nothing is written then.
+                or INT8. Then nothing is written.
         """
         self._resets.draw_uniform(min_val, max_val, seed)
 
@@ -815,29 +818,30 @@ class TableBatchedEmbeddingBags(IdsLayer):
     ) -> None:
         """Sets rows to 0, and their optimizer states to their initial values.
 
-        FBGEMM's does so with EXACT_ROWWISE_ADAGRAD, and nothing with others. In a dynamic table an
-        id that has no row gets none. Not while others write into the tables; in eager execution.
+        FBGEMM's method does this with EXACT_ROWWISE_ADAGRAD, and nothing with other optimizers. An
+        id without a row in a dynamic table does not get a row. Call it in eager execution, and not
+        during other writes to the tables.
 
         Args:
-            pruned_indices: Ids, int64 [n], those of one table after those of another.
+            pruned_indices: Ids, int64 [n], table by table.
             pruned_indices_offsets: The offset of each table's ids, and n; integers [m + 1].
             logical_table_ids: Numbers of tables, integers [k].
-            buffer_ids: Whose ids are meant: for table logical_table_ids[i] those from
-                pruned_indices_offsets[buffer_ids[i]] up to the next offset. Integers [k].
+            buffer_ids: Integers [k]: table logical_table_ids[i] has the ids from
+                pruned_indices_offsets[buffer_ids[i]] up to the next offset.
 
         Raises:
-            ValueError: An id, an offset or a number is out of range, or the layer has no optimizer
-                of its own. Nothing is written then.
+            ValueError: If an id, an offset or a number is out of range, or the layer has no
+                optimizer of its own. Then nothing is written.
         """
         self._resets.prune(pruned_indices, pruned_indices_offsets, logical_table_ids, buffer_ids)
 
     # The caches of tables with tiers.
 
     def flush(self) -> None:
-        """Does nothing: rows in the cache are as good as rows below it, and are saved with them."""
+        """Does nothing: saves read rows in the cache as well as rows below it."""
 
     def reset_cache_states(self) -> None:
-        """Does nothing: it would lose rows that are in the cache alone."""
+        """Does nothing: it would lose rows that are only in the cache."""
 
     def prefetch(
         self,
@@ -848,8 +852,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
     ) -> None:
         """Brings the rows of a later batch up to their caches; see `tf_embed.Variable.prefetch`.
 
-        Tables without a cache have nothing to bring up. A batch may be used without, and
-        prefetched ones need not be used. Faults are neither counted nor logged here.
+        Does nothing for tables without a cache. A batch may be used without a prefetch, and a
+        prefetched batch need not be used. Faults are neither counted nor logged here.
 
         Args:
             indices: Integers [n], int32 or int64.
@@ -869,15 +873,15 @@ class TableBatchedEmbeddingBags(IdsLayer):
             self._tiers.prefetch(self._features.batch(indices, offsets, None, counts))
 
     def get_uvm_cache_stats(self, use_local_cache: bool = False) -> tf.Tensor:
-        """Counts of the caches of all tables together, since the layer was made or the last reset.
+        """Counts of all caches together, since the layer was made or the last reset.
 
         Args:
             use_local_cache: Must be False: counts of a single step are not kept.
 
         Returns:
             int64 [6], in FBGEMM's order: number of calls, requested indices, unique indices, unique
-            misses, unique conflict misses, conflict misses. Requested indices are those that have a
-            row, and unique misses are rows that came up to a cache, by use or by `prefetch`. The
+            misses, unique conflict misses, conflict misses. Requested indices are the indices that
+            have a row, and unique misses are rows promoted to a cache, by use or by `prefetch`. The
             others are not counted, and are -1. `table.stats()` of `tables` has more.
 
         Raises:
@@ -913,8 +917,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
     def get_table_wise_cache_miss(self) -> tf.Tensor:
         """Counts the unique misses of each table since it was made or the last reset.
 
-        A unique miss is a row that came up to a cache, because a step or `prefetch` wanted it and
-        it was not there. Lookups of evaluation bring no rows up and count none.
+        A unique miss is a row that was promoted to a cache because a step or `prefetch` needed it.
+        Evaluation lookups promote no rows and count none.
 
         Returns:
             int64 [tables].
@@ -939,7 +943,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
     # Saving.
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes rows and slots of all tables, seeds and the step of their optimizer.
+        """Writes the rows and slots of all tables, their seeds and their optimizer's step.
 
         Keras calls it for .keras and .weights.h5 files.
         """
@@ -949,8 +953,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
         """Reads the result of `save_own_variables`, and replaces the tables' contents.
 
         Raises:
-            ValueError: If the file has no rows, damaged rows, or rows of other tables. The tables
-                do not change then.
+            ValueError: If the file has no rows, damaged rows, or rows of other tables. Then the
+                tables do not change.
         """
         self._saver.load(store, self.built)
 
@@ -970,7 +974,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             "storage": self._storages,
             "device": None if device is None else str(device),
         }
-        del values["distribution"]  # with a function it is not plain
+        del values["distribution"]  # not plain if it has a function
         plain = {name: settings_of.plain(value) for name, value in values.items()}
         plain["distribution"] = serialized(self.distribution)
         return {**super().get_config(), **plain}
