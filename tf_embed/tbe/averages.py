@@ -23,9 +23,9 @@ from tf_embed.tbe.optimizer_settings import (
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
-    """FBGEMM's ENSEMBLE_ROWWISE_ADAGRAD: RowwiseAdagrad, and at some steps averages of all rows.
+    """FBGEMM's ENSEMBLE_ROWWISE_ADAGRAD: RowwiseAdagrad that averages all rows at some steps.
 
-    Each row has an average z of its weights. Before step t, so at the end of the step before: if
+    Each row has an average z of its weights. Before step t, that is, at the end of step t - 1: if
     `step_ema` divides t, z = k z + (1 - k) w for all rows, with k = 0 up to `step_start` and then
     `step_ema_coef`; if `step_swap` divides t, w = z for all rows. As in FBGEMM, z starts at 0. But
     if the first average is the weights (`step_start` is at least `step_ema`, and averages go on), z
@@ -37,13 +37,13 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
         weight_decay: As in RowwiseAdagrad.
         weight_decay_mode: WeightDecayMode.NONE, L2 or DECOUPLE.
         max_norm: The largest norm that a step leaves the weights of a row; 0: any.
-        ensemble_mode: An EnsembleModeDefinition; None: with its defaults.
+        ensemble_mode: An EnsembleModeDefinition; None: its defaults.
         name: Name of the optimizer.
         **kwargs: Options of keras.optimizers.Optimizer. In a table, not `use_ema`.
 
     Raises:
-        TypeError: The definition is of another type.
-        ValueError: A number is out of range, or there is weight decay in a mode that has none.
+        TypeError: If the definition is of another type.
+        ValueError: If a number is out of range, or there is weight decay in a mode without it.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -79,7 +79,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
 
     @property
     def keeps_average(self) -> bool:
-        """Whether an average goes on once it was taken."""
+        """Whether an average continues after it was used."""
         return bool(self.ensemble_mode.step_mode != StepMode.NONE)
 
     @property
@@ -111,7 +111,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
     @override
     def pass_over(self, rows: Rows) -> Rows:
         mode = self.ensemble_mode
-        # FBGEMM averages before the lookup of a step. Here that is the end of the step before.
+        # FBGEMM averages before the lookup of a step. Here it is at the end of the previous step.
         following = rows.step + 1
         w, z = rows.weights, rows.slots["sparse_ema"]
         averages, swaps = _divides(mode.step_ema, following), _divides(mode.step_swap, following)
@@ -132,12 +132,12 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
 class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
     """FBGEMM's EMAINPLACE_ROWWISE_ADAGRAD: RowwiseAdagrad of rows whose second half is an average.
 
-    Before step t, so at the end of the step before, if `step_ema` divides t and t is at least
+    Before step t, that is, at the end of step t - 1, if `step_ema` divides t and t is at least
     `step_start`, the second half of all rows follows the first: w_2 += step_ema_coef (w_1 - w_2).
-    Dense variables of one axis, as biases, have no halves and are left to RowwiseAdagrad.
+    Dense variables with one axis, such as biases, have no halves and are left to RowwiseAdagrad.
 
-    A table has no row that nothing has written, also if it is an array of rows. Such a row keeps
-    its initial weights, in both halves, until its first step. FBGEMM's second half follows.
+    A table stores no row that was never written, even if it is an array of rows. Such a row keeps
+    its initial weights in both halves until its first step. In FBGEMM its second half follows.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
@@ -145,14 +145,14 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
         weight_decay: As in RowwiseAdagrad.
         weight_decay_mode: WeightDecayMode.NONE, L2 or DECOUPLE.
         max_norm: The largest norm that a step leaves the weights of a row; 0: any.
-        emainplace_mode: An EmainplaceModeDefinition; None: with its defaults.
+        emainplace_mode: An EmainplaceModeDefinition; None: its defaults.
         name: Name of the optimizer.
         **kwargs: Options of keras.optimizers.Optimizer. In a table, not `use_ema`.
 
     Raises:
-        TypeError: The definition is of another type.
-        ValueError: A number is out of range, or there is weight decay in a mode that has none; and
-            when it is built, rows have an odd number of weights.
+        TypeError: If the definition is of another type.
+        ValueError: If a number is out of range, or there is weight decay in a mode without it. When
+            it is built: if rows have an odd number of weights.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -186,7 +186,7 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
         self.emainplace_mode = mode or EmainplaceModeDefinition()
 
     def check_dim(self, dim: int, name: str) -> None:
-        """Refuses rows that have no halves."""
+        """Refuses rows with an odd number of weights."""
         if dim % 2:
             raise ValueError(
                 f"{type(self).__name__} needs rows of an even number of weights: give it to the "
@@ -223,5 +223,5 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
 
 
 def _divides(every: float, step: Any) -> Any:
-    """Whether the number of a step is a multiple; FBGEMM's numbers of steps are floats."""
+    """Whether a step number is a multiple of `every`. FBGEMM's step numbers are floats."""
     return tf.equal(tf.cast(step, tf.int64) % int(every), 0)

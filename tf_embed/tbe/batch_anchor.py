@@ -3,8 +3,8 @@
 
 Its gradient is not a sum of rows. It is a tf.IndexedSlices: its indices are the batch itself, as
 one vector of integers, and its values are the gradient of the pooled values. TensorFlow
-concatenates those of several lookups, which is a valid gradient too. The step computes the
-gradients of rows from them bag by bag.
+concatenates the gradients of several lookups, and the result is a valid gradient too. The step
+computes the gradients of rows from them bag by bag.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class BatchAnchor(Anchor):
     """
 
     def __init__(self, tables: Sequence[Table], owner: str, name: str = "embeddings") -> None:
-        # Without tracking, because all tables are tracked below, and not only the first.
+        # No tracking here, because all tables are tracked below, not only the first.
         super().__init__(tables[0], checkpoint=False, name=name, dim=1)
         self._owner = owner
         self._tables = tuple(tables)
-        # From here on, for the trainer, which `own_trainer` tracks.
+        # `own_trainer` tracks the trainer.
         self._checkpoint = True
         for i, table in enumerate(self._tables):
             self._track_trackable(table, f"table_{i}")
@@ -47,7 +47,7 @@ class BatchAnchor(Anchor):
 
     @property
     def table_of_keys(self) -> Table | None:
-        """None: the owners of the keys already hold the batch, because they looked it up."""
+        """None: the owners of the keys already have the batch from the lookup."""
         return None
 
     @property
@@ -64,13 +64,13 @@ class BatchAnchor(Anchor):
     def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The batches of a gradient, and the gradients of their pooled values [m, 1].
 
-        None if the tables are frozen.
+        Empty if the tables are frozen.
 
         Raises:
-            ValueError: The gradient is dense.
+            ValueError: If the gradient is dense.
         """
         batches, _ = super().slices_of(gradient)
-        # The keys are a batch here, and their number is not that of the values.
+        # Here the indices are a batch, and their number differs from the number of values.
         count = tf.where(self._is_trained, tf.shape(gradient.values)[0], 0)
         return batches, gradient.values[:count]
 
@@ -80,9 +80,9 @@ class BatchAnchor(Anchor):
 
 
 class UntrainedAnchor(BatchAnchor):
-    """The weight of tables that no step trains, as those of 8-bit rows.
+    """The weight of tables that no step trains, such as tables of 8-bit rows.
 
-    By it `get_weights`, snapshots and publishers find the tables.
+    `get_weights`, snapshots and publishers find the tables through it.
     """
 
     @property
@@ -92,7 +92,7 @@ class UntrainedAnchor(BatchAnchor):
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
-        pass  # Keras sets it, as it sets that of each weight
+        pass  # Keras sets it for each weight
 
     @property
     @override

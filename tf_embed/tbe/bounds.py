@@ -45,17 +45,17 @@ class BoundsCheck:
         self._strategy = tf.distribute.get_strategy()
 
     def checked(self, batch: Batch) -> Batch:
-        """The batch without them. Counts the faults, if the mode says so."""
+        """The batch without out-of-range indices and padding. Counts faults if the mode does."""
         checked = self._check(batch, self._rows, self._padding)
         weights = batch.weights
         if weights is not None:
             kept = checked.kept
-            # Most batches have no fault, and their weights stay as they are.
+            # Most batches have no fault, so their weights do not change.
             weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
         return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
 
     def with_checked_offsets(self, batch: Batch) -> Batch:
-        """The batch with mended offsets, and all of its indices. Counts faults as `checked`."""
+        """The batch with corrected offsets and all its indices. Counts faults as `checked` does."""
         checked = self._check(batch, [-1] * len(self._rows), [])
         return dataclasses.replace(batch, offsets=checked.checked_offsets)
 
@@ -76,16 +76,16 @@ class BoundsCheck:
         return checked
 
     def _count(self, faults: tf.Tensor) -> None:
-        """Adds to the count of this replica; outside of a step, to that of this process."""
+        """Adds to this replica's count or, outside of a step, to this process's."""
         context, strategy = tf.distribute.get_replica_context(), self._strategy
         count = strategy.num_replicas_in_sync
         if count == 1 or (context is not None and context.strategy is strategy):
             self._num_faults.assign_add(faults)
             return
-        # Each replica would add the faults, so only the first one of this process does.
+        # Only the first replica of this process adds the faults; otherwise each would.
         replicas_here = count // strategies.worker_count(strategy)
 
-        def add() -> None:  # TensorFlow adds to a sum in replicas alone
+        def add() -> None:  # TensorFlow adds to a sum only in replicas
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             is_first = tf.equal(replica % replicas_here, 0)
             self._num_faults.assign_add(tf.where(is_first, faults, tf.zeros_like(faults)))
@@ -94,5 +94,5 @@ class BoundsCheck:
 
 
 def _taken(weights: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """Some of the weights. Along the first axis the gradient of tf.gather would be slices."""
+    """Gathers weights by position. On the first axis, tf.gather's gradient would be slices."""
     return tf.gather(weights[tf.newaxis], kept, axis=1)[0]

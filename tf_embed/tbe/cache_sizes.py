@@ -27,18 +27,18 @@ _ROWS_OF_SET = 32  # as in FBGEMM's cache
 
 @dataclasses.dataclass(frozen=True)
 class CacheSizes:
-    """Gives the storage of each table the size of its cache, if `cache_load_factor` says it.
+    """Sets the cache size in each table's storage if `cache_load_factor` gives it.
 
-    Those are the tables of EmbeddingLocation.MANAGED_CACHING whose storage has a `path` and no
-    `host_bytes`, on the CPU. On a GPU they are those without a storage, whose cache is in the GPU's
-    memory over host memory. FBGEMM has one cache for all tables, and here each has its own.
+    It does so for tables of EmbeddingLocation.MANAGED_CACHING: on the CPU, if their storage has a
+    `path` and no `host_bytes`; on a GPU, if they have no storage. Their cache is then in GPU
+    memory, over host memory. FBGEMM has one cache for all tables; here each has its own.
 
     Attributes:
-        load_factor: Which part of the rows of a table its cache has room for.
+        load_factor: The share of a table's rows that its cache has room for.
         sets: If not 0, the total number of 32-row sets of all these caches, in place of
             `load_factor`. They are divided in proportion to the number of rows.
         precision: The type of stored rows.
-        optimizer: The optimizer whose slots rows have; None: rows have none yet.
+        optimizer: The optimizer whose slots rows have; None: rows have no slots yet.
         state_dtypes: The dtypes of some of its slots, by name, that are not float32.
         device: The device of the tables.
     """
@@ -57,10 +57,10 @@ class CacheSizes:
         policies: Sequence[TablePolicy | None],
         names: Sequence[str],
     ) -> list[Storage | None]:
-        """The storage of each table, with the size of the cache that it lacks.
+        """The storage of each table, with the missing cache size set.
 
         Raises:
-            ValueError: If a storage lacks `host_bytes` and nothing says them.
+            ValueError: If a storage lacks `host_bytes` and no argument gives them.
         """
         rows = [self._rows_of(*each) for each in zip(storages, specs, policies, names, strict=True)]
         total = sum(rows)
@@ -121,7 +121,7 @@ class CacheSizes:
 
 
 def lacks_size(storage: Storage | None, device: str) -> bool:
-    """Whether there is a cache over a disk without a size. On a GPU each has its `gpu_bytes`."""
+    """Whether a cache over a disk has no size. On a GPU each cache has its `gpu_bytes`."""
     if storage is None or device != CPU:
         return False
     return storage.path is not None and storage.host_bytes is None
@@ -130,7 +130,7 @@ def lacks_size(storage: Storage | None, device: str) -> bool:
 def rows_of_gpu_cache(
     spec: TableSpec, policy: TablePolicy | None, storage: Storage | None, device: str
 ) -> int:
-    """Returns the number of rows of a table with a cache on a GPU by its location, otherwise 0.
+    """Returns the number of rows of a table whose location implies a cache on a GPU, otherwise 0.
 
     A dynamic table without a bound on its rows has no such cache, because its size is unknown.
     """

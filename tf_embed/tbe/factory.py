@@ -35,26 +35,26 @@ class OptimizerSettings(Config):
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
-        eps: A small number that keeps divisions finite. All but EXACT_SGD and LARS_SGD.
-        momentum: Of LARS_SGD.
-        weight_decay: All but EXACT_SGD and EXACT_ADAGRAD; of the row-wise Adagrads, with a
+        eps: A small number that keeps divisions finite. For all but EXACT_SGD and LARS_SGD.
+        momentum: For LARS_SGD.
+        weight_decay: For all but EXACT_SGD and EXACT_ADAGRAD. The row-wise Adagrads need a
             `weight_decay_mode` that decays.
-        weight_decay_mode: Of the row-wise Adagrads; ENSEMBLE_ and EMAINPLACE_ROWWISE_ADAGRAD have
+        weight_decay_mode: For the row-wise Adagrads; ENSEMBLE_ and EMAINPLACE_ROWWISE_ADAGRAD have
             NONE, L2 and DECOUPLE.
-        eta: Of LARS_SGD.
-        beta1: Of ADAM, LAMB and their PARTIAL_ROWWISE_ kinds.
-        beta2: Of the same optimizers.
-        max_norm: Of the row-wise Adagrads.
-        ensemble_mode: Of ENSEMBLE_ROWWISE_ADAGRAD; None: its defaults.
-        emainplace_mode: Of EMAINPLACE_ROWWISE_ADAGRAD; None: its defaults.
-        counter_based_regularization: Of EXACT_ROWWISE_ADAGRAD, just with WeightDecayMode.COUNTER.
-        cowclip_regularization: Of EXACT_ROWWISE_ADAGRAD, just with WeightDecayMode.COWCLIP.
-        global_weight_decay: Of EXACT_ROWWISE_ADAGRAD, just with WeightDecayMode.DECOUPLE_GLOBAL.
-        extra_optimizer_config: `use_rowwise_bias_correction` is of ADAM.
+        eta: For LARS_SGD.
+        beta1: For ADAM, LAMB and their PARTIAL_ROWWISE_ kinds.
+        beta2: For the same optimizers.
+        max_norm: For the row-wise Adagrads.
+        ensemble_mode: For ENSEMBLE_ROWWISE_ADAGRAD; None: its defaults.
+        emainplace_mode: For EMAINPLACE_ROWWISE_ADAGRAD; None: its defaults.
+        counter_based_regularization: For EXACT_ROWWISE_ADAGRAD, only with WeightDecayMode.COUNTER.
+        cowclip_regularization: For EXACT_ROWWISE_ADAGRAD, only with WeightDecayMode.COWCLIP.
+        global_weight_decay: For EXACT_ROWWISE_ADAGRAD, only with WeightDecayMode.DECOUPLE_GLOBAL.
+        extra_optimizer_config: `use_rowwise_bias_correction`, for ADAM.
 
     Raises:
-        TypeError: A setting is of another type.
-        ValueError: `weight_decay_mode` is none, or a number is not finite.
+        TypeError: If a setting is of another type.
+        ValueError: If `weight_decay_mode` is not a mode, or a number is not finite.
     """
 
     learning_rate: Any = 0.01
@@ -130,7 +130,7 @@ _MAKERS: dict[EmbOptimType, tuple[Callable[..., RowRuleOptimizer], tuple[str, ..
     ),
 }
 
-# The modes of weight decay that have a definition of their own.
+# The modes of weight decay that need a definition.
 _DEFINITION_OF_MODE = {
     WeightDecayMode.COUNTER: "counter_based_regularization",
     WeightDecayMode.COWCLIP: "cowclip_regularization",
@@ -139,11 +139,11 @@ _DEFINITION_OF_MODE = {
 
 
 def as_optim_type(optimizer: Any) -> EmbOptimType | None:
-    """An OptimType, or the one of that name or value; None stays None.
+    """The OptimType of a name or value; an OptimType or None is returned as is.
 
     Raises:
-        TypeError: It is neither.
-        ValueError: No OptimType has that name or value.
+        TypeError: If it is of another type.
+        ValueError: If no OptimType has that name or value.
     """
     if optimizer is None or isinstance(optimizer, EmbOptimType):
         return optimizer
@@ -161,16 +161,16 @@ def optimizer_of_type(optim_type: Any, settings: OptimizerSettings) -> RowRuleOp
     """Makes the optimizer of a type.
 
     Args:
-        optim_type: An OptimType, the name or value of one, or None.
-        settings: Its settings, and the defaults of all others.
+        optim_type: An OptimType, its name or value, or None.
+        settings: Its settings; all others at their defaults.
 
     Returns:
-        A new one, whose numbers can be changed by `adjust`; None for OptimType.NONE and None.
+        A new optimizer, whose numbers `adjust` can change; None for OptimType.NONE and None.
 
     Raises:
-        TypeError: `optim_type` is none.
-        ValueError: `optim_type` is none, a setting is out of range, or one is off its default that
-            this optimizer does not use.
+        TypeError: If `optim_type` is not an OptimType.
+        ValueError: If `optim_type` is unknown, a setting is out of range, or a setting that this
+            optimizer does not use is not at its default.
 
     Example:
         >>> import tf_embed
@@ -210,7 +210,7 @@ def present_settings(
         name: float(keras.ops.convert_to_numpy(optimizer.number(name))) for name in names
     }
     rate = optimizer.learning_rate
-    # A learning rate is kept in float32, in which a number may be another than was given.
+    # A learning rate is kept in float32, so it may differ from the given number.
     if isinstance(rate, keras.Variable):
         now = float(keras.ops.convert_to_numpy(rate))
         if np.float32(settings.learning_rate) != now:
@@ -246,7 +246,7 @@ def _refuse(owner: str, name: str, settings: OptimizerSettings, where: str = "")
 
 
 def _is(value: Any, default: Any) -> bool:
-    """Whether a setting is at its default; one that is empty, as a definition of defaults, is."""
+    """Whether a setting is at its default. A definition of defaults counts as None."""
     if isinstance(value, UserEnabledConfigDefinition):
         value = None if value == UserEnabledConfigDefinition() else value
     return value is default or (isinstance(value, (int, float)) and value == default)

@@ -27,7 +27,7 @@ def required(own: _Own | None, owner: str, method: str) -> _Own:
         method: The method that needs it.
 
     Raises:
-        ValueError: The layer has no optimizer of its own.
+        ValueError: If the layer has no optimizer of its own.
     """
     if own is None:
         raise ValueError(
@@ -70,7 +70,7 @@ class HyperParameters:
         required(self._optimizer, self._owner, "set_optimizer_step").iterations.assign(step)
 
     def update(self, params_dict: Mapping[str, Any]) -> None:
-        """Sets the values of FBGEMM's names. If one is refused, none is set."""
+        """Sets hyper-parameters by FBGEMM's names: all of them, or none if a value is refused."""
         optimizer = required(self._optimizer, self._owner, "update_hyper_parameters")
         if not isinstance(params_dict, Mapping):
             raise TypeError(
@@ -88,7 +88,7 @@ class HyperParameters:
                 optimizer.refuse(name, value, None)
             value = as_number(value, name)
             values[name] = value if name == "lr" else optimizer.check(name, value)
-        # The one that may still be refused comes first.
+        # First, because it may still be refused.
         if "lr" in values:
             self.set_learning_rate(values.pop("lr"))
         for name, value in values.items():

@@ -12,7 +12,7 @@ from tf_embed.configs import Config, as_bool, as_int
 
 
 class EmbOptimType(enum.Enum):
-    """FBGEMM's optimizers, and `NONE`, which leaves training to others.
+    """FBGEMM's optimizers, and `NONE`, which leaves training to the caller.
 
     `tf_embed.optimizers` has each as a Keras optimizer.
     """
@@ -66,14 +66,14 @@ class LearningRateMode(enum.IntEnum):
 
 
 class GradSumDecay(enum.IntEnum):
-    """Whether sums of gradients decay. Only `NO_DECAY` does something, in FBGEMM too."""
+    """Whether sums of gradients decay. Only `NO_DECAY` has an effect, as in FBGEMM."""
 
     NO_DECAY = -1
     CTR_DECAY = 0
 
 
 class StepMode(enum.IntEnum):
-    """Whether an average starts again after it was used: it does with `NONE`, otherwise goes on."""
+    """Whether an average starts again after it was used. It does with `NONE`."""
 
     NONE = 0
     USE_COUNTER = 1
@@ -85,8 +85,8 @@ class TailIdThreshold(Config):
     """The minimum count of a row that is not in the tail.
 
     Args:
-        val: The count; or, if `is_ratio`, its share of the largest count of all rows.
-        is_ratio: Which of the two it is.
+        val: The count or, if `is_ratio`, its share of the largest count of all rows.
+        is_ratio: Whether `val` is a share.
 
     Raises:
         TypeError: An argument is of another type.
@@ -112,13 +112,13 @@ class CounterBasedRegularizationDefinition(Config):
     """Weight decay and learning rates by the number of a row's steps, n.
 
     Args:
-        counter_weight_decay_mode: `L2` and `DECOUPLE` multiply the decay with
-            `counter_halflife` / n. `ADAGRADW` makes up for the steps that left a row out.
-        counter_halflife: After so many steps without the row, n has halved. -1 and -2: it never
-            does, and the decay is multiplied with 1; the two differ in `ADAGRADW` alone. 0: n is
-            always 1.
-        adjustment_iter: The step after which decay and learning rates are adjusted; below 1, from
-            the first.
+        counter_weight_decay_mode: `L2` and `DECOUPLE` multiply the decay by `counter_halflife` / n.
+            `ADAGRADW` makes up for the steps that left a row out.
+        counter_halflife: The number of steps without the row that halve n. -1 and -2: n never
+            halves, and the decay is multiplied by 1; they differ only in `ADAGRADW`. 0: n is always
+            1.
+        adjustment_iter: The step after which decay and learning rates are adjusted; below 1: from
+            the first step.
         adjustment_ub: The exponent of `TAIL_ID_LR_INCREASE` and `TAIL_ID_LR_DECREASE`, the factor
             of n of `COUNTER_SGD`, and the bound of `ADAGRADW` with a `counter_halflife` of -2.
         learning_rate_mode: For rows whose n is above `tail_id_threshold`.
@@ -228,11 +228,11 @@ class CowClipDefinition(Config):
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class GlobalWeightDecayDefinition(Config):
-    """Decoupled weight decay that makes up for the steps that left a row out, at its next one.
+    """Decoupled weight decay that makes up, at a row's next step, for the steps without it.
 
     Args:
-        start_iter: The first step that it is counted from.
-        lower_bound: The least factor of a weight after the steps left out, from 0 to 1.
+        start_iter: The step from which decay counts.
+        lower_bound: The least decay factor of a weight for the steps without its row, from 0 to 1.
 
     Raises:
         TypeError: An argument is of another type.
@@ -266,8 +266,8 @@ class EnsembleModeDefinition(Config):
         step_ema: Number of steps between two updates of the averages of all rows. At least 1.
         step_swap: Number of steps between two replacements of rows by averages. At least 1.
         step_start: Up to this step, an average is the weights.
-        step_ema_coef: The share of the old average in the new one.
-        step_mode: With StepMode.NONE, an average begins at 0 again once it was taken.
+        step_ema_coef: The share of the old average in the new average.
+        step_mode: With StepMode.NONE, an average starts at 0 again after it was used.
 
     Raises:
         TypeError: An argument is of another type.

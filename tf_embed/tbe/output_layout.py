@@ -61,12 +61,12 @@ class OutputLayout:
     def output(
         self, values: tf.Tensor, counts: tf.Tensor | None, num_offsets: int | None
     ) -> tf.Tensor:
-        """The output of which `values` are the numbers.
+        """The output tensor made of `values`.
 
         Args:
             values: float32 [size].
             counts: As in `pieces`.
-            num_offsets: The number of the batch's offsets, if the graph knows it.
+            num_offsets: The number of the batch's offsets, if it is statically known.
         """
         if counts is None:
             values = tf.reshape(values, [-1, self._width])
@@ -104,12 +104,13 @@ def _pieces_side_by_side(
     """
     width, column, fixed, times = sum(dims), 0, [], []
     for i, (table, dim) in enumerate(zip(feature_tables, dims, strict=True)):
-        # A piece: its table, first bag, number of bags, first place, and the distance of its rows.
+        # A piece: its table, first bag, number of bags, first position, and the distance of its
+        # rows.
         fixed.append([table, 0, 0, column, width])
         times.append([0, i, 1, 0, 0])
         column += dim
     count = num_bags[0]
-    # Only the number of bags is unknown while tracing, so all pieces take one product.
+    # Only the number of bags is unknown while tracing, so one product gives all pieces.
     pieces = tf.constant(fixed, tf.int64) + count * tf.constant(times, tf.int64)
     return pieces, count * width
 
@@ -117,7 +118,7 @@ def _pieces_side_by_side(
 def _pieces_below_each_other(
     num_bags: tf.Tensor, feature_tables: Sequence[int], dim: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the output positions of rows of one dim, in the order of the bags.
+    """Returns the output positions of rows of equal dim, in the order of the bags.
 
     Returns:
         `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
@@ -147,7 +148,7 @@ def _pieces_by_rank(
     flat = tf.reshape(counts, [-1])
     first = tf.cumsum(flat, exclusive=True)
     widths = tf.constant(dims, tf.int64)[:, tf.newaxis]
-    # The output goes rank by rank, while bags come feature by feature.
+    # The output is ordered by rank, but bags are ordered by feature.
     by_rank = tf.reshape(tf.transpose(counts * widths), [-1])
     begin = tf.reshape(tf.cumsum(by_rank, exclusive=True), tf.stack([shape[1], shape[0]]))
     begin = tf.transpose(begin)

@@ -25,8 +25,9 @@ class PooledLookup:
         dims: Dim of each table.
         combiner: How rows are pooled, "sum" or "mean".
         max_gradient: The bound for clipping each gradient of a value; 0: no clipping.
-        anchor: The anchor of all tables, if one trainer trains them; None if each has its own.
-        trainer: That trainer, or None.
+        anchor: The shared anchor of all tables if one trainer trains them; None if each table has
+            an anchor.
+        trainer: The trainer, or None.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class PooledLookup:
             batch: The bags.
             pieces: Positions of the rows of bags, as `OutputLayout.pieces` gives them.
             size: The number of values, from the same call.
-            training: Whether this is a use of the rows, before a step.
+            training: Whether this lookup precedes a step and counts as a use of the rows.
 
         Returns:
             float32 [size].
@@ -64,9 +65,9 @@ class PooledLookup:
         trainer = self._trainer
         if not training or trainer is None or not trainer.decays_between_steps:
             return self._find_stored(batch, pieces, size, training, self._tokens())
-        # Stored rows lack the decay of the steps that left them out. Weights have the gradient of
-        # the decayed rows, which are returned. Rows have that of a lookup without the decay,
-        # because the next step applies it to them.
+        # Stored rows lack the decay of the steps that left them out. The decayed rows are returned
+        # and determine the gradient of the weights. The gradient of the rows is as without the
+        # decay, because the next step applies the decay to them.
         decayed = times_factors(batch, self._feature_tables, trainer.missed_decay)
         has_weights = batch.weights is not None
         now = self._find_stored(decayed, pieces, size, training, [], not has_weights)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of weights in bytes, as FBGEMM's of `SparseType.INT8`.
+"""Rows of weights in bytes, as in FBGEMM's `SparseType.INT8`.
 
-A row of `dim` weights is `dim + 8` bytes: a code from 0 to 255 for each weight, then a scale and a
-bias of the row's own, both float32; weight = code * scale + bias. To a table they are int8. A row
-of zero bytes is one of zero weights. No optimizer trains such rows: a step would be lost between
-two codes.
+A row of `dim` weights is `dim + 8` bytes: a code from 0 to 255 for each weight, then the row's
+scale and bias, both float32; weight = code * scale + bias. A table stores them as int8. A row of
+zero bytes has zero weights. No optimizer trains such rows: a step would be lost between two codes.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def quantize(rows: Any) -> tf.Tensor:
-    """Gives the quantized rows that lie nearest to some rows.
+    """Quantizes rows to the nearest codes.
 
-    The bias of a row is its least weight, and 255 scales above it lies its greatest. So a weight
-    changes by half of a scale at most, apart from the rounding of float32.
+    The bias of a row is its least weight, and its greatest weight is 255 scales above. So a weight
+    changes by at most half a scale, apart from the rounding of float32.
 
     Args:
-        rows: Floating, [..., dim], dim at least 1. Finite in float32, and so is the difference of
-            the greatest and least weight of a row.
+        rows: Floating, [..., dim], dim at least 1. The weights, and the difference of the greatest
+            and least weight of a row, are finite in float32.
 
     Returns:
         int8 [..., dim + 8].
@@ -50,10 +49,10 @@ def quantize(rows: Any) -> tf.Tensor:
     _check_axis(rows)
     rows = tf.cast(rows, tf.float32)
     bias = tf.reduce_min(rows, axis=-1, keepdims=True)
-    # In double, so that the difference of two weights and its quotient are exact enough.
+    # In float64, so that the difference of two weights and its quotient are exact enough.
     above = tf.cast(rows, tf.float64) - tf.cast(bias, tf.float64)
     scale = tf.reduce_max(above, axis=-1, keepdims=True) / 255.0
-    # A scale below the normal numbers could be off by as much as itself.
+    # A subnormal scale could be off by its own size.
     scale = tf.where(scale > 0.0, tf.maximum(scale, _SMALLEST), 0.0)
     scale = tf.cast(scale, tf.float32)
     codes = tf.math.rint(tf.math.divide_no_nan(above, tf.cast(scale, tf.float64)))
@@ -64,7 +63,7 @@ def quantize(rows: Any) -> tf.Tensor:
 
 
 def dequantize(rows: Any) -> tf.Tensor:
-    """Gives the weights of quantized rows.
+    """Returns the weights of quantized rows.
 
     Args:
         rows: int8, [..., dim + 8].
@@ -74,7 +73,7 @@ def dequantize(rows: Any) -> tf.Tensor:
 
     Raises:
         TypeError: If the rows are not int8.
-        ValueError: If they have no axis, or one of less than 9.
+        ValueError: If they have no axis, or the last axis is smaller than 9.
 
     Example:
         >>> from tf_embed.tbe import quantized_rows

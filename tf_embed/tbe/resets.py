@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowResets`: rows of a table-batched layer's tables that are set back."""
+"""`RowResets`: resets rows of a table-batched layer's tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLOCK = 1 << 16
 
 
 class RowResets:
-    """Writes initial rows, and zeros.
+    """Writes initial rows and zeros.
 
     Args:
         owner: The layer, for messages.
@@ -51,7 +51,7 @@ class RowResets:
         if seed is not None:
             seed = validation.int_in(seed, "seed", least=-(2**63))
         initializer = keras.initializers.RandomUniform(least, most, seed)
-        # All tables are checked before the first of them is written.
+        # All tables are checked before any is written.
         for table, count in self._members:
             if count is None:
                 _check_uniform(table, least, most)
@@ -102,20 +102,20 @@ class RowResets:
             if count is not None:
                 _check_below(of_table, count, f"pruned_indices of {table.name!r}")
             pruned.append((table, count, of_table))
-        # All tables were checked before the first of them is written.
+        # All tables were checked before any is written.
         for table, count, of_table in pruned:
             keys = tf.constant(of_table, tf.int64)
             if count is None:
                 keys = tf.boolean_mask(keys, table.lookup(keys, return_exists=True)[1])
-            # A removed key that is inserted again has initial states.
+            # A key that is removed and inserted again has initial states.
             table.remove(keys)
             zeros = tf.zeros([tf.size(keys), table.dim], table.value_dtype)
             table.upsert(keys, zeros, distinct=True)
 
 
 def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer) -> None:
-    """Writes the rows that a table of an initializer would begin with."""
-    # A table without rows draws the initial row of any key.
+    """Writes the initial rows of an initializer."""
+    # An empty table draws the initial row of any key.
     dim, dtype = _drawn_kind(table)
     scratch = Table(
         TableOptions(
@@ -128,7 +128,7 @@ def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer)
     )
     for begin in range(0, int(tf.size(keys)), _BLOCK):
         some = keys[begin : begin + _BLOCK]
-        # Workers have different keys, or all of them have all: each writes those that it owns.
+        # Workers may have different keys, or all keys. Each writes the keys that it owns.
         written = some
         if isinstance(table.table, WorkerTable):
             written = tf.boolean_mask(some, table.table.is_mine(some))
@@ -139,14 +139,14 @@ def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer)
 
 
 def _drawn_kind(table: Variable) -> tuple[int, tf.DType]:
-    """Dim and dtype of rows as they are drawn: those of INT8 are quantized from float32."""
+    """Dim and dtype of rows as drawn. INT8 rows are quantized from float32."""
     if table.value_dtype == tf.int8:
         return table.dim - quantized_rows.TAIL, tf.float32
     return table.dim, table.value_dtype
 
 
 def _check_uniform(table: Variable, least: float, most: float) -> None:
-    """Refuses a dynamic table whose new rows would be others than those that are written."""
+    """Refuses a dynamic table whose initializer would draw other rows."""
     if table.value_dtype == tf.int8:
         raise ValueError(
             f"{table.name!r} is a dynamic table of SparseType.INT8, whose new rows are not drawn. "
@@ -171,10 +171,10 @@ def _check_below(numbers: np.ndarray, bound: int, argument: str) -> None:
 
 
 def _vector(value: Any, argument: str) -> np.ndarray:
-    """Integers of an eager tensor, an array or a list; int64 [n]."""
+    """The integers of an eager tensor, an array or a list, int64 [n]."""
     try:
         array = np.asarray(value)
-    except Exception as error:  # as NumPy, TensorFlow and Keras each have their own
+    except Exception as error:  # NumPy, TensorFlow and Keras raise different types
         raise ValueError(
             f"`{argument}` must be a vector of integers. Received: {argument}="
             f"{validation.shown(value)} of type {type(value).__name__}"

@@ -15,11 +15,11 @@ _TRAINER = "optimizer_"  # prefix of its arrays in a file
 
 
 class TablesSaver:
-    """Writes rows and slots of all tables to a store of Keras, and reads them.
+    """Writes the rows and slots of all tables to a Keras store, and reads them.
 
     Args:
         owner: The layer, for messages.
-        given: The kinds of ids that it was given.
+        given: The kinds of ids given to the layer.
         tables: Its tables.
         trainer: The trainer of the tables; None if the layer leaves training to others.
     """
@@ -43,7 +43,7 @@ class TablesSaver:
         keras_files.write(store, arrays)
 
     def load(self, store: Any, is_built: bool) -> None:
-        """Replaces the tables and the state of their trainer by saved ones.
+        """Replaces the tables and their trainer's state with saved data.
 
         Args:
             store: The store that Keras gives.

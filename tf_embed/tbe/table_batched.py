@@ -253,7 +253,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
     Raises:
         TypeError: If an argument is of a wrong type.
         ValueError: If an argument is out of range, or the optimizer does not use a setting that is
-            given; or in the scope of a strategy with several workers.
+            given; or in the scope of a ParameterServerStrategy.
 
     Example:
         >>> import keras, tensorflow as tf, tf_embed

@@ -20,7 +20,7 @@ from tf_embed.variable.variable import Variable
 # FBGEMM's order of optimizer states: momentum1, momentum2, prev_iter, row_counter.
 _STATES = ("sum", "momentum", "exp_avg", "exp_avg_sq", "sparse_ema", "prev_iter", "row_counter")
 
-# States that FBGEMM names by their position alone.
+# States that FBGEMM names only by position.
 _STATE_NAMES = {"momentum": "momentum1"}
 
 
@@ -60,7 +60,7 @@ class TableViews:
             method: The method that needs them, for messages.
 
         Raises:
-            ValueError: The layer has no optimizer of its own.
+            ValueError: If the layer has no optimizer of its own.
         """
         trainer, states = required(self._trainer, self._owner, method), []
         for table, count in self._members:

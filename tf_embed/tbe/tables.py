@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a table-batched layer, and the description of one."""
+"""The tables of a table-batched layer, and their descriptions."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class TableSpec:
 
     @classmethod
     def of(cls, spec: Any, number: int) -> TableSpec:
-        """The description that a tuple is.
+        """Returns the spec in a tuple.
 
         Raises:
-            TypeError: A number is none.
-            ValueError: It has not 2 to 4 elements, one is out of range, or it is of MTIA.
+            TypeError: If an item is of a wrong type.
+            ValueError: If it does not have 2 to 4 elements, an element is out of range, or it names
+                MTIA.
         """
         argument = f"embedding_specs[{number}]"
         if not isinstance(spec, (list, tuple)) or not 2 <= len(spec) <= 4:
@@ -69,7 +70,7 @@ class TableSpec:
         )
 
     def initializer(self, initializer: Any) -> Any:
-        """The initializer of the table, with a seed of its own, from the user's."""
+        """The table's initializer: the user's, with its own seed."""
         if self.rows is None:
             return with_own_seed(initializer)
         return for_rows(initializer, self.rows, self.dim)
@@ -89,8 +90,8 @@ class TableSpec:
         """Creates the table with the given storage, or with the storage of its location.
 
         Raises:
-            ValueError: The initializer is one that the table can't draw itself, or that bytes have
-                no use for, or rows of an array would leave by the policy, or wait for it.
+            ValueError: If the table can't draw the initializer itself, rows of bytes have an
+                initializer, or a policy would evict or delay rows of an array.
         """
         quantized = precision == SparseType.INT8
         value_dtype = tf.int8 if quantized else precision.dtype
@@ -99,7 +100,7 @@ class TableSpec:
                 f"`initializer` of {name!r} must be None, for its rows are SparseType.INT8. "
                 f"Received: initializer={validation.shown(initializer)}"
             )
-        # Only looked at: the op of many tables can't call Python for new rows.
+        # Only for checks: the op of many tables can't call Python for new rows.
         drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
         if drawn.is_of_python:
             raise ValueError(
@@ -142,14 +143,14 @@ def device_of(
     has_narrow_states: bool,
     storages: Sequence[Storage | None],
 ) -> str:
-    """Returns the device of a layer's tables. It is the same one, because one op looks up in all.
+    """Returns the device of a layer's tables, a single device because one op looks up in all.
 
     Args:
-        specs: Their descriptions. A GPU is for tables none of which is of EmbeddingLocation.HOST.
+        specs: Their descriptions. Tables are on a GPU only if none has EmbeddingLocation.HOST.
         precision: The type of stored rows.
-        has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
-        storages: The storage of each. Tables with rows on disk are on the CPU, unless each of them
-            has the `gpu_bytes` of its cache.
+        has_narrow_states: Whether their optimizer has slots of float16 or bfloat16.
+        storages: The storage of each table. Tables with rows on disk are on the CPU, unless each
+            has `gpu_bytes` for its cache.
 
     Returns:
         The first GPU if it can hold all the tables, otherwise the CPU.
@@ -176,7 +177,7 @@ class Tables(tf.Module):
     def __init__(self, variables: list[Variable]) -> None:
         super().__init__()
         self.members = variables
-        # Each worker, and each replica, counts its own.
+        # Each worker and each replica has its own count.
         self.num_faults = tf.Variable(
             0,
             trainable=False,

@@ -17,7 +17,7 @@ _NOT_COUNTED = -1
 
 
 class Tiers:
-    """Brings rows up to the caches, and reports how often they were in the cache.
+    """Promotes rows to the caches, and reports cache hits and misses.
 
     Args:
         owner: The layer's name, for messages.
@@ -32,13 +32,13 @@ class Tiers:
         self._before = [(0, 0, 0)] * len(self._tables)
 
     def prefetch(self, batch: Batch) -> None:
-        """Brings up the rows of a batch. Ids that no row has are skipped."""
+        """Promotes the rows of a batch. Ids without a row are skipped."""
         has_disk = [table.options.has_tiers for table in self._tables]
         if not any(has_disk):
             return
         bags = tf.concat([[0], tf.cumsum(batch.num_bags)], 0)
         count = tf.size(batch.indices, tf.int64)
-        # Offsets are not checked here, so they are kept within the indices.
+        # Offsets are not checked here, so they are clipped to the indices.
         places = tf.clip_by_value(tf.gather(batch.offsets, bags), 0, count)
         for number, table in enumerate(self._tables):
             if has_disk[number]:
@@ -62,7 +62,7 @@ class Tiers:
         return tf.constant([_NOT_COUNTED, promoted], tf.int64)
 
     def misses_by_table(self) -> tf.Tensor:
-        """Rows that came up to the cache of each table, int64 [tables]."""
+        """Rows promoted to the cache of each table, int64 [tables]."""
         return tf.constant([promoted for _, _, promoted in self._counts()], tf.int64)
 
     def reset_stats(self) -> None:
@@ -91,7 +91,7 @@ def check_records(metrics: RecordCacheMetrics | None, field: str, owner: str) ->
 
     Args:
         metrics: The layer's `record_cache_metrics`.
-        field: Which of its fields must be set.
+        field: The name of the field that must be set.
         owner: The layer's name.
 
     Raises:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The types that describe FBGEMM's table-batched embeddings, under FBGEMM's names.
 
-Settings of a cache have an effect on tables that have one. Other tables take them so that a
-description that was written for FBGEMM is one here.
-`tf_embed.tbe.optimizer_settings` has those of its optimizers.
+Cache settings only affect tables with a cache. Other tables accept them, so that descriptions
+written for FBGEMM work here. The types of its optimizers are in `tf_embed.tbe.optimizer_settings`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class EmbeddingLocation(enum.IntEnum):
     is host memory with a cache in GPU memory. Otherwise all tables are on the CPU.
 
     A table on the CPU whose `storage` has a `path` has its rows on disk, under a cache in host
-    memory. With `MANAGED_CACHING` the arguments of FBGEMM's cache say how large a cache is.
+    memory. With `MANAGED_CACHING`, the arguments of FBGEMM's cache give the cache size.
 
     `MTIA`, an accelerator that TensorFlow does not know, is refused.
     """
@@ -60,15 +59,15 @@ class PoolingMode(enum.IntEnum):
 
 
 class BoundsCheckMode(enum.IntEnum):
-    """The handling of ids outside of an array's rows, and of malformed offsets.
+    """The handling of out-of-bounds ids of arrays, and of malformed offsets.
 
-    An id that is out of bounds is dropped, it never stands for another row. The `V2_` members are
-    FBGEMM's names for its second implementation of the same, and mean the plain ones here.
+    An out-of-bounds id is dropped and never replaced by another row. The `V2_` members are FBGEMM's
+    names for its second implementation. Here they mean the members without `V2_`.
 
     Members:
         FATAL: An error, which names the table, the position and the id.
-        WARNING: The ids are dropped and counted. Faults of offsets, and those of ids of each
-            feature, are logged in the first call that has such, the second, the fourth and so on.
+        WARNING: The ids are dropped and counted. Faults of offsets, and faults of ids of each
+            feature, are logged in the first call that has any, the second, the fourth and so on.
         IGNORE: The ids are dropped and counted.
         NONE: The ids are dropped, and that is all.
     """
@@ -88,10 +87,9 @@ class BoundsCheckMode(enum.IntEnum):
 
 
 class CacheAlgorithm(enum.IntEnum):
-    """The rows that FBGEMM's cache keeps: least recently used ones leave, or least frequently used.
+    """FBGEMM's eviction order of a cache: least recently used, or least frequently used.
 
-    The cache of a table keeps rows by their last use, roughly, with either. The rows
-    have the same values.
+    Here a cache evicts approximately by last use with either. Rows have the same values.
     """
 
     LRU = 0
@@ -119,7 +117,7 @@ class SparseType(enum.Enum):
     def dtype(self) -> tf.DType | None:
         """The tf.DType, or None if TensorFlow has no such type.
 
-        It is also None for FBGEMM's rows of INT8, which are bytes with a scale and a bias.
+        Also None for FBGEMM's INT8 rows, which are bytes with a scale and a bias.
         """
         return _DTYPES.get(self)
 
@@ -134,7 +132,7 @@ _DTYPES = {
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class RecordCacheMetrics(Config):
-    """The statistics of caches that are reported.
+    """The cache statistics to report.
 
     Args:
         record_cache_miss_counter: Whether the misses of all tables together are reported, by
@@ -212,7 +210,7 @@ class MultiPassPrefetchConfig(Config):
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class UserEnabledConfigDefinition(Config):
-    """Options of optimizers that FBGEMM has apart from the others.
+    """Optimizer options that FBGEMM keeps in a separate config.
 
     Args:
         use_rowwise_bias_correction: Whether ADAM counts the steps of each row for its bias

@@ -15,21 +15,21 @@ from tf_embed import validation
 class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
     """Rows of a table, read and written in place.
 
-    A view holds no rows: each read looks them up, and each write goes into the table at once. It
-    indexes as a NumPy array does and takes part in NumPy's and TensorFlow's functions. A read gives
-    a copy that takes no writes, so that none is lost: an index a tf.Tensor, `numpy` an array that
-    NumPy refuses to write into.
+    A view holds no rows: each read looks them up, and each write goes into the table at once. It is
+    indexed like a NumPy array, and NumPy and TensorFlow functions accept it. A read returns a
+    read-only copy, so that no write is lost: indexing returns a tf.Tensor, and `numpy` a read-only
+    array.
 
-    REQUIRES: no concurrent writes to the table, as a write first reads the rest of the rows.
+    REQUIRES: no concurrent writes to the table, because a write first reads the rest of the rows.
 
     Args:
         name: Its name in messages.
         keys: The keys of its rows, int64 [n]; None for the row numbers 0 to `count` - 1.
         count: n.
-        row_shape: The shape of a row: (dim,), or () for one number.
+        row_shape: The shape of a row: (dim,), or () for a single number.
         dtype: The dtype of its results.
-        read: Called with keys [m] for their rows, [m] + row_shape.
-        write: Called with keys [m], all different, and such rows.
+        read: A function from keys [m] to their rows, [m] + row_shape.
+        write: A function of keys [m], all different, and such rows, which writes them.
 
     Example:
         >>> import tf_embed
@@ -81,12 +81,12 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
         return self._dtype
 
     def value(self) -> tf.Tensor:
-        """All rows, as they are now."""
+        """The current rows."""
         keys = tf.range(self._count, dtype=tf.int64) if self._keys is None else self._keys
         return self._read(keys)
 
     def numpy(self) -> np.ndarray:
-        """All rows, as they are now, in an array that takes no writes."""
+        """The current rows, in a read-only array."""
         return _read_only(self.value())
 
     def assign(self, value: Any) -> None:
@@ -109,11 +109,11 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
         self[...] = value
 
     def assign_add(self, delta: Any) -> None:
-        """Adds to all rows, as `assign`."""
+        """Adds to all rows; see `assign`."""
         self.assign(self.numpy() + delta)
 
     def assign_sub(self, delta: Any) -> None:
-        """Subtracts from all rows, as `assign`."""
+        """Subtracts from all rows; see `assign`."""
         self.assign(self.numpy() - delta)
 
     def __getitem__(self, index: Any) -> tf.Tensor:
@@ -125,10 +125,10 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, index: Any, value: Any) -> None:
         numbers = self._numbers(value)
         block, rows, within = self._block(index)
-        # A read gives an array that takes no writes.
+        # A read returns a read-only array.
         block = block.copy()
         block[within] = numbers
-        # Also without rows: other workers may have some, and wait.
+        # Even without rows: other workers may have rows, and wait.
         self._write(self._keys_of(rows), tf.convert_to_tensor(block))
 
     def __len__(self) -> int:
@@ -155,7 +155,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
             return getattr(ufunc, method)(*plain, out=out, **options)
         if len(out) > 1:
             return NotImplemented
-        if "where" in options:  # the other places keep their values
+        if "where" in options:  # the other elements keep their values
             options["where"] = np.asarray(options["where"])
             options["out"] = (out[0].numpy().copy(),)
         out[0].assign(getattr(ufunc, method)(*plain, **options))
@@ -165,7 +165,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
         return f"<RowsView of {self._name!r}, shape={self.shape}, dtype={self._dtype.name}>"
 
     def _numbers(self, value: Any) -> np.ndarray:
-        """Numbers that rows hold, as an array of their dtype."""
+        """Converts a value to an array of the rows' dtype."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self._name!r} must be written to outside of a tf.function.")
         if isinstance(value, (RowsView, tf.Tensor, tf.Variable)):
@@ -173,7 +173,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
         return validation.tensor_of(value, self._dtype, "value", self._name).numpy()
 
     def _block(self, index: Any) -> tuple[np.ndarray, np.ndarray, tuple[Any, ...]]:
-        """The rows that an index is about, their numbers, and the index among them."""
+        """The rows that an index selects from, their numbers, and the index within them."""
         first, rest = index, ()
         if isinstance(index, tuple):
             first, rest = (index[0], index[1:]) if index else (..., ())
@@ -188,14 +188,14 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
             if chosen.dtype == bool:
                 rows, within = np.arange(self._count), index
             else:
-                # Each row is read and written once, also if the index repeats it.
+                # Each row is read and written once, even if the index repeats it.
                 rows, places = np.unique(self._row_numbers(chosen), return_inverse=True)
                 places = places.reshape(chosen.shape)
                 within = (int(places) if chosen.ndim == 0 else places, *rest)
         return _read_only(self._read(self._keys_of(rows))), rows, within
 
     def _row_numbers(self, chosen: np.ndarray) -> np.ndarray:
-        """Numbers of rows from 0, of such as may be counted from the end."""
+        """Row numbers from 0; negative numbers count from the end."""
         if chosen.dtype.kind not in "iu" and chosen.size:
             raise IndexError(
                 f"An index of {self._name!r} must be integers, bools, slices or an ellipsis. "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`WorkerLookup`: one lookup in all tables of a layer that are sharded over workers.
 
-Each owner gets the bags of all workers, as far as it owns their keys, and looks them up as a layer
-of one process does. So its step is that of one process too: it has the batch, and gets back the
+Each owner gets the bags of all workers, limited to the keys that it owns, and looks them up as a
+layer in one process does. Its step works as in one process too: it has the batch, and receives the
 gradients of the values that it sent.
 """
 
@@ -32,9 +32,9 @@ class WorkerLookup:
 
     Args:
         tables: The tables.
-        dims: Dim of each.
-        owned: The lookup of an owner, of sums, whose features are the tables in their order, once
-            for each worker.
+        dims: Dim of each table.
+        owned: The owner's lookup, which sums. Its features are the tables in order, once for each
+            worker.
         combiner: How rows are pooled, "sum" or "mean".
         max_gradient: The bound for clipping each gradient of a value; 0: no clipping.
     """
@@ -57,7 +57,7 @@ class WorkerLookup:
         self._max_gradient = max_gradient
 
     def find(self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool) -> tf.Tensor:
-        """The values of all bags of this worker; arguments as of `PooledLookup.find`."""
+        """The values of all bags of this worker; arguments as in `PooledLookup.find`."""
         bags = Bags(batch.indices, batch.offsets, pieces, size, batch.weights)
         split = self._split(bags)
         values = self._values(split, training)
@@ -84,13 +84,13 @@ class WorkerLookup:
                 num_workers=workers.count,
                 rank=workers.rank,
                 owner_rule=owner if isinstance(owner, str) else "hash",
-                # A sum of many rows may overflow float16 although no row does.
+                # A sum of many rows may overflow float16 even if no row does.
                 ask_by="keys" if self._sharding.wire_dtype == "float16" else "less",
                 bytes_of_number=4 if self._sharding.wire_dtype is None else 2,
             )
 
     def _values(self, split: Split, training: bool) -> tf.Tensor:
-        """Returns the values that the owners have pooled for this worker."""
+        """Returns the values that the owners pooled for this worker."""
         wire = self._sharding.wire_dtype or SAME
         counts, channel = split.counts, self._channel.with_gradients()
         sent = [Part(_KEYS, split.keys), Part(_BAGS, split.lengths), Part(_TABLES, split.bags)]
@@ -101,7 +101,7 @@ class WorkerLookup:
 
         @tf.custom_gradient
         def replied(values: tf.Tensor) -> Any:
-            """Sends values back to all workers; their gradients come back."""
+            """Sends values back to all workers, which return their gradients."""
 
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 part = Part(_VALUES, upstream, wire)
@@ -117,7 +117,7 @@ class WorkerLookup:
     def _pooled(
         self, keys: tf.Tensor, lengths: tf.Tensor, bags: tf.Tensor, training: bool
     ) -> tf.Tensor:
-        """The sums of the bags that came from all workers, side by side."""
+        """The sums of the bags from all workers, side by side."""
         num_workers, num_tables = self._channel.workers.count, len(self._dims)
         bags = tf.ensure_shape(tf.cast(bags, tf.int64), [num_workers * num_tables])
         ends = tf.cumsum(tf.cast(lengths, tf.int64))
@@ -151,7 +151,7 @@ def new_lookup(
     """A lookup in tables of this process, or in tables that are sharded over workers.
 
     Args:
-        members: The tables; all are sharded, or none is.
+        members: The tables; all sharded or all unsharded.
         feature_tables, dims, combiner, max_gradient, anchor, trainer: See `PooledLookup`.
     """
     tables = [member.table.table for member in members]
@@ -168,7 +168,7 @@ def new_lookup(
         )
     owned = PooledLookup(
         members,
-        # The bags come from each worker, table by table.
+        # Bags arrive worker by worker, and within a worker table by table.
         [*range(len(members))] * sharded[0].workers.count,
         dims,
         combiner="sum",
