@@ -2,7 +2,7 @@
 """OneFlow's `oneflow.one_embedding` for Keras 3: many tables in one layer.
 
 MultiTableEmbedding             one embedding dim for all tables
-MultiTableMultiColumnEmbedding  rows of several columns, each with an initializer of its own
+MultiTableMultiColumnEmbedding  rows of several columns, each with its own initializer
 make_table_options, make_table  the initial rows of a table
 make_column_options             the initial weights of a column
 make_uniform_initializer, make_normal_initializer, make_trunc_normal_initializer,

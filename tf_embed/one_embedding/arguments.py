@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of layers of many tables, checked."""
+"""Checks of the arguments of layers of many tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tf_embed.table.policies import TablePolicy, share_of
 
 
 def native(tables: list[list[WeightInitializer]], seed: int) -> Any:
-    """The one initializer of all columns of some tables, if a table can draw it itself."""
+    """The initializer that all columns share, if the engine can draw it; otherwise None."""
     first = tables[0][0]
     alike = all(one == first for columns in tables for one in columns)
     return first.of_table(seed) if alike and first.is_native else None
@@ -27,7 +27,7 @@ def devices_of(devices: Any, paths: Sequence[str]) -> list[Any]:
     """The devices of the table in each folder.
 
     Raises:
-        ValueError: If there is a folder for each shard, and another number of devices.
+        ValueError: If there is a folder for each shard but the number of devices differs.
     """
     if len(paths) == 1:
         return [devices]
@@ -44,13 +44,14 @@ def devices_of(devices: Any, paths: Sequence[str]) -> list[Any]:
 def shares_of(
     policy: TablePolicy | None, capacity: int | None, num_tables: int, num_shards: int
 ) -> list[TablePolicy | None]:
-    """The policies of the tables of rows, whose bounds add up to that of the layer.
+    """The policies of the tables of rows, whose bounds add up to the layer's bound.
 
     Args:
         policy: The user's policy.
-        capacity: That of the store. It is the bound of a policy that evicts and has none.
+        capacity: The store's capacity. It is the bound of a policy that evicts and has no
+            `max_rows`.
         num_tables: Number of tables of rows.
-        num_shards: Number of shards of each of them.
+        num_shards: Number of shards of each table.
 
     Raises:
         ValueError: If the bound is less than a row for each shard.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KeySpace`: ids of several tables as keys of tables of int64, each of which has its own row."""
+"""`KeySpace`: maps the ids of several tables to int64 keys, each with its own row."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.layers.ids import cast_ids
 
-# The keys of a table of 32-bit ids are so far from those of the next one.
+# The distance between the keys of a table of 32-bit ids and the next table's keys.
 _STRIDE = 2**32
 
 
 class Batch(NamedTuple):
-    """The ids of a call, in one line.
+    """The flat ids of a call.
 
     Attributes:
         keys: int64 [n].
-        tables: int64 [n], the table of each; None if there is one.
+        tables: int64 [n], the table of each key; None if there is a single table.
         is_kept: bool [n], False for padding; None if there is no padding.
         shape: The static shape of the ids.
         sizes: The same as a tensor.
-        is_by_column: Whether the last axis of the ids is that of the tables.
+        is_by_column: Whether the last axis of the ids is the tables.
     """
 
     keys: tf.Tensor
@@ -40,14 +40,14 @@ class KeySpace:
     """The conversion of tables' ids to keys.
 
     An id of 32 bits and its table fit in a key of 64 bits: the key is id + table * 2^32. So one
-    table has the rows of all. Wider ids are keys as they are, in a table for each of the tables. If
-    ids are shared, ids are keys in one table.
+    table has the rows of all tables. Wider ids are keys without conversion, with a separate table
+    of rows for each table. Shared ids are keys of one table.
 
     Attributes:
         owner: The layer's name, for messages.
         key_type: Name of the ids' dtype.
         num_tables: Number of tables.
-        shared_ids: Whether equal ids of two tables are one row.
+        shared_ids: Whether equal ids of two tables share a row.
         padding_idx: An id that has no row, or None.
     """
 
@@ -76,7 +76,7 @@ class KeySpace:
 
     def tables_of(self, keys: tf.Tensor) -> tf.Tensor:
         """The table of each packed key [n], int64 [n]."""
-        # Keys of negative ids lie below that of id 0 of their table.
+        # Keys of negative ids are below the key of id 0 of their table.
         half = _STRIDE // 2 if self.key_type == "int32" else 0
         return tf.math.floordiv(keys + tf.constant(half, tf.int64), _STRIDE)
 
@@ -84,8 +84,8 @@ class KeySpace:
         """The keys of ids.
 
         Args:
-            ids: A tensor of integers, of any shape with `table_ids` or of one table, otherwise
-                with a last axis of the tables.
+            ids: A tensor of integers. With `table_ids`, or with a single table, any shape;
+                otherwise the last axis is the tables.
             table_ids: None, or integers of the shape of `ids`.
 
         Raises:
@@ -106,15 +106,15 @@ class KeySpace:
         if self.padding_idx is not None:
             is_kept = tf.not_equal(keys, tf.constant(_signed(self.padding_idx), tf.int64))
         if self.is_packed:
-            assert tables is not None  # as there are several
+            assert tables is not None  # there are several tables
             keys += tables * _STRIDE
         return Batch(keys, tables, is_kept, ids.shape, tf.shape(ids), by_column)
 
     def _with_columns(self, ids: tf.Tensor) -> tf.Tensor:
-        """Ids whose last axis has a place for each table.
+        """Checks that the last axis of ids has an item for each table.
 
         Raises:
-            ValueError: If it has not.
+            ValueError: If it does not.
         """
         check_columns(ids.shape, self.num_tables, self.owner)
         if ids.shape.rank is not None and ids.shape[-1] is not None:
@@ -128,7 +128,7 @@ class KeySpace:
         return validation.with_dependencies(ids, wanted)
 
     def _tables(self, ids: tf.Tensor, table_ids: Any) -> tf.Tensor | None:
-        """The table of each id in one line, int64 [n]; None if there is one."""
+        """The table of each id, flat, int64 [n]; None if there is a single table."""
         if table_ids is None:
             if self.num_tables == 1:
                 return None
@@ -145,7 +145,7 @@ class KeySpace:
             f"`table_ids` of {self.owner!r} must be from 0 to {self.num_tables - 1}, and of the "
             "shape of `ids`."
         )
-        # A number beyond int64 becomes a negative one.
+        # A number beyond int64 becomes negative.
         tables = tf.cast(tables, tf.int64)
         if not (ids.shape.is_fully_defined() and tables.shape.is_fully_defined()):
             same = tf.debugging.assert_equal(tf.shape(ids), tf.shape(tables), message)
@@ -155,7 +155,7 @@ class KeySpace:
 
 
 def check_columns(shape: Any, num_tables: int, owner: str) -> None:
-    """Refuses ids without table ids whose last axis is not that of the tables.
+    """Refuses ids without table ids whose last axis is not the tables.
 
     Raises:
         ValueError: If it is not.
@@ -171,10 +171,10 @@ def check_columns(shape: Any, num_tables: int, owner: str) -> None:
 
 
 def check_same_shape(ids: Any, table_ids: Any, owner: str) -> None:
-    """Refuses table ids of another shape than the ids.
+    """Refuses table ids whose shape differs from the ids'.
 
     Raises:
-        ValueError: If they are.
+        ValueError: If the shapes differ.
     """
     if not tf.TensorShape(ids).is_compatible_with(table_ids):
         raise ValueError(
@@ -193,5 +193,5 @@ def _dense(value: Any, argument: str, owner: str) -> tf.Tensor:
 
 
 def _signed(number: int) -> int:
-    """The int64 of the same bits as a uint64."""
+    """The int64 with the bits of a uint64."""
     return number - 2**64 if number >= 2**63 else number

@@ -41,18 +41,18 @@ class Ftrl(RowRuleOptimizer):
     OneFlow also starts z from `initial_accumulator_value` in eager mode, which moves each row by
     its first step even without a gradient. The paper starts it from 0.
 
-    As an optimizer of Keras it has `apply` and no `step(closure)`, `zero_grad` or `support_sparse`:
-    gradients are those of a tf.GradientTape, also of single rows.
+    As a Keras optimizer it has `apply` and no `step(closure)`, `zero_grad` or `support_sparse`: a
+    tf.GradientTape computes the gradients, also of single rows.
 
     Args:
-        lr: A float above 0, a keras.optimizers.schedules.LearningRateSchedule, or a callable. 0
-            would be divided by. Default: 1e-3.
+        lr: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable. It is a
+            divisor, so a float must be above 0. Default: 1e-3.
         weight_decay: Factor of w in the gradient, a float from 0. Default: 0.
-        lr_power: How fast the rate of a weight falls, a float from -10, beyond which float32
-            overflows, to 0. Default: -0.5.
-        initial_accumulator_value: The number that a starts from, a float from 0. It must be above 0
-            unless `beta` or `lambda2` is, or a weight with a gradient of 0 becomes 0 / 0. The same
-            holds for its power of -`lr_power` in float32, which must be finite. Default: 0.1.
+        lr_power: How fast the rate of a weight falls, a float from -10 to 0. Below -10 float32
+            overflows. Default: -0.5.
+        initial_accumulator_value: The initial value of a, a float from 0. It must be above 0 unless
+            `beta` or `lambda2` is, or a weight with a gradient of 0 becomes 0 / 0. The same holds
+            for its power of -`lr_power` in float32, which must be finite. Default: 0.1.
         lambda1: Strength of the L1 regularization, a float from 0. Default: 0.
         lambda2: Strength of the L2 regularization, a float from 0. Default: 0.
         beta: A number added to a'^p, a float from 0. Default: 0.
@@ -155,7 +155,7 @@ class Ftrl(RowRuleOptimizer):
         return rows.after(w, accumulator=after, linear=z)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments; `lr` has the name that Keras has for it, `learning_rate`."""
+        """The arguments; `lr` has Keras's name, `learning_rate`."""
         return {
             **super().get_config(),
             "lr_power": self.lr_power,
@@ -179,7 +179,7 @@ class Ftrl(RowRuleOptimizer):
 
 
 def _float32_power(number: float, exponent: float) -> float:
-    """A power in float32, in which rows have theirs: 0 if it underflows, infinite beyond it."""
+    """A power in float32, as in rows: 0 if it underflows, infinite if it overflows."""
     with np.errstate(all="ignore"):
         power = np.float32(number if number >= _LEAST else 0.0) ** np.float32(exponent)
     return float(power)

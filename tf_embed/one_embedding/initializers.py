@@ -12,16 +12,16 @@ import keras
 from tf_embed import validation
 from tf_embed.configs import as_number
 
-# Beyond so many standard deviations the distribution function is 0 in float64.
+# Beyond this number of standard deviations the distribution function is 0 in float64.
 _TAIL = 37.0
 
 
 def make_uniform_initializer(low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
-    """Makes an initializer that draws weights evenly between two numbers.
+    """Makes an initializer that draws weights uniformly between two numbers.
 
     Args:
         low: The least weight, a float.
-        high: The largest, a float, at least `low`.
+        high: The largest weight, a float, at least `low`.
 
     Returns:
         A dict for `make_table_options` and `make_column_options`.
@@ -150,7 +150,7 @@ class WeightInitializer:
         """Parses and checks the dict of an initializer.
 
         Args:
-            options: The dict of a `make_` function, or an equal one.
+            options: The dict of a `make_` function, or an equal dict.
             argument: The name of the argument, for messages.
 
         Raises:

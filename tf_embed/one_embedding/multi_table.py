@@ -38,27 +38,27 @@ class MultiTableEmbedding(TableGroup):
         - Evaluation stores nothing.
         - The layer runs without a GPU. `devices` says where it is; there is no `to("cuda")`.
         - `fit` or tf.function compiles the step; there is no graph to define.
-        - Two layers may have the same name. With one `persistent_path` too, neither replaces a
-          snapshot of the other.
+        - Two layers may have the same name. Even with the same `persistent_path`, neither layer
+          replaces a snapshot of the other.
 
     Limits:
-        - With 64-bit ids, each table has its own table of rows, with an equal share of
-          `capacity`, of `max_rows` and of the store's budgets. The first of them take the
-          remainder. `max_keys` of an admission holds for each of `row_tables`.
+        - With 64-bit ids, each table has its own table of rows, with an equal share of `capacity`,
+          of `max_rows` and of the store's budgets. The first tables take the remainder. `max_keys`
+          of an admission holds for each of `row_tables`.
         - If tables or columns have different initializers, rows are drawn outside of the table.
           Pooled lookups and steps then look up their keys twice.
         - With `shared_ids` and different initializers, a training loop must call the layer with
-          `training=True`, as `fit` does. Otherwise a step starts a new row by the initializer of
-          the first table, and not from the row that was looked up.
+          `training=True`, as `fit` does. Otherwise a step starts a new row from the initializer of
+          the first table, not from the row that was looked up.
 
     Args:
         name: Name of the layer, a str that can name a folder. Initial rows depend on it.
         embedding_dim: Number of weights in a row, an int from 1.
         dtype: Dtype of rows and of the output: float32, float16 or bfloat16; or a Keras dtype
-            policy such as "mixed_float16", whose variable dtype the rows have. Of a DTypePolicyMap
-            they have that of its default policy. None: Keras's global policy.
+            policy such as "mixed_float16", whose variable dtype the rows have. With a
+            DTypePolicyMap, its default policy applies. None: Keras's global policy.
         key_type: Dtype of ids: int32, uint32, int64 or uint64. Ids of another integer dtype are
-            cast; one that does not fit is an error.
+            cast; an id that does not fit is an error.
         tables: A list with the dict of `make_table_options` for each table. None: one table, with
             `default_initializer`.
         store_options: The dict of `make_device_mem_store_options`,
@@ -69,7 +69,8 @@ class MultiTableEmbedding(TableGroup):
             no row. Default: None, no padding id.
         seed: Seed of initial rows, an int64. Default: 0.
         optimizer: The layer's own optimizer, a Keras optimizer or its name; see
-            `tf_embed.layers.DynamicEmbedding`. Default: None, the model's trains the rows.
+            `tf_embed.layers.DynamicEmbedding`. Default: None, the model's optimizer trains the
+            rows.
         shared_ids: Whether all tables share one id space, as in OneFlow. Equal ids then share a
             row. Its initial row is drawn for the table of the id's first call with
             `training=True`. Default: False.
@@ -85,7 +86,7 @@ class MultiTableEmbedding(TableGroup):
     Raises:
         TypeError: If an argument is of a wrong type.
         ValueError: If an argument is out of range, or `size_factor` or `storage_dim` of
-            `store_options` is not that of the optimizer.
+            `store_options` does not match the optimizer.
 
     Example:
         >>> import tensorflow as tf
@@ -208,7 +209,7 @@ class MultiTableMultiColumnEmbedding(TableGroup):
         if not dims:
             raise ValueError("`embedding_dim` must have at least one column. Received: []")
         dims = [validation.int_in(one, "embedding_dim", most=validation.MAX_DIM) for one in dims]
-        # The whole row must fit too, and not only each column.
+        # The whole row must fit too, not only each column.
         validation.int_in(sum(dims), "embedding_dim", most=validation.MAX_DIM)
         super().__init__(
             name,

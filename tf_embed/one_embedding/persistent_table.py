@@ -29,7 +29,7 @@ from tf_embed.snapshots.loading import check_chain
 from tf_embed.snapshots.manifest import TableFiles
 
 MAX_ROWS_OF_BLOCK = 65536
-MAX_TABLES = 65536  # each has a file that is open
+MAX_TABLES = 65536  # each has an open file
 
 Block = tuple[np.ndarray, np.ndarray]
 
@@ -47,33 +47,33 @@ def make_persistent_table_reader(
     """Makes an iterator over the rows of a snapshot.
 
     It needs no layer and takes the memory of a block of rows, not of the table. All files are read
-    and checked when the reader is made. A snapshot that is replaced while it is read stays as it
-    was, on a file system of this machine. A snapshot of changes is read with all that it is changes
-    of; its rows come as they are after the last change.
+    and checked when the reader is made. On a local file system, a snapshot that is replaced while
+    it is read stays readable and unchanged. An incremental snapshot is read together with the
+    snapshots that it builds on, and each row is as of its last change.
 
     Each block is (keys, values): keys [n] and values [n, storage_dim], with n up to 65,536. A row
     of values is the weights and then the optimizer slots, in the order of the optimizer: for Adam,
-    `dim` weights, `dim` of the momentum and `dim` of the velocity. Values are of `value_type`, but
-    float32 if that is narrower and there are slots, which are float32.
+    `dim` weights, `dim` of the momentum and `dim` of the velocity. Values have `value_type`. If it
+    is narrower than float32 and there are slots, which are float32, values are float32.
 
-    Keys are as the rows of a layer have them. Of a layer of one table, or with shared ids, a key is
-    an id. A layer of several tables and ids of 32 bits has keys of 64 bits, id + 2^32 * table: read
-    them as int64. Then `table = (keys + 2**31) >> 32` if ids are int32, `table = keys >> 32` if
-    they are uint32, and `id = keys - (table << 32)`. Other layers of several tables have ids for
-    keys, and a snapshot has a table of rows for each: they are read one after the other, and the
-    attribute `table` says which one it is. The folders of a table are read as one table.
+    Keys are the keys of the layer's rows. In a layer with one table, or with shared ids, a key is
+    an id. A layer with several tables and 32-bit ids has 64-bit keys, id + 2^32 * table: read them
+    as int64. Then `table = (keys + 2**31) >> 32` if ids are int32, `table = keys >> 32` if they are
+    uint32, and `id = keys - (table << 32)`. Other layers with several tables use ids as keys. Their
+    snapshots have a table of rows for each table, which are read in order; the attribute `table` is
+    the number of the current table. The folders of a table are read as one table.
 
     Args:
         paths: The folders of the store, `persistent_path`: a path, or a list. Its snapshots are in
-            the first one.
+            the first folder.
         snapshot_name: The name of the snapshot.
         key_type: Dtype of the keys: int64, uint64, int32 or uint32. Keys of 64 bits are stored; as
             uint64 they keep their bits, and narrow types must hold each of them.
         value_type: Dtype of the weights: float32, float16, bfloat16 or float64.
         storage_dim: Number of weights and slots of a row, an int from 1.
-        physical_block_size: Bytes of a block of the disk, 512 or 4096. It is checked and has no
-            other effect: files of snapshots are read in blocks of their own.
-        layer_name: Name of the layer that saved the snapshot. Default: None, the one that has a
+        physical_block_size: Bytes of a block of the disk, 512 or 4096. It is checked and otherwise
+            ignored: snapshot files have their own block size.
+        layer_name: Name of the layer that saved the snapshot. Default: None, the layer that has a
             snapshot of this name.
 
     Returns:
@@ -86,7 +86,7 @@ def make_persistent_table_reader(
     Raises:
         TypeError: If an argument is of a wrong type, or the snapshot has keys or weights that are
             strings.
-        ValueError: If there is no such snapshot, or `value_type` or `storage_dim` is not that of
+        ValueError: If there is no such snapshot, or `value_type` or `storage_dim` does not match
             its rows, or a key does not fit `key_type`.
         RuntimeError: If this is called in a graph.
         tf.errors.OpError: If a file is damaged or can't be read.
@@ -124,15 +124,15 @@ def make_persistent_table_writer(
     """Makes a writer of a snapshot, which a layer can load with `load_snapshot`.
 
     `write(keys, values)` takes keys [n] and values [n, storage_dim] any number of times, and
-    `close()` puts the snapshot in place, with fsync and checksums. As a context manager the writer
-    is closed at the end. A writer that was not closed, or was left by an exception, leaves no
-    snapshot; an earlier one of that name is still there then. Only one writer may write a snapshot
-    at a time: the first to close goes through, and others fail.
+    `close()` puts the snapshot in place, with fsync and checksums. The writer is a context manager
+    that closes at the end. If it is not closed, or an exception is raised, it leaves no snapshot,
+    and an earlier snapshot of that name stays. Only one writer may write a snapshot at a time: the
+    first to close succeeds, and others fail.
 
     A layer with 32-bit ids, with shared ids, or with one table has one table of rows. It loads the
     default output of a writer. A layer with several tables and 64-bit ids has a table of rows for
     each. Set `num_tables` to their number; `write(keys, values, table=1)` then writes rows of the
-    second one. The number of folders does not matter.
+    second table. The number of folders does not matter.
 
     Without `like`, all numbers of a row are weights. A layer with rows of that dim loads them with
     new optimizer slots, and keeps its own seed. With `like`, a reader of another snapshot, rows
@@ -142,18 +142,18 @@ def make_persistent_table_writer(
     If a key is written twice, the later row is loaded.
 
     Args:
-        paths: As in `make_persistent_table_reader`. The snapshot is written into the first one.
+        paths: As in `make_persistent_table_reader`. The snapshot is written into the first folder.
         snapshot_name: A name for a folder.
         key_type: Dtype of the keys: int64, uint64, int32 or uint32; see
             `make_persistent_table_reader`.
-        value_type: Dtype of the weights: float32, float16, bfloat16 or float64. Layers have rows of
-            the first three.
+        value_type: Dtype of the weights: float32, float16, bfloat16 or float64. Layers support the
+            first three.
         storage_dim: Number of weights and slots of a row, an int from 1.
         physical_block_size: As in `make_persistent_table_reader`.
-        layer_name: Name of the layer that is to load the snapshot, and that can then save changes
-            `since` it. Default: None, any layer whose `persistent_path` this is and that has no
-            snapshot of this name itself.
-        like: A `make_persistent_table_reader`, also a closed one. Default: None.
+        layer_name: Name of the layer that will load the snapshot. It can then save changes `since`
+            it. Default: None, any layer with this `persistent_path` that has no snapshot of this
+            name.
+        like: The result of `make_persistent_table_reader`, which may be closed. Default: None.
         num_tables: Number of tables of rows, an int from 1. Default: None, as many as `like` has,
             or 1.
 
@@ -162,9 +162,8 @@ def make_persistent_table_writer(
 
     Raises:
         TypeError: If an argument is of a wrong type.
-        ValueError: If an argument is out of range, `value_type`, `storage_dim` or `num_tables` is
-            not that of `like`, or others have the changes since the snapshot that would be
-            replaced.
+        ValueError: If an argument is out of range, `value_type`, `storage_dim` or `num_tables` does
+            not match `like`, or other snapshots build on the snapshot that would be replaced.
         RuntimeError: If this is called in a graph.
         tf.errors.OpError: If files can't be written.
 
@@ -187,7 +186,7 @@ def make_persistent_table_writer(
         ...     print([values.tolist() for _, values in reader])
         [[[0.5, 1.0]]]
 
-        Two tables of ids of 64 bits, for a layer that has them.
+        Writes two tables of 64-bit ids for a layer.
 
         >>> store = one_embedding.make_device_mem_store_options(folder, 100)
         >>> tables = [one_embedding.make_table(one_embedding.make_constant_initializer(0.0))] * 2
@@ -221,7 +220,7 @@ def make_persistent_table_writer(
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """The arguments of a reader or a writer, checked."""
+    """The checked arguments of a reader or a writer."""
 
     path: str
     snapshot_name: str
@@ -265,7 +264,8 @@ class _Kind:
         """The folder that has the snapshot.
 
         Raises:
-            ValueError: If there is none, or the layer is not known.
+            ValueError: If there is no such snapshot, or several layers have a snapshot of this
+                name.
         """
         layer = self.layer_name
         if layer is None:
@@ -287,10 +287,10 @@ class _Kind:
         return folder
 
     def check_rows(self, value_type: tf.DType, dim: int, slots: int, where: str) -> None:
-        """Refuses rows of another kind.
+        """Refuses rows of another dtype or size.
 
         Raises:
-            ValueError: If they are. The message has the right argument.
+            ValueError: If they differ. The message names the right argument.
         """
         if value_type != self.value_type:
             raise ValueError(
@@ -316,7 +316,7 @@ class PersistentTableReader:
         num_rows: Number of rows.
         dtype: NumPy dtype of values.
         value_type: Dtype of weights.
-        num_tables: Number of tables of rows, with all their folders.
+        num_tables: Number of tables of rows. The folders of a table count as one table.
         metas: The metadata of each table of rows, for a writer.
         table: The table number of the last block.
     """
@@ -345,7 +345,7 @@ class PersistentTableReader:
         self.num_rows = sum(rows.num_rows for rows in self._rows)
         self.value_type = kind.value_type
         self.dtype = _dtype_of_values(kind.value_type, first.slot_dtype, first.slots)
-        # Tables of one name are the folders of one table.
+        # Tables with the same name are the folders of one table.
         tables = {name: table for table, name in enumerate(dict.fromkeys(names))}
         self._numbers = [tables[name] for name in names]
         self.num_tables = len(tables)
@@ -369,7 +369,7 @@ class PersistentTableReader:
         self.close()
 
     def close(self) -> None:
-        """Closes the files. The attributes stay."""
+        """Closes the files. The attributes stay valid."""
         self._is_closed = True
         for rows in self._rows:
             rows.close()
@@ -386,10 +386,10 @@ class PersistentTableReader:
                     yield self._keys_of(keys[part]), values[part]
 
     def _keys_of(self, keys: np.ndarray) -> np.ndarray:
-        """Stored keys as keys of `key_type`.
+        """Converts stored keys to `key_type`.
 
         Raises:
-            ValueError: If it does not hold one.
+            ValueError: If a key does not fit.
         """
         target = self._key_type
         if keys.dtype == target.as_numpy_dtype:
@@ -407,11 +407,11 @@ class PersistentTableReader:
 
 
 class PersistentTableWriter:
-    """Writes rows as a snapshot that a layer loads.
+    """Writes rows as a snapshot that a layer can load.
 
     Args:
         kind: The arguments.
-        like: A reader of rows of the same kind and number of tables, or None.
+        like: A reader of rows of the same dtype and size, with as many tables, or None.
         num_tables: Number of tables of rows.
     """
 
@@ -426,7 +426,7 @@ class PersistentTableWriter:
         self._slot_dtype = tf.float64 if kind.value_type == tf.float64 else tf.float32
         slots = kind.storage_dim - self._dim
         self._dtype = tf.as_dtype(_dtype_of_values(kind.value_type, self._slot_dtype, slots))
-        self._end = ""  # how it ended
+        self._end = ""  # how the writer ended
         self._folder = kind.folder(kind.layer_name)
         self._check_no_base()
         self._number = new_number()
@@ -438,7 +438,7 @@ class PersistentTableWriter:
                 self._rows.append(
                     RowWriter(self._folder, file_name, kind.value_type, self._dim, meta)
                 )
-        # Also an interrupt, after which nothing would remove the files.
+        # Including an interrupt, after which nothing would remove the files.
         except BaseException:
             self._give_up()
             raise
@@ -456,7 +456,7 @@ class PersistentTableWriter:
             TypeError: If an argument is of a wrong type.
             ValueError: If shapes do not fit, a number is too large, there is no such table, or the
                 writer has ended.
-            tf.errors.OpError: If a file can't be written. The snapshot is given up then.
+            tf.errors.OpError: If a file can't be written. The snapshot is then given up.
         """
         kind, owner = self._kind, self._kind.snapshot_name
         self._check_open()
@@ -477,7 +477,7 @@ class PersistentTableWriter:
         slots = array[:, self._dim :].astype(self._slot_dtype.as_numpy_dtype)
         try:
             self._rows[table].append(stored, weights, slots)
-        except BaseException:  # also an interrupt: some rows would be missing
+        except BaseException:  # including an interrupt: some rows would be missing
             self._give_up()
             raise
 
@@ -485,8 +485,8 @@ class PersistentTableWriter:
         """Puts the snapshot in place. A second call does nothing.
 
         Raises:
-            ValueError: If the snapshot was given up before, or others have the changes since the
-                one that it would replace.
+            ValueError: If the snapshot was given up before, or other snapshots build on the
+                snapshot that it would replace.
             tf.errors.OpError: If it can't be put in place. Then it is given up.
         """
         if self._end == "closed":
@@ -497,17 +497,17 @@ class PersistentTableWriter:
             self._check_no_base()
             written = tuple(self._finished(table) for table in range(len(self._rows)))
             commit(self._folder, SnapshotInfo(kind.snapshot_name, None, self._time, written))
-        except BaseException:  # also an interrupt: rows without the snapshot's file are none
+        except BaseException:  # including an interrupt: rows without a manifest are no snapshot
             self._give_up()
             raise
         self._end = "closed"
 
     def _check_no_base(self) -> None:
-        """Refuses to replace a snapshot that others have the changes since."""
+        """Refuses to replace a snapshot that other snapshots build on."""
         check_no_base(os.path.dirname(self._folder), self._kind.snapshot_name, "snapshot_name")
 
     def _finished(self, table: int) -> TableFiles:
-        """The files of a table, which are all there."""
+        """The finished files of a table."""
         self._rows[table].finish()
         owner = "rows" if self._kind.layer_name is None else self._kind.layer_name
         name = owner if len(self._rows) == 1 else f"{owner}/table_{table}"
@@ -539,7 +539,7 @@ def _opened(folder: str) -> tuple[list[str], list[RowReader]]:
     """The names and the rows of the tables of a snapshot.
 
     Raises:
-        TypeError: If keys or weights are of a dtype that is not read.
+        TypeError: If the dtype of keys or weights is not supported.
         tf.errors.OpError: If a file is damaged or can't be read.
     """
     while True:

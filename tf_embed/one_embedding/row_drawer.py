@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowDrawer`: initial rows of tables and columns that have initializers of their own."""
+"""`RowDrawer`: draws initial rows if tables or columns have different initializers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tf_embed.variable.variable import Variable
 class Generators(tf.Module):
     """Tables without rows, used only to draw initial rows.
 
-    A table draws the row of a key from its seed, its name and the key. So a weight depends neither
-    on the batch nor on the process.
+    A table draws the row of a key from its seed, its name and the key. So a weight does not depend
+    on the batch or the process.
 
     Attributes:
         members: The tables.
@@ -35,17 +35,17 @@ class Generators(tf.Module):
 class RowDrawer(KeyedInitializer):
     """Draws the initial row of a key by the initializers of its table's columns.
 
-    One op draws all columns of all tables. A column is bit-identical to the rows of a table of that
-    column alone, with the same name and seed.
+    One op draws all columns of all tables. A column is bit-identical to the rows of a table that
+    has only this column, with the same name and seed.
 
     Args:
-        name: The name of the table of rows, which determines its rows together with the seed. If a
-            row has several columns, each appends "/column_" and its number.
+        name: The name of the table of rows, which together with the seed determines its rows. If a
+            row has several columns, each column appends "/column_" and its number.
         tables: The initializers of the columns of each table.
         dims: Number of weights of each column.
         value_dtype: Dtype of the rows.
         seed: The seed.
-        table_of: From keys [n] to the number of each key's table, int64 [n].
+        table_of: A function from keys [n] to the number of each key's table, int64 [n].
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class RowDrawer(KeyedInitializer):
         self._generators: list[Variable] = []
 
     def make(self) -> Generators:
-        """Makes the generators, which the layer keeps."""
+        """Makes the generators. The layer keeps them."""
         several = len(self._dims) > 1
         for column, initializer in self._kinds:
             self._generators.append(
                 Variable(
                     key_dtype=tf.int64,
-                    # A number of which a quantile is taken keeps its digits.
+                    # Input to a quantile needs full precision.
                     value_dtype=self._value_dtype if initializer.is_native else tf.float32,
                     dim=self._dims[column],
                     devices=CPU,
@@ -101,7 +101,7 @@ class RowDrawer(KeyedInitializer):
         return self.rows_of(keys, self._table_of(keys))
 
     def rows_of(self, keys: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
-        """The rows that keys have in tables.
+        """The initial rows of keys in tables.
 
         Args:
             keys: int64 [n].
@@ -124,7 +124,7 @@ class RowDrawer(KeyedInitializer):
             tables, tf.range(num_tables + 1, dtype=tf.int64), out_type=tf.int64
         )
         starts, counts = bounds[:-1], bounds[1:] - bounds[:-1]
-        # A run of bags for each table and column. A bag is one key, and comes once in each column.
+        # A run of bags for each table and column. A bag is a single key, and is in every column.
         offsets = np.cumsum([0, *self._dims[:-1]])[:, None]
         columns = tf.range(num_columns, dtype=tf.int64)[:, None]
         shape = [num_columns, num_tables]
@@ -151,7 +151,7 @@ class RowDrawer(KeyedInitializer):
 
 
 class _Quantiles:
-    """Makes weights of the uniform numbers of the columns that are cut normals.
+    """Maps uniform numbers to weights, in the columns of truncated normals.
 
     Args:
         tables: The initializers of the columns of each table.
@@ -168,12 +168,12 @@ class _Quantiles:
             return np.array([[getattr(one, field) for one in row] for row in every], np.float64)
 
         self._fields = {name: numbers(name) for name in ("mean", "scale", "first", "width")}
-        # The ends, rounded to the inside of the cut.
+        # The bounds, rounded inwards.
         self._least = _rounded(numbers("a"), dtype, up=True)
         self._most = _rounded(numbers("b"), dtype, up=False)
 
     def of(self, rows: tf.Tensor, tables: tf.Tensor, dims: Sequence[int]) -> tf.Tensor:
-        """The weights [n, dim] of uniform numbers, and of others, in rows of tables [n]."""
+        """The weights [n, dim] for drawn rows of tables [n]. Other columns are only cast."""
         columns = np.repeat(np.arange(len(dims)), dims)
 
         def spread(of_columns: np.ndarray) -> tf.Tensor:  # a number for each weight

@@ -12,7 +12,7 @@ from tf_embed.ops.slot_ops import ExternalRule
 
 @dataclasses.dataclass(frozen=True)
 class RowSize:
-    """The numbers in a row, as given by the user.
+    """The size of a row, as given by the user.
 
     Attributes:
         owner: The layer's name, for messages.
@@ -31,11 +31,11 @@ class RowSize:
             rule: The optimizer's rule.
 
         Raises:
-            ValueError: If the size does not fit. The message names the right one.
+            ValueError: If the size does not fit. The message names the right size.
         """
         numbers = self.dim + _slots_of(rule, self.dim)
         if self.store.storage_dim != -1:
-            # OneFlow has the last step in 8 bytes, which begin at a multiple of 8.
+            # OneFlow stores the last step in 8 bytes, aligned to 8.
             even = numbers + numbers % 2 if rule == "smart_decay_adam" else numbers
             if self.store.storage_dim not in (numbers, even):
                 raise ValueError(

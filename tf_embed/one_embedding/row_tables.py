@@ -18,7 +18,7 @@ from tf_embed.variable.variable import Variable
 
 
 class RowTable(TableLayer):
-    """One table of rows with int64 keys; a part of a layer, which looks rows up.
+    """A table of rows with int64 keys; a part of a layer, which looks up its rows.
 
     Args:
         dim: Number of weights in a row.
@@ -50,11 +50,11 @@ class RowTable(TableLayer):
 
 
 class RowLookup:
-    """Looks the ids of a call up, differentiably.
+    """Looks up the ids of a call, differentiably.
 
     Args:
-        keys: How ids are keys.
-        members: The tables of rows: of each table, or of all, one for each folder.
+        keys: Maps ids to keys.
+        members: The tables of rows: for each table, or for all tables together, one per folder.
         num_folders: Number of folders.
         dim: Number of weights in a row.
         drawers: Drawers of initial rows, for tables that do not draw their own.
@@ -80,7 +80,7 @@ class RowLookup:
         """The rows of a batch [n, dim], of the dtype of rows; zeros for padding."""
         is_apart = self._key_space.is_apart and self._num_folders == 1
         if is_apart and batch.is_by_column and batch.is_kept is None:
-            # Each column is that of one member.
+            # Each column belongs to a member.
             columns = tf.unstack(tf.reshape(batch.keys, [-1, len(self._members)]), axis=1)
             found = [
                 self._find_in(member, keys, None, training)
@@ -96,11 +96,11 @@ class RowLookup:
             tables = None if batch.tables is None else tf.gather_nd(batch.tables, places)
             rows = self._find_in(member, tf.gather_nd(batch.keys, places), tables, training)
             found.append(tf.scatter_nd(places, rows, [tf.size(batch.keys, tf.int64), self._dim]))
-        # Each member has zeros at the keys of the others.
+        # Each member has zeros at the keys of other members.
         return tf.add_n(found)
 
     def prefetch(self, batch: Batch) -> list[tf.Operation]:
-        """The ops that bring the rows of a batch up from disk."""
+        """The ops that promote the rows of a batch from disk."""
         routes = self._routes(batch)
         ops = []
         for number, member in enumerate(self._members):
@@ -110,14 +110,14 @@ class RowLookup:
         return ops
 
     def _is_of(self, number: int, routes: tf.Tensor | None, batch: Batch) -> tf.Tensor:
-        """The mask of keys that have their rows in a member, bool [n]."""
+        """The mask of the keys whose rows are in a member, bool [n]."""
         if routes is None:
             return tf.ones_like(batch.keys, tf.bool) if batch.is_kept is None else batch.is_kept
         is_of = tf.equal(routes, number)
         return is_of if batch.is_kept is None else tf.logical_and(is_of, batch.is_kept)
 
     def _routes(self, batch: Batch) -> tf.Tensor | None:
-        """The number of the member of each key, int64 [n]; None if there is one."""
+        """The number of the member of each key, int64 [n]; None if there is a single member."""
         if len(self._members) == 1:
             return None
         folders = tf.constant(0, tf.int64)
@@ -137,13 +137,13 @@ class RowLookup:
             assert tables is not None  # as there are several
             defaults = self._rows_of_first(keys, tables)
             # The step does not know the first table of an id, so rows are inserted before it. A
-            # lookup that is only recorded comes a second time.
+            # lookup that is only recorded runs again later.
             if training and not joint_lookups.is_recording():
                 _insert_unless_frozen(member, keys, defaults)
         return table.rows(keys, defaults, gradient_token(member), training=training)
 
     def _rows_of_first(self, keys: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
-        """Initial rows of shared ids, by the table with which each comes first in the batch."""
+        """Initial rows of shared ids, from the table of each id's first occurrence in the batch."""
         assert self._drawer_of_shared is not None
         _, which = tf.unique(keys)
         places = tf.range(tf.size(keys))
@@ -152,8 +152,8 @@ class RowLookup:
 
 
 def _insert_unless_frozen(member: Variable, keys: tf.Tensor, defaults: tf.Tensor) -> None:
-    """Inserts the rows of absent keys that a step would insert, as it is when this runs."""
-    assert member.anchor is not None  # as layers have tables to be trained
-    # Sliced and not in a condition, so that workers which disagree do not wait for each other.
+    """Inserts the rows of absent keys that a step would insert, unless frozen at run time."""
+    assert member.anchor is not None  # tables of layers are trainable
+    # A slice instead of a condition, so that workers that disagree do not wait for each other.
     count = tf.where(member.anchor.is_trained, tf.size(keys), 0)
     member.table.find_or_insert(keys[:count], defaults[:count], training=True)

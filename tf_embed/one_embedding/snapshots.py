@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LayerSnapshots`: the snapshots of a layer in the first of its folders, and their paths."""
+"""`LayerSnapshots`: the snapshots of a layer in its first folder, and their paths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FOLDER = "snapshots"
 
 
 class _SnapshotsOfKeys(Snapshots):
-    """Snapshots that record their key layout, and refuse to load another layout.
+    """Snapshots that record their key layout, and refuse to load other layouts.
 
     Args:
         path: The folder of the snapshots.
@@ -36,7 +36,7 @@ class _SnapshotsOfKeys(Snapshots):
         super().__init__(path, tables)
         self._owner = owner
         self._keys = keys
-        self._loaded: dict[str, float] = {}  # the times of the snapshots that it loaded
+        self._loaded: dict[str, float] = {}  # the times of the loaded snapshots
 
     def _folder(self, name: str, argument: str) -> str:
         return os.path.join(self.path, snapshot_name_of(name, argument))
@@ -94,12 +94,12 @@ class _SnapshotsOfKeys(Snapshots):
         """Refuses to replace a snapshot of another layer of this name.
 
         Raises:
-            ValueError: If another one that is alive saved it, and this one has not loaded it.
+            ValueError: If another layer that is alive saved it, and this layer has not loaded it.
         """
         self._folder(name, "name")
         if not self._is_of_another(name):
             return
-        gc.collect()  # a layer that its user has deleted may be alive in cycles of references
+        gc.collect()  # reference cycles may keep a deleted layer alive
         if self._is_of_another(name):
             raise ValueError(
                 f"`name` of each layer that saves into {self.path!r} must be its own, because "
@@ -119,7 +119,7 @@ class _SnapshotsOfKeys(Snapshots):
         return bool(found) and found[0].time != self._loaded.get(name)
 
     def _real_folder(self, name: str) -> str:
-        """The folder of a snapshot, by the same name for all layers."""
+        """The resolved folder of a snapshot, the same for all layers."""
         folder = self._folder(name, "name")
         return folder if "://" in folder else os.path.realpath(folder)
 
@@ -140,7 +140,7 @@ class _SnapshotsOfKeys(Snapshots):
             )
 
 
-# Who saved the snapshot in a folder last, if it was a layer of this process.
+# The layer of this process that last saved the snapshot in a folder.
 _savers: weakref.WeakValueDictionary[str, _SnapshotsOfKeys] = weakref.WeakValueDictionary()
 
 
@@ -177,7 +177,7 @@ class LayerSnapshots:
         return self.snapshots.save(name, since=since, wait=wait, progress=progress)
 
     def load(self, name: str, progress: Progress) -> None:
-        """Replaces all rows by those of a snapshot, which may have another number of folders."""
+        """Replaces all rows with a snapshot, which may have another number of folders."""
         self._check_eager("load_snapshot")
         found: list[tuple[str, SnapshotInfo]] = []
         self.snapshots.together(lambda: found.append(self._find(name)))
@@ -195,7 +195,7 @@ class LayerSnapshots:
                 f"after the snapshot would stay. Received: {rows} rows"
             )
         snapshots = self.snapshots
-        # A writer's snapshot for any layer is in a folder of its own.
+        # A writer's snapshot for any layer is in a separate folder.
         if path != snapshots.path:
             snapshots = self._snapshots_in(path, self._keys)
         # With another number of folders, each folder reads all files and picks its rows by key.
@@ -232,9 +232,9 @@ class LayerSnapshots:
         """The number of folders of the layer that saved a snapshot.
 
         Raises:
-            ValueError: If the snapshot has another number of tables, whatever their folders.
+            ValueError: If the snapshot has another number of tables, regardless of folders.
         """
-        # Rows in several folders are tables of one name.
+        # Rows in several folders are tables with the same name.
         wanted = len(self._members) // self._num_folders
         found = len({files.table for files in info.tables})
         if found != wanted:
@@ -247,7 +247,7 @@ class LayerSnapshots:
         return len(info.tables) // wanted
 
     def _parts_by_key(self, info: SnapshotInfo, saved_folders: int) -> list[Part]:
-        """All files of a table for each of its folders, which takes its own rows from them."""
+        """All files of a table for each of its folders. Each folder picks its rows from them."""
         parts = []
         for number, member in enumerate(self._members):
             table, folder = divmod(number, self._num_folders)
@@ -258,9 +258,10 @@ class LayerSnapshots:
 
 
 def snapshot_name_of(name: str, argument: str) -> str:
-    """A name of a snapshot of a layer.
+    """Checks the name of a layer's snapshot.
 
-    The folder of a layer may itself be a snapshot, of a writer that gave it the layer's name.
+    A layer's folder may itself be a snapshot, if a writer used the layer's name as the snapshot
+    name.
 
     Raises:
         TypeError: If it is not a str.
@@ -280,7 +281,7 @@ def folder_of_layer(path: str, layer_name: str | None) -> str:
 
     Args:
         path: The first folder of the store.
-        layer_name: The layer's name. None: that of snapshots for any layer.
+        layer_name: The layer's name. None: the folder of snapshots for any layer.
     """
     return os.path.join(path, _FOLDER, *([] if layer_name is None else [layer_name]))
 

@@ -95,8 +95,8 @@ def make_cached_ssd_store_options(
     With `cache_budget_mb=0` the layer is on the CPU.
 
     Args:
-        cache_budget_mb: MiB of rows in the device cache, over all shards, an int from 0. One of the
-            two budgets must be above 0, and this one on a GPU.
+        cache_budget_mb: MiB of rows in the device cache, over all shards, an int from 0. At least
+            one of the budgets must be above 0; on a GPU, this budget must be.
         persistent_path: A local folder for the rows, a path; or a list with a folder for each
             shard. The first folder then has the snapshots. The row files are working storage and
             are removed with the layer: save a snapshot or the model.
@@ -146,7 +146,7 @@ def make_cached_host_mem_store_options(
     """Makes options that keep rows in host memory, with a cache in GPU memory.
 
     On a GPU, the rows in use are in GPU memory, up to the budget, and the others in host memory.
-    Rows move between the two by themselves. Without a GPU, all rows are in host memory. This is
+    Rows move between the two automatically. Without a GPU, all rows are in host memory. This is
     logged once.
 
     Args:
@@ -242,13 +242,13 @@ class StoreOptions:
         )
 
     def devices(self, devices: Any) -> Any:
-        """Returns the user's devices of the shards, or the CPU for a disk without a GPU's cache."""
+        """Returns the user's devices of the shards, or the CPU for a disk without a GPU cache."""
         if devices is None and self.kind == "cached_ssd" and not self.device_bytes:
             return CPU
         return devices
 
     def storage(self, path: str, num_tables: int, device: str) -> Storage | None:
-        """The storage of one of the tables that hold the rows.
+        """The storage of a table of rows.
 
         Args:
             path: The folder of its shard.
@@ -284,9 +284,9 @@ class StoreOptions:
         return min(-(-self.capacity // num_tables), _MOST_ROWS_AT_ONCE)
 
     def say_where_rows_are(self, device: str) -> None:
-        """Logs, once in a process, that the tier of the device is host memory."""
+        """Logs, once in a process, that the device tier is host memory."""
         uses_device = self.kind != "cached_ssd" or self.device_bytes
-        # With a GPU, the CPU is what the user asked for.
+        # If there is a GPU, the user asked for the CPU.
         if uses_device and "GPU" not in device.upper() and _first_device() == CPU:
             _say_once("one_embedding: there is no GPU; its rows are in host memory.")
 
@@ -314,7 +314,7 @@ def block_size_of(value: Any) -> int:
 
     Raises:
         TypeError: If it is not an int.
-        ValueError: If it is not one that disks have.
+        ValueError: If it is not a block size of disks.
     """
     size = validation.int_in(value, "physical_block_size")
     if size not in _BLOCK_SIZES:
@@ -331,12 +331,12 @@ def _first_device() -> str:
 def _say_once(message: str) -> None:
     if message not in _said:
         _said.add(message)
-        # Of arguments without effect here: no row depends on them.
+        # A warning is enough, because no row depends on these arguments.
         logging.warning(message)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """The same options, of plain values.
+    """The checked options as plain values.
 
     Raises:
         TypeError: If a value is of a wrong type.

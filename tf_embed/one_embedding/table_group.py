@@ -70,7 +70,7 @@ class TableGroup(LayerWithTables):
     Args:
         dims: Number of weights of each column of a row.
         has_columns: Whether `embedding_dim` is a list.
-        **arguments: Those of `MultiTableEmbedding`.
+        **arguments: The arguments of `MultiTableEmbedding`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TableGroup(LayerWithTables):
         devices: Sequence[str] | str | None,
         **kwargs: Any,
     ) -> None:
-        folder_name(name, "name")  # as snapshots are in a folder of that name
+        folder_name(name, "name")  # snapshots are in a folder of that name
         super().__init__(name=name, dtype=dtype_policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
@@ -114,7 +114,7 @@ class TableGroup(LayerWithTables):
             device_names(devices, tf.int64, row_type)
         self._arguments = _Arguments(
             embedding_dim=list(dims) if has_columns else dims[0],
-            # Copies, as the user may change theirs.
+            # Copies, because the user may change the originals.
             tables=None if tables is None else copy.deepcopy(list(tables)),
             store_options=copy.deepcopy(store_options),
             default_initializer=copy.deepcopy(default_initializer),
@@ -144,7 +144,7 @@ class TableGroup(LayerWithTables):
         store: StoreOptions,
         optimizer: Any,
     ) -> None:
-        """Makes the parts that hold rows: one for all tables or for each, times the folders."""
+        """Makes the tables of rows: one for all tables or one for each, per folder."""
         keys, dim = self._keys, sum(self._dims)
         groups = [[one] for one in initializers] if keys.is_apart else [initializers]
         self._num_members = len(groups) * len(store.paths)
@@ -179,7 +179,7 @@ class TableGroup(LayerWithTables):
                     name=f"{self.name}_rows_{number}",
                     dtype=self.dtype_policy,
                 )
-                # By an attribute each: checkpoints leave layers in lists out.
+                # As attributes, because checkpoints skip layers in lists.
                 setattr(self, f"_part_{number}", part)
                 number += 1
 
@@ -193,13 +193,12 @@ class TableGroup(LayerWithTables):
         check_one_process(f"The layer of many tables {self.name!r}")
         with tf.init_scope():
             for number, drawer in enumerate(self._drawers):
-                # By an attribute each, so that checkpoints find them.
+                # As attributes, so that checkpoints find them.
                 setattr(self, f"_generators_{number}", drawer.make())
         for part in self._parts:
             part.build()
             table = part.variable.table
-            # A part with an optimizer of its own has bound its rule by now, before the check was
-            # set.
+            # A part with its own optimizer bound its rule in `build`, before the check was set.
             if table.rule is not None:
                 self._row_size.check(table.rule)
             table.check_rule = self._row_size.check
@@ -212,9 +211,9 @@ class TableGroup(LayerWithTables):
         )
 
     def _made(self) -> RowLookup:
-        """The lookup; makes the tables if there are none. The layer is built by its first call."""
+        """The lookup; makes the tables if needed. The layer is built by its first call."""
         if self._lookup is None:
-            # Keras builds a layer within this scope, from which its variables have their paths.
+            # Keras builds a layer within this scope, which gives its variables their paths.
             with keras.name_scope(self.name):
                 self._make_tables()
         assert self._lookup is not None
@@ -236,8 +235,9 @@ class TableGroup(LayerWithTables):
         """The `tf_embed.Variable` of each table of rows, for `stats`, `export` and the like.
 
         32-bit ids and shared ids have one for all tables, other ids have one for each table. Each
-        folder of `persistent_path` has its own ones. Keys are int64. A key is the id; if 32-bit ids
-        of several tables share a table of rows, it is the id plus 2^32 times its table number.
+        folder of `persistent_path` has its own variables. Keys are int64. A key is the id; if
+        32-bit ids of several tables share a table of rows, it is the id plus 2^32 times its table
+        number.
         """
         self._made()
         return [part.variable for part in self._parts]
@@ -249,7 +249,7 @@ class TableGroup(LayerWithTables):
 
     @property
     def optimizers(self) -> list[keras.optimizers.Optimizer]:
-        """The layer's own optimizer, a copy for each of `row_tables`; none without one."""
+        """The layer's own optimizer, a copy for each of `row_tables`; empty without it."""
         return [part.optimizer for part in self._parts if part.optimizer is not None]
 
     def size(self) -> tf.Tensor:
@@ -260,7 +260,8 @@ class TableGroup(LayerWithTables):
         """Reports the memory of the rows in each tier; see `tf_embed.Variable.memory_report`.
 
         Returns:
-            A report to print for each of `row_tables`; on workers, of the rows of this one.
+            A printable report for each of `row_tables`; with several workers, of this worker's
+            rows.
         """
         return [variable.memory_report() for variable in self.row_tables]
 
@@ -288,13 +289,13 @@ class TableGroup(LayerWithTables):
     # Lookups.
 
     def call(self, ids: Any, table_ids: Any = None, training: bool | None = None) -> tf.Tensor:
-        """Looks ids up.
+        """Looks up ids.
 
         Args:
             ids: A tensor of integers that `key_type` holds: (batch, number of tables), or of any
                 shape with `table_ids` or if there is one table.
             table_ids: The number of each id's table, integers of the shape of `ids`. Default: the
-                place on the last axis.
+                position on the last axis.
             training: Whether this is a use of the rows, on which a `policy` depends.
 
         Returns:
@@ -315,7 +316,7 @@ class TableGroup(LayerWithTables):
         return tf.cast(rows, self._output_dtype)
 
     def forward(self, ids: Any, table_ids: Any = None, training: bool | None = None) -> tf.Tensor:
-        """Looks ids up: the layer called, under upstream's name.
+        """Looks up ids: upstream's name for calling the layer.
 
         Args:
             ids: As in `call`.
@@ -328,7 +329,7 @@ class TableGroup(LayerWithTables):
         Raises:
             TypeError, ValueError: As `call`.
         """
-        # By keyword Keras takes Python lists too.
+        # By keyword, Keras takes Python lists too.
         return self(ids=ids, table_ids=table_ids, training=training)
 
     def prefetch(
@@ -337,7 +338,7 @@ class TableGroup(LayerWithTables):
         ids: Callable[[Any], Any] | None = None,
         buffer_size: int = 2,
     ) -> tf.data.Dataset:
-        """Brings the rows of the next batches up from disk; see `DynamicEmbedding.prefetch`.
+        """Promotes the rows of the next batches from disk; see `DynamicEmbedding.prefetch`.
 
         Args:
             dataset: A dataset of batches, as `fit` takes it.
@@ -404,9 +405,9 @@ class TableGroup(LayerWithTables):
 
         The rows of all `row_tables` are in one folder, "snapshots/<name of the layer>/<name of the
         snapshot>" in the first `persistent_path`. A complete snapshot replaces an earlier one of
-        the same name, but not one of another layer of this name that this process still has, unless
-        it was loaded. The step of an optimizer is not saved; `model.save` and tf.train.Checkpoint
-        save it.
+        the same name, but not a snapshot of another layer of this name in this process, unless it
+        was loaded. The step of an optimizer is not saved; `model.save` and tf.train.Checkpoint save
+        it.
 
         Args:
             snapshot_name: A name for a folder.
@@ -423,8 +424,8 @@ class TableGroup(LayerWithTables):
         Raises:
             TypeError: If an argument is of a wrong type.
             ValueError: If the name is a path, there is no snapshot `since`, other snapshots build
-                on the one to be replaced, another layer saved that, or the layer must track changes
-                but does not.
+                on the snapshot to be replaced, another layer saved it, or the layer must track
+                changes but does not.
             RuntimeError: If this is called in a graph.
             tf.errors.FailedPreconditionError: If the layer has not tracked its changes since that
                 snapshot; see `tf_embed.Snapshots.save`. Save all rows.
@@ -452,12 +453,12 @@ class TableGroup(LayerWithTables):
         """Loads the rows of a snapshot into a layer without rows.
 
         The numbers of shards and folders may differ. An incremental snapshot is loaded together
-        with the snapshots that it builds on. A snapshot of the layer itself, or one that
-        `make_persistent_table_writer` wrote for it, takes precedence over one for any layer.
+        with the snapshots that it builds on. A snapshot that the layer saved, or that
+        `make_persistent_table_writer` wrote for it, takes precedence over a snapshot for any layer.
 
-        Later snapshots can be saved `since` a loaded one, if the number of folders is the same, and
-        it is of the layer itself or was written for it. After a snapshot for any layer, the next
-        one has all rows.
+        Later snapshots can be saved `since` a loaded snapshot if the number of folders is the same,
+        and the layer saved it or it was written for the layer. After a snapshot for any layer, the
+        next snapshot has all rows.
 
         Args:
             snapshot_name: The name of the snapshot.
@@ -469,8 +470,8 @@ class TableGroup(LayerWithTables):
             ValueError: If there is no such snapshot, it has another number of tables, or the layer
                 is on a GPU.
             RuntimeError: If the layer has rows, or this is called in a graph.
-            tf.errors.OpError: If files are damaged, or of another kind of table. Nothing is loaded
-                then.
+            tf.errors.OpError: If files are damaged, or of another kind of table. Then nothing is
+                loaded.
         """
         self._snapshots().load(snapshot_name, progress)
 
@@ -478,7 +479,7 @@ class TableGroup(LayerWithTables):
     def snapshots(self) -> Snapshots:
         """The `tf_embed.Snapshots` of `row_tables`, for `fold`, `keep`, `list_snapshots`, `wait`.
 
-        It has those of `save_snapshot`, and not those that a writer made for any layer.
+        It has the snapshots of `save_snapshot`, but not a writer's snapshots for any layer.
         """
         return self._snapshots().snapshots
 
@@ -494,7 +495,7 @@ class TableGroup(LayerWithTables):
         return self._saves
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the seeds of initial rows; the tables of rows write theirs. Keras calls it."""
+        """Writes the seeds of initial rows; the tables of rows write their own. Keras calls it."""
         if self._lookup is None or not self._drawers:
             return
         arrays: dict[str, Any] = {}

@@ -98,7 +98,7 @@ def initializers_of(
 
 
 def _columns_of(table: Any, argument: str, num_columns: int) -> list[WeightInitializer]:
-    """The initializers of the columns of a table; one for the whole row is that of each column."""
+    """The initializers of a table's columns. One for the whole row applies to each column."""
     if not isinstance(table, dict) or set(table) not in ({"initializer"}, {"columns"}):
         raise ValueError(
             f"`{argument}` must be what make_table_options gives. Received: "

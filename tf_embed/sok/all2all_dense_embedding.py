@@ -19,31 +19,32 @@ class All2AllDenseEmbedding(SokLayer):
     """Looks up a row for each key, in a table that is sharded over workers.
 
     In the scope of a tf.distribute.MultiWorkerMirroredStrategy, worker `key % workers` has the row
-    of a key. Outside of one, the process has all rows. A worker corresponds to a GPU in SOK: it has
-    one table, even if it has several GPUs.
+    of a key. Outside of such a scope, the process has all rows. A worker corresponds to a GPU in
+    SOK: it has one table, even if it has several GPUs.
 
     All slots share one table, so keys must be distinct across slots. The table is trained and saved
-    like that of `tf_embed.layers.DynamicEmbedding`.
+    as in `tf_embed.layers.DynamicEmbedding`.
 
     Args:
-        max_vocabulary_size_per_gpu: The most rows that a worker holds. Further keys get no row:
-            lookups give their initial rows, their gradients are dropped, and
+        max_vocabulary_size_per_gpu: The maximum number of rows on a worker. Further keys get no
+            row: lookups return their initial rows, their gradients are dropped, and
             `embedding_variable.stats()["refused"]` counts them, for each worker.
         embedding_vec_size: Number of weights in a row.
         slot_num: Number of slots (feature fields) of a sample.
         nnz_per_slot: Number of keys of a slot.
-        dynamic_input: Whether inputs are any number of keys, [None], as those of `tf.unique`.
-        use_hashtable: True: any number is a key. False: keys are numbers of rows, from 0 to
+        dynamic_input: Whether inputs are any number of keys, [None], such as the results of
+            `tf.unique`.
+        use_hashtable: True: any number is a key. False: keys are row numbers, from 0 to
             `max_vocabulary_size_per_gpu * workers - 1`.
         key_dtype: tf.int64, tf.uint64 or tf.uint32. Inputs of another integer dtype are cast; a key
-            that does not fit is an error. Default: None, tf.int64.
+            that does not fit raises an error. Default: None, tf.int64.
         embedding_initializer: The initial row of a key; see `tf_embed.Variable`. Glorot, He, LeCun
-            and other initializers that scale by a shape take that of SOK's table of a GPU,
+            and other initializers that scale by a shape use the shape of SOK's table on a GPU,
             [max_vocabulary_size_per_gpu, embedding_vec_size]. Orthogonal, which makes a matrix as a
             whole, is called for the new keys of each batch. Default: "random_uniform", from -0.05
             to 0.05.
         optimizer: The table's own optimizer; see `tf_embed.layers.DynamicEmbedding`. Default: None,
-            the model's, in an `OptimizerWrapper`.
+            the model's optimizer, in an `OptimizerWrapper`.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
@@ -93,11 +94,11 @@ class All2AllDenseEmbedding(SokLayer):
         self.dynamic_input = dynamic_input
 
     def call(self, inputs: Any, training: bool = True) -> tf.Tensor:
-        """Looks keys up.
+        """Looks up keys.
 
         Args:
-            inputs: Integers, [batch, slot_num, nnz_per_slot], or another shape that begins with
-                the batch and has as many keys for each sample; with `dynamic_input` [n].
+            inputs: Integers, [batch, slot_num, nnz_per_slot], or another shape that begins with the
+                batch and has as many keys per sample; with `dynamic_input` [n].
             training: Whether the layer is training.
 
         Returns:
@@ -107,9 +108,9 @@ class All2AllDenseEmbedding(SokLayer):
         Raises:
             TypeError: If the inputs are not a dense tensor of integers.
             ValueError: If they have another size.
-            tf.errors.InvalidArgumentError: If a key does not fit the key dtype, or is not the
-                number of a row and `use_hashtable` is False. Instead of ValueError, if the shape is
-                not known before.
+            tf.errors.InvalidArgumentError: If a key does not fit the key dtype, or is not a row
+                number and `use_hashtable` is False. Also in place of ValueError, if the shape is
+                not known before run time.
         """
         is_training = validation.is_training(training)
         if isinstance(inputs, (tf.SparseTensor, tf.RaggedTensor)):
@@ -131,7 +132,7 @@ class All2AllDenseEmbedding(SokLayer):
         return self._output_spec(inputs, is_ragged=False)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> None:
-        """None: no key stands for nothing."""
+        """None: there is no padding key."""
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
@@ -160,7 +161,7 @@ class All2AllDenseEmbedding(SokLayer):
         """Refuses a shape of another size.
 
         Raises:
-            ValueError: It has another size.
+            ValueError: If it has another size.
         """
         if shape.rank is None:
             return

@@ -17,23 +17,23 @@ COMBINERS = ("sum", "mean")
 
 @keras.saving.register_keras_serializable(package="tf_embed.sok")
 class DistributedEmbedding(SokLayer):
-    """Looks the keys of each slot up and pools their rows, in a table sharded over workers.
+    """Looks up the keys of each slot and pools their rows, in a table sharded over workers.
 
-    The table is that of `All2AllDenseEmbedding`, with one key space for all slots.
+    The table is the same as in `All2AllDenseEmbedding`, with one key space for all slots.
 
     Args:
         combiner: "sum" or "mean" of the rows of a slot. A slot without keys gives zeros.
-        max_vocabulary_size_per_gpu: The most rows that a worker holds; see
+        max_vocabulary_size_per_gpu: The maximum number of rows on a worker; see
             `All2AllDenseEmbedding`.
         embedding_vec_size: Number of weights in a row.
         slot_num: Number of slots (feature fields) of a sample.
-        max_nnz: The most keys of a slot.
-        max_feature_num: The most keys of a sample. It has no effect, because no memory is reserved
-            for it. Default: None, `slot_num * max_nnz`.
-        use_hashtable: As in `All2AllDenseEmbedding`, and so are those below.
+        max_nnz: The maximum number of keys in a slot.
+        max_feature_num: The maximum number of keys in a sample. It has no effect, because no memory
+            is reserved for it. Default: None, `slot_num * max_nnz`.
+        use_hashtable: As in `All2AllDenseEmbedding`, like the arguments below.
         key_dtype: Default: None, tf.int64.
         embedding_initializer: Default: "random_uniform", from -0.05 to 0.05.
-        optimizer: The table's own optimizer. Default: None, the model's.
+        optimizer: The table's own optimizer. Default: None, the model's optimizer.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
@@ -89,11 +89,11 @@ class DistributedEmbedding(SokLayer):
         self.max_feature_num = max_feature_num
 
     def call(self, inputs: Any, training: bool = True) -> tf.Tensor:
-        """Looks keys up and pools them.
+        """Looks up keys and pools their rows.
 
         Args:
             inputs: A tf.SparseTensor [batch * slot_num, max_nnz]: the slots of the first sample,
-                then those of the second. The second number may be less than `max_nnz`.
+                then of the second, and so on. The second size may be less than `max_nnz`.
             training: Whether the layer is training.
 
         Returns:
@@ -102,9 +102,9 @@ class DistributedEmbedding(SokLayer):
         Raises:
             TypeError: If the inputs are not a tf.SparseTensor of integers.
             ValueError: If they have another shape.
-            tf.errors.InvalidArgumentError: If a key does not fit the key dtype, or is not the
-                number of a row and `use_hashtable` is False. Instead of ValueError, if the shape is
-                not known before.
+            tf.errors.InvalidArgumentError: If a key does not fit the key dtype, or is not a row
+                number and `use_hashtable` is False. Also in place of ValueError, if the shape is
+                not known before run time.
         """
         is_training = validation.is_training(training)
         if not isinstance(inputs, tf.SparseTensor):
@@ -151,10 +151,10 @@ class DistributedEmbedding(SokLayer):
         }
 
     def _check_shape(self, shape: tf.TensorShape) -> None:
-        """Refuses another shape, as far as it is known.
+        """Refuses other shapes, as far as the shape is known.
 
         Raises:
-            ValueError: It is another one.
+            ValueError: If the shape is wrong.
         """
         if shape.rank is None:
             return
@@ -167,14 +167,14 @@ class DistributedEmbedding(SokLayer):
             raise ValueError(f"{self._must_have_shape()} Received: inputs.shape={shape}")
 
     def _checked(self, inputs: tf.SparseTensor) -> tf.SparseTensor:
-        """The inputs, whose shape is checked when they are there."""
+        """The inputs, with checks of their shape at run time."""
         message = self._must_have_shape()
         shape = tf.ensure_shape(inputs.dense_shape, [2])
         checks = [
             tf.debugging.assert_equal(shape[0] % self.slot_num, tf.constant(0, tf.int64), message),
             tf.debugging.assert_less_equal(shape[1], tf.constant(self.max_nnz, tf.int64), message),
         ]
-        # Each reader of the inputs reads the shape, so the checks hang on it.
+        # Each reader of the inputs reads the shape, so the checks are dependencies of it.
         return tf.SparseTensor(
             inputs.indices, inputs.values, validation.with_dependencies(shape, *checks)
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SOK's functions on tables.
 
-A table is a `Variable`, a layer that has one, or the trainable variable of either.
+A table is a `Variable`, a layer with a `Variable`, or the trainable variable of either.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def table_of(var: Any, argument: str) -> Table:
     """The table of a Variable, of a layer, or of the trainable variable of either.
 
     Raises:
-        TypeError: If there is none.
+        TypeError: If `var` has no table.
     """
     return table_and_anchor(_variable_of(var), argument)[0]
 
@@ -39,7 +39,7 @@ def Init(global_batch_size: int) -> None:  # noqa: N802 - SOK's name
     """Checks the global batch size. There is nothing to initialize.
 
     Args:
-        global_batch_size: Number of samples of a step, of all replicas together.
+        global_batch_size: Number of samples in a step, over all replicas.
 
     Raises:
         TypeError: If it is not an int.
@@ -63,22 +63,22 @@ def lookup_sparse(
 ) -> tf.Tensor | list[tf.Tensor]:
     """Looks up the rows of sparse ids in one or several tables and pools them, differentiably.
 
-    Each table is looked up by itself.
+    Each table is looked up separately.
 
     Args:
-        params: A table, or a list of them.
-        sp_ids: A tf.SparseTensor or tf.RaggedTensor [batch, ...]; of a list of tables, one for
-            each.
-        sp_weights: None, or the weights of the ids, in the container of `sp_ids`; of a list, one or
-            None for each.
-        combiners: "sum", "mean" or "sqrtn"; of a list, one for each. Default: None, "mean".
+        params: A table, or a list of tables.
+        sp_ids: A tf.SparseTensor or tf.RaggedTensor [batch, ...]; for a list of tables, a list of
+            these.
+        sp_weights: None, or the weights of the ids, in the container of `sp_ids`; for a list, a
+            list of these.
+        combiners: "sum", "mean" or "sqrtn"; for a list, a list of these. Default: None, "mean".
 
     Returns:
-        [batch, dim]; of a list of tables, a list.
+        [batch, dim]; for a list of tables, a list.
 
     Raises:
         TypeError: If an argument has a wrong type.
-        ValueError: If lists have different lengths, or a combiner is another one.
+        ValueError: If lists have different lengths, or a combiner is unknown.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -117,7 +117,7 @@ def filter_variables(variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         variables: A list of variables, such as `model.trainable_variables`.
 
     Returns:
-        Those that are tables, or stand for one, and the others, in their order.
+        The variables that are tables, or stand for a table, and the other variables, in order.
 
     Raises:
         TypeError: If `variables` is not a list or a tuple of variables.
@@ -145,7 +145,7 @@ def filter_variables(variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Copies the keys and rows of a table, those of this worker, in no particular order.
+    """Copies the keys and rows of a table on this worker, in no particular order.
 
     Args:
         var: A table.
@@ -170,7 +170,7 @@ def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def assign(var: Any, indices: Any, values: Any) -> tf.Operation | None:
-    """Writes rows. Of a sharded table all workers must call it, each with any rows.
+    """Writes rows. If the table is sharded, all workers must call it, each with any rows.
 
     Args:
         var: A table.
@@ -181,8 +181,8 @@ def assign(var: Any, indices: Any, values: Any) -> tf.Operation | None:
         The operation in a graph, None in eager execution.
 
     Raises:
-        TypeError: If `var` is not a table, or a dtype is not that of the table.
-        ValueError: If the shapes do not go together.
+        TypeError: If `var` is not a table, or a dtype differs from the table's.
+        ValueError: If the shapes do not match.
 
     Example:
         >>> import tf_embed

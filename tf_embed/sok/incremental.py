@@ -21,25 +21,25 @@ _TIME = "last_time_ms"
 def incremental_model_dump(vars: Any, time_threshold: Any, sess: Any = None) -> tuple[Any, Any]:
     """Copies the keys and rows that were used at a time or later.
 
-    Among them are all rows that changed since then. A use is a training step, an `upsert`, an
-    `accum`, or a lookup with `training=True`. Rows that left are not told of. The table must keep
-    the time of each row: its policy has `eviction="ttl"` or `ttl_seconds`, or its `restrict_policy`
-    is a `TimestampRestrictPolicy`. Of a sharded table all workers must call it, and each gets the
-    rows of all. A table is copied as a whole before rows are chosen, so there must be memory for
-    that. In eager execution.
+    They include all rows that changed since then. A use is a training step, an `upsert`, an
+    `accum`, or a lookup with `training=True`. Evicted and removed rows are not reported. The table
+    must keep the time of each row: its policy has `eviction="ttl"` or `ttl_seconds`, or its
+    `restrict_policy` is a `TimestampRestrictPolicy`. If a table is sharded, all workers must call
+    it, and each gets the rows of all workers. The whole table is copied before rows are selected,
+    which needs memory. It runs in eager execution.
 
     Args:
         vars: A table, or a list of tables.
         time_threshold: A datetime.datetime; without a time zone it is in UTC. Clocks of workers
-            differ, so take it some seconds early.
+            differ, so set it a few seconds early.
         sess: Has no effect. Default: None.
 
     Returns:
-        Keys [n] and rows [n, dim] as NumPy arrays; of a list of tables, a list of each.
+        Keys [n] and rows [n, dim] as NumPy arrays; for a list of tables, a list of each.
 
     Raises:
         TypeError: If `vars` is not a table, or `time_threshold` not a datetime.
-        ValueError: If a table keeps no times.
+        ValueError: If a table does not keep times.
 
     Example:
         >>> import datetime, tf_embed

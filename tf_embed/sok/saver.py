@@ -18,16 +18,16 @@ from tf_embed.variable.variable import DEFAULT_NAME
 def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
     """Writes tables to files, as `tf_embed.Variable.save_to_file_system` does.
 
-    Optimizer slots are always among them. The step of the optimizer is not.
+    Optimizer slots are always included. The optimizer's step is not.
 
     Args:
-        path: The folder. It is made.
+        path: The folder. It is created.
         dump_vars: A table, or a list of tables with different names.
         optimizer: Has no effect, because slots belong to the rows. Default: None.
 
     Raises:
         TypeError: If an argument has a wrong type.
-        ValueError: If two tables have the same name, or another table without a name of its own was
+        ValueError: If two tables have the same name, or another table with a default name was
             written to the folder.
         tf.errors.OpError: If the files can't be written.
 
@@ -56,18 +56,18 @@ def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
 def load(path: Any, load_vars: Any, optimizer: Any = None) -> None:
     """Loads tables that `dump` wrote, with any number of workers.
 
-    Rows of keys that are there are replaced, other rows stay.
+    Rows of loaded keys are replaced, other rows stay.
 
     Args:
         path: The folder.
-        load_vars: A table, or a list of tables with the names of those that were saved.
-        optimizer: The optimizer that trains the tables. It must be built, because one that is built
-            later drops the slots. Default: None.
+        load_vars: A table, or a list of tables with the names of the saved tables.
+        optimizer: The optimizer that trains the tables. It must be built, because building it later
+            drops the slots. Default: None.
 
     Raises:
         TypeError: If an argument has a wrong type.
         ValueError: If two tables have the same name, or the optimizer is not built.
-        tf.errors.NotFoundError: If the folder has no whole save of a table.
+        tf.errors.NotFoundError: If the folder has no complete save of a table.
         tf.errors.DataLossError: If a file is damaged.
 
     Example:
@@ -136,11 +136,11 @@ class Saver:
 
 
 def _tables_of(some: Any, argument: str) -> list[Table]:
-    """The tables that are files of one folder.
+    """The tables that share a folder.
 
     Raises:
-        TypeError: If one is no table.
-        ValueError: If two have the same name.
+        TypeError: If an item is not a table.
+        ValueError: If two tables have the same name.
     """
     is_several = isinstance(some, (list, tuple))
     tables = [table_of(one, argument) for one in (some if is_several else [some])]

@@ -23,7 +23,7 @@ class SokLayer(TableLayer):
     """A table with SOK's arguments.
 
     Args:
-        max_vocabulary_size_per_gpu: As in `All2AllDenseEmbedding`, and so are those below.
+        max_vocabulary_size_per_gpu: As in `All2AllDenseEmbedding`, like the arguments below.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SokLayer(TableLayer):
             embedding_initializer = "random_uniform"  # from -0.05 to 0.05
         embedding_initializer = for_rows(
             deserialized(embedding_initializer, "embedding_initializer"),
-            # A GPU draws its own part in SOK, so rows do not depend on the number of workers.
+            # In SOK, each GPU draws its own part, so rows do not depend on the number of workers.
             max_vocabulary_size_per_gpu,
             embedding_vec_size,
         )
@@ -86,7 +86,7 @@ class SokLayer(TableLayer):
         validation.int_in(slot_num, "slot_num")
 
     def _make_table(self) -> None:
-        # Now, because the bound is that of the workers of the table's strategy.
+        # Now, because the bound depends on the workers of the table's strategy.
         self._num_workers = strategies.worker_count(tf.distribute.get_strategy())
         if self.use_hashtable:
             max_rows = self.max_vocabulary_size_per_gpu * self._num_workers
@@ -98,7 +98,7 @@ class SokLayer(TableLayer):
         """The table.
 
         Raises:
-            AttributeError: The layer is not built, so it has none yet.
+            AttributeError: If the layer is not built.
         """
         return self.variable
 
@@ -120,18 +120,18 @@ class SokLayer(TableLayer):
     @override
     def from_config(cls, config: dict[str, Any]) -> SokLayer:
         name = "embedding_initializer"
-        # Only a layer of before has saved one that scales. It scaled by the shape of one row.
+        # Only older layers saved an initializer that scales. It scaled by the shape of a row.
         if isinstance(config.get(name), dict):
             initializer = deserialized(config[name], name)
             config = {**config, name: for_rows(initializer, 1, config["embedding_vec_size"])}
         return super().from_config(config)
 
     def _known_keys(self, keys: tf.Tensor, places: tf.Tensor | None = None) -> tf.Tensor:
-        """The keys, which without a hash table must be numbers of rows.
+        """Returns the keys. Without a hash table, checks that they are row numbers.
 
         Args:
             keys: The keys.
-            places: Where they are in the inputs, if those are sparse.
+            places: The positions of the keys in the inputs, if the inputs are sparse.
         """
         if self.use_hashtable:
             return keys

@@ -116,7 +116,7 @@ class Adam(_RowAdam):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: If a number is out of range.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -176,7 +176,7 @@ class PartialRowwiseAdam(_RowAdam):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: If a number is out of range.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -212,7 +212,7 @@ class LAMB(_RowAdam):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: If a number is out of range.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -245,7 +245,7 @@ class PartialRowwiseLAMB(_RowAdam):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: If a number is out of range.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -281,7 +281,7 @@ class LARS(RowRuleOptimizer):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: If a number is out of range.
 
     Example:
         >>> import tensorflow as tf, tf_embed

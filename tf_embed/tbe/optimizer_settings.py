@@ -89,7 +89,7 @@ class TailIdThreshold(Config):
         is_ratio: Whether `val` is a share.
 
     Raises:
-        TypeError: An argument is of another type.
+        TypeError: If an argument is of another type.
 
     Example:
         >>> from tf_embed import tbe
@@ -129,8 +129,8 @@ class CounterBasedRegularizationDefinition(Config):
             `tf_embed.tbe.TableBatchedEmbeddingBags` that trains itself.
 
     Raises:
-        TypeError: An argument is of another type.
-        ValueError: An argument is out of range.
+        TypeError: If an argument is of another type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> from tf_embed import tbe
@@ -191,8 +191,8 @@ class CowClipDefinition(Config):
         lower_bound: See above.
 
     Raises:
-        TypeError: An argument is of another type.
-        ValueError: An argument is out of range.
+        TypeError: If an argument is of another type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> from tf_embed import tbe
@@ -235,8 +235,8 @@ class GlobalWeightDecayDefinition(Config):
         lower_bound: The least decay factor of a weight for the steps without its row, from 0 to 1.
 
     Raises:
-        TypeError: An argument is of another type.
-        ValueError: An argument is out of range.
+        TypeError: If an argument is of another type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> from tf_embed import tbe
@@ -270,8 +270,8 @@ class EnsembleModeDefinition(Config):
         step_mode: With StepMode.NONE, an average starts at 0 again after it was used.
 
     Raises:
-        TypeError: An argument is of another type.
-        ValueError: An argument is out of range.
+        TypeError: If an argument is of another type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> from tf_embed import tbe
@@ -306,8 +306,8 @@ class EmainplaceModeDefinition(Config):
         step_ema_coef: The share of the difference that an update removes.
 
     Raises:
-        TypeError: An argument is of another type.
-        ValueError: An argument is out of range.
+        TypeError: If an argument is of another type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> from tf_embed import tbe

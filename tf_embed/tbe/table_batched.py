@@ -681,7 +681,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         """The learning rate of the next step; in eager execution.
 
         Raises:
-            ValueError: The layer has no optimizer of its own.
+            ValueError: If the layer has no optimizer of its own.
         """
         return self._hyper_parameters.learning_rate()
 
@@ -765,7 +765,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
                 LARS_SGD: the momentum [rows, dim].
 
         Raises:
-            ValueError: The layer has no optimizer of its own.
+            ValueError: If the layer has no optimizer of its own.
         """
         return [list(states.values()) for states in self._views.states("split_optimizer_states")]
 
@@ -778,7 +778,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             tensor that `set_optimizer_step` sets.
 
         Raises:
-            ValueError: The layer has no optimizer of its own.
+            ValueError: If the layer has no optimizer of its own.
         """
         return self._views.states_by_name("get_optimizer_state")
 

@@ -5,7 +5,7 @@ Code that says `de = tfra.dynamic_embedding` migrates by one import: `from tf_em
 de`. docs/migrating/from_tfra.md goes through every name.
 
     Variable, get_variable      tables; forget_variable
-    embedding_lookup            and its kin: _unique, _sparse, safe_..._sparse
+    embedding_lookup            and its variants: _unique, _sparse, safe_..._sparse
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     CuckooHashTableCreator      tables in memory, with CuckooHashTableConfig; FileSystemSaver
     HkvHashTableCreator         tables with eviction, with HkvHashTableConfig, HkvEvictStrategy
@@ -13,7 +13,7 @@ de`. docs/migrating/from_tfra.md goes through every name.
     RestrictPolicy              and TimestampRestrictPolicy, FrequencyRestrictPolicy
     keras                       layers, models and callbacks
     shadow_ops, ragged_embedding_ops, math, data_flow, ModelMode
-                                modules and modes that such code names
+                                modules and modes that such code uses
 """
 
 from tf_embed.optimizers import DynamicEmbeddingOptimizer

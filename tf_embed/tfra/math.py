@@ -20,7 +20,7 @@ def sparse_segment_sum(
         indices: The rows to sum, int32 or int64 [n].
         segment_ids: The segment of each row in `indices`, int32 or int64 [n], ascending.
         name: Name of the operation.
-        num_segments: Number of segments. Default: one more than the last of `segment_ids`.
+        num_segments: Number of segments. Default: the last of `segment_ids` plus 1.
 
     Returns:
         The sums, [num_segments, ...].

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRA's switch between graphs that train and graphs that serve. Here it switches nothing.
+"""TFRA's switch between training graphs and serving graphs. Here it has no effect.
 
 TFRA reads it when a graph is built, because its training lookups write to variables and can't be
-served. Lookups of tf_embed write to nothing: one graph does both.
+served. Lookups of tf_embed write nothing, so one graph does both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ModelMode:
     Attributes:
         TRAIN: "train".
         INFERENCE: "inference".
-        CURRENT_SETTING: One of the two.
+        CURRENT_SETTING: The current mode.
 
     Example:
         >>> import tf_embed

@@ -2,7 +2,7 @@
 """Lookups of ragged ids, as TFRA's `dynamic_embedding.ragged_embedding_ops` has them.
 
 They are `tf_embed.embedding_lookup_sparse` and `tf_embed.safe_embedding_lookup_sparse`, which take
-ragged ids as well as sparse ones.
+both ragged and sparse ids.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def safe_embedding_lookup_sparse(
     default_id: int | str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Looks up ragged ids of which some are not valid; `tf_embed.safe_embedding_lookup_sparse`.
+    """Looks up ragged ids, some of them invalid; `tf_embed.safe_embedding_lookup_sparse`.
 
     Args:
         embedding_weights: A `tf_embed.Variable`.
         sparse_ids: Integers or strings, [bags, (ids)].
         sparse_weights: None, or the weight of each id, floating or integers, [bags, (ids)].
         combiner: "sum", "mean" or "sqrtn"; None: "mean".
-        default_id: None, or the id that a bag without ids has.
+        default_id: None, or the id for a bag without ids.
         name: Name of the operation.
 
     Returns:

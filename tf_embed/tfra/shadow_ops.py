@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookups through a `ShadowVariable`, as TFRA's `dynamic_embedding.shadow_ops` has them.
 
-They are `tf_embed.embedding_lookup` with the gradient going to the shadow variable.
+They are `tf_embed.embedding_lookup`, but the gradient goes to the shadow variable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def embedding_lookup(
         Rows, ids.shape + [dim]. Nothing is inserted.
 
     Raises:
-        TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
+        TypeError: If `shadow` is neither of the two, or `ids` have a wrong dtype.
 
     Example:
         >>> import tf_embed

@@ -14,18 +14,18 @@ from tf_embed.variable.variable import Variable
 class ShadowVariable(TwinAnchor):
     """Stands for a `tf_embed.Variable` in lookups, on a tape and in an optimizer's var_list.
 
-    TFRA's holds the rows of the last lookup. This one holds nothing, so it may be looked up many
-    times in a step, in several graphs and threads, and its shape stays (0, dim). Several of one
-    variable have gradients of their own; `tf_embed.DynamicEmbeddingOptimizer` makes one step of
-    them together. A Keras layer that has one as an attribute has it among its
+    TFRA's class holds the rows of the last lookup. This class holds nothing, so it may be looked up
+    many times in a step, in several graphs and threads, and its shape stays (0, dim). Each shadow
+    variable of a variable has its own gradient; `tf_embed.DynamicEmbeddingOptimizer` combines them
+    into one step. A Keras layer lists a shadow variable that is its attribute in
     `trainable_variables`.
 
     Args:
         params: The variable.
-        name: Name; "/" becomes "_". Of several shadows of one name, `trainable_store` of the
-            variable has the last one only, so give each a name of its own.
-        max_norm: None, or the L2 norm to which longer rows are scaled down in lookups through it;
-            see `tf_embed.embedding_lookup`.
+        name: Name; "/" becomes "_". Give each shadow its own name: `trainable_store` of the
+            variable has only the last shadow of a name.
+        max_norm: None, or the L2 norm to which lookups through it scale down longer rows; see
+            `tf_embed.embedding_lookup`.
         trainable: Whether lookups through it have gradients.
         distribute_strategy: Ignored; accepted for TFRA compatibility.
         **kwargs: `ids`, `exists` and `model_mode`. Ignored; accepted for TFRA compatibility.

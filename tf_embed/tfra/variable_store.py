@@ -43,7 +43,7 @@ def get_variable(
     """Returns the variable of a name, or creates it if there is none.
 
     The variable lives until `forget_variable`, even if the caller does not keep it. So a function
-    may call this each time that it runs.
+    may call this each time it runs.
 
     Args:
         name: Name of the variable. A `tf.compat.v1.variable_scope` prefixes its own name and "/".
@@ -89,7 +89,7 @@ def get_variable(
             same = initializer is not None and initializer is made_by
             _check_same(variable, key_dtype, value_dtype, dim, initializer, same)
             return variable
-        # Within the lock, so that two threads never make two variables of one name.
+        # Within the lock, so that two threads never make two variables with the same name.
         variable = Variable(
             key_dtype=key_dtype,
             value_dtype=value_dtype,
@@ -120,7 +120,7 @@ def forget_variable(name: str) -> None:
     The memory is freed with the last reference. An unknown name is ignored.
 
     Args:
-        name: The `name` of the variable, with that of its scope.
+        name: The `name` of the variable, with its scope's name.
 
     Raises:
         TypeError: If `name` is not a str.
@@ -147,7 +147,7 @@ def _check_same(
     `same` tells that the initializer is the object that made the variable.
 
     Raises:
-        ValueError: If one of them differs.
+        ValueError: If any of them differs.
     """
     keys = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
     values = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
@@ -159,7 +159,7 @@ def _check_same(
     for argument, (present, asked) in wanted.items():
         if present != asked:
             raise ValueError(_another(variable.name, argument, present, asked))
-    if same:  # to look at it may draw another seed
+    if same:  # reading it may draw another seed
         return
     asked = row_initializer(
         initializer, dim=dim, value_dtype=variable.value_dtype, name=variable.name

@@ -6,8 +6,8 @@
     callbacks   ModelCheckpoint
     models      save_model, load_model
 
-New code has all that these layers do, and weights of ids beside it, in
-`tf_embed.layers.DynamicEmbedding`.
+New code should use `tf_embed.layers.DynamicEmbedding`, which does the same and also takes weights
+of ids.
 """
 
 from tf_embed.tfra.keras import callbacks, layers, models

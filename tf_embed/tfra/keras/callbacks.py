@@ -14,16 +14,16 @@ from tf_embed import validation
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """keras.callbacks.ModelCheckpoint, whose files have the rows of tables.
+    """keras.callbacks.ModelCheckpoint with the rows of tables in its files.
 
-    A `.keras` file has rows, optimizer slots and step, and so has a `.weights.h5` file with
-    `save_weights_only=True`.
+    A `.keras` file, or a `.weights.h5` file with `save_weights_only=True`, has rows, optimizer
+    slots and step.
 
     Args:
         filepath: Path of the file, which ends in `.keras`, or in `.weights.h5`.
         *args: As in keras.callbacks.ModelCheckpoint.
-        options: Must be None; SavedModels have them.
-        signatures: Must be None; SavedModels have them.
+        options: Must be None; only SavedModels have options.
+        signatures: Must be None; only SavedModels have signatures.
         **kwargs: As in keras.callbacks.ModelCheckpoint.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`save_model` and `load_model`, which hand on to Keras and to tf.saved_model."""
+"""`save_model` and `load_model`, which call Keras and tf.saved_model."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ def _save_folder(
     signatures: Any,
     options: tf.saved_model.SaveOptions | None,
 ) -> None:
-    """Saves a SavedModel, with a Keras file in it or without."""
+    """Saves a SavedModel, with or without a Keras file in it."""
     keras_path = os.path.join(path, _KERAS_MODEL)
-    # A file of an earlier save would be of another model.
+    # A file from an earlier save would hold another model.
     if tf.io.gfile.exists(keras_path):
         tf.io.gfile.remove(keras_path)
     tf.saved_model.save(model, path, signatures=signatures, options=options)

@@ -15,11 +15,11 @@ class AllToAllEmbedding(Embedding):
     """`Embedding` with the arguments of TFRA's HvdAllToAllEmbedding.
 
     In the scope of a tf.distribute.MultiWorkerMirroredStrategy its table is sharded over the
-    workers, as that of `Embedding` is. It needs no Horovod. In one process it is an `Embedding`.
+    workers, as in `Embedding`. It needs no Horovod. In one process it is an `Embedding`.
 
     Args:
-        with_unique: Ignored; accepted for TFRA compatibility, and so are the next three. Distinct
-            ids are sent once.
+        with_unique: Ignored, like the next three; accepted for TFRA compatibility. Distinct ids are
+            sent once.
         with_secondary_unique: Ignored. The owner of a row sums equal ids of several workers.
         mpi_size: Ignored. The strategy knows the number of workers.
         batch_size: Ignored. Batches may have any sizes.

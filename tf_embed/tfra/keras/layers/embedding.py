@@ -29,8 +29,8 @@ class Embedding(TableLayer):
     """Looks up a row for each id. Ids may have any value.
 
     It has the names and arguments of TensorFlow Recommenders Addons' layer. Its table, training and
-    saving work as in `tf_embed.layers.DynamicEmbedding`, see there. The table, `params`, exists
-    from the start. Ids may repeat: their gradients are summed.
+    saving work as in `tf_embed.layers.DynamicEmbedding`. The table, `params`, exists from the
+    start. Ids may repeat: their gradients are summed.
 
     Each layer has its own table, even if two layers have the same name. To share a table, call one
     layer several times.
@@ -38,7 +38,7 @@ class Embedding(TableLayer):
     Args:
         embedding_size: Number of weights in a row, at least 1.
         key_dtype: tf.int64, tf.int32, tf.uint64, tf.uint32 or tf.string. Ids of another integer
-            dtype are cast; one that does not fit is an error.
+            dtype are cast; an id that does not fit is an error.
         value_dtype: tf.float32, tf.float16, tf.bfloat16 or tf.float64: how weights are stored.
         combiner: The pooling of `SquashedEmbedding` and `FieldWiseEmbedding`; this layer keeps it
             for its subclasses. "sum", "mean", "sqrtn", "min", "max", "prod", "std" or "variance",
@@ -49,7 +49,7 @@ class Embedding(TableLayer):
         initializer: The initial row of an id; see `tf_embed.Variable`. Default:
             keras.initializers.RandomNormal(), with a different row for each id.
         devices: The device of each shard; see `tf_embed.Variable`.
-        name: Name of the layer; the table's is `<name>-parameter`. Default: one that Keras chooses.
+        name: Name of the layer; the table is named `<name>-parameter`. Default: chosen by Keras.
         with_unique: Stored, without effect. The table deduplicates ids itself if that is faster.
         short_file_name: Stored, without effect.
         bp_v2: Stored, without effect.
@@ -73,11 +73,11 @@ class Embedding(TableLayer):
         storage: As in DynamicEmbedding: a `tf_embed.Storage`.
         distribution: As in DynamicEmbedding: how the table is spread over workers.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer. Default of `dtype`: the global
-            dtype policy if it is one of mixed precision, otherwise `value_dtype`.
+            dtype policy if it has mixed precision, otherwise `value_dtype`.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range.
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -179,11 +179,11 @@ class Embedding(TableLayer):
         return self._anchor
 
     def call(self, ids: Any, training: bool | None = None) -> Any:
-        """Looks ids up.
+        """Looks up ids.
 
         Args:
             ids: Integers, or strings: a tensor of any shape, a tf.RaggedTensor or a
-                tf.SparseTensor. Absent places of a sparse one give zeros.
+                tf.SparseTensor. Absent positions of a tf.SparseTensor give zeros.
             training: Whether the layer is training, on which `unknown_value` and `policy` depend.
 
         Returns:
@@ -237,7 +237,7 @@ class Embedding(TableLayer):
         return clipped(rows, self.max_norm)
 
     def _fused_combiner(self) -> str | None:
-        """The combiner, if the table can pool by it as it looks rows up."""
+        """The combiner, if the table can pool by it during the lookup; otherwise None."""
         is_fused = self.max_norm is None and self.combiner in validation.COMBINERS
         return str(self.combiner) if is_fused else None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ids grouped by example, each example a bag of all its ids.
 
-An *example* is an index of the first axis; ids of one axis are one example. The other axes are
-flattened, because pooling does not depend on the arrangement of the ids within an example.
+An *example* is an index of the first axis; ids with a single axis are one example. The other axes
+are flattened, because pooling does not depend on the arrangement of the ids within an example.
 """
 
 from __future__ import annotations

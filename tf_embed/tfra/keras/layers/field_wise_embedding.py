@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`FieldWiseEmbedding`: the ids of each field of an example make one row."""
+"""`FieldWiseEmbedding`: pools the ids of each field of an example into one row."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tf_embed.tfra.keras.layers.examples import by_example, listed
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 class FieldWiseEmbedding(Embedding):
-    """Turns the ids of each field of an example into one row.
+    """Pools the ids of each field of an example into one row.
 
     Each id belongs to a feature field, numbered from 0 to nslots - 1. `slot_map_fn` returns the
-    field of an id. The first axis of the ids is the axis of examples; ids of one axis are one
+    field of an id. The first axis of the ids is the examples; ids with a single axis are one
     example. The output of a field without ids is 0.
 
     Args:
-        embedding_size: As in `Embedding`, and so are all others except these two.
+        embedding_size: As in `Embedding`, like all arguments except the next two.
         nslots: Number of fields, at least 1.
-        slot_map_fn: Takes keys [n], returns their fields, integers [n]. The keys of all examples
-            are passed together, so a field must depend only on its key. To load a model with it,
-            register the function by keras.saving.register_keras_serializable.
+        slot_map_fn: A function from keys [n] to their fields, integers [n]. The keys of all
+            examples are passed together, so a field must depend only on its key. To load a model
+            with it, register the function by keras.saving.register_keras_serializable.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An argument out of range.
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -74,14 +74,14 @@ class FieldWiseEmbedding(Embedding):
         validation.function_of(self.slot_map_fn, "slot_map_fn")
 
     def call(self, ids: Any, training: bool | None = None) -> Any:
-        """Looks ids up and combines the rows of each field of each example.
+        """Looks up ids and pools the rows of each field of each example.
 
         Args:
             ids: As in `Embedding`, with at least one axis.
             training: As in `Embedding`.
 
         Returns:
-            [examples, nslots, embedding_size]; [nslots, embedding_size] for ids of one axis.
+            [examples, nslots, embedding_size]; [nslots, embedding_size] for ids with a single axis.
 
         Raises:
             TypeError: If the ids and the keys are not both strings or both integers, or fields are
@@ -103,7 +103,7 @@ class FieldWiseEmbedding(Embedding):
         return self._as_outputs(tf.ensure_shape(rows, self.compute_output_shape(keys.shape)))
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
-        """None: no axis of ids is left."""
+        """None: the output has no axis of ids."""
         return None
 
     @override
@@ -140,7 +140,7 @@ class FieldWiseEmbedding(Embedding):
         fields = tf.cast(fields, tf.int64)
         if self.padding_id is not None:
             fields = tf.where(self._is_padding(keys), tf.zeros_like(fields), fields)
-        # Another number would be a field of another example.
+        # An out-of-range number would be a field of another example.
         message = f"`slot_map_fn` of {self.name!r} must give fields from 0 to {self.nslots - 1}."
         return validation.with_dependencies(
             fields,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LayerNormalization`: Keras's own, for ragged inputs as well."""
+"""`LayerNormalization`: Keras's layer, for ragged inputs too."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing_extensions import override
 class LayerNormalization(keras.layers.LayerNormalization):
     """keras.layers.LayerNormalization that also takes tf.RaggedTensor.
 
-    A ragged input is normalized over uniform axes behind its ragged ones: `axis=-1` of rows
-    [batch, (ids), dim] is each row by itself, as it would be in a dense tensor.
+    A ragged input is normalized over uniform axes that follow its ragged axes: with `axis=-1`, each
+    row of [batch, (ids), dim] is normalized by itself, as in a dense tensor.
 
     Args:
-        axis: As in keras.layers.LayerNormalization, and so are all others.
+        axis: As in keras.layers.LayerNormalization, like all other arguments.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -33,7 +33,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     @override
     def build(self, input_shape: Any) -> None:
         axes = self.axis if isinstance(self.axis, (list, tuple)) else [self.axis]
-        # From the end, since ragged axes are at the beginning.
+        # From the end, because ragged axes are at the beginning.
         self.axis = [axis - len(input_shape) if axis >= 0 else axis for axis in axes]
         super().build(input_shape)
 
@@ -41,7 +41,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         """Normalizes.
 
         Raises:
-            ValueError: An axis to normalize over is ragged, or is in front of one that is.
+            ValueError: If an axis to normalize over is ragged, or precedes a ragged axis.
         """
         if not isinstance(inputs, tf.RaggedTensor):
             return super().call(inputs)

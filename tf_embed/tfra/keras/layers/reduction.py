@@ -22,7 +22,7 @@ _ALIASES = {"sqrt_n": "sqrtn"}  # as in tf.sparse.segment_sqrt_n
 
 def _std(rows: tf.Tensor, bags: tf.Tensor, num_bags: tf.Tensor) -> tf.Tensor:
     variance = _variance(rows, bags, num_bags)
-    # The slope of the root is infinite at 0, which is the variance of each bag with one id.
+    # The slope of the root is infinite at 0, which is the variance of a bag with a single id.
     is_positive = variance > 0
     root = tf.sqrt(tf.where(is_positive, variance, tf.ones_like(variance)))
     return tf.where(is_positive, root, tf.zeros_like(variance))
@@ -50,7 +50,7 @@ def combiner_of(combiner: Any) -> Combiner:
 
     Raises:
         TypeError: If `combiner` is none of these.
-        ValueError: If the name is not that of a combiner.
+        ValueError: If no combiner has that name.
     """
     combiner = deserialized(combiner, "combiner")
     if callable(combiner) and not isinstance(combiner, type):
@@ -91,7 +91,7 @@ def reduce_bags(
 
     Raises:
         TypeError: If a function does not return a tensor.
-        ValueError: If a function fails, or does not return one row a bag.
+        ValueError: If a function fails, or does not return a row per bag.
 
     Example:
         >>> import tensorflow as tf
@@ -102,7 +102,7 @@ def reduce_bags(
     if isinstance(combiner, str):
         reduced = _BY_NAME[combiner](rows, bags, num_bags)
     else:
-        # Row ids of a ragged tensor must not fall.
+        # Row ids of a ragged tensor must not decrease.
         order = tf.argsort(bags, stable=True)
         lists = tf.RaggedTensor.from_value_rowids(
             tf.gather(rows, order), tf.gather(bags, order), num_bags, validate=False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SquashedEmbedding`: all ids of an example make one row."""
+"""`SquashedEmbedding`: pools all ids of an example into one row."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tf_embed.tfra.keras.layers.reduction import one_row_each
 class SquashedEmbedding(Embedding):
     """Pools all ids of an example into one row.
 
-    The first axis of the ids is the axis of examples; ids of one axis are one example. All other
+    The first axis of the ids is the examples; ids with a single axis are one example. All other
     axes are pooled at once, so a mean is the mean of all ids, not of means. The output of an
     example without ids is 0.
 
     Args:
-        embedding_size: As in `Embedding`, and so are all others.
+        embedding_size: As in `Embedding`, like all other arguments.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -39,14 +39,14 @@ class SquashedEmbedding(Embedding):
     """
 
     def call(self, ids: Any, training: bool | None = None) -> Any:
-        """Looks ids up and combines the rows of each example.
+        """Looks up ids and pools the rows of each example.
 
         Args:
             ids: As in `Embedding`, with at least one axis.
             training: As in `Embedding`.
 
         Returns:
-            [examples, embedding_size]; [embedding_size] for ids of one axis.
+            [examples, embedding_size]; [embedding_size] for ids with a single axis.
 
         Raises:
             TypeError: If the ids and the keys are not both strings or both integers.
@@ -58,7 +58,7 @@ class SquashedEmbedding(Embedding):
         return self._as_outputs(squashed[0] if keys.shape.rank == 1 else squashed)
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
-        """None: no axis of ids is left."""
+        """None: the output has no axis of ids."""
         return None
 
     @override
@@ -71,7 +71,7 @@ class SquashedEmbedding(Embedding):
         return self._output_spec(ids, is_ragged=False)
 
     def _squashed(self, keys: Any, training: bool) -> tf.Tensor:
-        """[examples, dim] for keys of two axes."""
+        """Pools keys with two axes to rows [examples, dim]."""
         fused = self._fused_combiner()
         if fused is not None:
             return Embedder(
@@ -86,6 +86,6 @@ class SquashedEmbedding(Embedding):
         if isinstance(keys, tf.Tensor) and callable(self.combiner) and self.padding_id is None:
             rows = self._clipped_rows(keys, training)
             reduced = one_row_each(self.combiner, rows, self.dim, self.name)
-            # Of no ids, a maximum is the lowest number, and a product 1.
+            # Without ids, a maximum is the lowest number, and a product is 1.
             return tf.where(tf.shape(keys)[1] > 0, reduced, tf.zeros_like(reduced))
         return self._reduced(*listed(keys), training)
