@@ -67,7 +67,7 @@ def make_normal_initializer(mean: float = 0.0, std: float = 1.0) -> dict[str, An
 
 
 def make_constant_initializer(value: float) -> dict[str, Any]:
-    """Makes an initializer that gives every weight one number.
+    """Makes an initializer that sets every weight to the same number.
 
     Args:
         value: The number, a float.

@@ -131,7 +131,7 @@ class RowLookup:
     def _find_in(
         self, member: Variable, keys: tf.Tensor, tables: tf.Tensor | None, training: bool
     ) -> tf.Tensor:
-        """Rows of keys in one member."""
+        """Rows of keys in a member."""
         table, defaults = member.table, None
         if self._drawer_of_shared is not None:
             assert tables is not None  # as there are several

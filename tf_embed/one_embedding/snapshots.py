@@ -150,7 +150,7 @@ class LayerSnapshots:
     Args:
         owner: The layer's name.
         path: The first folder of the store.
-        members: The tables of rows: of each table, or of all, one for each folder.
+        members: The tables of rows: for each table, or for all tables together, one per folder.
         num_folders: Number of folders.
         keys: The key layout of the tables, see `KeySpace.keys_in_words`.
 

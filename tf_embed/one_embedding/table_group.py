@@ -404,10 +404,10 @@ class TableGroup(LayerWithTables):
         """Saves a consistent snapshot of all rows and their optimizer slots under a name.
 
         The rows of all `row_tables` are in one folder, "snapshots/<name of the layer>/<name of the
-        snapshot>" in the first `persistent_path`. A complete snapshot replaces an earlier one of
-        the same name, but not a snapshot of another layer of this name in this process, unless it
-        was loaded. The step of an optimizer is not saved; `model.save` and tf.train.Checkpoint save
-        it.
+        snapshot>" in the first `persistent_path`. A complete snapshot replaces an earlier snapshot
+        of the same name, but not a snapshot of another layer of this name in this process, unless
+        it was loaded. The step of an optimizer is not saved; `model.save` and tf.train.Checkpoint
+        save it.
 
         Args:
             snapshot_name: A name for a folder.

@@ -266,7 +266,7 @@ class PartialRowwiseLAMB(_RowAdam):
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 class LARS(RowRuleOptimizer):
-    """FBGEMM's LARS_SGD: momentum whose rate goes by the norms of a row and of its gradient.
+    """FBGEMM's LARS_SGD: momentum, with a rate that depends on the norms of a row and its gradient.
 
     a = learning_rate eta ||w|| / (||g|| + weight_decay ||w||); m = momentum m + a (g + weight_decay
     w); w -= m. If ||w|| or the divisor is 0, a is the learning rate, so rows of zeros are trained
@@ -342,7 +342,7 @@ class LARS(RowRuleOptimizer):
 
 
 def _bias(beta: float, k: Any) -> Any:
-    """1 - beta^k, whose small differences from 0 float32 would lose."""
+    """1 - beta^k. If it is close to 0, float32 would lose its digits."""
     return tf.cast(1.0 - tf.pow(tf.constant(beta, tf.float64), tf.cast(k, tf.float64)), k.dtype)
 
 

@@ -28,8 +28,8 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
     Each row has an average z of its weights. Before step t, that is, at the end of step t - 1: if
     `step_ema` divides t, z = k z + (1 - k) w for all rows, with k = 0 up to `step_start` and then
     `step_ema_coef`; if `step_swap` divides t, w = z for all rows. As in FBGEMM, z starts at 0. But
-    if the first average is the weights (`step_start` is at least `step_ema`, and averages go on), z
-    starts at the row's first weights, as if a new row had always been there.
+    if the first average is the weights (`step_start` is at least `step_ema`, and averages
+    continue), z starts at the row's first weights, as if a new row had always been there.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.

@@ -135,8 +135,8 @@ class BatchTrainer(tf.Module):
         """Makes a step, without `advance`.
 
         Args:
-            batches: As `BatchAnchor.slices_of` gives them.
-            gradients: Of the pooled values, as `BatchAnchor.slices_of` gives them.
+            batches: The batches that `BatchAnchor.slices_of` returns.
+            gradients: The gradients of the pooled values that `BatchAnchor.slices_of` returns.
             scale: The factor of the loss.
             trained: Ignored.
         """

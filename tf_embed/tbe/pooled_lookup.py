@@ -55,7 +55,7 @@ class PooledLookup:
 
         Args:
             batch: The bags.
-            pieces: Positions of the rows of bags, as `OutputLayout.pieces` gives them.
+            pieces: Positions of the rows of bags, from `OutputLayout.pieces`.
             size: The number of values, from the same call.
             training: Whether this lookup precedes a step and counts as a use of the rows.
 

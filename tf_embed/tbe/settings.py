@@ -147,7 +147,7 @@ def with_initializers_of_before(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Something that JSON can hold."""
+    """Converts a value to JSON types."""
     if hasattr(value, "value") and hasattr(type(value), "__members__"):
         return value.value
     if isinstance(value, Mapping):

@@ -724,7 +724,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
     # Views.
 
     def split_embedding_weights(self) -> list[Any]:
-        """Views of the weights of each table, which show later steps and take writes.
+        """Returns writable views of each table's weights, which show later steps.
 
         Returns:
             A `RowsView` for each table; within a tf.function, a tensor of the weights at run time.
@@ -744,7 +744,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         return self._views.weights()
 
     def split_optimizer_states(self) -> list[list[Any]]:
-        """Returns views of the optimizer's states of each table's rows; they take writes.
+        """Returns writable views of the optimizer's states of each table's rows.
 
         Rows are in the order of `split_embedding_weights`, if nothing was written in between. Rows
         that were never trained have initial states. Writing the state of a row that was never

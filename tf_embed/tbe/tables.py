@@ -143,7 +143,7 @@ def device_of(
     has_narrow_states: bool,
     storages: Sequence[Storage | None],
 ) -> str:
-    """Returns the device of a layer's tables, a single device because one op looks up in all.
+    """Returns the device that all tables of a layer share, because one op looks up in all.
 
     Args:
         specs: Their descriptions. Tables are on a GPU only if none has EmbeddingLocation.HOST.

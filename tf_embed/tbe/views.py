@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowsView`: weights of a table, or a state of its optimizer, as an array that takes writes."""
+"""`RowsView`: a table's weights, or a state of its optimizer, as a writable array."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def embedding_lookup(
     """Looks up rows through a shadow variable, differentiably.
 
     Args:
-        shadow: A ShadowVariable, whose `max_norm` holds, or the `anchor` of a variable.
+        shadow: A ShadowVariable, with its `max_norm`, or the `anchor` of a variable.
         ids: Integers, or strings, of any shape.
         partition_strategy: Ignored; accepted for TFRA compatibility.
         name: Name of the operation.
@@ -63,7 +63,7 @@ def embedding_lookup_unique(
     """Looks up rows of dense or ragged ids through a shadow variable.
 
     Args:
-        shadow: A ShadowVariable, whose `max_norm` holds, or the `anchor` of a variable.
+        shadow: A ShadowVariable, with its `max_norm`, or the `anchor` of a variable.
         ids: Integers, or strings: a tensor of any shape, or a tf.RaggedTensor.
         embedding_size: The variable's dim.
         with_unique: Whether equal ids are looked up once. The result is the same, and so is the

@@ -20,7 +20,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     slots and step.
 
     Args:
-        filepath: Path of the file, which ends in `.keras`, or in `.weights.h5`.
+        filepath: Path of the file, which ends in `.keras` or `.weights.h5`.
         *args: As in keras.callbacks.ModelCheckpoint.
         options: Must be None; only SavedModels have options.
         signatures: Must be None; only SavedModels have signatures.
