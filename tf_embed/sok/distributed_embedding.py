@@ -30,7 +30,7 @@ class DistributedEmbedding(SokLayer):
         max_nnz: The maximum number of keys in a slot.
         max_feature_num: The maximum number of keys in a sample. It has no effect, because no memory
             is reserved for it. Default: None, `slot_num * max_nnz`.
-        use_hashtable: As in `All2AllDenseEmbedding`, like the arguments below.
+        use_hashtable: As in `All2AllDenseEmbedding`, and so are all others below.
         key_dtype: Default: None, tf.int64.
         embedding_initializer: Default: "random_uniform", from -0.05 to 0.05.
         optimizer: The table's own optimizer. Default: None, the model's optimizer.

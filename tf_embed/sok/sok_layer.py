@@ -23,7 +23,7 @@ class SokLayer(TableLayer):
     """A table with SOK's arguments.
 
     Args:
-        max_vocabulary_size_per_gpu: As in `All2AllDenseEmbedding`, like the arguments below.
+        max_vocabulary_size_per_gpu: As in `All2AllDenseEmbedding`, and so are all others below.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class FieldWiseEmbedding(Embedding):
     example. The output of a field without ids is 0.
 
     Args:
-        embedding_size: As in `Embedding`, like all arguments except the next two.
+        embedding_size: As in `Embedding`, and so are all others except the next two.
         nslots: Number of fields, at least 1.
         slot_map_fn: A function from keys [n] to their fields, integers [n]. The keys of all
             examples are passed together, so a field must depend only on its key. To load a model

@@ -18,7 +18,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     row of [batch, (ids), dim] is normalized by itself, as in a dense tensor.
 
     Args:
-        axis: As in keras.layers.LayerNormalization, like all other arguments.
+        axis: As in keras.layers.LayerNormalization, and so are all others.
 
     Example:
         >>> import tensorflow as tf, tf_embed

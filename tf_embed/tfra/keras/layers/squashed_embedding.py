@@ -25,7 +25,7 @@ class SquashedEmbedding(Embedding):
     example without ids is 0.
 
     Args:
-        embedding_size: As in `Embedding`, like all other arguments.
+        embedding_size: As in `Embedding`, and so are all others.
 
     Example:
         >>> import tensorflow as tf, tf_embed
