@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SplitBags splits bags by the workers that own their keys, and SplitPooled the keys of one pooled
-// lookup. JoinBags pools the rows that come back.
+// lookup. JoinBags pools the returned rows.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -130,8 +130,8 @@ class JoinOp : public TableBatchOp {
     join->splits = splits->flat<int64_t>().data();
     join->num_values = static_cast<size_t>(num_values);
     join->weights = batch->weights();
-    // A mean divides by the number of indices in the bag, and not by the number of sums that came
-    // back for it.
+    // A mean divides by the number of indices in the bag, not by the number of sums returned for
+    // it.
     join->divisors = combiner_ == Combiner::kMeanOfCount ? batch->offsets() : nullptr;
     const int64_t count = sources->NumElements();
     const int64_t* const ends = join->splits + splits->NumElements();
@@ -141,7 +141,7 @@ class JoinOp : public TableBatchOp {
       return InvalidArgumentError("`splits` must go from 0 to the number of sources, ", count,
                                   ", in ", batch->num_bags(), " steps that do not go back.");
     }
-    // With weights every key is a source of its own, and weights are read by the position of the
+    // With weights every key is a separate source, and weights are read by the position of the
     // source.
     if (batch->is_weighted() && !std::equal(join->splits, ends, batch->offsets())) {
       return InvalidArgumentError("`splits` must equal `offsets` if there are weights.");
@@ -304,7 +304,7 @@ class SplitPooledOp final : public StatusOp {
       for (size_t i = 0; i < keys.size(); ++i) {
         letters += keys.tensor().flat<tf::tstring>().data()[i].size();
       }
-      // A message has the length of a string beside its bytes.
+      // A message has the length of each string besides its bytes.
       key = sizeof(int32_t) + letters / size;
     }
     const uint64_t row = static_cast<uint64_t>(row_bytes_), sum = static_cast<uint64_t>(sum_bytes_);

@@ -59,7 +59,7 @@ class CheckBoundsOp : public StatusOp {
     std::atomic<int64_t> faults{0};
   };
 
-  // Logs faults of one kind on the first, second, fourth, ... call that has some. Doubling keeps
+  // Logs faults of one kind on the first, second, fourth, ... call with such faults. Doubling keeps
   // every kind visible and the log small.
   static void Warn(const std::string& words, int64_t count, Reported* so_far) {
     const int64_t calls = so_far->calls.fetch_add(1) + 1;
@@ -140,7 +140,7 @@ class CheckBoundsOp : public StatusOp {
     };
     int64_t before = 0;
     for (int64_t i = 0; i <= last; ++i) {
-      // Without bags, the only offset is both the first and the last one, and must be n.
+      // Without bags, the only offset is both first and last, and must be n.
       const int64_t good = last == 0 ? n : mended(i, before);
       if (given[i] != good) {
         if (faults->events++ == 0) {

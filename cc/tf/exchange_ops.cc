@@ -48,7 +48,7 @@ struct PartAttributes {
       wires.push_back(names[i] == "same"       ? WireType::kAsTheyAre
                       : names[i] == "bfloat16" ? WireType::kBFloat16
                                                : WireType::kHalf);
-      // Keys must arrive bit by bit, and rows of other types are narrow already or chosen for their
+      // Keys must keep every bit, and rows of other types are narrow already or chosen for their
       // precision.
       if (wires[i] != WireType::kAsTheyAre && types[i] != tf::DT_FLOAT) {
         return InvalidArgumentError("`wire_types` must be same for a part that is not float32. ",
@@ -259,8 +259,8 @@ class PlanExchangeOp final : public StatusOp {
     }
     if (most_in_reply >= kMaxCapacityWords) return TooLong(most_in_reply);
     // All workers see the same gathered numbers, so they compute the same capacities without
-    // another exchange. There are fewer than 256 sizes, because TensorFlow never forgets which
-    // shape went under the key of a collective.
+    // another exchange. There are fewer than 256 sizes, because TensorFlow never forgets the shape
+    // under the key of a collective.
     TF_RETURN_IF_ERROR(Give(context, 0, CapacityFor(most)));
     TF_RETURN_IF_ERROR(Give(context, 2, CapacityFor(most_in_reply)));
     tf::Tensor* received;
@@ -458,7 +458,7 @@ class UnpackMessagesOp final : public StatusOp {
       }
       const int32_t* const numbers = attributes_.CountsOf(part, own_counts);
       int64_t begin = 0, size = 0;
-      // The own share begins behind those of all workers with a lower number.
+      // The own share begins behind the shares of all workers with a lower number.
       for (int64_t worker = 0; worker < own_counts.dim_size(1); ++worker) {
         if (worker < attributes_.rank) begin += numbers[worker];
         size += numbers[worker];

@@ -53,14 +53,14 @@ absl::Status SyncLocal(const std::string& path, bool must_be_readable = true) {
   if (file >= 0) {
     // EINVAL: a special file, which can't be flushed.
     if (fsync(file) != 0 && errno != EINVAL) error = errno;
-    close(file);  // fsync has told all errors of writing
+    close(file);  // fsync has reported all write errors
   }
   if (error == 0) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("'", path, "' can't be brought to the disk: ", std::strerror(error), "."));
 }
 
-// Rejects pipes, sockets and devices, because a read from one may never end.
+// Rejects pipes, sockets and devices, because reading them may never end.
 absl::Status CheckRegular(const std::string& path) {
   const char* const local = LocalPath(path);
   struct stat found;
@@ -114,7 +114,7 @@ absl::Status FileSink::Close() {
   absl::Status status = file_->Sync();
   // A file system without a flush, such as an object store, writes everything in Close.
   if (absl::IsUnimplemented(status)) status = absl::OkStatus();
-  // Also after a failed flush, or the file would stay open.
+  // Also after a failed flush, otherwise the file would stay open.
   const absl::Status closed = file_->Close();
   TF_RETURN_IF_ERROR(status);
   TF_RETURN_IF_ERROR(closed);
@@ -159,7 +159,7 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
 }
 
 absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* bytes) {
-  // Read until the end: a size queried by name may be that of a replacement file.
+  // Read until the end: a size queried by name may belong to a replacement file.
   constexpr size_t kChunk = size_t{1} << 16;
   std::unique_ptr<tf::RandomAccessFile> file;
   TF_RETURN_IF_ERROR(CheckRegular(path));
@@ -209,11 +209,11 @@ absl::Status Folder::Replace(const std::string& file, const std::string& text) c
     TF_RETURN_IF_ERROR(WriteFile(PathOf(file), text));
     return Sync();
   }
-  // Two processes that replace one file must not write into one file aside.
+  // Two processes that replace the same file must not write to the same temporary file.
   const std::string aside =
       absl::StrCat(file, ".", absl::Hex(RandomNumber(), absl::kZeroPad16), ".aside");
   absl::Status status = WriteFile(PathOf(aside), text);
-  // Readers see the old file or the new one.
+  // Readers see the old or the new file.
   if (status.ok()) status = env->RenameFile(PathOf(aside), PathOf(file));
   if (status.ok()) return Sync();
   Remove(aside);

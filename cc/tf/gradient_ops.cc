@@ -91,7 +91,7 @@ class UnpackOp : public tf::OpKernel {
       num_keys += part.keys.dim_size(0);
       num_values += part.values.dim_size(0);
     }
-    // The usual case, one lookup: its tensors pass through without a copy.
+    // The usual case, a single lookup: its tensors pass through without a copy.
     if (parts.size() == 1) {
       context->set_output(0, parts.front().keys);
       context->set_output(1, parts.front().values);

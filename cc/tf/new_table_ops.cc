@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NewTable creates a table in eager execution, and Store finds or creates one in a graph.
+// NewTable creates a table in eager execution, and Table finds or creates a table in a graph.
 //
 // TensorFlow caches an eager kernel for each set of attributes and never frees it. So every setting
 // that varies by table is an input of NewTable. As attributes, they would leak 42 KB for each table
@@ -60,7 +60,7 @@ class NewTableOp : public StatusOp {
     TableResource* resource;
     TF_RETURN_IF_ERROR(TableResource::Create(signature, options, storage, gpu_, &resource));
     tf::ResourceMgr* const manager = context->resource_manager();
-    // No two tables of a process share a name, so this never finds an existing one.
+    // No two tables of a process share a name, so this never finds an existing table.
     static std::atomic<uint64_t> count{0};
     const std::string name = absl::StrCat("tf_embed_new/", count.fetch_add(1));
     TF_RETURN_IF_ERROR(manager->Create(manager->default_container(), name, resource));
@@ -107,7 +107,7 @@ const OnGpu<NewTableOp> new_table_on_gpu("TfEmbedNewTable",
                                          {"label", "init_size", "seed", "table_id",
                                           "initializer_values", "settings", "table"});
 
-// Writes the settings of a graph that was saved before there was an attribute for all of them.
+// Writes the settings of a graph that was saved before the attribute `settings` existed.
 absl::Status EarlierSettings(tf::OpKernelConstruction* construction, std::string* settings) {
   for (const char* name : {"max_rows", "steps_per_epoch", "ttl_milliseconds", "admission_threshold",
                            "admission_max_keys", "statistics", "gpu_total_bytes", "gpu_bytes",
@@ -134,10 +134,10 @@ absl::Status EarlierSettings(tf::OpKernelConstruction* construction, std::string
 
 // Finds a table by name, or creates it.
 //
-// A table lives as long as one of its handles, or a kernel that returned one. A session keeps its
-// kernels and runs them again at each step, so its tables live as long as the session. Tables of a
-// SavedModel loaded in Python are freed with the loaded object. The resource manager has only a
-// weak reference by name.
+// A table lives as long as any of its handles, or a kernel that returned a handle. A session keeps
+// its kernels and runs them again at each step, so its tables live as long as the session. Tables
+// of a SavedModel loaded in Python are freed with the loaded object. The resource manager has only
+// a weak reference by name.
 class TableHandleOp : public tf::OpKernel {
  public:
   explicit TableHandleOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {

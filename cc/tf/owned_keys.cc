@@ -28,8 +28,8 @@ absl::Status OwnedKeys::Read(const ExecContext& exec, const tf::Tensor& keys,
   const StringBatch strings = StringsOf(keys);
   TF_RETURN_IF_ERROR(ToTensorFlow(widened_.Resize(strings.size)));
   TF_RETURN_IF_ERROR(
-      // Numbers of this batch stand for the strings in all that follows. They differ from process
-      // to process, so owners come from a hash of the string.
+      // Numbers of this batch represent the strings from here on. They differ between processes, so
+      // the owner is chosen by a hash of the string.
       ToTensorFlow(NumberDistinctStrings(exec, strings, HostAllocator(), widened_.data())));
   wide_ = widened_.data();
   if (!by_rule) return absl::OkStatus();

@@ -32,7 +32,7 @@ class OwnedKeys {
   }
   // The keys as int64. A string is represented by the position of its first equal.
   const int64_t* wide() const { return wide_; }
-  // The worker of each key; null: by the rule.
+  // The worker of each key; null if the rule chooses.
   const int32_t* owners() const { return owners_; }
 
   // Writes keys of `wide` to an output, in the original key type.

@@ -18,8 +18,8 @@ PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
       names_(place.file_name),
       is_part_(place.joint_save != 0),
       manifest_(kind) {
-  // At random, because processes that save to one folder share no counter. A collision would let
-  // files of two saves pass as one.
+  // Random, because processes that save to the same folder share no counter. A collision would let
+  // files of two saves pass as a single save.
   manifest_.save = is_part_ ? place.joint_save : RandomNumber();
   manifest_.rank = place.rank;
   manifest_.processes = place.processes;
@@ -90,7 +90,7 @@ void PendingSave::EndFile(const RowFileWriter& writer) {
 }
 
 absl::Status PendingSave::Commit() {
-  // The contents first, then their names, then the manifest: at each moment of a crash the manifest
+  // The contents first, then their names, then the manifest: whenever a crash happens, the manifest
   // on disk names complete files.
   for (const auto& sink : sinks_) TF_RETURN_IF_ERROR(sink->Close());
   // Flush the row files' directory entries before the manifest names them.
@@ -144,7 +144,7 @@ uint64_t PendingSave::LastTimeOf(const SavedRanks::value_type& ranks) const {
   return last;
 }
 
-// Removes row files, except those of this save.
+// Removes row files, except this save's.
 template <typename Wanted>
 void PendingSave::RemoveRows(const std::vector<std::string>& files, const Wanted& wanted) const {
   std::vector<std::string> own = FileNames();
@@ -172,8 +172,8 @@ void PendingSave::RemoveOlder() const {
     oldest = UINT64_MAX;
     for (const uint32_t rank : own->second) {
       RowManifest manifest;
-      // An unreadable part: nothing of another number of processes is removed, since it may be the
-      // only whole save.
+      // Unreadable part: keeps the files of other numbers of processes, which may be the only whole
+      // save.
       if (!ReadManifest(*folder_, names_, rank, own->first, &manifest).ok()) oldest = 0;
       oldest = std::min(oldest, manifest.milliseconds);
     }
@@ -223,8 +223,8 @@ absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
   const std::string manifest = names.Manifest(0, 1);
   TF_RETURN_IF_ERROR(folder.Replace(manifest, joined.Encode()));
   for (uint32_t rank = 0; rank < place.processes; ++rank) {
-    // After the joined one is in place: until then the parts are the save. With one process the two
-    // have the same name.
+    // After the joined manifest is in place: until then the parts are the save. With a single
+    // process, both manifests have the same name.
     if (place.processes > 1) folder.Remove(names.Manifest(rank, place.processes));
   }
   *save = joined.save;

@@ -31,7 +31,7 @@ class PendingSave {
 
   // The number shared by all files of this save.
   uint64_t number() const { return manifest_.save; }
-  // Whether this is one process's part of a joint save. All processes have equally many shards.
+  // Whether this is a process's part of a joint save. All processes have equally many shards.
   bool is_part() const { return is_part_; }
   // A local shard's number within the save.
   uint32_t ShardOf(size_t shard, uint32_t num_shards) const;
@@ -43,7 +43,7 @@ class PendingSave {
   // Links a local file into the save and returns its number. False if it can't be linked.
   bool LinkFile(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number);
   // Whether LinkFile may succeed. Links are numbered across a whole save, but the parts of a joint
-  // save are written concurrently, so a part has none.
+  // save are written concurrently, so a part has no links.
   bool can_link() const { return !is_part_ && folder_->IsLocal(); }
   // Records that `writer` has finished the last file.
   void EndFile(const RowFileWriter& writer);
@@ -56,7 +56,7 @@ class PendingSave {
   std::vector<std::string> FileNames() const;
   absl::Status PutManifest();
   // Whether the manifest may be on disk although PutManifest has failed: perhaps only the flush of
-  // its name did. Its files must then stay, since it has replaced the old manifest.
+  // its name failed. Its files must then stay, because it has replaced the old manifest.
   bool MayBeInPlace() const;
   uint64_t LastTimeOf(const SavedRanks::value_type& ranks) const;
   void RemoveOlder() const;

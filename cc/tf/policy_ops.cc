@@ -36,7 +36,7 @@ class RestrictOp : public TableOp {
                                   "' must be a number of rows. Received: ", num_reserved, ".");
     }
     const uint8_t needed = StatisticsOf(order_).bits();
-    // Without them all ranks would be 0, and the rows to leave would be chosen by their hashes.
+    // Without them all ranks would be 0, and hashes would choose the rows to evict.
     if ((needed & ~table->statistics().bits()) != 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "Table '", table->name(),
@@ -257,7 +257,7 @@ class SetClockOp : public TableOp {
                                   kMaxEpoch, ". Received: ", step, ", ", milliseconds, " and ",
                                   epoch, ".");
     }
-    // The step first: SetEpoch keeps the epoch as a difference to it.
+    // Sets the step first, because SetEpoch keeps the epoch as a difference to it.
     if (step > 0) table->clock()->SetStep(static_cast<uint64_t>(step));
     if (milliseconds >= -1) table->clock()->SetTime(milliseconds);
     if (epoch >= 0) table->clock()->SetEpoch(static_cast<uint64_t>(epoch));

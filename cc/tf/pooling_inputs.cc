@@ -22,7 +22,7 @@ absl::Status PoolingAttributes::Read(tf::OpKernelConstruction* construction) {
 absl::Status PoolingAttributes::ReadPadding(tf::OpKernelConstruction* construction) {
   TF_RETURN_IF_ERROR(construction->GetAttr("padding", &padding));
   TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_string));
-  // Both lists are checked together, because an op has keys of one type only.
+  // Both lists are checked together, because an op's keys have a single type.
   const size_t keys = padding.size() + padding_string.size();
   if (keys <= 1) return absl::OkStatus();
   return InvalidArgumentError("`padding` must be at most one key. Received: ", keys, " keys.");

@@ -40,8 +40,8 @@ struct PoolingAttributes {
 };
 
 // Reads the input list `bags` of an op whose keys have shape `keys`. The list is empty if each line
-// of keys is a bag. One tensor holds row splits; two hold the indices and dense shape of sparse
-// keys. Sets `shape` to the shape of the bags.
+// of keys is a bag. A single tensor holds row splits; two hold the indices and dense shape of
+// sparse keys. Sets `shape` to the shape of the bags.
 absl::Status ReadBags(tensorflow::OpKernelContext* context, const tensorflow::TensorShape& keys,
                       Bags* bags, tensorflow::TensorShape* shape);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FindPooled, and SumByKey and UniqueKeys, which gradients of pooled rows use.
 //
-// CheckSparse validates sparse ids before they reach TensorFlow ops that don't. Those ops abort the
+// CheckSparse validates sparse ids before they reach TensorFlow ops that don't, and that abort the
 // process on a negative size, or write out of bounds.
 #include <cstdint>
 #include <functional>
@@ -39,8 +39,7 @@ class FindPooledOp : public TableOp {
     Pooling pooling{attributes_.combiner, nullptr, attributes_.padding_key()};
     tf::TensorShape shape;
     tf::Tensor* pooled;
-    // The find asks for the shard key by key, because keys that were split by shard would tear bags
-    // apart.
+    // The find chooses the shard key by key, because splitting keys by shard would tear bags apart.
     TF_RETURN_IF_ERROR(KeysInput::ReadUnspread(context, table, KeyUse::kRead, &keys));
     if (context->input(1).dtype() == tf::DT_STRING && !attributes_.padding_string.empty()) {
       // Padding is compared as a string, and gets the key that no string has. So it is never looked

@@ -42,8 +42,8 @@ class OpenPublishedRowsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
     TF_RETURN_IF_ERROR(SavedRows::OpenAlone(place, *table, &rows));
     for (const auto& file : rows->files()) {
-      // The folder may have been replaced since it was announced, and rows of another save would
-      // not fit the changes that follow.
+      // The folder may have been replaced since it was announced, and the following changes would
+      // not fit rows of another save.
       if (file->reader.header().save == static_cast<uint64_t>(save)) continue;
       return absl::DataLossError(
           absl::StrCat("'", file->source->name(), "' is of another save than was published."));
@@ -136,7 +136,7 @@ class BeginPublishedRowsOp : public TableOp {
       TF_RETURN_IF_ERROR(rows->ReadBlock(number, &block));
       const int64_t* keys = block->keys;
       if (keys == nullptr) {
-        // A string that the table does not have gets the key that it would get, which no row has.
+        // An absent string is mapped to the key that it would be assigned, which no row has.
         TF_RETURN_IF_ERROR(string_scope->Keys(exec, block->key_strings, &numbers));
         keys = numbers.data();
       }

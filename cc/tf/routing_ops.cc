@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RouteKeys and RouteGradients group the keys of batches by the worker that owns them. RoutedRows
-// gathers the rows of a batch from the rows of its distinct keys. Also its gradient, and
-// UnlessFrozen.
+// gathers the rows of a batch from the rows of its distinct keys. Also the gradient of RoutedRows,
+// and UnlessFrozen.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -215,8 +215,8 @@ class RoutedRowsOp final : public StatusOp {
     TF_RETURN_IF_ERROR(context->input("routed", &routed));
     TF_RETURN_IF_ERROR(context->input("rows", &rows));
     TF_RETURN_IF_ERROR(context->input("places", &places));
-    // The keys were routed before the step ran. If the model computes others, the rows would belong
-    // to other keys and nothing else would notice.
+    // The keys were routed before the step ran. If the model computes other keys, the rows would
+    // not match them, and nothing else would detect it.
     if (noted.size() > 0 && !AreSame(*keys, noted[0])) {
       return InvalidArgumentError("The ids of a lookup in '", label_,
                                   "' must depend on the inputs of the model alone, because the ",

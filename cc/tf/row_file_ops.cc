@@ -36,8 +36,8 @@ struct Wanted {
   }
 };
 
-// Begins the export of a table. If the table is shared, reads the first rows, which tell the rule
-// of all rows to HeaderOf: another process may have changed it.
+// Begins the export of a table. If the table is shared, reads the first rows, from which HeaderOf
+// learns the rule: another process may have changed it.
 absl::Status Begin(TableResource* table, ExportCursor* cursor, WholeRows* rows) {
   if (!table->is_shared()) return absl::OkStatus();
   return ToTensorFlow(table->shard(0)->maintenance()->ExportBatch(1, cursor, rows));
@@ -80,7 +80,7 @@ absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* 
 
 absl::Status Save(TableResource* table, SavePlace place, const Wanted& wanted) {
   TF_RETURN_IF_ERROR(table->CheckMaintenance());
-  // Serialize saves: concurrent ones would remove each other's partial files.
+  // Serialize saves: concurrent saves would remove each other's partial files.
   std::lock_guard<OrderedMutex> turn(*table->save_mutex());
   PendingSave save(std::move(place), KindOf(*table));
   TF_RETURN_IF_ERROR(save.Begin());
@@ -199,8 +199,8 @@ class OpenSavedRowsOp : public TableOp {
     // Checked before anything changes, and again by the change of rule.
     if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
     {
-      // No row may come between the look at the size and the change of seed: it would have been
-      // drawn with the old one.
+      // No row may be added between the check of the size and the change of seed: it would have
+      // been drawn with the old seed.
       PausedTables paused(table->allocator());
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
       if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table, waiting));
@@ -254,11 +254,11 @@ class OpenSavedRowsOp : public TableOp {
     std::shared_ptr<Admission> all;
     for (const auto& file : rows.files()) {
       const std::vector<int64_t>& counts = file->policy.admission;
-      // The newest save of a chain has the counts of the older ones too.
+      // The newest save of a chain has the counts of the older saves too.
       if (!file->newer.empty() || !file->policy.CountsFor(settings)) continue;
       std::shared_ptr<Admission> one;
       TF_RETURN_IF_ERROR(settings.NewAdmission(table->allocator(), &one));
-      // Into an admission of its own, so that a damaged file leaves the table's as it is.
+      // Loads into a separate admission, so that a damaged file leaves the table's unchanged.
       TF_RETURN_IF_ERROR(file->Damaged(ToTensorFlow(one->Load(counts.data(), counts.size()))));
       if (all == nullptr) {
         all.swap(one);
@@ -383,8 +383,8 @@ class LoadSavedRowsOp : public TableOp {
     // Admission and the bound do not apply: these rows had their place when they were saved.
     // KeepBounds sees to the bound afterwards.
     exec.restoring = true;
-    // Rows without statistics count as used in a step that is over. In the present one they could
-    // not be evicted.
+    // Rows without statistics count as used in a finished step. As used in the present step they
+    // could not be evicted.
     if (!file.HasAllStatistics(*table)) exec.now = table->clock()->LastStep();
 
     // The table may exceed its bound until the statistics decide which rows leave. The save mutex
@@ -412,7 +412,7 @@ class LoadSavedRowsOp : public TableOp {
     if (saved->HasSlots(file)) slots = {&header.meta.rule, block->slots};
     for (size_t i = 0; i < table->num_shards(); ++i) {
       KeyBatch batch = split.shard(i);
-      batch.distinct = true;  // true of the keys of any table
+      batch.distinct = true;  // the keys of a table are distinct
       TF_RETURN_IF_ERROR(
           ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
       if (has_statistics) {

@@ -45,7 +45,7 @@ RowGradients RowGradients::Sum(const RowGradients& first, const RowGradients& se
       return sum;
     }
   }
-  // Another sum has grown the list already, as after a branch. This one needs its own.
+  // Another sum has grown the list already, as after a branch. This sum needs its own list.
   std::vector<Part> parts = longer.parts();
   parts.insert(parts.end(), added.begin(), added.end());
   return RowGradients(std::move(parts));

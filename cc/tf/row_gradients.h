@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of some rows of one table, carried through a graph in a variant tensor.
+// Gradients of some rows of a table, carried through a graph in a variant tensor.
 //
 // TensorFlow loops add up the gradients of their iterations, and a condition supplies zeros for the
 // branch not taken. Both call the sum and the zero registered for a variant's type. Here a sum

@@ -36,8 +36,8 @@ class OpenRowStreamOp : public StatusOp {
     const SavedRows::File* slots;
     TF_RETURN_IF_ERROR(rows->FindSlots(&slots));
     TableMeta shown = header.meta;
-    // Files of a chain may be from before the table was trained, so the rule is that of a file with
-    // slots.
+    // Files of a chain may be from before the table was trained, so the rule is read from a file
+    // with slots.
     if (slots != nullptr) shown.rule = slots->reader.header().meta.rule;
     uint64_t num_rows;
     TF_RETURN_IF_ERROR(rows->CountRows(&num_rows));
@@ -134,7 +134,7 @@ class RowStream {
     header_.value_type = kind_.value_type;
     header_.save = pending_.number();
     header_.meta = meta;
-    // A load takes the seed only from a file that has a policy, so an empty one marks the origin.
+    // A load takes the seed only from a file with a policy, so an empty policy marks the origin.
     if (has_origin) header_.policy = SavedPolicy().Encode();
     FileSink* sink;
     TF_RETURN_IF_ERROR(pending_.Begin());

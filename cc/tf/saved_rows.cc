@@ -76,7 +76,7 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
   RowFileNames names(place.file_name);
   std::vector<std::string> files;
   const absl::Status listed = folder.List(&files);
-  // A folder that is not there has no save, which NoSave reports with the path.
+  // A missing folder has no save, which NoSave reports with the path.
   if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
   SavedRanks ranks = RanksIn(names, files);
   if (ranks.empty()) {  // an earlier version may have saved it
@@ -88,9 +88,9 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
   const auto complete = std::count_if(ranks.begin(), ranks.end(), IsComplete);
   for (const auto& some : ranks) {
     if (!IsComplete(some)) continue;
-    // A crash may leave two complete saves; the newer one counts.
+    // A crash may leave two complete saves; the newer save counts.
     uint64_t milliseconds = 0;
-    // Only then: a file system over the network takes long for each manifest.
+    // Not for a single save, because a network file system takes long for each manifest.
     if (complete > 1) TF_RETURN_IF_ERROR(TimeOf(folder, names, some, &milliseconds));
     if (processes == 0 || milliseconds > latest) {
       processes = some.first;
@@ -119,8 +119,8 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
 }
 
 // Finds the manifest of save `number`, whatever its file names. If a fold was killed, the folder
-// may have two of that number, the save of changes and the folded one. The changes may be of a save
-// that was removed, so the folded one counts.
+// may have two saves of that number, the changes and their fold. The base of the changes may have
+// been removed, so the fold counts.
 absl::Status FindSave(const Folder& folder, uint32_t rank, uint32_t processes, uint64_t number,
                       RowManifest* manifest) {
   const std::string end = RowFileNames("").Manifest(rank, processes);
@@ -379,11 +379,9 @@ absl::Status SavedRows::OpenLinks(const Folder& folder, const RowManifest& manif
   }
   for (size_t number = begin; number < linked_.size(); ++number) {
     File& file = *linked_[number];
-    // Reads every byte. So a load that has begun can't stop at damage with half of the rows
-    // replaced.
+    // Reads every byte. So damage can't stop a load after it has replaced half of the rows.
     TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
-    // A file can be whole by itself and still be another one than was linked; its length may be
-    // equal.
+    // A file can be whole by itself, and of equal length, and still not be the linked file.
     if (file.reader.checksum() != manifest.links[number - begin].checksum) return NotSaved(file);
     links->push_back(&file.reader);
   }
@@ -415,7 +413,7 @@ absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manife
     const RowFileHeader& header = file.reader.header();
     TF_RETURN_IF_ERROR(table != nullptr ? file.CheckFits(*table) : CheckAlike(*files_[0], file));
     file.newer = newer;
-    // Each file is whole by itself. This tells whether they belong to each other.
+    // Each file is whole by itself. This checks that the files belong together.
     if (header.has_changes != (manifest.since != 0) || file.reader.checksum() != named.checksum ||
         file.reader.rows() != named.rows || header.save != manifest.save ||
         header.shard != number - begin || header.num_shards != manifest.files.size() ||
@@ -444,8 +442,8 @@ absl::Status SavedRows::ReadNewest(size_t block, RowBlock* rows) const {
   size_t count = 0;
   for (size_t i = 0; i < rows->size; ++i) {
     const auto has = [&](const auto& keys) { return keys->Has(rows->keys[i]); };
-    // A key that a newer save of the chain has, or says has left, is not taken from this one. So
-    // blocks may be loaded in any order.
+    // Skips keys that a newer save of the chain wrote or removed. So blocks may be loaded in any
+    // order.
     if (std::none_of(file.newer.begin(), file.newer.end(), has)) {
       places[count++] = static_cast<uint32_t>(i);
     }
@@ -464,8 +462,8 @@ void SavedRows::SetClockOf(TableResource* table) const {
   // The clock must not be behind the last use of any row.
   if (step > table->clock()->step()) table->clock()->SetStep(step);
   if (epoch > table->clock()->epoch()) table->clock()->SetEpoch(epoch);
-  // Rows without usage statistics count as used in one finished step. Blocks of newer saves come
-  // first.
+  // Rows without usage statistics count as used in a single finished step. Blocks of newer saves
+  // are first.
   for (size_t block = 0; block < num_blocks(); ++block) {
     if (FileOf(block).HasAllStatistics(*table)) continue;
     table->clock()->BeginStep();
@@ -502,9 +500,9 @@ absl::Status SavedRows::FindSlots(const File** found) const {
 
 absl::Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // SavedKeys and LoadSavedRows ask for the same block one after the other.
+  // SavedKeys and LoadSavedRows ask for the same block in succession.
   if (last_rows_ == nullptr || last_block_ != block) {
-    // Frees the old block before the new one is read, so there is memory for one only.
+    // Frees the old block before the new block is read, so at most one block is in memory.
     last_rows_.reset();
     auto read = std::make_shared<RowBlock>(allocator_);
     TF_RETURN_IF_ERROR(ReadNewest(block, read.get()));

@@ -99,7 +99,7 @@ class SavedRows {
   // Finds and reads the save in a folder. `whole`: the rows of all ranks.
   static absl::Status Open(const SavePlace& place, bool whole, const TableResource& table,
                            std::shared_ptr<SavedRows>* rows);
-  // As the first Open, but an incremental save comes without the saves it builds on.
+  // As the first Open, but without the saves that an incremental save builds on.
   static absl::Status OpenAlone(const SavePlace& place, const TableResource& table,
                                 std::shared_ptr<SavedRows>* rows);
   // As the first Open, for no particular table. All rows have the same types and dim.
@@ -118,13 +118,13 @@ class SavedRows {
   void SetClockOf(TableResource* table) const;
   // Counts the rows of all blocks. Reads the older saves of a chain again.
   absl::Status CountRows(uint64_t* count) const;
-  // From now on no row has slots. REQUIRES: no other thread uses these rows yet.
+  // Drops the slots of all rows. REQUIRES: no other thread uses these rows yet.
   void LeaveSlotsOut() { with_slots_ = false; }
   bool HasSlots(const File& file) const {
     return with_slots_ && file.reader.header().meta.rule.slots_per_row() > 0;
   }
-  // The first file of rows with slots, or null. Rows of files without slots get initial ones. Fails
-  // if slots belong to two optimizers.
+  // The first file of rows with slots, or null. Rows of files without slots get initial slots.
+  // Fails if slots belong to two optimizers.
   absl::Status FindSlots(const File** file) const;
   // The last block stays in memory, so a caller may first read its keys and then its rows.
   absl::Status ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows);
@@ -132,7 +132,7 @@ class SavedRows {
  private:
   explicit SavedRows(Allocator* allocator) : allocator_(allocator) {}
 
-  // `table` null: rows of any kind. `alone`: without the saves that it builds on.
+  // `table` null: rows of any kind. `alone`: without the saves that a save builds on.
   static absl::Status Open(const SavePlace& place, bool whole, bool alone, Allocator* allocator,
                            const TableResource* table, std::shared_ptr<SavedRows>* rows);
   // Opens the part of a process and, unless `alone`, the saves that it builds on.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings of a new table as one text, in which they travel from Python:
+// The settings of a new table as text, in which form Python passes them:
 //
 //     max_rows=1000
 //     eviction=lfu

@@ -83,7 +83,7 @@ absl::Status ShardFile::Append(WholeRows* whole) {
   rows.key_strings = key_strings.Batch(rows.size);
   rows.value_strings = value_strings.Batch(rows.size * table_.dim());
   TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Append(rows)));
-  // For RowsSaved: another thread shows the progress of a save.
+  // For RowsSaved, by which another thread shows the progress of a save.
   table_.AddRowsSaved(rows.size);
   return absl::OkStatus();
 }

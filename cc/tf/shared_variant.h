@@ -20,7 +20,7 @@ class SharedVariant {
   SharedVariant() = default;
   explicit SharedVariant(std::shared_ptr<T> object) : object_(std::move(object)) {}
 
-  // The object in a tensor; null if the tensor is not a scalar that holds one.
+  // The object in a tensor; null if the tensor is not a scalar with such an object.
   static T* In(const tensorflow::Tensor& tensor) {
     if (tensor.dtype() != tensorflow::DT_VARIANT || tensor.dims() != 0) return nullptr;
     const auto* const held = tensor.scalar<tensorflow::Variant>()().get<SharedVariant>();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops of a rule that runs outside of the table. FindSlots and AssignSlots read and write whole
 // rows, and RowsOfOtherRule counts the rows whose slots a rule would replace. ReadSlots, and
-// AssignSlots too, take any rule, fused ones included. LargestSlot serves rules that count steps.
+// AssignSlots too, take any rule, including fused rules. LargestSlot serves rules that count steps.
 #include <algorithm>
 
 #include "cc/core/files/table_meta.h"
@@ -57,8 +57,8 @@ class FindSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
-    // Before the lookup, and not by it: slots of two rules have different widths, and the outputs
-    // are allocated.
+    // Before the lookup, not by it: slots of two rules have different widths, and the outputs are
+    // already allocated.
     TF_RETURN_IF_ERROR(SetRuleOfAll(rule_, table));
     // Part of a training step, so expired rows are re-initialized by this lookup.
     const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
@@ -119,10 +119,10 @@ class AssignSlotsOp : public TableOp {
     if (!rule_.is_external() && !HasRule(*table, rule)) {
       TF_RETURN_IF_ERROR(SetRuleOfAll(rule, table));
     }
-    // Check all shards before writing to one. Each write checks again.
+    // Check all shards before the first write. Each write checks again.
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
-          // An empty batch: it changes nothing, and fails if the rule of the shard is another one.
+          // An empty batch changes nothing, and fails if the shard has another rule.
           ExecContext::Serial(), KeyBatch(), nullptr, {&rule, nullptr})));
     }
     const WholeWrite whole(*table);

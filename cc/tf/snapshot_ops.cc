@@ -45,7 +45,7 @@ class Snapshot {
   };
 
   ~Snapshot() {
-    // Also after a failed Begin: `begun` says how many shards of each table have a snapshot to end.
+    // Also after a failed Begin: `begun` counts the shards of each table with a snapshot to end.
     for (const One& one : tables_) End(one, 0);
   }
 
@@ -62,8 +62,8 @@ class Snapshot {
       all.push_back(tables[i].get());
     }
     PausedTables paused(HostAllocator());
-    // All tables are paused together, which makes the moment one for all of them. Writers go on as
-    // soon as this returns.
+    // All tables are paused together, so they share the moment. Writers go on as soon as this
+    // returns.
     TF_RETURN_IF_ERROR(paused.Take(std::move(all)));
     for (size_t i = 0; i < tables.size(); ++i) {
       One one;
@@ -75,7 +75,7 @@ class Snapshot {
       tables_.push_back(std::move(one));
       for (size_t number = 0; number < num_shards; ++number) {
         TF_RETURN_IF_ERROR(ToTensorFlow(ChangesOf(tables_.back(), number)->Begin(since[i])));
-        // After each shard, so that a failure of the next one ends exactly those that began.
+        // After each shard, so that a failure of the next shard ends exactly the begun snapshots.
         ++tables_.back().begun;
       }
     }
@@ -104,7 +104,7 @@ class Snapshot {
     absl::Status status;
     try {
       status = WriteOne(*one, std::move(place), std::move(since_name), form, save);
-    } catch (const std::bad_alloc&) {  // the table's snapshot ends, so that it can have another one
+    } catch (const std::bad_alloc&) {  // ends the table's snapshot, so that it can have another
       status = ResourceExhaustedError("No memory to write table '", one->table->name(), "'.");
     }
     End(*one, status.ok() ? *save : 0);
@@ -162,8 +162,8 @@ class Snapshot {
     Allocator* const allocator = one.table->allocator();
     WholeRows rows(allocator);
     const auto write_given = [&] {
-      // A writer that is about to change a row which the scan has not reached hands over the old
-      // one.
+      // A writer that is about to change a row hands over the old version, if the scan has not
+      // reached it.
       while (changes->TakeGiven(&rows)) TF_RETURN_IF_ERROR(file->Append(&rows));
       return ToTensorFlow(changes->Check());
     };
@@ -338,7 +338,8 @@ class FoldRowsOp : public StatusOp {
     kind.value_type = first.value_type;
     kind.dim = first.meta.dim;
     const std::vector<Folded> files = FilesOf(*saved);
-    // The folded save shows the same moment, by which tables know it, so it has the same number.
+    // The folded save shows the same moment, and tables identify moments by the number, so it keeps
+    // the number.
     if (saved->num_parts() == 1) to.joint_save = first.save;
     TF_RETURN_IF_ERROR(CheckIsNew(to, files.size()));
     PendingSave save(std::move(to), kind);
@@ -382,8 +383,8 @@ class FoldRowsOp : public StatusOp {
 
   // The files of the new save. Saves in a chain may differ in statistics and slots. A load
   // initializes whatever is missing from a row, so each kind keeps a separate file. Each process
-  // that saved has counts of admission, which a load adds up. Those of the newest save have the
-  // older ones in them.
+  // that saved has counts of admission, which a load adds up. The newest save's counts include the
+  // older saves'.
   static std::vector<Folded> FilesOf(const SavedRows& saved) {
     std::vector<Folded> files;
     const auto head_of = [&](const SavedRows::File& file) {

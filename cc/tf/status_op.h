@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The base of ops without a table as their first input; those with one are TableOps.
+// The base of ops whose first input is not a table; the others are TableOps.
 #ifndef TF_EMBED_CC_TF_STATUS_OP_H_
 #define TF_EMBED_CC_TF_STATUS_OP_H_
 

@@ -17,8 +17,8 @@ class SettingsText;
 struct StorageSettings {
   int64_t gpu_total_bytes = -1;  // index and rows
   int64_t gpu_bytes = -1;        // rows alone
-  // On a GPU: for the rows that do not fit there or, with a `path`, for those between its cache and
-  // the disk, and then -1 is for no rows there. On a CPU with a `path`: for the cache.
+  // On a GPU: for the rows that do not fit there. On a GPU with a `path`: for the tier between
+  // cache and disk; -1 is no such tier. On a CPU with a `path`: for the cache.
   int64_t host_bytes = 0;
   bool gpu_cache = false;       // GPU memory is a cache over host memory
   bool evict_by_bytes = false;  // at these bounds rows leave; otherwise new rows are refused

@@ -36,7 +36,7 @@ StringKeyScope::StringKeyScope(TableResource* table, KeyUse use)
 
 StringKeyScope::~StringKeyScope() {
   if (!alone_.owns_lock()) return;
-  // Still under the exclusive lock: no other operation can bring a row for one of these strings
+  // Still under the exclusive lock, so no other operation can add a row for these strings
   // meanwhile.
   table_->DropStringsOfEvicted();
   if (num_touched_ > 0) table_->DropStringsWithoutRows(touched_.data(), num_touched_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scope of one operation on a table of strings. It holds the strings mutex (table_resource.h),
+// The scope of an operation on a table of strings. It holds the strings mutex (table_resource.h),
 // under which strings are converted to numbers of the table's dictionaries and back.
 #ifndef TF_EMBED_CC_TF_STRING_KEY_SCOPE_H_
 #define TF_EMBED_CC_TF_STRING_KEY_SCOPE_H_

@@ -39,7 +39,7 @@ struct Range {
 // A number in two of the ranges; -1 if they are disjoint. Sorts the ranges.
 int64_t FirstInTwo(std::vector<Range>* ranges) {
   const auto before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
-  // Ranges usually come sorted, and then the check is a single pass.
+  // Ranges are usually sorted, and then the check is a single pass.
   if (!std::is_sorted(ranges->begin(), ranges->end(), before)) {
     std::sort(ranges->begin(), ranges->end(), before);
   }
@@ -56,7 +56,7 @@ int64_t Extent(const Piece& piece, int64_t dim) {
   return (piece.num_bags - 1) * piece.stride + dim;
 }
 
-// Merges pieces with adjacent rows into one range, which leaves few ranges in most batches. Pieces
+// Merges pieces with adjacent rows into a range, which leaves few ranges in most batches. Pieces
 // merge, in order of `begin`, if they have equal bag counts and strides and fit between two rows of
 // the first piece.
 std::vector<Range> Blocks(std::vector<const Piece*> pieces, const std::vector<int64_t>& dims) {
@@ -254,7 +254,7 @@ absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memo
   if (head.size() >= static_cast<size_t>(kHeaderWords)) {
     std::memcpy(&header, head.data(), sizeof(header));
   }
-  // The number comes from the tensor; a corrupt one must not cause a huge allocation.
+  // The number is read from the tensor; a corrupt number must not cause a huge allocation.
   const size_t most_pieces = count / kPieceWords;
   const size_t pieces = header.num_pieces < 0 ? 0 : static_cast<size_t>(header.num_pieces);
   if (pieces > kPiecesAtOnce && pieces <= most_pieces) {
@@ -277,7 +277,7 @@ absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memo
 }
 
 void TableBatch::AddSplits(const Piece& piece, std::vector<int64_t>* splits) const {
-  // Pieces of several batches are joined, so splits continue from the last one.
+  // Pieces of several batches are joined, so splits continue from the last split.
   const int64_t shift = splits->back() - piece.first_key;
   for (int64_t bag = 1; bag <= piece.num_bags; ++bag) {
     splits->push_back(offsets(piece)[bag] + shift);

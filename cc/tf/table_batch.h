@@ -18,7 +18,7 @@
 
 namespace tf_embed {
 
-// A run of bags from one table. The pooled row of bag i starts at `begin + i * stride`. The bags
+// A run of bags of the same table. The pooled row of bag i starts at `begin + i * stride`. The bags
 // determine the keys.
 struct Piece {
   static constexpr int64_t kGiven = 5;  // fields given by the input `pieces`
@@ -42,8 +42,8 @@ class TableBatch {
   absl::Status Read(tensorflow::OpKernelContext* context, const std::vector<int64_t>& dims,
                     int64_t size);
 
-  // The packed form of a batch, in 64-bit words. After the header come the arrays as `Read` takes
-  // them, with two weights in each word.
+  // The packed form of a batch, in 64-bit words. The arrays of `Read` follow the header, with two
+  // weights in each word.
   size_t PackedSize() const;
   void Pack(int64_t* words) const;
   // Reads and checks a packed batch at the start of `words` [count]. Sets `used` to its length.
@@ -65,7 +65,7 @@ class TableBatch {
   const int64_t* keys() const { return keys_; }
   const int64_t* offsets() const { return offsets_; }
   const int64_t* keys(const Piece& piece) const { return keys_ + piece.first_key; }
-  // The offsets of a piece's bags, including the end of the last one.
+  // The offsets of a piece's bags, including the end of the last bag.
   const int64_t* offsets(const Piece& piece) const { return offsets_ + piece.first_bag; }
   // Null if the batch has no weights.
   const float* weights() const { return weights_; }
@@ -122,8 +122,8 @@ class TableBatchOp : public tensorflow::OpKernel {
   DeviceMemory* gpu_memory() const { return gpu_memory_; }
 
   // Calls `work(context, table)` for each table. Many tables run in parallel with one thread each;
-  // a few run one after the other with many threads each. The cost estimate is `num_keys / tables`
-  // keys a table at `key_cost` nanoseconds each.
+  // a few run in turn with many threads each. The cost estimate is `num_keys / tables` keys a table
+  // at `key_cost` nanoseconds each.
   //
   // REQUIRES: `exec` holds the tables that `work` uses, if any (HeldStores), because parallel work
   // runs on pool threads.

@@ -54,7 +54,7 @@ class FindPooledTablesOp : public TableBatchOp {
     }
     const size_t count = all->batch.pieces().size();
     for (const auto& table : all->tables) all->moments.push_back(table->clock()->Now());
-    // One vector a piece, sized before the loop: finds keep pointers into them.
+    // One vector for each piece, sized before the loop: finds keep pointers into them.
     all->splits.assign(count, {0});
     all->finds.resize(count);
     for (size_t i = 0; i < count; ++i) {
@@ -93,7 +93,7 @@ class FindPooledTablesOp : public TableBatchOp {
     return FindOnGpu(exec, all);
   }
 
-  // Looks up tiered tables one by one, and all other tables together.
+  // Looks up each tiered table separately, and all other tables together.
   static absl::Status FindOnGpu(const ExecContext& exec, const Finds& all) {
     std::vector<PooledFind> together;
     DeviceStore* first = nullptr;
@@ -329,12 +329,12 @@ class ApplyTablesOp : public TableBatchOp {
     const std::vector<WholeWrite> whole = WholeWritesOf(std::move(written));
     for (size_t i = 0; i < tables.size(); ++i) {
       keys.emplace_back(batches, static_cast<int64_t>(i));
-      // Each table has its own clock. A Step ends the present step of it, also of a table without
-      // keys in this batch.
+      // Each table has its own clock. A Step ends its present step, even if the table has no keys
+      // in this batch.
       steps.emplace_back(tables[i].get());
     }
     const ExecContext exec = ThreadPoolOf(context);
-    // One table after the other: each step is queued on the stream and returns at once.
+    // In turn: each step is queued on the stream and returns at once.
     if (IsOnGpu(context, "batches")) {
       for (size_t i = 0; i < tables.size(); ++i) {
         ExecContext now = exec;
@@ -450,7 +450,7 @@ class ApplyTablesOp : public TableBatchOp {
     TF_EMBED_RETURN_IF_ERROR(keys.Keys(&own_keys, &distinct));
     TF_EMBED_RETURN_IF_ERROR(begins.Resize(keys.size()));
     if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.Resize(keys.size()));
-    // Parts lie in one tensor, so each gradient has an offset from the first part.
+    // Parts are in the same tensor, so each gradient has an offset from the first part.
     const float* const base = keys.parts().empty() ? nullptr : keys.parts()[0].gradient->values;
     size_t place = 0;
     for (const KeysOfTable::Part& part : keys.parts()) {

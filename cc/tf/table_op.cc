@@ -51,8 +51,7 @@ void TableOp::Compute(tf::OpKernelContext* context) {
     absl::Status status = Run(context, table.get());
     if (table->is_on_gpu()) status = WithMemoryAdvice(std::move(status));
     OP_REQUIRES_OK(context, std::move(status));
-    // Containers of the standard library throw. TensorFlow expects no exceptions of a kernel: one
-    // that left it would end the process.
+    // Containers of the standard library throw. An exception that leaves a kernel ends the process.
   } catch (const std::bad_alloc&) {
     context->CtxFailure(
         ResourceExhaustedError("No memory for an operation on table '", table->name(), "'."));
@@ -247,7 +246,7 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
     // Small concurrent ops share the threads evenly: more threads would only wait for busy ones. A
     // large op outlasts the others, so it may use all.
     constexpr size_t kLittle = 1000000;  // ns
-    // A guess is good enough, so a relaxed counter of the whole process does.
+    // An estimate is enough, so a relaxed counter of the whole process suffices.
     const int together = std::max(1, ops_under_way.load(std::memory_order_relaxed));
     const int threads = total * cost > kLittle ? workers->num_threads
                                                : std::max(1, workers->num_threads / together);

@@ -122,8 +122,8 @@ ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context);
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, TableResource* table,
                          bool training = false);
 
-// A step of a table's clock for one op that changes rows. The step counts as over at once for
-// readers of the clock, even if the op fails.
+// A step of a table's clock for an op that changes rows. Readers of the clock see the step as
+// finished at once, even if the op fails.
 class Step {
  public:
   explicit Step(TableResource* table) : now_(table->clock()->BeginStep()) {}

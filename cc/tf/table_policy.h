@@ -39,7 +39,7 @@ struct PolicySettings {
   int64_t admission_threshold = 1;     // steps with a key after which it gets its row
   float admission_error_rate = 0.01f;  // the chance that a Bloom filter admits a key early
   int64_t admission_max_keys = 0;      // bound on the waiting keys; 0: none
-  int32_t statistics = 0;              // bits of those to keep besides those of the order
+  int32_t statistics = 0;              // bits of statistics to keep besides the order's
   bool log_evicted = false;
 
   // Calls visit(name, field) for each field, or visit(name, field, least value).

@@ -190,7 +190,7 @@ absl::Status TableResource::Create(const Signature& signature, const StoreOption
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
     if (gpu >= 0 && !storage.HasTiers(gpu) && storage.evict_by_bytes &&
         shard_options.policy.max_rows == 0) {
-      // A bound that is never reached: eviction then begins when the bytes are used up.
+      // Never reached: eviction begins when the bytes are used up.
       shard_options.policy.max_rows = SIZE_MAX;
     }
     MadeStore made;
@@ -252,8 +252,8 @@ void TableResource::DropStringsWithoutRows(const int64_t* keys, size_t count) {
     const KeyBatch batch{keys + begin, std::min(kChunk, count - begin), nullptr};
     std::fill(has_row, has_row + batch.size, false);
     for (const auto& shard : shards_) {
-      // If a shard can't tell, all strings stay. A string too many costs memory; a row without its
-      // string would be lost.
+      // If a shard can't answer, all strings stay. A string too many costs memory; a row without
+      // its string would be lost.
       if (!shard->Contains(ExecContext::Serial(), batch, is_in_shard).ok()) return;
       for (size_t i = 0; i < batch.size; ++i) has_row[i] = has_row[i] || is_in_shard[i];
     }
@@ -296,7 +296,7 @@ void TableResource::DropUnusedValueStrings() {
   });
   value_strings_->Remove(numbers.data(), unused);
   // The search passes over the whole table. Doubling the limit makes it a constant cost for each
-  // string that comes.
+  // added string.
   value_strings_limit_ = std::max(kFewStrings, 2 * value_strings_->size());
 }
 

@@ -6,7 +6,7 @@
 // Invariant: the key of every row has a string in the dictionary. So an operation on a table of
 // strings first locks the strings mutex, before any shard's lock. It locks shared if it neither
 // adds a string nor removes a row, otherwise exclusively. A table without strings takes no such
-// lock. The tables, the clock and the log do their own locking.
+// lock. The stores, the clock and the log do their own locking.
 #ifndef TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 #define TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 
@@ -54,7 +54,7 @@ absl::Status ResourceExhaustedError(const Parts&... parts) {
 absl::Status ReadNumbers(const std::string& text, const char* attribute,
                          std::vector<double>* numbers);
 
-// Makes the initializer named `kind`, one of the values of the ops' attribute.
+// Makes the initializer named `kind`, a value of the ops' attribute.
 absl::Status NewInitializer(const std::string& kind, std::vector<double> numbers, int64_t dim,
                             int64_t seed, int64_t table_id, RowInitializer* initializer);
 
@@ -81,7 +81,7 @@ class TableResource : public tensorflow::ResourceBase {
   static absl::Status NewOptions(const Signature& signature, std::string name, int64_t init_size,
                                  StoreOptions* options);
 
-  // Creates the tables on GPU `gpu`, or on the host if it is -1.
+  // Creates the stores on GPU `gpu`, or on the host if it is -1.
   static absl::Status Create(const Signature& signature, const StoreOptions& options,
                              const StorageSettings& storage, int gpu, TableResource** resource);
 
@@ -119,7 +119,7 @@ class TableResource : public tensorflow::ResourceBase {
   // or eviction() is non-null for every shard.
   absl::Status CheckMaintenance() const;
   absl::Status CheckEviction() const;
-  // Takes arrays that are on the host, wherever its rows are.
+  // Takes arrays on the host, wherever the rows of the shard are.
   Store* shard(size_t number) const { return shards_[number].get(); }
   // The same shard for arrays in GPU memory. REQUIRES: is_on_gpu().
   bool is_on_gpu() const { return gpu_ >= 0; }
@@ -182,7 +182,7 @@ class TableResource : public tensorflow::ResourceBase {
   TurnQueue turns_;
   AppliedSteps applied_steps_;
   std::atomic<uint64_t> rows_saved_{0};
-  std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
+  std::unique_ptr<EvictionLog> evicted_;  // outlives the stores
   std::vector<std::unique_ptr<Store>> shards_;
   std::vector<Store*> device_shards_;  // point into `shards_`, or `own_device_shards_`
   std::vector<std::unique_ptr<DeviceStore>> own_device_shards_;  // over several tiers

@@ -45,8 +45,8 @@ class Turn {
     explicit Held(StorePtr of) : table(std::move(of)) {}
     ~Held() { End(); }
     void End() {
-      // TfEmbedEndTurn and the last copy may end a turn at the same time; only one of them leaves
-      // the queue.
+      // TfEmbedEndTurn and the last copy may end a turn concurrently; only the first leaves the
+      // queue.
       if (begun.exchange(false)) table->turns()->Leave();
     }
 
@@ -125,8 +125,8 @@ class TakeTurnOp : public tf::AsyncOpKernel {
     // May run right here, or on the thread of the step that ends the turn before.
     kept->turns()->Enter(turn.get(), [cancellations, token, done, turn, output] {
       turn->Begin();
-      // Try only: the running cancellation may be the code that releases the turn here, and waiting
-      // for it would deadlock.
+      // Only tries: the running cancellation may be the code that releases the turn here, and
+      // waiting for it would deadlock.
       if (cancellations != nullptr) cancellations->TryDeregisterCallback(token);
       output->scalar<tf::Variant>()() = std::move(*turn);
       done();

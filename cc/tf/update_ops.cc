@@ -111,8 +111,8 @@ class ApplyOp : public TableOp {
                                   tokens[0].shape().DebugString(), ".");
     }
     const auto token = tokens[0].vec<int64_t>();
-    // A worker that lost the answer sends the step again; a second application would move the rows
-    // twice. The second waits for the first, and takes its place if that fails.
+    // A worker that lost the answer sends the step again, which must not move the rows twice. A
+    // repeated step waits for the first, and takes its place if the first fails.
     AppliedSteps::Arrival arrival(table->applied_steps(), token(0), token(1));
     if (!arrival.is_first()) return absl::OkStatus();
     TF_RETURN_IF_ERROR(Apply(context, table, keys, gradients, rule));
@@ -126,7 +126,7 @@ class ApplyOp : public TableOp {
     const auto set_rule = [&] {
       return table->num_shards() == 1 ? absl::OkStatus() : SetRuleOfAll(rule.slots, table);
     };
-    // All shards together, so that an export does not find shards of two rules (PauseWriters).
+    // Sets all shards together, so that an export does not find shards of two rules (PauseWriters).
     TF_RETURN_IF_ERROR(set_rule());
     const WholeWrite whole(*table);
     const Step step(table);
@@ -134,8 +134,7 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     }));
-    // Set it again: an import may have come between two shards, and later shards already have the
-    // rule.
+    // Sets it again: an import may have run between two shards. Later shards already have the rule.
     TF_RETURN_IF_ERROR(set_rule());
     return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch&) {
       return shard->UpdateAllRows(exec, rule);

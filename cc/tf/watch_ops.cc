@@ -33,7 +33,7 @@ class Watchdog {
     return watchdog;
   }
 
-  // Calls `executor->StartAbort` after `seconds`, unless Remove comes first.
+  // Calls `executor->StartAbort` after `seconds`, unless Remove is called before.
   uint64_t Add(tf::CollectiveExecutor* executor, float seconds, std::string message) {
     // The step may end, and drop its executor, before the watchdog looks at it.
     executor->Ref();
@@ -47,7 +47,7 @@ class Watchdog {
     ends_[number] = end;
     const bool is_first = watches_.empty() || end < watches_.begin()->first.first;
     watches_[{end, number}] = {executor, std::move(message)};
-    // The thread sleeps until the earliest deadline, so only an earlier one must wake it.
+    // The thread sleeps until the earliest deadline, so only an earlier deadline must wake it.
     if (is_first) changed_.notify_one();
     return number;
   }

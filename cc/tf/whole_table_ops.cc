@@ -36,7 +36,7 @@ class ClearOp : public TableOp {
     }
     if (table->key_strings() != nullptr) table->key_strings()->Clear();
     if (table->value_strings() != nullptr) table->value_strings()->Clear();
-    // Keys that wait belong to the content as well.
+    // Waiting keys are content too.
     if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
     return absl::OkStatus();
   }
@@ -224,7 +224,7 @@ class ImportOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
     TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
     TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_strings.get(), &keys));
-    keys.TakeAsDistinct(true);  // true of an export; repeated keys would yield fewer rows
+    keys.TakeAsDistinct(true);  // as in any export; repeated keys would yield fewer rows
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
     TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));
@@ -363,7 +363,8 @@ class StatsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     StoreStats stats;
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      // In this order: the error is also that of the count in the statistics.
+      // In this order, because CheckReachable also reports the error of the count in the
+      // statistics.
       stats.Add(table->shard(number)->Stats());
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->CheckReachable()));
     }
