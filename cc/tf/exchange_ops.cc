@@ -458,7 +458,7 @@ class UnpackMessagesOp final : public StatusOp {
       }
       const int32_t* const numbers = attributes_.CountsOf(part, own_counts);
       int64_t begin = 0, size = 0;
-      // The own share begins behind the shares of all workers with a lower number.
+      // This worker's share begins behind the shares of all workers with a lower number.
       for (int64_t worker = 0; worker < own_counts.dim_size(1); ++worker) {
         if (worker < attributes_.rank) begin += numbers[worker];
         size += numbers[worker];

@@ -19,7 +19,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// the block size of a layer's saves
+// The block size of a layer's saves.
 constexpr size_t kBlockBytes = size_t{1} << 22;
 
 class OpenRowStreamOp : public StatusOp {
