@@ -30,7 +30,7 @@ struct BagSplit::OfTable {
   std::vector<int32_t> lengths;
   std::vector<int64_t> keys_to;  // of each worker
   std::vector<int64_t> bags_to;
-  std::vector<int64_t> rows;    // of each source, the number of its bag among those sent
+  std::vector<int64_t> rows;    // for each source, the number of its bag among the bags sent
   std::vector<int32_t> counts;  // sources of each bag, in the order of the runs
 };
 
@@ -56,7 +56,7 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
                             const BagOwners& owners, AskBy ask_by, const AskCost& cost,
                             size_t table, OfTable* part) {
   const size_t num_workers = owners.num_workers;
-  // The keys of the table, and the bag of each, counted over its runs.
+  // The keys of the table and their given owners, and the sizes of its bags, over all its runs.
   std::vector<int64_t> keys;
   std::vector<int32_t> chosen;
   std::vector<size_t> sizes;  // of bags
@@ -81,7 +81,7 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
   TF_EMBED_RETURN_IF_ERROR(route.Build(context, keys.data(), size,
                                        owners.owners == nullptr ? nullptr : chosen.data(),
                                        owners.rule, owners.unsigned_keys, num_workers));
-  // Distinct keys are worker by worker, so a key's place tells its owner.
+  // Distinct keys are grouped by worker, so a key's place gives its owner.
   std::vector<int32_t> places(size);
   route.WritePlaces(context, places.data());
   std::vector<int32_t> owner_of_distinct(route.size());
@@ -95,8 +95,11 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
     return static_cast<size_t>(owner_of_distinct[static_cast<size_t>(places[i])]);
   };
 
+  // Counts the keys and bags of each owner first, for the comparison of costs and for the offsets
+  // below. `last_bag` tells whether an owner already has a part of this bag, without a set that
+  // would have to be cleared for each bag.
   if (ask_by != AskBy::kKeys) {
-    std::vector<size_t> last_bag(num_workers, 0);  // in which a worker had a key; from 1
+    std::vector<size_t> last_bag(num_workers, 0);  // by worker, the last bag with its keys; from 1
     size_t at = 0;
     for (size_t bag = 0; bag < sizes.size(); ++bag) {
       for (const size_t end = at + sizes[bag]; at < end; ++at) {
@@ -109,6 +112,9 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
       }
     }
   }
+  // By bags, each occurrence of a key is sent, but an owner returns a single row for all its keys
+  // of a bag. By keys, a repeated key is sent once, and its row is returned once. This worker's own
+  // part is never sent, so it does not count.
   if (ask_by == AskBy::kLess) {
     uint64_t by_bags = 0, by_keys = 0;
     for (size_t worker = 0; worker < num_workers; ++worker) {
@@ -122,6 +128,8 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
 
   part->asked_by = ask_by;
   if (ask_by == AskBy::kKeys) {
+    // Each distinct key is a bag of one key, so a key's place is also the number of its bag, and
+    // equal keys share it.
     part->keys.resize(route.size());
     route.WriteKeys(part->keys.data());
     part->lengths.assign(route.size(), 1);
@@ -135,6 +143,8 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
     return Status();
   }
 
+  // A counting sort by owner. It goes through the batch in order, so an owner pools the keys of a
+  // bag in batch order, and sums do not depend on threads.
   std::vector<int64_t> next_key = BeginsOf(part->keys_to);
   std::vector<int64_t> next_bag = BeginsOf(part->bags_to);
   part->keys.resize(size);
@@ -215,7 +225,8 @@ void BagSplit::Assemble(const BagBatch& batch, size_t num_workers,
     const size_t end = static_cast<size_t>(splits_[run.first_bag + run.num_bags]);
     for (size_t at = static_cast<size_t>(splits_[run.first_bag]); at < end; ++at) {
       const int64_t row = part.rows[next_source[run.table]++];
-      // The last worker whose bags begin at or before it; those without bags begin there too.
+      // The last worker whose bags begin at or before the row. A worker without bags, which begins
+      // there too, comes before it.
       const size_t worker = static_cast<size_t>(
           std::upper_bound(firsts.begin(), firsts.end(), row) - firsts.begin() - 1);
       sources_[at] = begins[run.table][worker] + (row - firsts[worker]) * dim;
@@ -269,8 +280,8 @@ void JoinBags(const ExecContext& context, const BagJoin& join, const float* valu
 
 void GradientOfValues(const ExecContext& context, const BagJoin& join, const float* gradient,
                       float* of_values) {
-  // Rows that are pooled here have many bags. So each unit of work has a range of values, and goes
-  // through all bags: sums are then taken in the order of the batch.
+  // The rows pooled here are in many bags. So each unit of work has a range of values and goes
+  // through all bags. Sums are then taken in the order of the batch.
   constexpr size_t kFewest = 1 << 14, kUnits = 16;
   const size_t units = std::clamp<size_t>(join.num_values / kFewest, 1, kUnits);
   const size_t in_unit = join.num_values / units + 1;

@@ -57,7 +57,7 @@ size_t RoundUp(size_t bytes, size_t multiple = kAlignment) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-// The body's numbers before those of TableMeta, whose count comes last.
+// The body's numbers before TableMeta; the last of them is the number of TableMeta's.
 constexpr size_t kFixedNumbers = 7;
 
 std::vector<int64_t> EncodeBody(const RowFileHeader& header) {
@@ -101,14 +101,14 @@ Status DecodeBody(const std::vector<int64_t>& numbers, RowFileHeader* header) {
   return TableMeta::Decode(meta, meta_count, &header->meta);
 }
 
-// Of a row without the bytes of its strings.
+// The bytes of a row, without the bytes of its strings.
 size_t LeastRowBytes(const RowFileHeader& header) {
   return (header.has_string_keys() ? sizeof(uint32_t) : sizeof(int64_t)) +
          (header.has_string_values() ? header.meta.dim * sizeof(uint32_t) : header.weight_bytes()) +
          header.slot_bytes() + header.statistics_bytes();
 }
 
-// The bytes of so many rows in the payload of a block, if none of it is a string.
+// The bytes of `rows` rows in the payload of a block, if they have no strings.
 size_t PayloadBytes(const RowFileHeader& header, size_t rows) {
   return rows * sizeof(int64_t) + RoundUp(rows * header.weight_bytes()) +
          RoundUp(rows * header.slot_bytes()) + rows * header.statistics_bytes();
@@ -132,7 +132,7 @@ PaddedBlocks PaddedBlocks::Of(const RowFileHeader& header) {
                   sizeof(uint32_t) + kBlockFrame,
               kPage);
   const size_t row_bytes = LeastRowBytes(header);
-  // Fewer pages than a row has hold none.
+  // Starts at the pages of one row, because fewer hold none.
   blocks.bytes = std::max(kPage, RoundUp(row_bytes, kPage)) - kPage;
   do {
     blocks.bytes += kPage;
@@ -451,8 +451,8 @@ Status RowFileReader::ReadBlock(size_t number, RowBlock* block) const {
 
 namespace {
 
-// Finds `count` strings from `at` on, which moves behind them. False if a length is wrong; all
-// lengths are there.
+// Finds `count` strings from `at` on, and moves it behind them. False if a length is wrong.
+// REQUIRES: all lengths are before `end`.
 bool FindStrings(size_t count, const char** at, const char* end, std::string_view* strings) {
   const char* const lengths = *at;
   const char* const begin = *at;
@@ -480,6 +480,8 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
   BlockStart start;
   uint32_t crc;
   if (size < kBlockFrame) return damaged(" have a wrong length");
+  // The checksum first, so that no field of a damaged block is used. It does not prove that the
+  // writer was right, so every length is still checked before it is used.
   std::memcpy(&crc, bytes + size - sizeof(crc), sizeof(crc));
   if (crc != ExtendCrc32c(0, bytes, size - sizeof(crc))) {
     return damaged(" have a wrong checksum");
@@ -487,6 +489,7 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
   std::memcpy(&start, bytes, sizeof(start));
   block->left = start.tag == kLeftTag && header.has_changes;
   block->links_.places = nullptr;
+  // If the lengths do not fit, the check of the tag below refuses the block.
   if (block->left && start.rows > 0 && start.payload_bytes == size - kBlockFrame &&
       start.payload_bytes == start.rows * sizeof(int64_t)) {
     block->size = start.rows;
@@ -513,6 +516,8 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
     block->statistics = reinterpret_cast<const uint64_t*>(places + place_bytes);
     return Status();
   }
+  // The last condition bounds `rows` by the bytes that are there, before memory is taken for
+  // strings and sizes are multiplied by it.
   if (start.tag != kBlockTag || start.payload_bytes != size - kBlockFrame || start.rows == 0 ||
       start.rows > start.payload_bytes / LeastRowBytes(header)) {
     return damaged(" have a wrong length");
@@ -546,6 +551,8 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
     if (block->keys == nullptr) return damaged(" have a wrong length");
   }
   if (header.has_string_values()) {
+    // FindStrings does not check that the lengths are there, and the bytes of the key strings may
+    // have taken their room.
     if (static_cast<size_t>(end - at) < num_value_strings * sizeof(uint32_t)) {
       return damaged(" have a wrong length");
     }
@@ -557,6 +564,8 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
     block->weights = section(rows * header.weight_bytes());
     if (block->weights == nullptr) return damaged(" have a wrong length");
   }
+  // Sections point into the block; nothing is copied. In the end all bytes must be used, except the
+  // zeros that fill up a block of a padded file.
   block->slots = section(rows * header.slot_bytes());
   block->statistics = reinterpret_cast<const uint64_t*>(section(rows * header.statistics_bytes()));
   if (block->slots == nullptr || block->statistics == nullptr ||

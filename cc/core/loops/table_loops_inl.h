@@ -83,6 +83,14 @@ struct Loops {
       InFlight& flight = ring[i % kRing];
       flight.row = nullptr;
       if (flight.bucket == nullptr) return;
+      // The word is read before the lanes and, in Unchanged, again after them. If it is the same,
+      // and not locked, no writer changed the bucket in between, so the key and the row id belong
+      // together. Find handles the rare cases: a locked or moved bucket, a key that may have
+      // overflowed, and a change.
+      // The word is read before the lanes and, in Unchanged, again after them. If it is the same,
+      // and not locked, no writer changed the bucket in between, so the key and the row id belong
+      // together. Find handles the rare cases: a locked or moved bucket, a key that may have
+      // overflowed, and a change.
       flight.word = flight.bucket->word.load(std::memory_order_acquire);
       uint32_t row_id = RowIdIn<Set>(*flight.bucket, keys[i]);
       if ((flight.word & (Bucket::kLocked | Bucket::kMoved)) != 0 ||
@@ -107,6 +115,14 @@ struct Loops {
       InFlight& flight = ring[i % kRing];
       const size_t position = request.batch.Position(i);
       char* const out = request.weights + position * row_bytes;
+      // A writer may have changed the row since the probe, or changes it during this copy, or
+      // erases it so that its memory gets another key. Each of these changes the word of the bucket
+      // first. So the same word as in the probe vouches for the copy. Otherwise the copy is
+      // discarded and the key is looked up again.
+      // A writer may have changed the row since the probe, or changes it during this copy, or
+      // erases it so that its memory gets another key. Each of these changes the word of the bucket
+      // first. So the same word as in the probe vouches for the copy. Otherwise the copy is
+      // discarded and the key is looked up again.
       while (flight.row != nullptr) {
         LoadRow<Set::kPackBytes>(flight.row, row_bytes, out);
         if (slot_bytes > 0) {
@@ -121,6 +137,8 @@ struct Loops {
         flight.row = entry.found() ? rows.Row(entry.row_id) : nullptr;
         if (request.marks && entry.found()) flight.mark = rows.Mark(entry.row_id);
       }
+      // Only after the check: a copy that was discarded is not a use.
+      // Only after the check: a copy that was discarded is not a use.
       if (request.use != nullptr && flight.row != nullptr &&
           !request.use(request, keys[i], flight.row_id)) {
         flight.row = nullptr;
