@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Interfaces to write and read files. The core knows no file system: kernels implement these by
-// TensorFlow's file system, tests by memory.
+// TensorFlow's file system, tests in memory.
 #ifndef TF_EMBED_CC_CORE_FILES_BYTE_STREAM_H_
 #define TF_EMBED_CC_CORE_FILES_BYTE_STREAM_H_
 
@@ -24,7 +24,7 @@ class ByteSource {
   virtual ~ByteSource() = default;
   virtual const std::string& name() const = 0;  // for messages
   virtual uint64_t size() const = 0;
-  // Reads exactly so many bytes, or fails.
+  // Reads exactly `size` bytes, or fails.
   virtual Status Read(uint64_t offset, size_t size, void* bytes) const = 0;
 };
 

@@ -14,8 +14,8 @@ namespace {
 constexpr uint32_t kReversedPolynomial = 0x82f63b78;
 constexpr size_t kWord = sizeof(uint64_t);
 
-// tables[k][b]: the remainder of byte b with k zero bytes behind it, so that the eight bytes of a
-// word are looked up side by side.
+// tables[k][b]: the remainder of byte b followed by k zero bytes, so that the eight bytes of a word
+// are looked up side by side.
 using Tables = std::array<std::array<uint32_t, 256>, kWord>;
 
 constexpr Tables MakeTables() {

@@ -10,10 +10,10 @@
 
 namespace tf_embed {
 
-// The checksum of the bytes that gave `crc`, and of these behind them. Of no bytes it is 0.
+// The checksum of the bytes that gave `crc` followed by these. 0 for no bytes.
 uint32_t ExtendCrc32c(uint32_t crc, const void* bytes, size_t size);
 
-// The same by a table, as where there is no instruction; for tests.
+// The same by a table, as on machines without the instruction; for tests.
 uint32_t ExtendCrc32cByTable(uint32_t crc, const void* bytes, size_t size);
 
 }  // namespace tf_embed

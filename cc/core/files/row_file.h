@@ -13,27 +13,27 @@
 //
 //     | keys : 8 each | weights | slots | statistics : 8 each |
 //
-// In place of keys or weights that are strings stands | length : 4 of each | all their bytes |.
-// Each checksum covers its part from the first byte on, so every bit of a file is covered, and the
-// last one also the order of the blocks. Numbers are in little-endian order.
+// String keys or string weights are stored as | length : 4 of each | all their bytes |. Each
+// checksum covers its part from the first byte on, so every bit of a file is covered. The last
+// checksum also covers the order of the blocks. Numbers are in little-endian order.
 //
-// A padded file has the format 2 instead of 1. Its blocks have one size, a multiple of a page, and
+// A padded file has format 2 instead of 1. Its blocks have the same size, a multiple of a page, and
 // begin at multiples of a page, so that each can be read alone and without the page cache. Zeros
-// fill each payload up. Fillers, blocks of zeros without rows, fill up the page of the header and
-// that of the footer:
+// fill each payload up. Fillers, blocks of zeros without rows, fill up the pages of the header and
+// the footer:
 //
 //     filler  | 'f' : 4 | 0 : 4 | bytes of the payload : 8 | zeros | CRC-32C : 4 |
 //
-// A file of changes has the format 3. In addition to blocks of rows it has blocks of keys that
-// left, in the same layout with the tag 'l', whose payload is keys alone. Its keys are no strings.
+// A file of changes has format 3. In addition to blocks of rows it has blocks of keys that left, in
+// the same layout with the tag 'l', whose payload is only keys. Its keys are not strings.
 //
-// A file with links has the format 4, or 5 if it is one of changes. Some of its rows lie in other
-// files, which the manifest of the save names and which are padded. Blocks with 's' for a tag, of
-// the same shape, say which rows these are:
+// A file with links has format 4, or 5 if it also has changes. Some of its rows lie in other files,
+// which the manifest of the save names and which are padded. Blocks with the tag 's', of the same
+// shape, say which rows these are:
 //
 //     | number of the file : 4 | its block : 4 | numbers of rows : 4 each | statistics : 8 each |
 //
-// Rows are counted from the first one of that block on, and rise.
+// Rows are counted from the first row of that block on, and rise.
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 #define TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 
@@ -54,8 +54,8 @@
 
 namespace tf_embed {
 
-// Types by the numbers that they have in files; the first ones are those of DataType.
-// TYPE(enumerator, name), in the order of their numbers: a new one comes last.
+// Types, with the numbers that they have in files; the first are DataType's.
+// TYPE(enumerator, name), in the order of their numbers: add a new type at the end.
 #define TF_EMBED_STORED_TYPES(TYPE) \
   TYPE(kFloat, "float32")           \
   TYPE(kHalf, "float16")            \
@@ -88,11 +88,11 @@ struct RowFileHeader {
   StoredType value_type = StoredType::kFloat;
   uint32_t shard = 0;
   uint32_t num_shards = 1;
-  uint64_t save = 0;  // a number that all files of a save have
+  uint64_t save = 0;  // the same number in all files of a save
   StatisticSet statistics;
   TableMeta meta;
   std::vector<int64_t> policy;  // the state of the table's policy
-  // The form of the file, without strings. A padded one has neither changes nor links.
+  // The form of the file, without strings. A padded file has neither changes nor links.
   bool padded = false;
   bool has_changes = false;
   bool has_links = false;
@@ -108,16 +108,16 @@ struct RowFileHeader {
 struct PaddedBlocks {
   static constexpr size_t kPage = 4096;
 
-  size_t bytes = 0;    // of a block: the fewest pages of which rows fill three quarters
-  size_t rows = 0;     // of a block; of the last one before a footer or a rule's end perhaps fewer
+  size_t bytes = 0;    // of a block: the fewest pages that rows fill to three quarters
+  size_t rows = 0;     // of a block; the last block before a footer or a rule's end may have fewer
   uint64_t begin = 0;  // the offset of the first block
-  // The last filler and the footer take this much.
+  // The size of the last filler and the footer together.
   static constexpr size_t kEndBytes = kPage;
 
   static PaddedBlocks Of(const RowFileHeader& header);
 };
 
-// Rows to write. If keys are strings, there is one for each row; if weights are, `dim` for each.
+// Rows to write. String keys have a string for each row, string weights `dim` for each row.
 struct RowsToWrite {
   size_t size = 0;
   const int64_t* keys = nullptr;
@@ -130,8 +130,8 @@ struct RowsToWrite {
 
 class RowFileWriter {
  public:
-  // Blocks have about `block_bytes`, and a row at least. Those of a padded file have the size that
-  // PaddedBlocks says; each Append begins a new one.
+  // Blocks have about `block_bytes`, and at least a row. Blocks of a padded file have the size in
+  // PaddedBlocks, and each Append begins a new block.
   RowFileWriter(ByteSink* sink, Allocator* allocator, size_t block_bytes)
       : sink_(sink), block_bytes_(block_bytes), lengths_(allocator), strings_(allocator) {}
 
@@ -146,7 +146,7 @@ class RowFileWriter {
 
   uint64_t bytes() const { return bytes_; }
   uint64_t rows() const { return rows_; }
-  // Of everything, once it is finished.
+  // The checksum of the whole file, once it is finished.
   uint32_t checksum() const { return checksum_; }
 
  private:
@@ -179,21 +179,21 @@ class RowBlock {
  public:
   explicit RowBlock(Allocator* allocator) : bytes_(allocator), strings_(allocator) {}
 
-  // Leaves the rows at `places` [count], which rise. REQUIRES: no strings, and a block that
+  // Keeps only the rows at `places` [count], which rise. REQUIRES: no strings, and a block that
   // RowFileReader read.
   void Keep(const RowFileHeader& header, const uint32_t* places, size_t count);
 
   size_t size = 0;
-  bool left = false;              // these are keys that left, and nothing else
-  const int64_t* keys = nullptr;  // null where keys are strings
+  bool left = false;              // these are only keys that left
+  const int64_t* keys = nullptr;  // null if keys are strings
   StringBatch key_strings;
-  const char* weights = nullptr;  // null where weights are strings
+  const char* weights = nullptr;  // null if weights are strings
   StringBatch value_strings;
   const char* slots = nullptr;
   const uint64_t* statistics = nullptr;
 
  private:
-  // The location of the rows of a block of links; without keys, weights and slots.
+  // The location of the rows of a block of links, which has no keys, weights and slots.
   struct Links {
     uint32_t file = 0;
     uint32_t block = 0;
@@ -208,9 +208,9 @@ class RowBlock {
   Links links_;
 };
 
-// Checks the `size` bytes of a block, from its tag to its checksum, and finds its rows. They are
-// aligned to a word, and outlive the use of `block`. Messages name the file, and the `offset` of
-// the block in it. Takes memory only if keys or weights are strings.
+// Checks the `size` bytes of a block, from its tag to its checksum, and finds its rows. The bytes
+// are aligned to a word, and outlive the use of `block`. Messages name the file, and the `offset`
+// of the block in it. Allocates only if keys or weights are strings.
 Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint64_t offset,
                      const char* bytes, size_t size, RowBlock* block);
 
@@ -220,21 +220,21 @@ class RowFileReader {
   RowFileReader(const ByteSource* source, Allocator* allocator)
       : source_(source), allocator_(allocator) {}
 
-  // The files that this one has rows of, by their numbers, which are verified. Before Verify.
+  // The verified files with the linked rows, by their numbers. Call before Verify.
   void SetLinks(const std::vector<const RowFileReader*>& links) { links_ = &links; }
-  // Reads the whole file and checks every byte of it. First of all.
+  // Reads the whole file and checks every byte of it. Call first.
   Status Verify();
 
-  // The rest from any thread.
+  // Any thread may call the methods below.
   const RowFileHeader& header() const { return header_; }
   uint64_t rows() const { return rows_; }  // without keys that left
   uint32_t checksum() const { return checksum_; }
   size_t num_blocks() const { return blocks_.size(); }
-  // Whether a block is one of keys that left.
+  // Whether a block has keys that left.
   bool HasLeft(size_t number) const { return blocks_[number].left; }
   // The number of rows, or of keys that left, in a block.
   size_t RowsIn(size_t number) const { return blocks_[number].rows; }
-  // Reads and checks a block. Rows of linked files come as the others do.
+  // Reads and checks a block. Rows of linked files are returned like other rows.
   Status ReadBlock(size_t number, RowBlock* block) const;
 
  private:
@@ -248,7 +248,7 @@ class RowFileReader {
   Status ReadHeader(uint64_t* offset);
   Status ReadFooter(uint64_t offset, uint32_t crc_of_all);
   Status ReadBytes(const Place& place, RowBlock* block) const;
-  // Whether a block of links names rows of a file that there is, and has rows as here.
+  // Whether a block of links names rows of a known file, with the same types and sizes.
   Status CheckLinks(const RowBlock& block) const;
   // Copies the rows that a block of links names.
   Status ReadLinked(const RowBlock& links, RowBlock* block) const;

@@ -31,7 +31,7 @@ Status RowFileReader::ReadLinked(const RowBlock& links, RowBlock* block) const {
   const RowFileReader& other = *(*links_)[links.links_.file];
   const size_t rows = PaddedBlocks::Of(other.header_).rows;
   const size_t weight_bytes = header_.weight_bytes(), slot_bytes = header_.slot_bytes();
-  // Each section is aligned as none has wider numbers than those before it.
+  // Each section is aligned, because no section has wider numbers than the sections before it.
   const size_t statistics_at = links.size * sizeof(int64_t);
   const size_t statistics_bytes = links.size * header_.statistics_bytes();
   const size_t slots_at = statistics_at + statistics_bytes;

@@ -23,7 +23,7 @@ uint64_t HashText(std::string_view text) {
 }
 
 // Takes things off the front of a text, leniently. Malformed text is found by encoding the result
-// again and comparing the two.
+// again and comparing.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
@@ -67,7 +67,7 @@ class Scanner {
   std::string_view text_;
 };
 
-// Whether a name leads to no other folder. One that does is kept for the message.
+// Whether a name leads to no other folder. A name that does is kept for the message.
 bool IsInside(const std::string& name, std::string* outside) {
   if (RowManifest::IsFolderName(name)) return true;
   constexpr size_t kMostShown = 200;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of the part of a variable that one process has saved: a small file of text, written
-// when all files of rows are there, and the only one whose name is the same in each save. A reader
-// of a save begins here; files of rows that no manifest names are ignored.
+// The manifest of the part of a variable that one process saved: a small text file. It is written
+// when all row files are there, and is the only file with the same name in each save. A reader of a
+// save begins here; row files that no manifest names are ignored.
 //
 //     tf_embed rows 1
 //     save 00c0ffee00c0ffee
@@ -14,8 +14,8 @@
 //     link NAME BYTES CHECKSUM               one for each linked file, whose rows these have
 //     checksum 0123abcd
 //
-// A save of changes begins with "tf_embed changes 1", and names its base behind the rank: the
-// number of a save, in a folder of this name beside its own.
+// A save of changes begins with "tf_embed changes 1", and names its base after the rank: the number
+// of a save, in a folder of this name beside its own folder.
 //
 //     since 00c0ffee00c0ffee NAME
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_
@@ -32,7 +32,7 @@
 namespace tf_embed {
 
 struct RowManifest {
-  // One for each shard of a table, and how long a manifest of so many is at most.
+  // The most shards of a table and linked files, and the size of such a manifest at most.
   static constexpr size_t kMaxFiles = size_t{1} << 16;
   static constexpr size_t kMaxLinks = size_t{1} << 16;
   static constexpr uint64_t kMaxBytes = uint64_t{1} << 25;
@@ -50,7 +50,7 @@ struct RowManifest {
   };
 
   uint64_t save = 0;
-  uint64_t milliseconds = 0;  // when, since 1970
+  uint64_t milliseconds = 0;  // of the save, since 1970
   StoredType key_type = StoredType::kInt64;
   StoredType value_type = StoredType::kFloat;
   uint64_t dim = 0;
@@ -61,7 +61,7 @@ struct RowManifest {
   std::vector<File> files;
   std::vector<Link> links;  // by their numbers (LinkedRows::file)
 
-  // Whether the name of a file or folder may be this: it leads to no other folder.
+  // Whether a file or folder may have this name: it leads to no other folder.
   static bool IsFolderName(std::string_view name);
 
   std::string Encode() const;
@@ -69,10 +69,10 @@ struct RowManifest {
   static Status Decode(const std::string& text, const std::string& name, RowManifest* manifest);
 };
 
-// The names of the files of a save. They begin with the variable's name, in which all but letters,
-// digits, '_' and '-' is written by its number: so no two variables share a file, and any name is
-// one for a file. The end of a long name is replaced by "==" and a hash of the whole name, because
-// file systems take 255 bytes.
+// The names of the files of a save. They begin with the variable's name, in which all characters
+// except letters, digits, '_' and '-' are written by their numbers. So no two variables share a
+// file, and any variable's name becomes a file name. The end of a long name is replaced by "==" and
+// a hash of the whole name, because file systems allow 255 bytes.
 class RowFileNames {
  public:
   // The longest name that is kept: 57 bytes can follow it, if all numbers have five digits.
@@ -88,7 +88,7 @@ class RowFileNames {
   // The prefix of the names of all files of a rank.
   std::string Rank(uint32_t rank, uint32_t processes) const;
 
-  // Whether a file is one of this variable's, of whichever rank and save.
+  // Whether a file belongs to this variable, at whichever rank and save.
   bool IsOurs(std::string_view file, uint32_t* rank, uint32_t* processes) const;
   bool IsManifest(std::string_view file, uint32_t* rank, uint32_t* processes) const;
 

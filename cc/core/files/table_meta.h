@@ -6,8 +6,8 @@
 //     | number of slot groups | width + (slot type << 32), initial value (bits of a double) of each
 //     group ... |
 //
-// Slot types say how rows lay in the table that was saved. Slots are saved as they are computed
-// with, whatever their types.
+// Slot types tell how rows lay in the saved table. The slots themselves are saved in the compute
+// type, whatever their types.
 #ifndef TF_EMBED_CC_CORE_FILES_TABLE_META_H_
 #define TF_EMBED_CC_CORE_FILES_TABLE_META_H_
 
@@ -30,7 +30,7 @@ struct TableMeta {
   static constexpr int kTypeShift = 32;
 
   // The most slots of a row that an external rule may ask for, of any table. A description with
-  // more is no rule, and is refused before memory is allocated for it.
+  // more is refused before memory is allocated for it.
   static constexpr size_t MostSlots(size_t dim) {
     return RuleSlots::kMaxGroups * std::max<size_t>(dim, 4096);
   }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bucket is one cache line: five keys, their row numbers, and a word that is lock, version and
-// marks at once.
+// A bucket is one cache line: five keys, their row ids, and a word that is lock, version and marks
+// at once.
 //
 //     | key 0 .. key 4 : 5 x 8 | row id 0 .. row id 4 : 5 x 4 | word : 4 |
 //
 //     word:  | version : 29 | moved : 1 | overflowed : 1 | locked : 1 |
 //
 // A lane is empty when its row id is kNoRowId, so no key is reserved. The version changes with each
-// change of the bucket or of a row in it; a reader that finds the same word before and after its
-// reading has read a consistent state (a seqlock). A writer takes the lock with one
-// compare-and-swap from the word under which it found its key, so the result of its search still
-// holds.
+// change of the bucket or of a row in it. A reader that finds the same word before and after its
+// reads has read a consistent state (a seqlock). A writer takes the lock with one compare-and-swap
+// from the word under which it found its key, so the result of its search still holds.
 //
 // Thread safety: fields are atomic. Lanes change only under the lock of the word and the mutex of
 // the stripe; rows of a bucket's keys only under the lock of the word.
@@ -29,8 +28,8 @@ namespace tf_embed {
 
 inline constexpr uint32_t kNoRowId = 0xffffffffu;
 
-// Waits a little longer each time; after a while lets others run, for the one that is waited for
-// may have been put to sleep.
+// Waits a little longer each time. After a while yields, because the thread that it waits for may
+// have been put to sleep.
 class Backoff {
  public:
   void Wait() {
@@ -68,7 +67,7 @@ struct alignas(64) Bucket {
     word.store(0, std::memory_order_relaxed);
   }
 
-  // The word, once the lock is free.
+  // Waits until the lock is free, and returns the word.
   uint32_t WaitUnlocked() const {
     uint32_t seen = word.load(std::memory_order_acquire);
     for (Backoff backoff; seen & kLocked; seen = word.load(std::memory_order_acquire)) {
@@ -77,13 +76,13 @@ struct alignas(64) Bucket {
     return seen;
   }
 
-  // Whether nothing has changed since the word was `seen`. Comes after the reads it vouches for.
+  // Whether nothing has changed since the word was `seen`. Call it after the reads to validate.
   TF_EMBED_INLINE bool Unchanged(uint32_t seen) const {
     std::atomic_thread_fence(std::memory_order_acquire);
     return word.load(std::memory_order_relaxed) == seen;
   }
 
-  // Takes the lock if the word is still `seen`, an unlocked one.
+  // Takes the lock if the word is still `seen`, an unlocked word.
   bool TryLock(uint32_t seen) {
     if (!word.compare_exchange_strong(seen, seen | kLocked, std::memory_order_acquire,
                                       std::memory_order_relaxed)) {

@@ -7,7 +7,7 @@ namespace tf_embed {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// Below so much no regions are made.
+// Below this total no regions are made.
 constexpr size_t kSmallestTotal = kHugePage;
 constexpr size_t kRegionsOfTotal = 16;
 // A block may take this share of a region at most.

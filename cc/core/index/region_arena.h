@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for the arrays of an index: blocks cut one behind the other out of regions, which are
-// mapped on huge pages.
+// Memory for the arrays of an index: blocks cut one after the other from regions, which are mapped
+// on huge pages.
 //
-// The arrays of an index's stripes, some ten kilobytes to a megabyte, are too small for huge pages
-// of their own, and every find would pay for that with a miss in the TLB. In a heap they would also
-// leave holes: each growth takes half as much again as it frees. But stripes grow in turn, so
-// arrays are freed nearly in the order in which they were taken, and a region is all free soon
-// after its first block is. A region is a sixteenth of all memory in use: little is lost at the end
-// of a region, or while a region waits for its last block.
+// The arrays of an index's stripes, some ten kilobytes to a megabyte, are too small for separate
+// huge pages, and every find would pay for that with a TLB miss. In a heap they would also leave
+// holes, because each growth takes half as much again as it frees. But stripes grow in turn, so
+// arrays are freed nearly in the order in which they were taken, and a region is free soon after
+// its first block is. A region is a sixteenth of all memory in use: little is lost at the end of a
+// region, or while a region waits for its last block.
 //
-// While little is out, and for blocks that are large beside a region, the allocator serves
+// While little is allocated, and for blocks that are large beside a region, the allocator serves
 // directly.
 //
 // Thread-safe.
@@ -35,7 +35,7 @@ class RegionArena {
   };
 
   explicit RegionArena(Allocator* allocator) : allocator_(allocator) {}
-  // All blocks have come back.
+  // REQUIRES: all blocks were deallocated.
   ~RegionArena();
   RegionArena(const RegionArena&) = delete;
   RegionArena& operator=(const RegionArena&) = delete;
@@ -51,7 +51,7 @@ class RegionArena {
   }
 
  private:
-  // A block of the open region, or none where it has no room.
+  // A block of the open region, or none if it has no room.
   Block Cut(size_t bytes);
   // Closes the open region and opens another; false without memory.
   bool OpenRegion(size_t bytes);

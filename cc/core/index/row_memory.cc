@@ -14,10 +14,10 @@ namespace {
 constexpr size_t kFirstSlabBytes = size_t{16} << 10;
 constexpr size_t kFullSlabBytes = size_t{16} << 20;
 constexpr uint32_t kLongestRun = 16;
-// One row id in so many may be in hand without being used.
+// One row id in this many may be in hand without being used.
 constexpr uint32_t kRowsPerRunRow = 4096;
 
-// The largest power of two, as its exponent, such that so many of `row_bytes` fit in `bytes`.
+// The exponent of the largest power of two of rows of `row_bytes` that fit in `bytes`.
 int RowBits(size_t bytes, size_t row_bytes) {
   int bits = 0;
   while (bits < 24 && (row_bytes << (bits + 1)) <= bytes) ++bits;
@@ -144,7 +144,8 @@ void RowMemory::SetSlab(size_t slab, char* memory) {
 Status RowMemory::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots,
                                const std::function<Status()>& change_others) {
   const size_t slabs = slabs_.load(std::memory_order_relaxed);
-  // All memory first: pages that are not written cost nothing yet, and old slabs go one by one.
+  // Takes all memory first: pages that are not written cost nothing yet, and the old slabs are
+  // freed one by one.
   Buffer<char*> fresh(allocator_);
   TF_EMBED_RETURN_IF_ERROR(fresh.Resize(slabs));
   const auto free_first = [&](size_t count) {
@@ -169,7 +170,7 @@ Status RowMemory::ChangeLayout(const RowLayout& layout, const NewSlots& new_slot
   }
   for (size_t slab = 0; slab < slabs; ++slab) {
     char* const old = Slab(slab);
-    // Rows never handed out stay untouched, so that their pages stay unused.
+    // Rows that were never handed out stay untouched, so that their pages stay unused.
     const size_t used = next_row_id_.load(std::memory_order_relaxed) - FirstRowOf(slab);
     for (size_t row = 0; row < std::min(used, RowsOfSlab(slab)); ++row) {
       char* const to = fresh[slab] + row * layout.stride;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a store in memory, by row id. Rows lie in slabs and never move while they live.
-// Room grows by a slab at a time. The first slab is small and each next one is twice as large,
-// up to about 16 MiB of weights, from where on all are alike; so a small table is small, and a
-// large one leaves at most one slab partly used.
+// The rows of a store in memory, by row id. Rows lie in slabs and never move while they live. Room
+// grows by a slab at a time. The first slab is small and each next slab is twice as large, up to
+// about 16 MiB of weights; from there on all are alike. So a small table is small, and a large
+// table leaves at most one slab partly used.
 //
 //     slab 0 | slab 1 | slab 2     | ... | slab k             | slab k+1           | ...
 //     2^f    | 2^f    | 2^(f+1)    |     | 2^m rows           | 2^m rows
 //
 // Behind the rows of a slab lie their statistics, a few 64-bit words each, and their marks, a byte
-// each, if they have any: a pass over those of all rows does not read the rows, nor does a change
-// of them touch the rows' cache lines.
+// each, if they have any. So a pass over all statistics or marks does not read the rows, and a
+// change of them does not touch the rows' cache lines.
 //
 // Row ids are handed out in runs, so that the stripes of an index, which share them, rarely
-// meet. A freed row id goes on its stripe's list, and a list that is as long as a run goes to all
-// stripes: so the row ids that were taken at any time are little more than the rows that there were
-// at most. The links lie in the rows themselves.
+// contend. A freed row id goes on its stripe's list, and a list as long as a run goes to all
+// stripes. So hardly more row ids are ever taken than there were rows at most. The links lie in the
+// rows themselves.
 //
 // Thread safety: Row, and the row ids of different RowIdPools, from any thread. A RowIdPool is used
 // by one thread at a time (the stripe's mutex). ChangeLayout: REQUIRES that no other thread is in
@@ -40,7 +40,7 @@ namespace tf_embed {
 
 class RowMemory {
  public:
-  // One stripe's row ids in hand: a run never used yet, and a chain of freed ones.
+  // A stripe's row ids in hand: a run that was never used, and a chain of freed row ids.
   struct RowIdPool {
     uint32_t run_next = 0;
     uint32_t run_end = 0;
@@ -79,14 +79,13 @@ class RowMemory {
   // The bytes of all slabs.
   size_t bytes() const;
 
-  // Takes a row id out of the pool; kNoRowId when there is no memory. The row's content is
-  // unspecified.
+  // Takes a row id out of the pool; kNoRowId without memory. The row's content is unspecified.
   uint32_t Take(RowIdPool* pool);
 
-  // Frees a row id. Its row is overwritten, so no reader may find it any more.
+  // Frees a row id. Its row is overwritten, so readers must no longer be able to find it.
   void Free(RowIdPool* pool, uint32_t row_id);
 
-  // Gives the slots (layout.slot_bytes) that a row has from now on, by those that it has.
+  // Returns the new slots (layout.slot_bytes) of a row, given its present slots.
   using NewSlots = std::function<const void*(const char* slots)>;
 
   // Gives all rows another layout of the same weights: weights stay, and `new_slots` gives the
@@ -97,7 +96,7 @@ class RowMemory {
                       const std::function<Status()>& change_others = nullptr);
 
  private:
-  // The content of a freed row: the next one of its chain and, if it heads a chain without an
+  // The content of a freed row: the next row of its chain and, if it heads a chain without an
   // owner, the head of the next such chain.
   struct Link {
     uint32_t next;
@@ -135,7 +134,7 @@ class RowMemory {
   size_t SlabBytes(size_t slab, const RowLayout& layout) const {
     return RowsOfSlab(slab) * (BytesBeforeMark(layout) + (layout.has_marks ? 1 : 0));
   }
-  // Of each row.
+  // For one row.
   static TF_EMBED_INLINE size_t BytesBeforeMark(const RowLayout& layout) {
     return layout.stride + layout.statistics_per_row * sizeof(RowStatistics::Word);
   }
@@ -158,7 +157,7 @@ class RowMemory {
   // Takes a chain of freed row ids that has no owner, if there is one.
   void TakeChain(RowIdPool* pool);
 
-  // Makes sure that the slab of each row id below `end` is there. False without memory.
+  // Makes sure that the slab of each row id below `end` exists. False without memory.
   bool ReserveSlabs(uint32_t end);
   bool AddSlab();
   void SetSlab(size_t slab, char* memory);
@@ -171,7 +170,7 @@ class RowMemory {
   size_t first_full_slab_;   // m - f + 1
   uint32_t max_rows_;
 
-  std::atomic<uint32_t> next_row_id_{0};  // first row id of no run
+  std::atomic<uint32_t> next_row_id_{0};  // the first row id that is in no run
   OrderedMutex chains_mutex_{LockRank::kStore};
   std::atomic<uint32_t> chains_{kNoRowId};  // head of the first chain of freed row ids
   OrderedMutex slab_mutex_{LockRank::kStore};

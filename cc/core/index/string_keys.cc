@@ -135,7 +135,7 @@ struct StringKeys::Content {
 
 // The result of a search for a string.
 struct StringKeys::Probe {
-  int64_t key;  // the string's, or the one that it would have
+  int64_t key;  // the string's, or the key that it would get
   bool is_there;
   bool is_first;  // whether the key is that of seed 0
 };
@@ -221,8 +221,8 @@ Status StringKeys::Intern(const ExecContext& context, const StringBatch& strings
                                      ".");
     }
   }
-  // A string that is new at its first key is added together with those that equal it, many such
-  // keys at once. A string that differs from it, and one that is displaced, comes later.
+  // A string that is new at its first key is added together with its equals, many such keys at
+  // once. A different string with the same key, and a displaced string, are added afterwards.
   Buffer<State> states(allocator_);
   Buffer<bool> skipped(allocator_);
   TF_EMBED_RETURN_IF_ERROR(states.Resize(strings.size));

@@ -10,7 +10,7 @@
 namespace tf_embed {
 namespace {
 
-// Below this load a chain that is too long is no reason to grow.
+// Below this load a chain that is too long does not make a stripe grow.
 constexpr double kMinLoadToGrow = 0.25;
 constexpr size_t kSpareBuckets = 8;
 // A key lies at most this many buckets behind its home, while growing can help. Random keys stay
@@ -32,9 +32,9 @@ size_t StripeShare(size_t keys) {
   return static_cast<size_t>(mean + 3.0 * std::sqrt(mean));
 }
 
-// The next size of a stripe. Each has a sequence of its own, 1.5^(n + phase), with phases that lie
-// evenly between 0 and 1: so the growths of stripes that fill alike are spread evenly over the time
-// in which each grows once. A size that does not come from the sequence joins it by 1.25 to 1.875.
+// The next size of a stripe. Each stripe has its own sequence, 1.5^(n + phase), with phases spread
+// evenly between 0 and 1. So the growths of stripes that fill alike are spread evenly over the time
+// in which each grows once. A size outside of the sequence joins it by a factor of 1.25 to 1.875.
 size_t NextHomeBuckets(size_t stripe, size_t home_buckets) {
   const double phase = static_cast<double>((stripe * kGolden64) >> 32) / 4294967296.0;
   const double least = std::log(1.25 * static_cast<double>(home_buckets)) / std::log(1.5);
@@ -73,7 +73,7 @@ StripedIndex::Entry StripedIndex::Find(int64_t key, uint64_t hash) const {
     if (bucket == nullptr) return Entry();
     for (;;) {
       const uint32_t word = bucket->WaitUnlocked();
-      if (word & Bucket::kMoved) break;  // the stripe's new array comes in a moment
+      if (word & Bucket::kMoved) break;  // the stripe's new array is about to be published
       const int lane = bucket->FindLane(key);
       const uint32_t row_id =
           lane < 0 ? kNoRowId : bucket->row_ids[lane].load(std::memory_order_relaxed);
@@ -98,8 +98,8 @@ bool StripedIndex::Place(Array* array, size_t longest_chain, int64_t key, uint64
     }
     if (lane < Bucket::kLanes) break;
   }
-  // The key first, the way to it afterwards: a reader on its way meets either no key or a whole
-  // one.
+  // First the key, then the marks that lead to it: a reader meanwhile finds either no key or a
+  // complete entry.
   const uint32_t before = bucket->Lock();
   bucket->keys[lane].store(key, std::memory_order_relaxed);
   bucket->row_ids[lane].store(row_id, std::memory_order_relaxed);
@@ -117,7 +117,7 @@ Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t row_id) {
   Stripe& stripe = stripes_[number];
   const size_t size = stripe.size.load(std::memory_order_relaxed);
   if (stripe.array != nullptr && stripe.erased > stripe.array->home_buckets * Bucket::kLanes) {
-    // Without memory for it, finds are slower and all is well.
+    // Without memory for it, finds are slower but correct.
     stripe.erased = 0;
     (void)Refill(number, stripe.array->home_buckets, stripe.array->spare_buckets);
   }
@@ -204,10 +204,10 @@ void StripedIndex::FreeArray(Array* array) {
 }
 
 bool StripedIndex::Fill(Array* array, const Array* old) {
-  // Old buckets hold their keys nearly in the order of their new homes, so the writing goes along
-  // the new array as well, and each line of both passes through the cache once. Until the array is
-  // published a bucket's version is the number of its keys.
-  Bucket* raw = array->begin();  // from here on nothing is written yet
+  // Old buckets hold their keys nearly in the order of their new homes, so the writes go along the
+  // new array as well, and each line of both arrays passes through the cache once. Until the array
+  // is published, a bucket's version is the number of its keys.
+  Bucket* raw = array->begin();  // buckets from here on are not written yet
   const auto begin_buckets = [&](Bucket* end) {
     while (raw < end) (new (raw++) Bucket)->Reset();
   };
@@ -251,7 +251,7 @@ Status StripedIndex::Refill(size_t number, size_t home_buckets, size_t spare_buc
   Stripe& stripe = stripes_[number];
   Array* const old = stripe.array;
   Array* array = nullptr;
-  // A key may overflow the end of the new array as well: then more spare buckets.
+  // A key may overflow the end of the new array as well; then takes more spare buckets.
   for (;; spare_buckets *= 2) {
     array = NewArray(home_buckets, spare_buckets);
     if (array == nullptr) {
@@ -265,7 +265,7 @@ Status StripedIndex::Refill(size_t number, size_t home_buckets, size_t spare_buc
   }
   if (old != nullptr) {
     // From here on every thread with the old array, reader or writer of rows, is sent to the new
-    // one. This waits for the last holder of each lock, so no row has writers through both arrays
+    // array. This waits for the last holder of each lock, so no row has writers through both arrays
     // at once.
     for (Bucket* bucket = old->begin(); bucket != old->end(); ++bucket) {
       bucket->Unlock(bucket->Lock(), Bucket::kMoved);
@@ -290,7 +290,7 @@ void StripedIndex::Publish(size_t number, Array* array) {
   const uint32_t sequence = entry.sequence.load(std::memory_order_relaxed);
   entry.sequence.store(sequence + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  // The buckets' content was written relaxed; the release below hands it to readers with the pair.
+  // The buckets were written relaxed; the release below publishes them together with the pair.
   entry.buckets.store(array == nullptr ? nullptr : array->begin(), std::memory_order_relaxed);
   entry.home_buckets.store(array == nullptr ? 0 : static_cast<uint32_t>(array->home_buckets),
                            std::memory_order_relaxed);

@@ -6,22 +6,23 @@
 //   directory   256 x {buckets, number of buckets}, 4 KiB: it stays in the first cache
 //   buckets     home of a key = place * count >> 32; a full bucket overflows into the next
 //
-// The cost of a find is one cache line, in which the key, the row id and the version come together,
-// for keys in their home bucket: random ones are there by 87% at the highest load, 0.8, and by 97%
-// at 0.5. The rest go on in the lines that follow; the mean at the highest load is 1.26 lines.
+// A find of a key in its home bucket reads one cache line of the index, which has the key, the row
+// id and the version. At the highest load, 0.8, 87% of random keys are in their home bucket; at
+// 0.5, 97%. The others are in the next lines; a find reads 1.26 lines on average at the highest
+// load.
 //
-// The map from place to bucket is monotonic. So a stripe grows by any factor (1.5 here) by one pass
-// over the old buckets, which writes the new ones in order as well. Stripes have sizes of their
-// own, such that their growths are spread evenly: no key pays for more than 1/256 of the index, and
-// no batch for much more than its own keys. Growth moves no rows.
+// The map from place to bucket is monotonic. So a stripe grows by any factor (1.5 here) in one pass
+// over the old buckets, which writes the new buckets in order as well. Each stripe has its own
+// sizes, such that growths are spread evenly: no key pays for more than 1/256 of the index, and no
+// batch for much more than its own keys. Growth moves no rows.
 //
-// Keys whose places collide without end (by an attack, never by chance) make chains that go on over
-// adjacent buckets. Spare buckets at the end of a stripe take the keys that overflow there. Growth
-// for such chains stops at a load of 1/4; from there on chains lengthen.
+// Keys whose places collide without end (by an attack, never by chance) make chains over adjacent
+// buckets. Spare buckets at the end of a stripe take the keys that overflow there. Growth for such
+// chains stops at a load of 1/4; from there on chains lengthen.
 //
 // An erased key leaves an empty lane, and the mark that keys of its bucket may lie further on. If
-// keys come and go without end, all buckets would be marked in the end, and a find of an absent key
-// would read many. So a stripe is rebuilt after as many erasures as it has lanes.
+// keys were inserted and erased without end, all buckets would be marked at last, and a find of an
+// absent key would read many. So a stripe is rebuilt after as many erasures as it has lanes.
 //
 // Thread safety: Find takes no lock. Insert and Erase: REQUIRE the stripe's mutex held. Arrays that
 // were outgrown are kept, because a reader may still be in them, until DropRetired. That REQUIRES
@@ -51,8 +52,8 @@ class StripedIndex {
 
   static TF_EMBED_INLINE size_t StripeOf(uint64_t hash) { return hash >> (64 - kStripeBits); }
 
-  // The highest share of lanes that hold keys. A lower one takes more memory, and fewer keys lie
-  // away from their home buckets.
+  // The highest share of lanes that hold keys. A lower share takes more memory, and leaves fewer
+  // keys away from their home buckets.
   static constexpr double kMaxLoad = 0.8;
 
   // The approximate bytes of an index for each key, at a load of 0.8: one bucket for four keys.
@@ -68,13 +69,13 @@ class StripedIndex {
     bool found() const { return row_id != kNoRowId; }
   };
 
-  // `size_hint`: keys to make room for; the room comes with the first Insert in each stripe.
+  // `size_hint`: keys to make room for, at the first Insert in each stripe.
   StripedIndex(Allocator* allocator, size_t size_hint, double max_load = kMaxLoad);
   ~StripedIndex();
   StripedIndex(const StripedIndex&) = delete;
   StripedIndex& operator=(const StripedIndex&) = delete;
 
-  // The home bucket of a key, to ask for and to look in; nullptr in a stripe that has none yet.
+  // The home bucket of a key, to prefetch and to search; nullptr if the stripe has no buckets yet.
   TF_EMBED_INLINE const Bucket* HomeOf(uint64_t hash) const {
     const DirectoryEntry& entry = directory_[StripeOf(hash)];
     const uint32_t sequence = entry.sequence.load(std::memory_order_acquire);
@@ -105,31 +106,31 @@ class StripedIndex {
   // Removes all keys of a stripe. The stripe's mutex is held.
   void EraseStripe(size_t stripe);
 
-  // Gives memory back that the keys of a stripe do not need, if that is half of it or more. On
-  // failure nothing has changed. The stripe's mutex is held.
+  // Frees memory that the keys of a stripe do not need, if it is half or more. On failure nothing
+  // has changed. The stripe's mutex is held.
   Status Shrink(size_t stripe);
 
   // Calls visit(bucket, key, row id) for each key. The stripe's mutex is held.
   template <typename Visit>
   void ForEach(size_t stripe, const Visit& visit) const;
 
-  // A place in a pass over all keys that may take as long as it likes, while the index changes.
+  // A position in a pass over all keys, which may take any time while the index changes.
   struct Cursor {
     size_t stripe = 0;
     uint32_t place = 0;
   };
-  // Calls visit(bucket, key, row id) for the keys of about so many buckets from the cursor on,
-  // which moves to where it left off, around all stripes, but once at most: with enough buckets,
-  // for each key once. Takes the stripes' mutexes.
+  // Calls visit(bucket, key, row id) for the keys of about `buckets` buckets from the cursor on,
+  // and moves the cursor behind them. Goes around all stripes at most once: with enough buckets,
+  // visits each key once. Takes the stripes' mutexes.
   template <typename Visit>
   void ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const;
 
-  // Number of keys. The stripe's mutex is held, or somewhat stale.
+  // Number of keys; somewhat stale unless the stripe's mutex is held.
   size_t StripeSize(size_t stripe) const {
     return stripes_[stripe].size.load(std::memory_order_relaxed);
   }
 
-  // Number of buckets that are some key's home. The stripe's mutex is held.
+  // Number of home buckets. The stripe's mutex is held.
   size_t StripeBuckets(size_t stripe) const {
     const Array* const array = stripes_[stripe].array;
     return array == nullptr ? 0 : array->home_buckets;
@@ -148,8 +149,8 @@ class StripedIndex {
   // The memory of all arrays, outgrown ones included.
   size_t bytes() const { return arena_.bytes_out(); }
 
-  // Frees outgrown arrays. REQUIRES: no other thread is in the index, or each that is holds the
-  // mutex of its stripe.
+  // Frees outgrown arrays. REQUIRES: no other thread is in the index, or each thread in it holds
+  // the mutex of its stripe.
   void DropRetired();
   bool has_retired() const { return retired_.load(std::memory_order_relaxed) != nullptr; }
 
@@ -190,21 +191,21 @@ class StripedIndex {
   // HomeOf, while a stripe's array is being replaced.
   const Bucket* WaitForHome(uint64_t hash) const;
 
-  // An array whose buckets are raw memory still.
+  // An array whose buckets are still raw memory.
   Array* NewArray(size_t home_buckets, size_t spare_buckets);
   void FreeArray(Array* array);
 
-  // Puts a key in the first free lane from its home on; false where there is no room.
+  // Puts a key in the first free lane from its home on; false if there is no room.
   static bool Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash,
                     uint32_t row_id);
 
-  // Makes the raw buckets of a new array hold the keys of the old one, if there is one. False if
-  // they do not fit. REQUIRES: no thread inserts into or erases from the old one.
+  // Makes the raw buckets of a new array hold the keys of the old array, if there is one. False if
+  // they do not fit. REQUIRES: no thread inserts into or erases from the old array.
   static bool Fill(Array* array, const Array* old);
 
-  // Gives a stripe more buckets, such that all its keys fit. On failure nothing has changed.
+  // Gives a stripe enough buckets for all its keys. On failure nothing has changed.
   Status Grow(size_t stripe_number);
-  // Moves a stripe's keys to a new array, with more spare buckets where they need them.
+  // Moves a stripe's keys to a new array, with more spare buckets if they need them.
   Status Refill(size_t stripe_number, size_t home_buckets, size_t spare_buckets);
   // `array` may be null: the stripe is empty.
   void Publish(size_t stripe_number, Array* array);
@@ -234,7 +235,7 @@ void StripedIndex::ForEach(size_t stripe, const Visit& visit) const {
 template <typename Visit>
 void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const {
   const uint32_t start = cursor->place;
-  // A search that starts inside a stripe comes back to it for the part in front of the start.
+  // A search that starts inside a stripe returns to it for the part before the start.
   const size_t most = kStripes + (start > 0 ? 1 : 0);
   for (size_t stripes = 0; buckets > 0 && stripes < most; ++stripes) {
     const Stripe& stripe = stripes_[cursor->stripe];
@@ -242,7 +243,7 @@ void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) c
     const Array* const array = stripe.array;
     const size_t home_buckets = array == nullptr ? 0 : array->home_buckets;
     const size_t begin = static_cast<uint64_t>(cursor->place) * home_buckets >> 32;
-    // Keys that overflow behind the last home bucket go with it.
+    // Keys that overflow behind the last home bucket belong to it.
     size_t end = array == nullptr ? 0 : array->buckets();
     if (stripes == kStripes) end = static_cast<uint64_t>(start) * home_buckets >> 32;
     if (begin + buckets < std::min(end, home_buckets)) end = begin + buckets;
