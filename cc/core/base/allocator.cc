@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kCacheLine = 64;
 constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
-// From here on a block is mapped rather than taken from the heap.
+// Blocks of at least this size are mapped, not taken from the heap.
 constexpr size_t kMapThreshold = kHugePage;
 
 size_t RoundUp(size_t bytes, size_t multiple) {
@@ -33,7 +33,7 @@ void* MapAligned(size_t bytes) {
   // They fail only if the process has too many mappings. Then unused address space stays mapped.
   if (before > 0) munmap(begin, before);
   if (before < kHugePage) munmap(aligned + bytes, kHugePage - before);
-  madvise(aligned, bytes, MADV_HUGEPAGE);  // a wish: without huge pages the block serves as well
+  madvise(aligned, bytes, MADV_HUGEPAGE);  // only advice: the block also works without huge pages
   return aligned;
 }
 
@@ -48,7 +48,7 @@ class ProcessAllocator final : public Allocator {
 
   void Deallocate(void* memory, size_t bytes) override {
     if (bytes >= kMapThreshold) {
-      munmap(memory, RoundUp(bytes, kPage));  // a whole mapping, which can't be split by it
+      munmap(memory, RoundUp(bytes, kPage));  // a whole mapping, so this can't split one
     } else {
       std::free(memory);
     }

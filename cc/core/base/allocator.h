@@ -20,12 +20,11 @@ class Allocator {
   virtual void Deallocate(void* memory, size_t bytes) = 0;
 };
 
-// The process's memory. Large blocks are mapped on their own, on huge pages where the system allows
-// (random rows then cost 1.1 to 1.7 times less), and go back to the system when they are freed.
+// The process's memory. Large blocks are mapped separately, on huge pages if the system allows it
+// (random rows then cost 1.1 to 1.7 times less), and return to the system when they are freed.
 Allocator* HostAllocator();
 
-// The memory of this machine. More can be asked for and be given, and end the process when it is
-// used.
+// The memory of this machine. The system may grant more, and end the process when it uses it.
 size_t PhysicalMemoryBytes();
 
 // An array of trivial values that an Allocator owns. Move-only.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps that were applied to a table, so that a step received twice is applied once. The sender
-// numbers its steps, and resends a step if it does not know whether that arrived.
+// numbers its steps, and resends a step if it does not know whether the step arrived.
 //
 // Any thread may call any method.
 #ifndef TF_EMBED_CC_CORE_BASE_APPLIED_STEPS_H_
@@ -17,12 +17,12 @@ namespace tf_embed {
 
 class AppliedSteps {
  public:
-  // A step that has come. If it goes out of scope before its end, it failed, and may come again.
+  // A step that has arrived. If it is destroyed before End(), the step failed and may arrive again.
   class Arrival {
    public:
-    // Steps below `ended` are over, whether they were applied or not: none of them is applied any
-    // more, and nothing is kept of them. If another thread applies the step, waits until that has
-    // ended or failed. May throw std::bad_alloc; then nothing has changed.
+    // Steps below `ended` are over, applied or not: none of them is applied any more, and their
+    // records are dropped. If another thread is applying the step, waits until it ends or fails.
+    // May throw std::bad_alloc; then nothing has changed.
     Arrival(AppliedSteps* steps, int64_t step, int64_t ended)
         : steps_(*steps), step_(step), is_first_(steps->Begin(step, ended)) {}
     Arrival(const Arrival&) = delete;
@@ -31,9 +31,9 @@ class AppliedSteps {
       if (is_first_ && !has_ended_) steps_.Withdraw(step_);
     }
 
-    // Whether this is the one that applies it.
+    // Whether this arrival applies the step.
     bool is_first() const { return is_first_; }
-    // REQUIRES: is_first(). The step was applied.
+    // REQUIRES: is_first(). Records that the step was applied.
     void End() {
       steps_.End(step_);
       has_ended_ = true;
@@ -46,7 +46,7 @@ class AppliedSteps {
     bool has_ended_ = false;
   };
 
-  // The number of steps that it remembers.
+  // The number of steps on record.
   size_t size() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return applied_.size();
@@ -75,7 +75,7 @@ class AppliedSteps {
   void End(int64_t step) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = applied_.find(step);
-    if (found != applied_.end()) found->second = true;  // else it is over
+    if (found != applied_.end()) found->second = true;  // otherwise it is over
     changed_.notify_all();
   }
   void Withdraw(int64_t step) {
@@ -84,7 +84,7 @@ class AppliedSteps {
     changed_.notify_all();
   }
 
-  mutable std::mutex mutex_;  // held for no other lock
+  mutable std::mutex mutex_;  // no other lock is taken under it
   std::condition_variable changed_;
   int64_t ended_ = std::numeric_limits<int64_t>::min();
   std::map<int64_t, bool> applied_;  // whether it has ended; none below ended_

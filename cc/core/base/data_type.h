@@ -90,7 +90,7 @@ inline size_t SizeOf(DataType type) {
 
 inline bool IsFloating(DataType type) { return type <= DataType::kDouble; }
 
-// Optimizer slots are float, or double where the weights are double.
+// Optimizer slots are float, or double if the weights are double.
 inline size_t SlotSize(DataType type) {
   return type == DataType::kDouble ? sizeof(double) : sizeof(float);
 }

@@ -23,14 +23,14 @@ struct Moment {
 };
 inline constexpr uint64_t kMaxEpoch = INT32_MAX;
 
-// The locks of the table that the caller of a verb holds already (HeldStores in store_locks.h), so
+// The locks of the table that the caller of a verb already holds (HeldStores in store_locks.h), so
 // that the verb does not take them.
 enum class Held : uint8_t {
   kNothing,
   kContent,  // nothing is replaced or rearranged: for verbs that read
-  kUsing,    // the same, and no one keeps writers out: for those that read and note uses
-  kWriting,  // the same, and the locks that a verb that writes takes: for these
-  kPaused,   // no one else writes: for verbs that keep others from writing
+  kUsing,    // the same, and no thread keeps writers out: for verbs that read and note uses
+  kWriting,  // the same, and the locks of a writing verb: for verbs that write
+  kPaused,   // no other thread writes: for verbs that keep writers out
 };
 
 // Runs work on the caller's threads; see ExecContext::parallel_for.
@@ -39,7 +39,7 @@ class ParallelFor {
   using Work = std::function<void(size_t begin, size_t end)>;
   using Function = std::function<void(size_t total, size_t cost, const Work& work)>;
 
-  // In the calling thread. `waits`: whether locks are checked as if it waited for a pool.
+  // Runs work in the calling thread. `waits`: whether locks are checked as if it waited for a pool.
   static ParallelFor Serial(bool waits) {
     ParallelFor serial;
     serial.function_ = [](size_t total, size_t, const Work& work) {
@@ -75,54 +75,54 @@ class ParallelFor {
 };
 
 struct ExecContext {
-  // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps at once, and
-  // returns when all are done. `cost` is the cost of one unit in nanoseconds, roughly. `work` holds
-  // a reference (std::cref) wherever the core makes it: a lambda might need memory, and throw. It
-  // waits for no lock of a table (lock_order.h).
+  // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps concurrently,
+  // and returns when all are done. `cost` is the cost of a unit in nanoseconds, roughly. Wherever
+  // the core makes `work`, it holds a reference (std::cref): a lambda might need memory, and throw.
+  // It waits for no lock of a table (lock_order.h).
   using Work = ParallelFor::Work;
   ParallelFor parallel_for;
 
-  // Of a device: the stream that the caller's arrays are ready on, and on which the verb's results
-  // will be; null: the device's default one. Tables without streams ignore it.
+  // For devices: the stream on which the caller's arrays are ready and the verb's results will be;
+  // null: the device's default stream. Tables without streams ignore it.
   void* stream = nullptr;
 
-  // By these two a table keeps its statistics; see row_policy.h.
+  // A table keeps its statistics by these two; see row_policy.h.
   Moment now;
   bool training = false;
 
-  // A write inserts all of its rows, whatever the table's policy says of new ones. The caller keeps
-  // the bound: saved rows are restored, or a table over this one has planned which rows to insert.
+  // A write inserts all of its rows, whatever the table's policy says about new rows. The caller
+  // keeps the bound: it restores saved rows, or it is a table over this one and has planned which
+  // rows to insert.
   bool restoring = false;
 
-  // Rows, defaults, slots and gradients of a batch are in the memory of a device, and the rest of
-  // the batch is on the host. For a table over several tiers whose first tier is on that device,
-  // and which copies the rest there itself.
+  // Rows, defaults, slots and gradients of a batch are in device memory, and the rest of the batch
+  // is on the host. For a table over several tiers whose first tier is on that device; the table
+  // copies the rest there itself.
   bool rows_on_device = false;
 
-  // The locks of the table that the caller holds.
   Held held = Held::kNothing;
 
-  // Everything in the calling thread. Locks are checked as with a pool, so that a test without
-  // threads finds the same errors as one with threads.
+  // Runs everything in the calling thread. Locks are checked as with a pool, so that a test without
+  // threads finds the same errors.
   static ExecContext Serial() {
     ExecContext context;
     context.parallel_for = ParallelFor::Serial(/*waits=*/true);
     return context;
   }
 
-  // The same moment and purpose, in the calling thread, of a caller that must not wait for a pool.
+  // The same moment and purpose in the calling thread, for a caller that must not wait for a pool.
   ExecContext InSerial() const {
     ExecContext context = *this;
     context.parallel_for = ParallelFor::Serial(/*waits=*/false);
     return context;
   }
-  // The same, of verbs whose caller holds the table.
+  // The same, for verbs whose caller holds the table.
   ExecContext Holding(Held what) const {
     ExecContext context = *this;
     context.held = what;
     return context;
   }
-  // The same, of arrays on the host.
+  // The same, for arrays on the host.
   ExecContext OnHost() const {
     ExecContext context = *this;
     context.rows_on_device = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fair shared and exclusive lock: later readers can't starve a writer that waits, because all
-// pass a turnstile first, which the writer holds while it waits.
+// A fair shared/exclusive lock: later readers can't starve a waiting writer, because all threads
+// first pass a turnstile, which a waiting writer holds.
 #ifndef TF_EMBED_CC_CORE_BASE_FAIR_SHARED_MUTEX_H_
 #define TF_EMBED_CC_CORE_BASE_FAIR_SHARED_MUTEX_H_
 
@@ -23,7 +23,7 @@ class FairSharedMutex {
     }
     place_.Taken();
   }
-  // Fails also if another thread is about to come in.
+  // Also fails if another thread is about to enter.
   bool try_lock_shared() {
     std::unique_lock<std::mutex> pass(turnstile_, std::try_to_lock);
     if (!pass.owns_lock() || !inside_.try_lock_shared()) return false;

@@ -21,7 +21,7 @@ class FirstFailure {
   }
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
-  // Moves it out, once all threads are done: a copy would need memory.
+  // Moves the failure out, once all threads are done: a copy would need memory.
   Status Take() { return std::move(status_); }
 
  private:

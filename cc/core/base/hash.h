@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One hash serves the whole engine: the stripe comes from its high bits, the bucket from its low
-// ones, so the two choices are independent.
+// One hash serves the whole engine: its high bits choose the stripe and its low bits the bucket, so
+// the two choices are independent.
 #ifndef TF_EMBED_CC_CORE_BASE_HASH_H_
 #define TF_EMBED_CC_CORE_BASE_HASH_H_
 
@@ -25,8 +25,8 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t HashKey(int64_t key) {
   return Mix64(static_cast<uint64_t>(key) + kGolden64);
 }
 
-// The key of a hash: HashKey is a bijection. The factors are the inverses of those above modulo
-// 2^64.
+// The key of a hash: HashKey is a bijection. The factors are the inverses of the factors above
+// modulo 2^64.
 inline int64_t KeyOfHash(uint64_t hash) {
   uint64_t x = hash;
   x = (x ^ (x >> 31) ^ (x >> 62)) * 0x319642b2d24d8ec3u;

@@ -9,13 +9,13 @@
 
 namespace tf_embed {
 
-// Each contains the ones before. kPlain is the compiler's baseline: SSE2 on x86-64.
+// Each set contains the sets before it. kPlain is the compiler's baseline: SSE2 on x86-64.
 enum class InstructionSet : uint8_t { kPlain, kAvx2, kAvx512 };
 
-// The best one that this machine has.
+// The best set of this machine.
 InstructionSet BestInstructionSet();
 
-// All that this machine has, in order.
+// All sets of this machine, in order.
 std::vector<InstructionSet> InstructionSetsHere();
 
 const char* NameOf(InstructionSet set);

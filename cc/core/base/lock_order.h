@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which one thread may take locks, and its check.
+// The order in which a thread may take locks, and its check.
 //
-// A thread takes locks by rising rank, and those of one rank by rising number. The ranks up to
+// A thread takes locks by rising rank, and locks of the same rank by rising number. The ranks up to
 // kPolicy are held while a verb waits for the threads of a pool (ExecContext::parallel_for). So
 // work that runs in such threads must not wait for a lock of these ranks: its holder may be waiting
 // for that very thread.
 //
 // Builds with TF_EMBED_CHECK_LOCKS check both rules at each acquisition that may wait, whether or
-// not it does, and end the process at the first violation. Other builds check nothing and pay
+// not it waits, and end the process at the first violation. Other builds check nothing and pay
 // nothing.
 #ifndef TF_EMBED_CC_CORE_BASE_LOCK_ORDER_H_
 #define TF_EMBED_CC_CORE_BASE_LOCK_ORDER_H_
@@ -30,12 +30,12 @@ enum class LockRank : uint8_t {
   kWriters,    // StoreLocks::writers, by the number of the table
   kContent,    // StoreLocks::content, also shared
   kPolicy,     // StoreLocks::policy, also shared
-  kTier,       // rows on their way up from one tier to the next
+  kTier,       // rows on their way up to the next tier
   kCounts,     // the counts of an admission policy
-  kTwoTiers,   // rows on their way between a store in host memory and the one below it
+  kTwoTiers,   // rows on their way between a store in host memory and the store below it
   kSweep,      // the search for rows that leave a store in host memory
-  kRowLog,     // the end of a store's log of rows, for those that append
-  kLogTail,    // the same, for those that read rows which are not on the medium yet
+  kRowLog,     // the end of a store's log of rows, for threads that append
+  kLogTail,    // the same, for threads that read rows that are not on the medium yet
   kSegments,   // files of a log
   kStripe,     // a stripe of an index
   kStore,      // slabs and freed slots of a row store

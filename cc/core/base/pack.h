@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs: a few numbers in one register. A loop over a row is written once, for packs of any width
-// and for single numbers, and comes out with the same bits, for nothing here contracts or reorders.
+// and for single numbers. All give the same bits, because nothing here contracts or reorders.
 #ifndef TF_EMBED_CC_CORE_BASE_PACK_H_
 #define TF_EMBED_CC_CORE_BASE_PACK_H_
 

@@ -9,11 +9,12 @@
 #define TF_EMBED_HOST_DEVICE
 #endif
 
-// For functions that files compiled for different instruction sets share: an inline function that
-// is not inlined is one function for the whole program, in whichever file's instructions.
+// For functions that files compiled for different instruction sets share. An inline function that
+// is not inlined exists once in the program, in the instructions of whichever file it is taken
+// from.
 #define TF_EMBED_INLINE inline __attribute__((always_inline))
 
-// ThreadSanitizer knows an access as atomic only where the compiler does.
+// ThreadSanitizer only treats an access as atomic if the compiler does.
 #if defined(__SANITIZE_THREAD__)
 #define TF_EMBED_THREAD_SANITIZER 1
 #elif defined(__has_feature)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A number that is not known outside of the process.
+// A number that is not known outside the process.
 #ifndef TF_EMBED_CC_CORE_BASE_PROCESS_SALT_H_
 #define TF_EMBED_CC_CORE_BASE_PROCESS_SALT_H_
 

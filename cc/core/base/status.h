@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The result of whatever can fail. The core throws nothing and knows no other status type, so that
-// it can stand beside any framework.
+// The result of an operation that can fail. The core throws nothing and knows no other status type,
+// so it can be used with any framework.
 #ifndef TF_EMBED_CC_CORE_BASE_STATUS_H_
 #define TF_EMBED_CC_CORE_BASE_STATUS_H_
 
@@ -39,13 +39,13 @@ class [[nodiscard]] Status {
     return Status(StatusCode::kAborted, std::move(message));
   }
 
-  // `describe` returns the message. If even the message finds no memory, only the code is kept.
+  // `describe` returns the message. If there is no memory for the message, only the code is kept.
   template <typename Describe>
   static Status ResourceExhausted(const Describe& describe) {
     Status status(StatusCode::kResourceExhausted, std::string());
     try {
       status.message_ = describe();
-    } catch (const std::bad_alloc&) {  // the code tells enough
+    } catch (const std::bad_alloc&) {  // the code is enough
     }
     return status;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lock that is handed on in the order in which it was asked for. Waiting blocks no thread: a
-// waiter leaves a function, which is called once the turn is its own.
+// A lock that is handed on in the order of the requests. Waiting blocks no thread: a waiter leaves
+// a function, which is called when its turn begins.
 //
 // Any thread may call any method. The functions are called without the queue's mutex, in the thread
-// that asks or in the one that gives the turn back.
+// that asks or in the thread that gives the turn back.
 #ifndef TF_EMBED_CC_CORE_BASE_TURN_QUEUE_H_
 #define TF_EMBED_CC_CORE_BASE_TURN_QUEUE_H_
 
@@ -18,8 +18,8 @@ namespace tf_embed {
 class TurnQueue {
  public:
   // Calls `granted` when the turn is free and all earlier waiters have had it. `waiter` names this
-  // request, and no two that wait may have the same name. May throw std::bad_alloc; then nothing is
-  // queued.
+  // request, and no two waiting requests may have the same name. May throw std::bad_alloc; then
+  // nothing is queued.
   void Enter(const void* waiter, std::function<void()> granted) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -32,7 +32,7 @@ class TurnQueue {
     granted();
   }
 
-  // Takes a request back. False if it does not wait: its function was called or is about to be.
+  // Cancels a request. False if it is not waiting: its function was called or is about to be.
   bool Cancel(const void* waiter) {
     std::function<void()> dropped;  // destroyed without the mutex
     std::lock_guard<std::mutex> lock(mutex_);

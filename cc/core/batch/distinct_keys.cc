@@ -28,7 +28,7 @@ Status DistinctKeys::Find(const KeyRange& range, uint32_t begin, uint32_t* posit
   uint32_t keys = 0;
   for (size_t record = 0; record < size; ++record) {
     const int64_t key = range.begin[record].key;
-    // The high bits of a product with an odd number, of a hash, since keys may be regular.
+    // The high bits of hash x odd salt. A hash, because keys may be regular.
     size_t bucket = (HashKey(key) * salt) >> (64 - bits);
     while (buckets_[bucket] != kNone && keys_[buckets_[bucket]] != key) {
       bucket = (bucket + 1) & mask;
@@ -42,7 +42,8 @@ Status DistinctKeys::Find(const KeyRange& range, uint32_t begin, uint32_t* posit
     ++ends_[number];
     numbers_[record] = number;
   }
-  // From counts to where each key's positions begin; as they are written, to where they end.
+  // Turns counts into the begins of the keys' positions. Writing the positions turns these into
+  // ends.
   uint32_t next = 0;
   for (uint32_t number = 0; number < keys; ++number) {
     const uint32_t count = ends_[number];
@@ -55,7 +56,7 @@ Status DistinctKeys::Find(const KeyRange& range, uint32_t begin, uint32_t* posit
     const uint32_t number = numbers_[record];
     const uint32_t at = ends_[number]++;
     positions[at] = range.begin[record].position;
-    // Keys are numbered as they first come, so the next one's have not moved yet.
+    // Keys are numbered by first occurrence, so the next key's positions have not been written yet.
     const bool is_first = number == seen;
     runs[record] = KeyRun{begin + at, is_first ? ends_[number + 1] - at : 0};
     seen += is_first ? 1 : 0;

@@ -18,7 +18,7 @@ template <typename T>
 struct GradientRows {
   using Compute = typename Number<T>::Compute;
 
-  // One row behind the other.
+  // Contiguous rows.
   GradientRows(const T* values, size_t dim) : values(values), dim(dim) {}
   GradientRows(const Gradients& gradients, size_t dim)
       : values(static_cast<const T*>(gradients.values)),
@@ -33,7 +33,7 @@ struct GradientRows {
     return factors == nullptr ? Compute{1} : factors[place];
   }
 
-  // Asks for the first of the rows at `positions` [count]; a sum asks for the others.
+  // Prefetches the first of the rows at `positions` [count]; a sum prefetches the others.
   void Prefetch(const uint32_t* positions, size_t count) const {
     constexpr size_t kMax = 2;
     for (size_t k = 0; k < count && k < kMax; ++k) {
@@ -42,8 +42,8 @@ struct GradientRows {
   }
 
   const T* values;
-  const size_t* begins = nullptr;    // Gradients
-  const Compute* factors = nullptr;  // Gradients
+  const size_t* begins = nullptr;    // as in Gradients
+  const Compute* factors = nullptr;  // as in Gradients
   size_t dim;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch as a table sees it: keys, the gradients of their rows, the rows of absent ones.
+// A batch as a table sees it: keys, the gradients of their rows, the rows of absent keys.
 #ifndef TF_EMBED_CC_CORE_BATCH_KEY_BATCH_H_
 #define TF_EMBED_CC_CORE_BATCH_KEY_BATCH_H_
 
@@ -12,27 +12,27 @@
 
 namespace tf_embed {
 
-// The keys of a batch. Key i belongs to place `positions[i]` of the arrays that come beside the
-// batch (rows, flags), or to place i where `positions` is null.
+// The keys of a batch. Key i belongs to place `positions[i]` of the arrays that accompany the batch
+// (rows, flags), or to place i if `positions` is null.
 struct KeyBatch {
   const int64_t* keys = nullptr;
   size_t size = 0;
   const uint32_t* positions = nullptr;
-  // By place, the scores of the rows that a verb writes; of equal keys, the last one's counts. If
-  // scores decide which rows are evicted, a new row with a score evicts only rows of no higher
-  // score. Null: rows keep theirs, and new ones begin at 0.
+  // By place, the scores of the rows that a verb writes; the last of equal keys decides. If scores
+  // decide which rows are evicted, a new row with a score only evicts rows of equal or lower
+  // scores. Null: present rows keep their scores, and new rows start at 0.
   const int64_t* scores = nullptr;
-  // By place. If it is given, a verb that writes inserts nothing: it sets the places of the keys
-  // that it has no row for, and leaves the others as they are.
+  // By place. If it is given, a writing verb inserts nothing: it sets the places of the keys
+  // without a row, and leaves the others as they are.
   bool* absent = nullptr;
-  // Says that no key comes twice, so that a write need not search for equal keys. If one does all
-  // the same, each of its places is handled separately, in any order.
+  // Says that no key is repeated, so that a write need not search for equal keys. If a key is
+  // repeated all the same, each of its places is handled separately, in any order.
   bool distinct = false;
 
   TF_EMBED_INLINE size_t Position(size_t i) const {
     return positions == nullptr ? i : positions[i];
   }
-  // The least length of the arrays beside the batch.
+  // The least length of the arrays that accompany the batch.
   size_t NumPositions() const;
 };
 inline constexpr size_t kMaxBatchSize = 0xffffffffu;
@@ -49,7 +49,7 @@ struct Gradients {
   const void* factors = nullptr;
 };
 
-// The rows that absent keys have.
+// The rows of absent keys.
 struct DefaultRows {
   enum class Kind : uint8_t { kInitializer, kOneForAll, kOneEach };
   Kind kind = Kind::kInitializer;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distinct keys of a batch, each with the places where it stands, in the order in which they
-// first come. Verbs that write go through a batch in this order: its rows and gradients are then
-// read nearly in the order of memory, and a key is handled once, by one thread, with all of its
-// places in order. So the outcome is the same for any number of threads.
+// The distinct keys of a batch in the order of first occurrence, each with its places. Verbs that
+// write go through a batch in this order. Its rows and gradients are then read nearly in the order
+// of memory, and a key is handled once, by one thread, with all of its places in order. So the
+// outcome is the same for any number of threads.
 //
 // Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. A scan of the
 // batch then visits the records of each part in their order. If a batch says that its keys are
-// distinct, each key is a group by itself, and no part is made.
+// distinct, each key is a group by itself, and no parts are made.
 #ifndef TF_EMBED_CC_CORE_BATCH_KEY_GROUPS_H_
 #define TF_EMBED_CC_CORE_BATCH_KEY_GROUPS_H_
 
@@ -37,7 +37,7 @@ class KeyGroups {
   // Some adjacent groups, a few hundred at a time.
   class Range {
    public:
-    // Goes on to the next groups; false at the end.
+    // Moves to the next groups; false at the end.
     bool Next() {
       if (groups_->distinct()) return NextKeys();
       size_ = 0;
@@ -55,8 +55,8 @@ class KeyGroups {
     Range(const KeyGroups* groups, size_t begin, size_t end)
         : groups_(groups), walk_(groups->partition_, begin), next_(begin), end_(end) {}
 
-    // Adds the groups of the next places. Their runs lie in as many lines as there are parts: those
-    // of some places are asked for before one is read.
+    // Adds the groups of the next places. Their runs lie in as many cache lines as there are parts,
+    // so the lines of some places are prefetched before the first is read.
     void NextPlaces() {
       const int64_t* const keys = groups_->batch_.keys + next_;
       const size_t count = std::min(kTogether, end_ - next_);
@@ -70,14 +70,14 @@ class KeyGroups {
         if (records[i] == KeyPartition::Walk::kSkipped) continue;
         some_[size] = groups_->GroupOf(keys[i], records[i]);
         __builtin_prefetch(some_[size].positions);
-        // No branch: whether a key comes first here cannot be predicted.
+        // No branch: it is unpredictable whether a key occurs here for the first time.
         size += some_[size].count != 0 ? 1 : 0;
       }
       size_ = size;
       next_ += count;
     }
 
-    // Next, if keys are distinct.
+    // As Next, if keys are distinct.
     bool NextKeys() {
       const KeyBatch& batch = groups_->batch_;
       size_ = 0;
@@ -104,11 +104,11 @@ class KeyGroups {
       : allocator_(allocator), partition_(allocator), positions_(allocator), runs_(allocator) {}
 
   // Groups the keys of `batch` for which `skip` [batch, by position] is false, or all if it is
-  // null. Both outlive this. Of a batch that says so, takes for granted that keys are distinct.
+  // null. Both outlive this. KeyBatch::distinct is trusted.
   Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
   bool distinct() const { return batch_.distinct; }
 
-  // Calls `work(&range)` for ranges that make up all groups, many at once; returns the first
+  // Calls `work(&range)` for ranges that make up all groups, many at once. Returns the first
   // failure, after which no more ranges are begun. `key_cost`: nanoseconds a key, roughly.
   template <typename Work>
   Status ForEachRange(const ExecContext& context, size_t key_cost, const Work& work) const {
@@ -123,8 +123,8 @@ class KeyGroups {
     return failure.Take();
   }
 
-  // The parts, and their records: at the first record of a key in its part, its group; otherwise a
-  // group without positions. There are none if keys are distinct.
+  // The parts and their records. The first record of a key in its part has the key's group, a later
+  // record a group without positions. There are no parts if keys are distinct.
   const KeyPartition& partition() const { return partition_; }
   KeyGroup GroupAt(size_t record) const { return GroupOf(partition_.record(record).key, record); }
 

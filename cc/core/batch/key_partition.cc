@@ -8,9 +8,9 @@
 namespace tf_embed {
 namespace {
 
-// Below this a batch is one part: waking threads costs more than they bring.
+// A smaller batch is one part: waking threads costs more than it gains.
 constexpr size_t kSmallBatch = 4096;
-// Parts of this size are many enough to share out evenly, and stay in the first caches.
+// Parts of this size are numerous enough to share out evenly, and stay in the first caches.
 constexpr size_t kPartSize = 1024;
 constexpr size_t kChunkSize = 1024;
 constexpr size_t kKeyCost = 5;  // ns
@@ -35,7 +35,7 @@ Status KeyPartition::Build(const ExecContext& context, const KeyBatch& batch, co
   TF_EMBED_RETURN_IF_ERROR(records_.Resize(batch.size));
   TF_EMBED_RETURN_IF_ERROR(offsets_.Resize(cells + 1));
 
-  // A chunk counts in an array of its own: of `offsets_`, chunks that run at once share lines.
+  // A chunk counts in its own array: in `offsets_`, concurrent chunks would share cache lines.
   const auto for_each_chunk = [&](const auto& visit) {
     const auto run = [&](size_t begin, size_t end) {
       for (size_t chunk = begin; chunk < end; ++chunk) visit(chunk);

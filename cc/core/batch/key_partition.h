@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits a batch of keys by the high bits of their hashes. Equal keys, and all keys of one stripe
-// of a table, meet in one part, in the order of the batch. So each part can find its equal keys
+// of a table, are in the same part, in the order of the batch. So each part can find its equal keys
 // alone, many parts at once, and the result is the same for any number of threads.
 #ifndef TF_EMBED_CC_CORE_BATCH_KEY_PARTITION_H_
 #define TF_EMBED_CC_CORE_BATCH_KEY_PARTITION_H_
@@ -44,18 +44,18 @@ class KeyPartition {
     return {records_.data() + offsets_[number * chunks_],
             records_.data() + offsets_[(number + 1) * chunks_]};
   }
-  // Records are numbered through, part after part.
+  // Records are numbered consecutively, part after part.
   const KeyRecord& record(size_t number) const { return records_[number]; }
   size_t first_record(size_t part) const { return offsets_[part * chunks_]; }
 
   size_t PartOf(int64_t key) const { return bits_ == 0 ? 0 : HashKey(key) >> (64 - bits_); }
 
-  // Goes through the batch in its own order, and tells where the record of each key lies.
+  // Goes through the batch in its own order, and returns the record of each key.
   class Walk {
    public:
     static constexpr uint32_t kSkipped = 0xffffffffu;
 
-    // From key `begin` of the batch on.
+    // Starts at key `begin` of the batch.
     Walk(const KeyPartition& partition, size_t begin) : partition_(partition) {
       if (begin >= partition.batch_.size) return;
       const size_t chunk = begin / partition.chunk_size_;
@@ -66,7 +66,7 @@ class KeyPartition {
       while (next_ < begin) Next();
     }
 
-    // The number of the next key's record, kSkipped where it has none.
+    // The number of the next key's record, kSkipped if it has none.
     uint32_t Next() {
       const KeyBatch& batch = partition_.batch_;
       const size_t i = next_++;
@@ -77,12 +77,12 @@ class KeyPartition {
    private:
     const KeyPartition& partition_;
     size_t next_ = 0;
-    uint32_t records_[kMaxParts];  // of each part, the record that comes next
+    uint32_t records_[kMaxParts];  // the next record of each part
   };
 
  private:
-  // A counting sort: offsets_[part * chunks_ + chunk] is where the records of a chunk of the batch
-  // begin in their part. One more entry holds the number of records.
+  // A counting sort: offsets_[part * chunks_ + chunk] is the begin of a chunk's records in their
+  // part. One more entry holds the number of records.
   KeyBatch batch_;
   const bool* skip_ = nullptr;
   int bits_ = 0;

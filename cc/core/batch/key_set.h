@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of keys that is made once, and then asked about many keys of which few are in it.
+// A set of keys that is built once, for lookups of many keys of which few are in it.
 #ifndef TF_EMBED_CC_CORE_BATCH_KEY_SET_H_
 #define TF_EMBED_CC_CORE_BATCH_KEY_SET_H_
 
@@ -15,7 +15,7 @@ namespace tf_embed {
 
 class KeySet {
  public:
-  // In this order; Add any number of times. Keys may come again.
+  // In this order; Add any number of times. Keys may repeat.
   Status Add(const int64_t* keys, size_t count);
   Status Build();
 
@@ -25,7 +25,7 @@ class KeySet {
   }
 
  private:
-  // Of 8 bits or more for each key, one is set; so most keys that are absent take one cache line.
+  // Of 8 bits or more for each key, one is set, so most absent keys take one cache line.
   bool MayHave(uint64_t hash) const {
     return !keys_.empty() && (bits_[(hash >> shift_) / 64] >> (hash >> shift_) % 64 & 1) != 0;
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits the bags of a batch by the workers that own their keys, and pools the rows that come back.
+// Splits the bags of a batch by the workers that own their keys, and pools the rows that they
+// return.
 //
 // Each owner receives bags, pools their rows, and returns a row for each bag. A table can be asked
-// in two ways, and Build takes the one that sends less:
+// in two ways, and Build takes the cheaper way, which sends less:
 //
 //     by bags   an owner gets its keys of a bag as one bag; its sums are added up here
 //     by keys   each distinct key is its own bag; rows are pooled here
@@ -52,7 +53,7 @@ struct AskCost {
   uint64_t key_in_bag;  // by bags, for a key
   uint64_t bag;         // by bags, for a bag
 
-  // Each bag costs a row back and its gradient forth. Distinct keys are bags too.
+  // A bag costs a row in reply and later its gradient. Distinct keys are bags too.
   static AskCost OfBags(size_t dim, size_t bytes_of_number);
 };
 
@@ -75,8 +76,8 @@ class BagSplit {
   const std::vector<int32_t>& lengths() const { return lengths_; }
   // Number of bags [workers, tables].
   const std::vector<int32_t>& bags() const { return bags_; }
-  // For each worker: the number of keys, of bags, and of values that will come back. Each bag
-  // returns `dim` values, consecutively.
+  // For each worker: the number of keys, bags and returned values. Each bag returns `dim` values,
+  // consecutively.
   const std::vector<int64_t>& keys_to() const { return keys_to_; }
   const std::vector<int64_t>& bags_to() const { return bags_to_; }
   const std::vector<int64_t>& values_from() const { return values_from_; }
@@ -113,7 +114,7 @@ struct PooledRun {
   size_t dim;
 };
 
-// The pooling of the rows that came back. A view: it does not own its arrays.
+// The pooling of the returned rows. A view: it does not own its arrays.
 struct BagJoin {
   const int64_t* sources;  // each is at most `num_values` - dim
   const int64_t* splits;
@@ -123,9 +124,9 @@ struct BagJoin {
   std::vector<PooledRun> runs;
 };
 
-// Writes the pooled row of each bag; that of an empty bag is 0.
+// Writes the pooled row of each bag; zeros for an empty bag.
 void JoinBags(const ExecContext& context, const BagJoin& join, const float* values, float* pooled);
-// Writes the gradient of all values, from that of the pooled rows.
+// Writes the gradient of all values, given the gradient of the pooled rows.
 void GradientOfValues(const ExecContext& context, const BagJoin& join, const float* gradient,
                       float* of_values);
 // Writes the gradient of each weight.

@@ -21,7 +21,7 @@ Status KeyRoute::Build(const ExecContext& context, const int64_t* keys, size_t s
   TF_EMBED_RETURN_IF_ERROR(counts_.Resize(num_workers));
   sums_.WriteKeys(distinct_.data());
 
-  // `places_` has owners first, and then, by a counting sort, places.
+  // `places_` first holds owners and then, after a counting sort, places.
   if (owners == nullptr) {
     for (size_t i = 0; i < num_distinct; ++i) {
       places_[i] = static_cast<int32_t>(OwnerOf(distinct_[i], num_workers, rule, unsigned_keys));
@@ -70,7 +70,7 @@ void KeyRoute::WritePlaces(const ExecContext& context, int32_t* places) const {
 Status KeyRoute::WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
                            void* sums) {
   const size_t bytes = gradients.dim * SizeOf(type);
-  Buffer<char> in_order(HostAllocator());  // in which distinct keys first come
+  Buffer<char> in_order(HostAllocator());  // the distinct keys, by first occurrence
   TF_EMBED_RETURN_IF_ERROR(in_order.Resize(size() * bytes));
   TF_EMBED_RETURN_IF_ERROR(sums_.WriteSums(context, gradients, type, in_order.data()));
   const auto place = [&](size_t begin, size_t end) {

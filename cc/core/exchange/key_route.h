@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the keys of a batch together by the worker that owns them, each key once.
+// Groups the keys of a batch by the worker that owns them, each key once.
 #ifndef TF_EMBED_CC_CORE_EXCHANGE_KEY_ROUTE_H_
 #define TF_EMBED_CC_CORE_EXCHANGE_KEY_ROUTE_H_
 
@@ -21,8 +21,8 @@ enum class OwnerRule : uint8_t {
   kRemainder,  // DefaultShard: floor_mod(key, num_workers)
 };
 
-// The owner by a 64-bit hash. It hashes again, because a table takes its stripe and bucket from
-// HashKey: without that, the keys of one worker would use a part of its table's stripes.
+// The owner by a 64-bit hash. It hashes again, because a table takes stripe and bucket from
+// HashKey: otherwise the keys of one worker would only use a part of its table's stripes.
 inline size_t OwnerByHash(uint64_t hash, size_t num_workers) {
   return static_cast<size_t>(((Mix64(hash + kGolden64) >> 32) * num_workers) >> 32);
 }
@@ -32,8 +32,8 @@ inline size_t OwnerOf(int64_t key, size_t num_workers, OwnerRule rule, bool unsi
                                   : DefaultShard(key, num_workers, unsigned_keys);
 }
 
-// The distinct keys of a batch, those of worker 0 first. The keys of one worker are in the order in
-// which they first come. Results are the same for any number of threads.
+// The distinct keys of a batch, worker 0's first. The keys of a worker are in the order of first
+// occurrence. Results are the same for any number of threads.
 class KeyRoute {
  public:
   explicit KeyRoute(Allocator* allocator)
@@ -50,7 +50,7 @@ class KeyRoute {
   const int32_t* counts() const { return counts_.data(); }
   // Writes the distinct keys [size()].
   void WriteKeys(int64_t* routed) const;
-  // Writes where each key of the batch is among the distinct ones.
+  // Writes the place of each key of the batch among the distinct keys.
   void WritePlaces(const ExecContext& context, int32_t* places) const;
   // Writes the sums [size(), dim] of the gradients of equal keys; see KeySums::WriteSums.
   Status WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
@@ -59,8 +59,8 @@ class KeyRoute {
  private:
   size_t batch_size_ = 0;
   KeySums sums_;
-  Buffer<int64_t> distinct_;  // in the order in which they first come
-  Buffer<int32_t> places_;    // the place that each of those goes to
+  Buffer<int64_t> distinct_;  // in the order of first occurrence
+  Buffer<int32_t> places_;    // the place of each distinct key
   Buffer<int32_t> counts_;
 };
 

@@ -29,7 +29,7 @@ void UnpackNarrow(const char* message, size_t numbers, char* rows) {
   }
 }
 
-// Fills the last word of a part of so many bytes.
+// Fills the last word of a part of `bytes` bytes with zeros.
 void FillWord(uint64_t bytes, char* part) {
   std::memset(part + bytes, 0, WordsOfBytes(bytes) * kWordBytes - bytes);
 }

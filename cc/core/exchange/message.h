@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between workers: to each worker one row of 32-bit words, of the same length for all, in
-// which parts follow each other. A part is some keys, or rows, of one table.
+// Messages between workers: for each worker a row of 32-bit words, all rows of the same length, in
+// which parts follow each other. A part holds keys, or rows, of one table.
 //
 // Bytes. A part begins at a word. Fixed-size rows lie side by side. A part of strings has the
 // length of each, in a word, and then their bytes, side by side. The rest of the row is not read.
@@ -40,14 +40,14 @@ void PackRows(const char* rows, size_t count, size_t row_bytes, WireType wire, c
 void UnpackRows(const char* message, size_t count, size_t row_bytes, WireType wire, char* rows);
 
 void PackStrings(const StringBatch& strings, size_t begin, size_t end, char* message);
-// Calls `take(i, string)` for each of `count` strings, and tells how many words they took. Fails if
-// they do not lie within `most_words`.
+// Calls `take(i, string)` for each of `count` strings, and returns how many words they took. Fails
+// if they do not lie within `most_words`.
 Status UnpackStrings(const char* message, uint64_t most_words, size_t count,
                      const std::function<void(size_t i, std::string_view string)>& take,
                      uint64_t* words);
 
-// Lengths of messages, in words. TensorFlow remembers for ever which shape went under which key of
-// a collective, so there is a bounded number of lengths, kNumCapacities, and each has its own keys.
+// Lengths of messages, in words. TensorFlow never forgets which shape was used under which key of a
+// collective. So there is a bounded number of lengths, kNumCapacities, each with its own keys.
 // There are eight to an octave, so that a message is at most an eighth longer than it needs to be.
 struct Capacity {
   uint64_t words;
