@@ -16,7 +16,7 @@
 namespace tf_embed {
 namespace {
 
-// Keys that the first of a chain of Bloom filters is made for.
+// The capacity of the first of a chain of Bloom filters, in keys.
 constexpr size_t kFirstFilterKeys = size_t{1} << 16;
 
 Status Damaged() {
@@ -36,10 +36,10 @@ Status NoMemory() {
 
 // Two generations of counts. Generation must have
 //     uint32_t Get(hash) const     the count of a key
-//     Status Raise(hash)           adds one to it
-//     void Prefetch(hash)          asks for the memory of both
+//     Status Raise(hash)           adds 1 to it
+//     void Prefetch(hash)          prefetches the memory of both
 //     void Forget(hash)            may set it to 0
-//     size_t keys() const          how many have a count, roughly
+//     size_t keys() const          how many keys have a count, roughly
 //     size_t bytes() const; Save(numbers); Load(&at, end)
 //     bool CanMerge(other) const; Status Merge(other)     adds the counts of other keys
 template <typename Generation>
@@ -165,7 +165,7 @@ class Waiting final : public Admission {
   std::unique_ptr<Generation> old_;
 };
 
-// An index of keys, with the count where a table has the number of a row.
+// An index of keys, with counts in place of row ids.
 class Counts {
  public:
   struct Options {};
@@ -243,13 +243,13 @@ class Counts {
   size_t keys_ = 0;
 };
 
-// A counting Bloom filter for so many keys (Fan, Cao, Almeida and Broder, "Summary cache", 2000):
-// each key has `hashes` cells, and the lowest of them is its count, or more. A cell has 1,
-// 2, 4, 8 or 16 bits, as the threshold needs, and stays at its most.
+// A counting Bloom filter of a given capacity (Fan, Cao, Almeida and Broder, "Summary cache",
+// 2000): each key has `hashes` cells, and the lowest of them is its count, or more. A cell has 1,
+// 2, 4, 8 or 16 bits, as the threshold needs, and saturates.
 class BloomFilter {
  public:
-  // With half of the cells above 0, the chance that all cells of a key are is 2^-hashes; and by
-  // Bloom's formula it is half of them at `capacity` keys, given capacity * hashes / ln 2 cells.
+  // If half of the cells are above 0, all cells of an absent key are above 0 with probability
+  // 2^-hashes. By Bloom's formula, capacity * hashes / ln 2 cells are half full at `capacity` keys.
   BloomFilter(Allocator* allocator, size_t capacity, double error_rate, int cell_bits)
       : capacity_(capacity),
         hashes_(static_cast<size_t>(HashesFor(error_rate))),
@@ -262,7 +262,7 @@ class BloomFilter {
     std::memset(cells_.data(), 0, bytes());
   }
 
-  // The 64-bit words that such a filter takes, about: may be more than there are numbers.
+  // The approximate number of 64-bit words of such a filter: may exceed the integer types.
   static double WordsFor(double capacity, double error_rate, int cell_bits) {
     return capacity * HashesFor(error_rate) / std::log(2.0) * cell_bits / 64;
   }
@@ -357,18 +357,18 @@ class BloomFilter {
   Buffer<uint64_t> cells_;
 };
 
-// Filters, each twice as large as the one before and half as often in error, so that the errors of
-// all add up to the one asked for however many keys come (Almeida, Baquero, Preguica and Hutchison,
-// "Scalable Bloom filters", 2007). A key is counted in the filter that has the most for it; so
-// their joint count is never too low. Admitted keys stay counted, because other keys may share
-// their cells.
+// Filters, each twice as large as the filter before and half as often in error, so that all errors
+// add up to the requested rate for any number of keys (Almeida, Baquero, Preguica and Hutchison,
+// "Scalable Bloom filters", 2007). A key is counted in the filter with its highest count, so the
+// joint count is never too low. Admitted keys stay counted, because other keys may share their
+// cells.
 class BloomFilters {
  public:
   struct Options {
     double error_rate;
-    size_t capacity;  // of the first
+    size_t capacity;  // of the first filter
     int cell_bits;
-    int generations = 1;  // how many such are in memory together at most; not saved
+    int generations = 1;  // the most of them that are in memory together; not saved
   };
 
   BloomFilters(Allocator* allocator, const Options& options)
@@ -448,7 +448,7 @@ class BloomFilters {
     options_ = options;
     filters_.clear();
     for (int64_t i = 0; i < filters; ++i) {
-      // Its cells must be there before memory is taken for them.
+      // The saved numbers must hold its cells before memory is taken for them.
       if (WordsOfNext() > static_cast<double>(end - *at)) return Damaged();
       AddFilter();
       TF_EMBED_RETURN_IF_ERROR(filters_.back()->Load(at, end));
@@ -484,7 +484,7 @@ class BloomFilters {
     const double needed =
         (static_cast<double>(bytes()) + WordsOfNext() * sizeof(uint64_t)) * options_.generations;
     // Cells are written at once, and without the memory for them the system would end the process.
-    // Also, the numbers below must be ones.
+    // This also keeps the numbers below within their types.
     if (!(needed < static_cast<double>(PhysicalMemoryBytes()))) throw std::bad_alloc();
     filters_.push_back(std::make_unique<BloomFilter>(allocator_, options_.capacity << number,
                                                      std::ldexp(options_.error_rate, -number - 1),
@@ -525,10 +525,10 @@ std::shared_ptr<Admission> Admission::NewBloom(Allocator* allocator, uint32_t th
   while (options.cell_bits < 16 && threshold > (1u << options.cell_bits)) options.cell_bits *= 2;
   options.capacity = kFirstFilterKeys;
   options.error_rate = error_rate;
-  if (max_keys > 0) {  // a generation's keys in one filter, and two generations to be in error
+  if (max_keys > 0) {  // a filter for a generation's keys; two generations share the errors
     options.capacity = std::max<size_t>(1, max_keys / 2);
     options.error_rate /= 2;
-    options.generations = 3;  // with the next one, until the oldest goes
+    options.generations = 3;  // the next generation is made before the oldest is freed
   }
   try {
     return std::make_shared<Waiting<BloomFilters>>(allocator, Kind::kBloom, threshold, max_keys,

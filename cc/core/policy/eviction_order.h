@@ -38,8 +38,8 @@ inline constexpr NamedValue<EvictionOrder> kEvictionOrderNames[] = {
 // The members of an order:
 //   kStatistics  the statistics of a row that it reads
 //   Score        a row's number in the order, from its statistics and the hash of its key: the
-//                lowest leaves first, and of equal ones the hash decides. Uses only raise it.
-//   Shown        the number that users are told, from a row's statistics and its Score; by default
+//                lowest leaves first, and the hash breaks ties. Uses only raise it.
+//   Shown        the number that users see, from a row's statistics and its Score; by default
 //                the Score
 // Row: RowStatistics, or its counterpart on a device.
 struct OrderBase {
@@ -163,15 +163,15 @@ class Rank {
   static constexpr uint64_t Turn(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
   uint64_t score_ = 0;
-  // The highest bits of a hash are a stripe's number. They come last here, so that the rows of some
-  // stripes are a fair sample of an order that hashes decide.
+  // The highest bits of a hash are a stripe's number. Here they are the lowest bits, so that the
+  // rows of some stripes are a fair sample of an order that hashes decide.
   uint64_t turned_hash_ = 0;
 };
 inline constexpr Rank kHighestRank{UINT64_MAX, UINT64_MAX};
 
 // The rank of a row by its statistics and the hash of its key.
 #if defined(__CUDACC__)
-#pragma nv_exec_check_disable  // RowStatistics are the host's
+#pragma nv_exec_check_disable  // RowStatistics is for the host only
 #endif
 template <class Row>
 TF_EMBED_HOST_DEVICE inline Rank RankOf(EvictionOrder order, const Row& row, uint64_t hash) {

@@ -17,7 +17,7 @@
 
 namespace tf_embed {
 
-// Receives the rows that a policy removes: evicted ones and expired ones.
+// Receives the rows that a policy removes: evicted and expired rows.
 class EvictionSink {
  public:
   virtual ~EvictionSink() = default;
@@ -27,10 +27,10 @@ class EvictionSink {
 };
 
 struct RowPolicy {
-  StatisticSet statistics;  // those that the policy needs, and others requested
+  StatisticSet statistics;  // the statistics that the policy needs, and others requested
 
   // The row bound. In a full table, a new row evicts the lowest of the rows not used in the present
-  // step, or is refused if there are none. 0: unbounded.
+  // step, or is refused if there is none. 0: unbounded.
   size_t max_rows = 0;
   // Whether new rows evict others. Otherwise a full table refuses new rows, in batch order, and
   // keeps no extra data for a row.
@@ -41,7 +41,7 @@ struct RowPolicy {
   // Inserting verbs remove the expired rows of their batch and some others. 0: never.
   uint64_t ttl_milliseconds = 0;
 
-  // Decides when an apply makes a row; null: at once. Tables may share one.
+  // Decides when an apply makes a row; null: immediately. Tables may share an admission.
   std::shared_ptr<Admission> admission;
 
   EvictionSink* sink = nullptr;  // may be null; outlives the table
@@ -57,7 +57,7 @@ struct RowPolicy {
   // Adds the statistics that its own rules read.
   RowPolicy WithNeeds() const {
     RowPolicy policy = *this;
-    if (max_rows > 0 && evicts) {  // the last step tells the rows of the batch in flight
+    if (max_rows > 0 && evicts) {  // the last step tells which rows the batch in flight uses
       policy.statistics = policy.statistics.With(StatisticsOf(eviction)).With(Statistic::kLastStep);
     }
     if (ttl_milliseconds > 0) policy.statistics = policy.statistics.With(Statistic::kLastTime);
@@ -68,8 +68,8 @@ struct RowPolicy {
   }
 };
 
-// Buckets of an index that are searched for expired rows by a verb that meets so many new keys.
-// With at least one key in each the table is gone through once while half of it comes.
+// The number of index buckets that a verb with `num_absent` new keys searches for expired rows. If
+// each bucket has at least one key, the whole table is searched while half as many rows are added.
 constexpr size_t BucketsToSearch(size_t num_absent) { return 16 + 2 * num_absent; }
 
 }  // namespace tf_embed

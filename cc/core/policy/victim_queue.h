@@ -5,9 +5,9 @@
 // collects the lowest sixteenth of the rows, which serves many inserts. This is exact, because uses
 // only raise ranks. A row outside the queue was above `limit` and still is, unless it is new or its
 // score was set; such rows below the limit are added. A row whose rank has risen is detected when
-// its turn comes, and is queued again if it is still below the limit.
+// its turn is reached, and is queued again if it is still below the limit.
 //
-// Invariant: each row below the limit is in the queue, under its rank or an earlier, lower one. It
+// Invariant: each row below the limit is in the queue, under its rank or an earlier, lower rank. It
 // may also be there under other ranks.
 //
 // Not thread-safe.
@@ -76,7 +76,7 @@ class VictimQueue {
 
   Rank limit_;  // nothing is below it at first
   RankList sorted_;
-  size_t next_ = 0;  // those before it were popped
+  size_t next_ = 0;  // ranks before it were popped
   RankList late_;    // a heap
 };
 

@@ -10,14 +10,14 @@
 namespace tf_embed {
 namespace {
 
-// A pass for victims takes at least so many, or one row in so many.
+// A pass collects at least kMinVictims rows, or a row in kVictimsDivisor.
 constexpr size_t kMinVictims = 1024;
 constexpr size_t kVictimsDivisor = 16;
 constexpr size_t kSampleOneIn = 32;
 
 // Some keys whose rows are about to leave, in the order in which they were chosen. A row may be in
-// the queue twice, and a reader may raise its rank between the two, so that they don't come one
-// behind the other.
+// the queue twice, and a reader may raise its rank between the two pops, so equal keys need not be
+// adjacent.
 class ChosenKeys {
  public:
   static constexpr size_t kMax = 512;
@@ -32,7 +32,7 @@ class ChosenKeys {
     std::fill(std::begin(places_), std::end(places_), kFree);
   }
 
-  // Adds a key, unless it is there. REQUIRES: not full.
+  // Adds a key, unless it is present. REQUIRES: not full.
   void Add(int64_t key, uint64_t hash) {
     size_t place = hash >> (64 - kPlaceBits);
     for (; places_[place] != kFree; place = (place + 1) % kPlaces) {
@@ -50,17 +50,17 @@ class ChosenKeys {
 
   int64_t keys_[kMax];
   size_t size_;
-  uint16_t places_[kPlaces];  // of a hash table: indices of keys
+  uint16_t places_[kPlaces];  // a hash table of indices of keys
 };
 
-// A key that wants to come, with the bits of its score.
+// A key that wants a row, with the bits of its score.
 struct Candidate {
   uint64_t score;
   size_t number;  // in the order of the batch
   int64_t key;
   size_t position;
 
-  // Highest scores first, and of equal ones the first in the batch.
+  // Highest scores first; equal scores in the order of the batch.
   friend bool operator<(const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.number < b.number;
   }
@@ -77,7 +77,7 @@ Status WritePlanner::Run(const ExecContext& context, const KeyBatch& batch, Admi
     Status noted = NoteInserted(batch, context.now, plan);
     if (status.ok()) status = std::move(noted);
   }
-  // A failure may have left rows out of the queue that are below its limit.
+  // After a failure, rows below the queue's limit may be missing from it.
   if (!status.ok()) victims_.Clear();
   return status;
 }
@@ -107,20 +107,23 @@ Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Adm
     keys[absent] = batch.keys[i];
     positions[absent++] = position;
   }
+  // Expired rows leave first: the room that they give up need not be made by evicting live rows.
   if (policy_.ttl_milliseconds > 0) {
     TF_EMBED_RETURN_IF_ERROR(RemoveExpired(context.now, batch, decisions, absent));
   }
 
-  // Those that the verb wants, and of them those that are admitted.
+  // The keys that the verb wants, and the admitted keys among them.
   size_t wanted = 0;
   for (size_t i = 0; i < absent; ++i) {
     const Decision decision = decisions[positions[i]];
+    // kSkip until the end, so that the steps below only have to drop a key from the arrays.
     decisions[positions[i]] = Decision::kSkip;
     if (decision == Decision::kExpiredUnwanted) continue;
     keys[wanted] = keys[i];
     positions[wanted++] = positions[i];
   }
   std::fill(admitted.data(), admitted.data() + wanted, true);
+  // Before room is known: a key counts in admission even if a full table then refuses it.
   if (policy_.admission != nullptr && admits == Admits::kCounted) {
     TF_EMBED_RETURN_IF_ERROR(policy_.admission->Count(keys.data(), wanted, admitted.data()));
   } else if (policy_.admission != nullptr && admits == Admits::kPeeked) {
@@ -136,7 +139,7 @@ Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Adm
     counters_.held_back.fetch_add(wanted - coming, std::memory_order_relaxed);
   }
 
-  // Room for them; without it, the last ones stay away.
+  // Room for them; without it, the last keys stay out.
   size_t size = rows_.size();
   size_t room = coming;
   if (policy_.max_rows > 0 && size + coming > policy_.max_rows) {
@@ -146,11 +149,14 @@ Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Adm
           MakeRoom(context, *plan, coming, keys.data(), positions.data(), &evicted));
     }
     size -= evicted;
+    // The first keys get the room: in the order of the batch, or of falling score, in which
+    // MakeRoom has sorted them if scores decide.
     room = std::min(coming, policy_.max_rows - std::min(policy_.max_rows, size));
-    if (admits != Admits::kPeeked) {  // else the apply that follows will count them
+    if (admits != Admits::kPeeked) {  // otherwise the apply that follows counts them
       counters_.refused.fetch_add(coming - room, std::memory_order_relaxed);
     }
   }
+  // A key without room is not forgotten: it stays admitted, and may get a row at its next apply.
   if (policy_.admission != nullptr) policy_.admission->Forget(keys.data(), room);
   for (size_t i = 0; i < room; ++i) decisions[positions[i]] = Decision::kInsert;
   plan->size_before = size;
@@ -163,7 +169,7 @@ Status WritePlanner::RemoveExpired(const Moment& now, const KeyBatch& batch,
   TF_EMBED_RETURN_IF_ERROR(expired.Resize(batch.size));
   size_t count = 0;
   for (size_t i = 0; i < batch.size; ++i) {
-    // Equal keys have one decision, at the first one's position.
+    // Equal keys have one decision, at the position of the first.
     const Decision decision = decisions[batch.Position(i)];
     if (decision == Decision::kExpired || decision == Decision::kExpiredUnwanted) {
       expired[count++] = batch.keys[i];
@@ -212,7 +218,7 @@ Status WritePlanner::EvictLowest(const ExecContext& context, size_t wanted, cons
   for (bool all = false; *evicted + victims.size() < wanted;) {
     if (victims_.empty()) {
       if (all) break;
-      // Rows in use that were passed over will come again, so more must come with them.
+      // Rows in use that were passed over will be found again, so that many more are needed.
       const size_t passed_over = in_use.size();
       in_use.Clear();
       TF_EMBED_RETURN_IF_ERROR(evict());
@@ -230,7 +236,7 @@ Status WritePlanner::EvictLowest(const ExecContext& context, size_t wanted, cons
     if (rank < present) {
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(present));
     } else if (present < rank) {
-      continue;  // it left and came again, and is in the queue twice
+      continue;  // it left and was inserted again, and is queued twice
     } else if (row.Get(Statistic::kLastStep) == context.now.step) {
       TF_EMBED_RETURN_IF_ERROR(in_use.Append(rank));
     } else if (scores != nullptr && scores[*evicted + victims.size()] < rank.score()) {
@@ -253,7 +259,7 @@ Status WritePlanner::FillVictims(const ExecContext& context, size_t wanted, bool
   RankList ranks(allocator_);
   size_t below = 0;
   Rank limit = kHighestRank;
-  if (2 * least < size) {  // the rank that about so many are below, by a sample
+  if (2 * least < size) {  // a sample estimates the rank that `least` rows are below
     TF_EMBED_RETURN_IF_ERROR(
         rows_.CollectRanks(context, order, kSampleOneIn, Rank(), kHighestRank, &ranks, &below));
     const size_t place = least * ranks.size() / size;
@@ -278,11 +284,10 @@ Status WritePlanner::NoteInserted(const KeyBatch& batch, const Moment& now, cons
   const size_t size = rows_.size();
   counters_.admitted.fetch_add(size - plan.size_before, std::memory_order_relaxed);
   if (!queues_rows()) return Status();
-  // Rows may be in line more than once, above all by scores, which each write puts in line. The
-  // next eviction fills the queue again; so many pushes before a pass pay for it.
+  // Rows may be queued more than once, above all by scores, which each write queues. The next
+  // eviction refills the queue; that many pushes pay for its pass.
   if (victims_.size() > size + kMinVictims) victims_.Clear();
-  if (OrdersByScores(batch)) {  // rows that have left since, or have another score, are found out
-                                // later
+  if (OrdersByScores(batch)) {  // outdated ranks are detected later
     for (size_t i = 0; i < batch.size; ++i) {
       const uint64_t score = RowStatistics::ScoreBits(batch.scores[batch.Position(i)]);
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank(score, HashKey(batch.keys[i]))));

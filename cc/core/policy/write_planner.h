@@ -5,11 +5,11 @@
 // A planned write:
 //   1. The store looks each distinct key up, notes uses, and fills in the plan's decisions:
 //      kAbsent, kExpired or kExpiredUnwanted.
-//   2. Expired rows are taken out, those of the batch and some others.
-//   3. Admission is asked. A bounded table without room takes out its lowest rows, except for those
-//      in use at this step, or none if its bound refuses. Of the keys that are left, those with
-//      room are kInsert; the others are kSkip.
-//   4. The store writes the batch by the decisions, and the rows that came are counted.
+//   2. The expired rows of the batch, and some others, are removed.
+//   3. Admission is asked. A bounded table without room evicts its lowest rows, except for rows in
+//      use at this step, or none if its bound refuses. Of the remaining keys, keys with room are
+//      kInsert; the others are kSkip.
+//   4. The store writes the batch by the decisions, and the inserted rows are counted.
 //
 // The order of the batch decides, so a plan does not depend on threads.
 #ifndef TF_EMBED_CC_CORE_POLICY_WRITE_PLANNER_H_
@@ -34,10 +34,10 @@ namespace tf_embed {
 enum class Admits : uint8_t {
   kAll,      // without admission
   kCounted,  // admission counts them
-  kPeeked,   // those that admission would let in now
+  kPeeked,   // only keys that admission would let in now
 };
 
-// The action of a planned write for a key, at the position where it first comes in the batch.
+// The action of a planned write for a key, at the position where it first occurs in the batch.
 enum class Decision : uint8_t {
   kNothing,          // it is present, or the verb does not want it
   kAbsent,           // while planning: the verb wants it
@@ -51,10 +51,10 @@ struct WritePlan {
   explicit WritePlan(Allocator* allocator) : decisions(allocator), scores(allocator) {}
 
   Buffer<Decision> decisions;  // by position
-  // RowStatistics::ScoreBits by position, if the batch's scores decide which rows come; otherwise
-  // none.
+  // RowStatistics::ScoreBits by position, if the batch's scores decide which rows are inserted;
+  // otherwise none.
   Buffer<uint64_t> scores;
-  size_t size_before = 0;  // of the table, once there was room
+  size_t size_before = 0;  // rows in the table, once there is room
 };
 
 // Counts of admitted, refused and removed rows since a table was made.
@@ -76,7 +76,7 @@ class PlannedRows {
   // Points `words` to the statistics of a key's row, until the next call; null for an absent key.
   virtual Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const = 0;
 
-  // As StoreEviction's.
+  // As StoreEviction::CollectRanks.
   virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                               const Rank& low, const Rank& high, RankList* ranks,
                               size_t* below) const = 0;
@@ -121,24 +121,24 @@ class WritePlanner {
               const Survey& survey, WritePlan* plan);
   // Whether new rows evict others, so that rows are queued.
   bool queues_rows() const { return policy_.max_rows > 0 && policy_.evicts; }
-  // Whether a new row is refused if its score is lower than those of all present rows.
+  // Whether a new row is refused if its score is lower than the scores of all present rows.
   bool OrdersByScores(const KeyBatch& batch) const {
     return batch.scores != nullptr && policy_.eviction == EvictionOrder::kScore;
   }
-  // Evicts expired rows: those of the batch, and some others.
+  // Evicts the expired rows of the batch, and some others.
   Status RemoveExpired(const Moment& now, const KeyBatch& batch, const Decision* decisions,
                        size_t num_absent);
   // Evicts the lowest rows for the `coming` keys that find no room. If scores decide, first sorts
   // the keys by falling score, because only the first may have room.
   Status MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming, int64_t* keys,
                   size_t* positions, size_t* evicted);
-  // Evicts the lowest `wanted` rows, except those in use at this step; fewer if all are in use.
+  // Evicts the lowest `wanted` rows, except for rows in use at this step; fewer if all are in use.
   // With `scores` [wanted], in falling order, the i-th row is evicted only if its score is at most
   // the i-th of these.
   Status EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
                      size_t* evicted);
-  // Queues new victims, at least `wanted` if there are so many. Then `*all` says whether the whole
-  // table is queued.
+  // Queues new victims, at least `wanted` if there are that many. Then `*all` says whether the
+  // whole table is queued.
   Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
   Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
 
