@@ -48,7 +48,7 @@ class ProcessAllocator final : public Allocator {
 
   void Deallocate(void* memory, size_t bytes) override {
     if (bytes >= kMapThreshold) {
-      munmap(memory, RoundUp(bytes, kPage));  // a whole mapping, so this can't split one
+      munmap(memory, RoundUp(bytes, kPage));  // a whole mapping, so none is split
     } else {
       std::free(memory);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types a weight can have. They are values at run time; DispatchDataType turns one into a
+// The types a weight can have. They are values at run time; DispatchDataType turns a value into a
 // template argument around an inner loop.
 #ifndef TF_EMBED_CC_CORE_BASE_DATA_TYPE_H_
 #define TF_EMBED_CC_CORE_BASE_DATA_TYPE_H_

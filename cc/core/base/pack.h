@@ -49,7 +49,7 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE bool IsZero(double x) { return x == 0; }
 
 #if !defined(__CUDACC__)
 
-// kBytes / sizeof(T) numbers. Addresses need the alignment of one number only.
+// kBytes / sizeof(T) numbers. Addresses only need the alignment of a single number.
 template <typename T, size_t kBytes>
 struct PackOf {
   typedef T Type __attribute__((vector_size(kBytes)));

@@ -42,8 +42,8 @@ Status CheckBatchSize(size_t size);
 struct Gradients {
   const void* values = nullptr;
   DataType type = DataType::kFloat;
-  // By place, the offset of its gradient in `values`. Several places may share one, as the keys of
-  // a bag do. Null: gradients are contiguous.
+  // By place, the offset of its gradient in `values`. Several places may share a gradient, as the
+  // keys of a bag do. Null: gradients are contiguous.
   const size_t* begins = nullptr;
   // By place, the factor of its gradient, of the compute type. Null: 1.
   const void* factors = nullptr;

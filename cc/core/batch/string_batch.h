@@ -27,10 +27,10 @@ struct StringBatch {
 // Approximate nanoseconds to hash or look up a string, by which a thread pool splits work.
 inline constexpr size_t kStringCost = 150;
 
-// 64 bits of a string: blocks of 8 bytes, the last one filled up with zeros, are chained through
-// Mix64 as CBC-MAC chains them through a cipher (Bellare, Kilian and Rogaway, "The security of the
-// cipher block chaining message authentication code", 1994), from a start that includes the length.
-// The same on every little-endian machine.
+// 64 bits of a string: blocks of 8 bytes, the last filled up with zeros, are chained through Mix64
+// as CBC-MAC chains them through a cipher (Bellare, Kilian and Rogaway, "The security of the cipher
+// block chaining message authentication code", 1994), from a start that includes the length. The
+// same on every little-endian machine.
 inline uint64_t HashString(std::string_view string, uint64_t seed) {
   uint64_t state = Mix64(seed + (string.size() + 1) * kGolden64);
   const char* at = string.data();

@@ -226,7 +226,7 @@ void BagSplit::Assemble(const BagBatch& batch, size_t num_workers,
     for (size_t at = static_cast<size_t>(splits_[run.first_bag]); at < end; ++at) {
       const int64_t row = part.rows[next_source[run.table]++];
       // The last worker whose bags begin at or before the row. A worker without bags, which begins
-      // there too, comes before it.
+      // there too, precedes it.
       const size_t worker = static_cast<size_t>(
           std::upper_bound(firsts.begin(), firsts.end(), row) - firsts.begin() - 1);
       sources_[at] = begins[run.table][worker] + (row - firsts[worker]) * dim;

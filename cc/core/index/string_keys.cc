@@ -137,7 +137,7 @@ struct StringKeys::Content {
 struct StringKeys::Probe {
   int64_t key;  // the string's, or the key that it would get
   bool is_there;
-  bool is_first;  // whether the key is that of seed 0
+  bool is_first;  // whether the key has seed 0
 };
 
 std::unique_ptr<StringKeys> StringKeys::Create(Allocator* allocator, HashFunction hash) {

@@ -2,10 +2,10 @@
 // The loops in which a table in memory spends its time, compiled once for each instruction set.
 // Their results do not depend on the set, to the last bit.
 //
-// table_loops_inl.h is the code; table_loops_plain.cc, _avx2.cc and _avx512.cc compile it. These
-// three are the only files with compiler flags of their own. An inline function that they share
-// with others must be TF_EMBED_INLINE: the linker keeps one copy of any other, of any of the files,
-// and an old machine would run into instructions that it does not have.
+// table_loops_inl.h is the code; table_loops_plain.cc, _avx2.cc and _avx512.cc compile it. Only
+// these three files have special compiler flags. An inline function that they share with others
+// must be TF_EMBED_INLINE: of any other inline function the linker keeps one copy, from any of the
+// files, and an old machine would run into instructions that it does not have.
 #ifndef TF_EMBED_CC_CORE_LOOPS_TABLE_LOOPS_H_
 #define TF_EMBED_CC_CORE_LOOPS_TABLE_LOOPS_H_
 
@@ -23,14 +23,14 @@
 
 namespace tf_embed {
 
-// The keys of a batch go through a pipeline: a key's bucket is asked for kBucketAhead keys before
-// its row is read or changed, the row kRowAhead keys before. So many lines are under way at any
+// The keys of a batch go through a pipeline. A key's bucket is prefetched kBucketAhead keys before
+// its row is read or changed, the row kRowAhead keys before. That many lines are in flight at any
 // time.
 constexpr size_t kRowAhead = 12;
 constexpr size_t kBucketAhead = 2 * kRowAhead;
-constexpr size_t kRing = 32;  // for the keys between
+constexpr size_t kRing = 32;  // for the keys in between
 
-// A find: rows of a batch's keys, copied out without a lock.
+// A find: copies the rows of a batch's keys without a lock.
 struct FindRequest {
   const StripedIndex* index;
   const RowMemory* rows;
@@ -40,13 +40,13 @@ struct FindRequest {
   char* slots;   // may be null
   // Writes the values of an absent key to the outputs of a position.
   void (*absent)(const FindRequest& request, int64_t key, size_t position);
-  // Notes that a row is used, and says whether it counts as there; null: uses are not counted. The
-  // row id may be another key's by now, if the row leaves at this moment.
+  // Notes that a row is used, and returns whether it counts as present; null: uses are not counted.
+  // The row id may belong to another key by now, if the row leaves at this moment.
   bool (*use)(const FindRequest& request, int64_t key, uint32_t row_id);
-  // Rows have marks, and a find is a use of them in this tick.
+  // Whether rows have marks; then a find is a use of them in this tick.
   bool marks = false;
   uint8_t tick = 0;
-  void* caller;  // for these two
+  void* caller;  // for absent and use
 };
 
 // One step of a rule on one row, in place: `weights` [dim], `slots` [rule's slots of a row].
@@ -60,14 +60,14 @@ template <typename T>
 using SumFunction = void (*)(const GradientRows<T>& rows, const uint32_t* positions, size_t count,
                              T* sum);
 
-// Adds `rows` [count, dim] to `sum` [dim], or to zeros where the sum `begins`, in that order, each
-// times its factor; without factors each is 1.
+// Adds `rows` [count, dim] to `sum` [dim], or to zeros if the sum `begins`, in that order, each
+// times its factor; without factors each factor is 1.
 template <typename T>
 using PoolFunction = void (*)(const T* rows, size_t count, size_t dim, const T* factors,
                               bool begins, T* sum);
 
-// Adds rows of `to` - `from` (both [.., dim]) to the weights of a row that others may read
-// meanwhile: those of `positions` [count], in that order, whose `chosen` is true.
+// Adds `to` - `from` (both [.., dim]) to the weights of a row that others may read meanwhile, for
+// the `positions` [count] whose `chosen` is true, in that order.
 template <typename T>
 using AddDifferencesFunction = void (*)(const T* from, const T* to, const bool* chosen,
                                         const uint32_t* positions, size_t count, size_t dim,
@@ -88,11 +88,11 @@ struct TableLoops {
   AddDifferencesFunction<float> float_add_differences;
   AddDifferencesFunction<double> double_add_differences;
 
-  // Copies between a row that others may see and memory of the caller's; as LoadRow and StoreRow.
+  // Copies between a row that others may see and memory of the caller, as LoadRow and StoreRow.
   void (*load_row)(const char* row, size_t bytes, void* out);
   void (*store_row)(const void* from, size_t bytes, char* row);
 
-  // InitializeRandom of float.
+  // InitializeRandom for float.
   void (*initialize)(InitializerKind kind, double a, double b, uint64_t state, size_t dim,
                      float* out);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of table_loops.h. Included by the files that compile it for an instruction set, each
-// with a type of its own:
+// with its own type:
 //
 //     struct Set { static constexpr size_t kPackBytes = ...; }
 #ifndef TF_EMBED_CC_CORE_LOOPS_TABLE_LOOPS_INL_H_
@@ -12,7 +12,7 @@
 
 namespace tf_embed {
 
-// The lanes of a bucket that hold `key`, as bits. Lanes that are empty may hold it as well.
+// The lanes of a bucket that hold `key`, as bits. Empty lanes may hold it as well.
 template <class Set>
 TF_EMBED_INLINE uint32_t LanesWith(const Bucket& bucket, int64_t key) {
 #if !defined(TF_EMBED_THREAD_SANITIZER)
@@ -50,7 +50,7 @@ TF_EMBED_INLINE uint32_t RowIdIn(const Bucket& bucket, int64_t key) {
 
 template <class Set>
 struct Loops {
-  // A key on its way.
+  // A key in the pipeline.
   struct InFlight {
     uint64_t hash;
     const Bucket* bucket;
@@ -60,7 +60,7 @@ struct Loops {
     RowMark::Byte* mark;  // if rows have marks
   };
 
-  // kRowBytes: the size of the weights, or 0 where it is known at run time only.
+  // kRowBytes: the size of the weights, or 0 if it is only known at run time.
   template <size_t kRowBytes>
   static void FindRows(const FindRequest& request, size_t begin, size_t end) {
     const StripedIndex& index = *request.index;
@@ -83,10 +83,6 @@ struct Loops {
       InFlight& flight = ring[i % kRing];
       flight.row = nullptr;
       if (flight.bucket == nullptr) return;
-      // The word is read before the lanes and, in Unchanged, again after them. If it is the same,
-      // and not locked, no writer changed the bucket in between, so the key and the row id belong
-      // together. Find handles the rare cases: a locked or moved bucket, a key that may have
-      // overflowed, and a change.
       // The word is read before the lanes and, in Unchanged, again after them. If it is the same,
       // and not locked, no writer changed the bucket in between, so the key and the row id belong
       // together. Find handles the rare cases: a locked or moved bucket, a key that may have
@@ -119,10 +115,6 @@ struct Loops {
       // erases it so that its memory gets another key. Each of these changes the word of the bucket
       // first. So the same word as in the probe vouches for the copy. Otherwise the copy is
       // discarded and the key is looked up again.
-      // A writer may have changed the row since the probe, or changes it during this copy, or
-      // erases it so that its memory gets another key. Each of these changes the word of the bucket
-      // first. So the same word as in the probe vouches for the copy. Otherwise the copy is
-      // discarded and the key is looked up again.
       while (flight.row != nullptr) {
         LoadRow<Set::kPackBytes>(flight.row, row_bytes, out);
         if (slot_bytes > 0) {
@@ -137,7 +129,6 @@ struct Loops {
         flight.row = entry.found() ? rows.Row(entry.row_id) : nullptr;
         if (request.marks && entry.found()) flight.mark = rows.Mark(entry.row_id);
       }
-      // Only after the check: a copy that was discarded is not a use.
       // Only after the check: a copy that was discarded is not a use.
       if (request.use != nullptr && flight.row != nullptr &&
           !request.use(request, keys[i], flight.row_id)) {
@@ -185,7 +176,7 @@ struct Loops {
   }
 
   // Puts the sums of the squares of `kTerms` terms of each lane in `sums`, in the order that
-  // kSquareSums defines. term(i, x) gives those of the lanes from i on, as many as x has.
+  // kSquareSums defines. term(i, x) gives the terms of the lanes from i on, as many lanes as x has.
   template <size_t kTerms, typename T, typename Term>
   static TF_EMBED_INLINE void SumSquares(size_t dim, const Term& term, T* sums) {
     using V = typename PackOf<T, Set::kPackBytes>::Type;
@@ -291,7 +282,7 @@ struct Loops {
     });
   }
 
-  // An average that has not begun is the weights.
+  // Starts an average at the weights, if it has not begun.
   template <typename T>
   static TF_EMBED_INLINE void BeginAverage(size_t dim, const T* weights, T* average) {
     if (average[0] == average[0]) return;
@@ -336,7 +327,7 @@ struct Loops {
     return pass.of_halves ? FollowFirstHalf<T> : TakeAverage<T>;
   }
 
-  // Of the steps of a unit from kNumber on, the one of a number.
+  // The step with this number, of the unit's steps from kNumber on.
   template <class Unit, typename T, size_t kNumber = 0>
   static StepFunction<T> ChosenStep(size_t number) {
     if constexpr (kNumber + 1 < kNumSteps<Unit>) {
@@ -353,7 +344,7 @@ struct Loops {
     });
   }
 
-  // The packs of some numbers stay in registers while rows are added to them in order.
+  // Adds rows in order. The packs of the sum stay in registers meanwhile.
   template <typename V, size_t kTogether, bool kScaled, typename T>
   static TF_EMBED_INLINE void AddRows(const GradientRows<T>& rows, const uint32_t* positions,
                                       size_t count, size_t lane, V* total) {

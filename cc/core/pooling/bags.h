@@ -5,8 +5,8 @@
 //     divisor: 1 (sum), sum of weights (mean), square root of the sum of squared weights (sqrtn),
 //              number of keys (mean of count)
 //
-// Without weights each is 1. A bag whose divisor is 0, an empty one too, has a pooled row of zeros.
-// Keys that are padding count for nothing, in the divisor too. All of it is computed in
+// Without weights each weight is 1. A bag whose divisor is 0, such as an empty bag, has a pooled
+// row of zeros. Padding keys count for nothing, not even in the divisor. All of it is computed in
 // Number<T>::Compute, in the order of the batch.
 #ifndef TF_EMBED_CC_CORE_POOLING_BAGS_H_
 #define TF_EMBED_CC_CORE_POOLING_BAGS_H_
@@ -21,7 +21,7 @@
 
 namespace tf_embed {
 
-// COMBINER(enumerator, name): one line for each that lookups take.
+// COMBINER(enumerator, name): one line for each combiner of lookups.
 #define TF_EMBED_COMBINERS(COMBINER) \
   COMBINER(kSum, "sum")              \
   COMBINER(kMean, "mean")            \
@@ -31,14 +31,14 @@ enum class Combiner : uint8_t {
 #define TF_EMBED_COMBINER(enumerator, name) enumerator,
   TF_EMBED_COMBINERS(TF_EMBED_COMBINER)
 #undef TF_EMBED_COMBINER
-      kMeanOfCount,  // the mean of many tables' lookups, whatever the weights are
+      kMeanOfCount,  // the mean in lookups of many tables, whatever the weights are
 };
 inline constexpr NamedValue<Combiner> kCombinerNames[] = {
 #define TF_EMBED_COMBINER(enumerator, name) {name, Combiner::enumerator},
     TF_EMBED_COMBINERS(TF_EMBED_COMBINER)
 #undef TF_EMBED_COMBINER
 };
-// Those of lookups in many tables.
+// The combiners of lookups in many tables.
 inline constexpr NamedValue<Combiner> kManyTablesCombinerNames[] = {
     {"sum", Combiner::kSum}, {"mean", Combiner::kMeanOfCount}};
 
@@ -47,12 +47,12 @@ constexpr bool Divides(Combiner combiner) { return combiner != Combiner::kSum; }
 
 struct Pooling {
   Combiner combiner = Combiner::kSum;
-  const void* weights = nullptr;     // [keys], of the compute type; null: ones
+  const void* weights = nullptr;     // [keys], of the compute type; null: all 1
   const int64_t* padding = nullptr;  // the key that counts for nothing; null: none
 };
 
-// The bag of each key of a batch. The keys of a bag need not stand beside each other in
-// the batch: bag b holds places begin(b) to begin(b + 1), and place p is that of key Position(p).
+// The bag of each key of a batch. The keys of a bag need not be adjacent in the batch: bag b holds
+// places begin(b) to begin(b + 1), and place p belongs to key Position(p).
 class Bags {
  public:
   explicit Bags(Allocator* allocator)
@@ -61,8 +61,8 @@ class Bags {
   // The keys are lines of `length`, one after the other.
   void OfLines(size_t num_lines, size_t length);
 
-  // Bag b holds the keys splits[b] up to splits[b + 1]. `splits` [size] outlives the bags where it
-  // is of int64.
+  // Bag b holds the keys splits[b] up to splits[b + 1]. If `splits` [size] is of int64, it outlives
+  // the bags.
   template <typename Index>
   Status OfSplits(const Index* splits, size_t size, size_t num_keys);
 
@@ -74,7 +74,7 @@ class Bags {
   size_t num_keys() const { return num_keys_; }
   size_t begin(size_t bag) const { return splits_ == nullptr ? bag * length_ : splits_[bag]; }
   size_t Position(size_t place) const { return in_order() ? place : order_[place]; }
-  // Whether each key has its own place.
+  // Whether each key's place is its position.
   bool in_order() const { return !sorted_; }
   // For copies of bags: begin(b) of each bag and the end [size + 1], or null if all bags are of
   // `length`; and, if keys are not in order, Position of each place.
@@ -82,7 +82,7 @@ class Bags {
   size_t length() const { return length_; }
   const uint32_t* order() const { return in_order() ? nullptr : order_.data(); }
 
-  // Writes down the bag of each key, for numbers() [keys].
+  // Fills numbers() [keys] with the bag of each key.
   Status Number();
   const uint32_t* numbers() const { return numbers_.data(); }
 
@@ -91,7 +91,7 @@ class Bags {
 
   size_t size_ = 0;
   size_t num_keys_ = 0;
-  size_t length_ = 0;                // of a line, if there are no splits
+  size_t length_ = 0;                // of a line, without splits
   const int64_t* splits_ = nullptr;  // [size + 1]
   bool numbered_ = false;
   bool sorted_ = false;  // whether order_ is needed

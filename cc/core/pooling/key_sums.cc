@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kDistinctCost = 10;
 constexpr size_t kNumberCost = 3;
 constexpr size_t kBytesOfNanosecond = 8;
-// Keys whose first gradient is asked for ahead of the one that is summed.
+// The number of keys whose first gradient is prefetched ahead of the sum.
 constexpr size_t kAhead = 8;
 constexpr size_t kLine = 64;
 constexpr size_t kMaxLines = 8;
@@ -29,7 +29,7 @@ void Prefetch(const void* gradient, size_t bytes) {
   }
 }
 
-// The gradients of single keys, out of those of bags or as they are.
+// The gradients of single keys, read from gradients of bags or as given.
 template <typename G>
 class GradientReader {
   using Compute = typename Number<G>::Compute;
@@ -45,12 +45,12 @@ class GradientReader {
 
   const G* gradients() const { return gradients_; }
   size_t dim() const { return dim_; }
-  const uint32_t* bags() const { return bags_; }  // the bag of each key; null: each is its own
+  const uint32_t* bags() const { return bags_; }  // the bag of each key; null: a bag for each key
   bool is_scaled() const { return is_scaled_; }
 
   void Ask(size_t position) const { Prefetch(Row(position), dim_ * sizeof(G)); }
 
-  // `sum` = the gradient of a key, or is added to.
+  // Sets `sum` to the gradient of a key, or adds the gradient to it.
   template <bool add>
   void Read(size_t position, Compute* __restrict sum) const {
     const G* const row = Row(position);
@@ -85,7 +85,7 @@ class GradientReader {
 };
 
 // Sums the gradients of the groups at records [begin, end). `number_of(record, group)` is the row
-// of `sums` that a group's go to.
+// of `sums` for a group.
 template <typename G, typename S, typename NumberOf>
 Status SumGroups(const KeyGroups& groups, size_t begin, size_t end, const GradientReader<G>& reader,
                  const NumberOf& number_of, Allocator* allocator, S* sums) {
@@ -169,7 +169,7 @@ Status KeySums::Build(const ExecContext& context, const int64_t* keys, size_t nu
         const uint32_t record = walk.Next();
         if (record == KeyPartition::Walk::kSkipped) continue;
         numbers_[record] = next;
-        // No branch: whether a key comes first here cannot be predicted.
+        // No branch: it is unpredictable whether a key occurs here for the first time.
         distinct_[first_key + next] = keys[i];
         next += groups_.GroupAt(record).count > 0 ? 1 : 0;
       }
@@ -206,7 +206,7 @@ void KeySums::WriteKeys(int64_t* distinct) const {
 
 void KeySums::WriteInverse(const ExecContext& context, int32_t* inverse) const {
   if (groups_.partition().size() < num_keys_) std::fill(inverse, inverse + num_keys_, -1);
-  // The function gives no error, so there is none to return.
+  // The function never fails, so there is no error to return.
   (void)ForEachPart(context, kNumberCost, [&](size_t begin, size_t end) {
     for (size_t record = begin; record < end; ++record) {
       const KeyGroup group = groups_.GroupAt(record);

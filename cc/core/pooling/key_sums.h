@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The distinct keys of a batch and the sums of their gradients: the input of an optimizer's step on
-// a table, as arrays. The gradients may be those of bags, and are then read bag by bag: those of
-// single keys never exist.
+// a table, as arrays. The gradients may belong to bags. They are then read bag by bag, and
+// gradients of single keys never exist.
 #ifndef TF_EMBED_CC_CORE_POOLING_KEY_SUMS_H_
 #define TF_EMBED_CC_CORE_POOLING_KEY_SUMS_H_
 
@@ -17,8 +17,8 @@
 
 namespace tf_embed {
 
-// Numbers the distinct keys of a batch in the order in which they first come. All results are the
-// same for any number of threads.
+// Numbers the distinct keys of a batch by first occurrence. All results are the same for any number
+// of threads.
 class KeySums {
  public:
   explicit KeySums(Allocator* allocator)
@@ -44,20 +44,20 @@ class KeySums {
   void WriteInverse(const ExecContext& context, int32_t* inverse) const;
 
   // Writes the sums [size, dim], taken in the order of the batch in the compute type of the
-  // gradients and then made `type`: that compute type, or one that has the same. With bags, of
-  // weight x gradient of the bag / divisor of the bag.
+  // gradients and then converted to `type`: that compute type, or a type with the same compute
+  // type. With bags, sums weight x gradient of the bag / divisor of the bag.
   Status WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
                    void* sums);
 
  private:
-  // The batch is numbered in ranges, many at once; a range's numbers begin where those of the
-  // ranges before it end, which is known only afterwards. In ranges of several chunks of the
-  // partition, threads seldom write to the same lines.
+  // The batch is numbered in ranges, many at once. A range's numbers begin where the previous
+  // range's end, which is only known afterwards. With ranges of several chunks of the partition,
+  // threads seldom write to the same lines.
   static constexpr size_t kRangeSize = 4096;
 
   size_t num_ranges() const { return (num_keys_ + kRangeSize - 1) / kRangeSize; }
 
-  // The number of the key that first comes at `record`.
+  // The number of the key that first occurs at `record`.
   size_t NumberOf(size_t record, const KeyGroup& group) const {
     return size_t{firsts_[group.positions[0] / kRangeSize]} + numbers_[record];
   }
@@ -76,8 +76,8 @@ class KeySums {
   size_t size_ = 0;
   Buffer<bool> skip_;  // whether each key is padding
   KeyGroups groups_;
-  Buffer<int64_t> distinct_;  // at the begin of each range, the keys that first come in it
-  Buffer<uint32_t> numbers_;  // of these keys in their range, at the records where they come
+  Buffer<int64_t> distinct_;  // at the begin of each range, the keys that first occur in it
+  Buffer<uint32_t> numbers_;  // of these keys in their range, by the record of first occurrence
   Buffer<uint32_t> firsts_;   // number of each range's first key; one more entry: size_
   Buffer<char> scales_;       // 1 / divisor of each bag, in the compute type
 };

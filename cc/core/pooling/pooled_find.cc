@@ -19,8 +19,8 @@
 namespace tf_embed {
 namespace {
 
-// Bytes of rows that are found together, so few that they stay in the second cache, and the least
-// and most keys they may belong to.
+// Bytes of rows that are found together, few enough to stay in the second cache, and the least and
+// most keys they may belong to.
 constexpr size_t kBlockBytes = size_t{64} << 10;
 constexpr size_t kMinBlock = 16;
 constexpr size_t kMaxBlock = 1024;
@@ -28,8 +28,8 @@ constexpr size_t kMaxBlock = 1024;
 constexpr size_t kKeyCost = 50;
 constexpr size_t kBytesOfNanosecond = 8;
 
-// sum[j] += factor * rows[0][j], then rows[1] and so on, from 0 where the sum begins. Without
-// factors each is 1.
+// sum[j] += factor * rows[0][j], then rows[1] and so on, from 0 if the sum begins. Without factors
+// each is 1.
 template <typename T, typename Compute>
 void AddRows(const TableLoops& loops, const T* rows, size_t count, size_t dim,
              const Compute* factors, bool begins, Compute* __restrict sum) {
@@ -94,7 +94,7 @@ class BagPooler {
         width_(OptionsOf(find).dim),
         dim_(width_ - WideRow<T>::kTail),
         block_size_(std::clamp(kBlockBytes / (width_ * sizeof(T)), kMinBlock, kMaxBlock)),
-        // Else keys are looked up where they lie.
+        // Otherwise keys are looked up in place.
         gathers_(!bags_.in_order() || pooling_.padding != nullptr),
         serial_(serial),
         rows_(allocator),
@@ -116,7 +116,7 @@ class BagPooler {
 
   Compute* Pooled(size_t bag) const { return pooled_ + bag * stride_; }
 
-  // Whether each of these bags has one key, whose row is the pooled one as it was found.
+  // Whether each of these bags has a single key, whose row is already the pooled row.
   bool AreRows(size_t begin, size_t end) const {
     constexpr size_t kMaxRows = UINT32_MAX / kMaxBlock;  // from one pooled row to the next
     if (!std::is_same_v<T, Compute> || weights_ != nullptr || gathers_ || keys_.owners != nullptr ||
@@ -142,8 +142,8 @@ class BagPooler {
                            positions.data()};
       TF_EMBED_RETURN_IF_ERROR(
           keys_.shards[0]->Find(serial_, batch, defaults_, Pooled(bag), nullptr, {}));
-      // A sum begins with 0, so it is never -0. Bags in one part of a batch decide whether they are
-      // pooled so, and where parts begin depends on the threads.
+      // A sum begins with 0, so it is never -0; nor may a copied row be. Whether bags are pooled
+      // this way depends on the part of the batch they are in, and so on the threads.
       for (size_t i = 0; i < batch.size; ++i) {
         Compute* const row = Pooled(bag + i);
         for (size_t j = 0; j < dim_; ++j) row[j] += Compute{0};
@@ -187,12 +187,13 @@ class BagPooler {
     }
   }
 
-  // Finds the rows of the block, adds them to their bags, and begins the next block at a place.
+  // Finds the rows of the block, adds them to their bags, and begins the next block at
+  // `next_begin`.
   Status PoolBlock(size_t next_begin) {
     TF_EMBED_RETURN_IF_ERROR(FindBlock());
     const Compute* weights = nullptr;
     if (weights_ != nullptr) weights = gathers_ ? block_weights_.data() : weights_ + block_begin_;
-    // Pooled rows of many tables lie far from each other.
+    // Pooled rows of many tables are far apart.
     constexpr size_t kAhead = 4;
     for (size_t i = 0; i < num_pieces_; ++i) {
       const Piece& piece = pieces_[i];
@@ -265,8 +266,8 @@ class BagPooler {
   ShardSplit split_;
 };
 
-// The length of a batch in the line of all: bag b begins at unit begin(b) + b. A long bag weighs as
-// much as its keys, an empty one a little.
+// The length of a batch in the line of all batches: bag b begins at unit begin(b) + b. A long bag
+// weighs as much as its keys, an empty bag a little.
 size_t UnitsOf(const Bags& bags) { return bags.num_keys() + bags.size(); }
 
 // The first bag that begins at `unit` or behind it.
@@ -309,7 +310,7 @@ Status CheckPooledFind(const PooledFind& find) {
 namespace {
 
 // In training, rows that are found in a lower tier are promoted. A held table moves no rows, so
-// this comes first; rows that are not promoted by then are read in place.
+// this is done first; rows that are not promoted by then are read in place.
 Status BringUp(const ExecContext& context, const PooledFind* finds, size_t count) {
   if (!context.training) return Status();
   for (size_t i = 0; i < count; ++i) {
@@ -331,7 +332,7 @@ Status BringUp(const ExecContext& context, const PooledFind* finds, size_t count
 Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count) {
   if (count == 0) return Status();
   size_t units = 0;
-  size_t cost = 0;  // of the dearest
+  size_t cost = 0;  // of the most expensive batch
   size_t num_tables = 0;
   bool notes_uses = false;
   for (size_t i = 0; i < count; ++i) {
@@ -356,7 +357,7 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
   TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_tables, what));
   const ExecContext serial = context.Holding(what).InSerial();
   FirstFailure failure;
-  // Bags of one batch, from a unit up to another.
+  // Bags of one batch, from one unit to another.
   const auto run_one = [&](size_t i, size_t begin, size_t end) {
     const ExecContext dated = finds[i].Dated(serial);
     const auto run_as = [&](auto tag) {

@@ -22,18 +22,18 @@ struct ShardedKeys {
   size_t num_shards = 1;
 };
 
-// A batch of keys, the bags that they make, and where the pooled rows go.
+// A batch of keys, its bags, and the output for the pooled rows.
 struct PooledFind {
   ShardedKeys keys;
   const Bags* bags = nullptr;
   Pooling pooling;
-  DefaultRows defaults;    // of absent keys; they go by the key's position in the batch
+  DefaultRows defaults;    // of absent keys, by the key's position in the batch
   void* pooled = nullptr;  // [bags, dim], of the compute type of the rows
   size_t stride = 0;       // from one pooled row to the next, in values; at least dim
-  // The rows are those of quantized_row.h, and so the pooled ones of as many values less than the
-  // table's dim, in float.
+  // The rows have the format of quantized_row.h. The pooled rows are float and have as many values
+  // as a row has weights.
   bool quantized = false;
-  // Of the table's own clock, by which it dates uses and expiry; null: the context's moment.
+  // The time of the table's own clock, which dates uses and expiry; null: the context's moment.
   const Moment* now = nullptr;
 
   // The context of the verbs of this batch.
@@ -45,12 +45,12 @@ struct PooledFind {
 };
 
 // Finds the rows of the keys and pools them, for `count` batches at once, of any tables. Nothing is
-// inserted. Each row is found as a whole; rows of other blocks of a batch may be of other moments.
+// inserted. Each row is read at one moment; rows of different blocks may be of different moments.
 //
-// A thread takes some bags and finds a block of their keys into memory that stays in its second
-// cache, adds the rows up, and goes on to the next block. Sums are taken in the order of the
-// places, so the result is the same for any number of threads. The bags of all batches stand in one
-// line, of which each thread takes a part: many small batches cost little more than a large one.
+// A thread takes some bags, finds a block of their keys into memory that stays in its second cache,
+// adds the rows up, and continues with the next block. Sums are taken in the order of the places,
+// so the result is the same for any number of threads. The bags of all batches form one line, of
+// which each thread takes a part: many small batches cost little more than a large batch.
 Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count);
 
 // Argument checks of pooled finds, with their messages.
