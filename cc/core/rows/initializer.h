@@ -26,8 +26,8 @@ enum class InitializerKind : uint8_t { kConstant, kRow, kUniform, kNormal, kTrun
 
 struct RowInitializer {
   InitializerKind kind = InitializerKind::kConstant;
-  // kConstant: the value, 0. kUniform: from a to b; b itself comes only by rounding to the value
-  // type. kNormal, kTruncatedNormal: mean, standard deviation.
+  // kConstant: the value, 0. kUniform: from a to b; only rounding to the value type can give b
+  // itself. kNormal, kTruncatedNormal: mean, standard deviation.
   double a = 0.0;
   double b = 0.0;
   std::vector<double> row;  // kRow: dim values
@@ -52,7 +52,7 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double UnitNumber(uint64_t state, uint64_t 
   return (static_cast<double>(random >> 12) + 0.5) * 2.220446049250313e-16;  // 2^-52
 }
 
-// The natural logarithm of a positive normal number, to about 1e-16: the exponent is taken out and
+// The natural logarithm of a positive normal number, to about 1e-16: the exponent is split off and
 // the rest, in [sqrt(1/2), sqrt(2)), goes through the series of 2 atanh((x - 1) / (x + 1)).
 TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double PortableLog(double x) {
   uint64_t bits;
@@ -141,11 +141,11 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double RandomLane(InitializerKind kind, dou
   return a + b * NormalQuantile(p);
 }
 
-// A row of a random kind. `out` [dim].
+// Writes a row of a random kind to `out` [dim].
 template <typename T>
 TF_EMBED_INLINE void InitializeRandom(InitializerKind kind, double a, double b, uint64_t state,
                                       size_t dim, T* out) {
-  if (kind == InitializerKind::kUniform) {  // a loop of its own, which compilers make packs of
+  if (kind == InitializerKind::kUniform) {  // a separate loop, which compilers vectorize
     for (size_t i = 0; i < dim; ++i)
       out[i] = Number<T>::FromDouble(a + (b - a) * UnitNumber(state, i));
     return;

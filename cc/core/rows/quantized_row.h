@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of weights in bytes, as FBGEMM's of INT8: each weight is a number from 0 to 255 on a scale
-// of the row's own.
+// Rows of weights in bytes, as FBGEMM's INT8 rows: each weight is a number from 0 to 255 on the
+// row's scale.
 //
 //     | codes: dim x uint8 | scale: float | bias: float |        weight = code x scale + bias
 //
-// To a table such a row is dim + 8 numbers of int8. A row of zeros is one of zero weights. There is
-// no optimizer for them: a step would be lost between two codes.
+// To a table such a row is dim + 8 numbers of int8. A row of zeros has zero weights. No optimizer
+// trains them: a step would be lost between two codes.
 #ifndef TF_EMBED_CC_CORE_ROWS_QUANTIZED_ROW_H_
 #define TF_EMBED_CC_CORE_ROWS_QUANTIZED_ROW_H_
 
@@ -19,7 +19,7 @@ namespace tf_embed {
 
 inline constexpr size_t kQuantizedTail = 2 * sizeof(float);
 
-// A row of weights as the numbers that it is computed with. T: how it is stored.
+// A row of weights as numbers to compute with. T: the stored type.
 template <typename T>
 struct WideRow {
   using Compute = typename Number<T>::Compute;

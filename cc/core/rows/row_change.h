@@ -3,12 +3,13 @@
 //
 //     word = | number of the last snapshot that has the row : 32 | period of its last change : 32 |
 //
-// Time is divided into periods by snapshots: each ends one. A snapshot of the periods after `since`
-// up to `until` has the rows whose last change lies in one of them. Until it is finished, writers
-// go on in the next period. So a row that is still as it was in `until` has an older period in its
-// word. The first thread that is about to change or use it, or to write it down, copies it and then
-// puts the number of the snapshot there by an atomic exchange. So the snapshot gets each row once,
-// with its statistics: a thread that finds the number there knows that the copy is complete.
+// Snapshots divide time into periods: each snapshot ends a period. A snapshot of the periods after
+// `since` up to `until` has the rows whose last change lies in these periods. Until it is finished,
+// writers are in the next period. So a row that is still as it was in `until` has an older period
+// in its word. The first thread that is about to change or use it, or to write it down, copies it
+// and then puts the number of the snapshot there by an atomic exchange. So the snapshot gets each
+// row once, with its statistics: a thread that finds the number there knows that the copy is
+// complete.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 
@@ -19,9 +20,9 @@
 
 namespace tf_embed {
 
-// The rows that a snapshot under way wants; without one, none.
+// The rows that a snapshot in progress wants; without a snapshot, none.
 struct WantedRows {
-  uint32_t snapshot = 0;  // its number; 0: there is none
+  uint32_t snapshot = 0;  // its number; 0: no snapshot
   uint32_t since = 0;
   uint32_t until = 0;
 };
@@ -41,8 +42,8 @@ struct RowChange {
            PeriodOf(word) > wanted.since && PeriodOf(word) <= wanted.until;
   }
 
-  // Says that the snapshot has the row from now on. False: it does not want it, or another thread
-  // gave it. REQUIRES: the caller has copied the row.
+  // Records that the snapshot has the row from now on. False: the snapshot does not want it, or
+  // another thread gave it. REQUIRES: the caller has copied the row.
   static bool Take(Word* word, const WantedRows& wanted) {
     uint64_t present = word->load(std::memory_order_acquire);
     return IsWanted(present, wanted) &&

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows are read while they may be written. The reader notices afterwards, by the version word of
-// the row's bucket, and reads again; but in C++ a plain copy that meets a writer is undefined even
-// when its result is thrown away. So every access to the bytes of a row that others can see goes
+// the row's bucket, and reads again. But in C++ a plain copy that meets a writer is undefined even
+// if its result is discarded. So every access to the bytes of a row that others can see goes
 // through here. It is a volatile access of a whole pack: the compiler may neither leave it out, nor
 // repeat it, nor take it apart, and on x86-64 each aligned word in it is read or written at once.
-// ThreadSanitizer knows no such accesses; under it they are relaxed atomic words, so it checks the
-// protocol around them.
+// ThreadSanitizer does not know such accesses; under it they are relaxed atomic words, so it checks
+// the protocol around them.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_COPY_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_COPY_H_
 
@@ -54,8 +54,8 @@ TF_EMBED_INLINE void StoreShared(V value, T* to) {
 #endif
 }
 
-// Reads `bytes` of a row into memory that is the caller's alone, by packs of kPackBytes at most.
-// `row` is aligned to a word.
+// Reads `bytes` of a row into private memory of the caller, by packs of at most kPackBytes. `row`
+// is aligned to a word.
 template <size_t kPackBytes = 16>
 TF_EMBED_INLINE void LoadRow(const char* row, size_t bytes, void* out) {
   char* const to = static_cast<char*>(out);
@@ -94,7 +94,7 @@ TF_EMBED_INLINE void StoreRow(const void* from, size_t bytes, char* row) {
   }
 }
 
-// Asks for the lines of a row, to read or to write it.
+// Prefetches the lines of a row, to read or to write it.
 template <bool kToWrite = true>
 TF_EMBED_INLINE void PrefetchRow(const char* row, size_t bytes) {
   // Beyond a few lines the hardware's own prefetcher has seen the stream.

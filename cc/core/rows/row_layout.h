@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte picture of a row, and the only place where offsets in it are computed.
+// The byte layout of a row, and the only place where offsets in it are computed.
 //
 //     | weights: dim x value type | pad to 8 | slots: slots_per_row x slot type | pad to 16 |
 //     0                            slot_offset                                   stride
 //
-// Slots are of the type that rules compute in, or groups of several types, whose places among the
-// slots stored_slots.h computes.
+// Slots are of the compute type of rules, or groups of several types, whose offsets among the slots
+// stored_slots.h computes.
 //
 // A row begins at a multiple of 16 bytes, and its weights and its slots share no 8-byte word, so
 // that each can be copied in whole words. The statistics of a row (last use, frequency, score) are
-// not in it: they lie in columns of their own beside the rows, by the same row id, because a row
-// that is no longer a multiple of a cache line costs every lookup.
+// not in it: they lie in separate columns beside the rows, by the same row id, because a row that
+// is no longer a multiple of a cache line costs every lookup.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_LAYOUT_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_LAYOUT_H_
 
@@ -46,8 +46,8 @@ struct RowLayout {
   size_t slots_per_row;
   size_t weight_bytes;
   size_t slot_offset;
-  size_t slot_bytes;       // in the row; whole words where some are narrow
-  size_t wide_slot_bytes;  // outside of it
+  size_t slot_bytes;       // in the row; whole words if some are narrow
+  size_t wide_slot_bytes;  // outside of the row
   size_t stride;
   size_t statistics_per_row;  // 64-bit words, outside of the row
   bool narrow_slots;          // whether some are not of the compute type

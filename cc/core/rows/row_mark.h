@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mark of a row in a cache: one byte beside the rows, by row id.
 //
-//     mark = | tick of the last use : 7 | changed since it came from below : 1 |
+//     mark = | tick of the last use : 7 | changed since it was promoted : 1 |
 //
-// The cache says when a tick ends. Ticks come around, so the caller that sets them must ensure that
+// The cache says when a tick ends. Ticks wrap around, so the caller that sets them must ensure that
 // no row is kOldest ticks old (StoreCache::CollectAges).
 //
-// A byte takes a 64th of the cache lines that a statistic takes, and it is written once in a tick.
-// So the marks of rows in use stay in the caches of the processor.
+// A byte takes a 64th of the cache lines of a statistic, and it is written once in a tick. So the
+// marks of rows in use stay in the caches of the processor.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_MARK_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_MARK_H_
 
@@ -22,7 +22,7 @@ struct RowMark {
   using Byte = std::atomic<uint8_t>;
 
   static constexpr uint8_t kTicks = 128;
-  // Rows that are older count as this old.
+  // Older rows count as this old.
   static constexpr uint8_t kOldest = 64;
   static constexpr uint8_t kChanged = 1;
 
@@ -37,16 +37,16 @@ struct RowMark {
     return static_cast<uint8_t>(tick - TickOf(mark)) % kTicks;
   }
 
-  // Notes a use. Any thread may call it at any time, even while another changes the row.
+  // Notes a use. Any thread may call it at any time, even while another thread changes the row.
   static TF_EMBED_INLINE void Use(Byte* byte, uint8_t tick) {
     uint8_t mark = byte->load(std::memory_order_relaxed);
     if (TickOf(mark) == tick) return;
     // Fails if another thread has noted a use or a change, which is just as good.
     byte->compare_exchange_strong(mark, Of(tick, IsChanged(mark)), std::memory_order_relaxed);
   }
-  // Sets the bit alone. Of a row that is marked as unchanged and then copied, a writer marks
-  // changes that the copy lacks: the writer has locked the row before it looks at the mark, and the
-  // copy waits for the lock.
+  // Only sets the bit. If a row is marked as unchanged and then copied, a writer marks the changes
+  // that the copy lacks: the writer locks the row before it looks at the mark, and the copy waits
+  // for the lock.
   static TF_EMBED_INLINE void SetChanged(Byte* byte, bool changed) {
     if (changed) {
       byte->fetch_or(kChanged, std::memory_order_seq_cst);

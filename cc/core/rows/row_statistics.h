@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The statistics of a row, which a table keeps about its use.
 //
-// Statistics are 64-bit words that lie beside the rows, by row id; a table has those that its
-// policy needs, in this order:
+// Statistics are 64-bit words that lie beside the rows, by row id. A table has the statistics that
+// its policy needs, in this order:
 //
 //     last step    the step of the last use
 //     last time    its time, in milliseconds since 1970
-//     count        the number of steps in which the row was used since it came
+//     count        the number of steps in which the row was used since it was inserted
 //     score        set by the user; 0 until then
 //     epoch        the latest epoch of a use
 //
-// Behind them lies, if the table has snapshots, the word `change` about the row's content
-// (row_change.h). It is in no file, and verbs that set statistics leave it alone.
+// If the table has snapshots, the word `change` about the row's content (row_change.h) lies behind
+// them. It is in no file, and verbs that set statistics leave it alone.
 //
 // A use is an apply, an upsert, an accum, or a lookup that is a part of training; a key that is
 // used twice in a step counts once. All other lookups leave no trace.
@@ -43,7 +43,7 @@ enum class Statistic : uint8_t {
 #undef TF_EMBED_STATISTIC
       kChange = 32,
 };
-// All but kChange.
+// All except kChange.
 inline constexpr Statistic kAllStatistics[] = {
 #define TF_EMBED_STATISTIC(enumerator, bit, name) Statistic::enumerator,
     TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
@@ -79,7 +79,7 @@ class StatisticSet {
   constexpr StatisticSet With(StatisticSet others) const {
     return StatisticSet(bits_ | others.bits_);
   }
-  // Those of use. Their places are the same, for the word about changes is the last one.
+  // The statistics of use. They have the same places, because the word about changes is the last.
   constexpr StatisticSet OfUse() const {
     return StatisticSet(bits_ & ~static_cast<uint8_t>(Statistic::kChange));
   }
@@ -89,7 +89,7 @@ class StatisticSet {
   }
   constexpr uint8_t bits() const { return bits_; }
   constexpr size_t size() const { return BitsIn(bits_); }
-  // The place of a word that is there.
+  // The place of a word. REQUIRES: the set has it.
   constexpr size_t IndexOf(Statistic statistic) const {
     return BitsIn(bits_ & (static_cast<unsigned>(statistic) - 1u));
   }
@@ -104,8 +104,8 @@ class StatisticSet {
   uint8_t bits_ = 0;
 };
 
-// The statistics of one row, to read and to change. Any thread may at any time; a row's words are
-// not of one moment.
+// The statistics of one row, to read and to change. Any thread may do so at any time; a row's words
+// may be of different moments.
 class RowStatistics {
  public:
   using Word = std::atomic<uint64_t>;
@@ -122,7 +122,7 @@ class RowStatistics {
     }
   }
 
-  // Those of a row that comes at a moment.
+  // Sets the statistics of a row inserted at a moment.
   void Begin(const Moment& now) {
     Set(Statistic::kLastStep, now.step);
     Set(Statistic::kLastTime, now.milliseconds);
@@ -131,8 +131,8 @@ class RowStatistics {
     Set(Statistic::kEpoch, now.epoch);
   }
 
-  // Notes a use. The first one in a step counts. The epoch is never set back, whatever the clock
-  // says, so that a use raises the row in each order.
+  // Notes a use. Only the first use in a step counts. The epoch is never set back, whatever the
+  // clock says, so that a use raises the row in each order.
   void Use(const Moment& now) {
     bool first = true;
     if (set_.Has(Statistic::kLastStep)) {

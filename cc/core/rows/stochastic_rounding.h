@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stochastic rounding to float16 and bfloat16: up or down with the probability by which the mean of
-// the result is the value, so that many small steps are not lost one by one.
+// Stochastic rounding to float16 and bfloat16: up or down with the probability that makes the mean
+// of the result the value. So many small steps are not lost one by one.
 //
 // The noise of a weight is a pure function of (seed, table, key, step, column), as an initial row
 // is of the first three (initializer.h): the same for any number of threads, order of the batch,
@@ -19,8 +19,8 @@
 namespace tf_embed {
 
 // `value` rounded away from zero if `noise`, uniform in 32 bits, and the bits that a T can't hold
-// carry into those that it can, otherwise towards zero. Values that a T can hold stay as they are,
-// as do NaN and infinity; values above the largest finite T are rounded to nearest.
+// carry into the other bits; otherwise rounded towards zero. Values that a T can hold stay as they
+// are, as do NaN and infinity. Values above the largest finite T are rounded to nearest.
 template <typename T>
 TF_EMBED_HOST_DEVICE T RoundByNoise(float value, uint32_t noise);
 
@@ -43,7 +43,7 @@ TF_EMBED_HOST_DEVICE inline Half RoundByNoise(float value, uint32_t noise) {
   } else {
     // Subnormal: in units of 2^-24, with 32 bits behind the point.
     const uint32_t exponent = magnitude >> 23;
-    constexpr uint32_t kSmallest = 126 - 56;  // less has no bit among these
+    constexpr uint32_t kSmallest = 126 - 56;  // smaller values have none of these bits
     if (exponent > kSmallest) {
       const uint64_t significand = (magnitude & 0x7fffffu) | 0x800000u;
       half = static_cast<uint32_t>((((significand << 32) >> (126 - exponent)) + noise) >> 32);
@@ -55,7 +55,7 @@ TF_EMBED_HOST_DEVICE inline Half RoundByNoise(float value, uint32_t noise) {
 // The noise of one step of a table.
 class RoundingNoise {
  public:
-  // Rows are rounded once by the step, and once more where a pass over all of them follows.
+  // The step rounds rows once, and a pass over all rows, if one follows, rounds them again.
   enum class Of : uint64_t { kStep = 0, kPass = 1 };
 
   RoundingNoise(const RowInitializer& initializer, int64_t step, Of of)
@@ -75,7 +75,7 @@ class RoundingNoise {
     }
   }
 
-  // One of them; `row` is OfRow of its key.
+  // Rounds one weight; `row` is OfRow of its key.
   template <typename T>
   TF_EMBED_HOST_DEVICE static T RoundColumn(uint64_t row, float weight, size_t column) {
     return RoundByNoise<T>(weight, Part(OfFourColumns(row, column), column % 4));
@@ -85,8 +85,8 @@ class RoundingNoise {
   }
 
  private:
-  // Four columns share a number, from a quarter of it on each, so that the bits that decide (13 and
-  // 16, except in subnormals of float16) are a column's own.
+  // Four columns share a number, each from another quarter on, so that each column has separate
+  // deciding bits (13 and 16, except in subnormals of float16).
   TF_EMBED_HOST_DEVICE static TF_EMBED_INLINE uint64_t OfFourColumns(uint64_t row, size_t column) {
     return Mix64(row + (column / 4 + 1) * kGolden64);
   }

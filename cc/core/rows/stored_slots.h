@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of a row as they lie in it. A group may be of a narrower type there than rules compute
-// in, to save memory: a step widens it, and rounds it once to the nearest when all is done, as it
-// does with weights of such types. Nothing is lost on the way out and back in, so the slots that a
-// table gives out (Find, ExportBatch, checkpoints) are of the compute type, and a table takes over
-// slots of any types.
+// The slots of a row as stored in it. There a group may have a narrower type than rules compute in,
+// to save memory. A step widens it and finally rounds it once to the nearest, as it does with
+// weights of such types. Nothing is lost on the way out and back in. So the slots that a table
+// gives out (Find, ExportBatch, checkpoints) are of the compute type, and a table takes over slots
+// of any types.
 //
-//     | group 0 | group 1 | ... |        each aligned to the size of its own slots
+//     | group 0 | group 1 | ... |        each aligned to the size of its slots
 //
 // If all slots are of the compute type, their bytes are the slots themselves: a table then never
 // calls the functions here, and its loops do no conversion.
@@ -31,8 +31,8 @@ struct StoredSlot {
 };
 
 // Calls visit(TypeTag<S>(), group, offset, first) for each group: the type of its slots in a row,
-// the byte of the stored slots where it begins, and how many slots are before it. Returns where the
-// last one ends. C: the compute type.
+// the byte of the stored slots at which it begins, and how many slots are before it. Returns the
+// end of the last group. C: the compute type.
 template <typename C, typename Visit>
 size_t ForEachStoredGroup(const RuleSlots& rule, const Visit& visit) {
   size_t offset = 0;
@@ -61,8 +61,7 @@ size_t ForEachStoredGroup(const RuleSlots& rule, const Visit& visit) {
   return offset;
 }
 
-// Calls function(TypeTag<C>()) with the type that slots beside weights of `value_type` are computed
-// in.
+// Calls function(TypeTag<C>()) with the compute type of slots beside weights of `value_type`.
 template <typename Function>
 auto DispatchSlots(DataType value_type, const Function& function) {
   if (value_type == DataType::kDouble) return function(TypeTag<double>());
@@ -86,7 +85,7 @@ void WidenSlots(const RuleSlots& rule, const char* stored, C* slots) {
   });
 }
 
-// Writes them, rounded to the nearest.
+// Writes slots, rounded to the nearest.
 template <typename C>
 void NarrowSlots(const RuleSlots& rule, const C* slots, char* stored) {
   ForEachStoredGroup<C>(rule, [&](auto tag, const SlotGroup& group, size_t offset, size_t first) {
@@ -96,7 +95,7 @@ void NarrowSlots(const RuleSlots& rule, const C* slots, char* stored) {
   });
 }
 
-// The same, of slots beside weights of `value_type`.
+// The same, for slots beside weights of `value_type`.
 inline void WidenSlots(const RuleSlots& rule, DataType value_type, const char* stored,
                        char* slots) {
   DispatchSlots(value_type, [&](auto tag) {
@@ -110,7 +109,7 @@ inline void NarrowSlots(const RuleSlots& rule, DataType value_type, const char* 
   });
 }
 
-// Writes those of a new row.
+// Writes the slots of a new row.
 template <typename C>
 void StoreInitialSlots(const RuleSlots& rule, char* stored) {
   ForEachStoredGroup<C>(rule, [&](auto tag, const SlotGroup& group, size_t offset, size_t) {
@@ -120,13 +119,13 @@ void StoreInitialSlots(const RuleSlots& rule, char* stored) {
   });
 }
 
-// The place of one slot in rows, and a function that reads it there in one access, whatever other
+// The place of a slot in rows, and a function that reads it there in one access, whatever other
 // threads write.
 struct SlotPlace {
   size_t offset = 0;  // in the stored slots
   double (*load)(const char* slot) = nullptr;
 
-  // `slot` is below the slots of a row.
+  // REQUIRES: `slot` is below the slots of a row.
   template <typename C>
   static SlotPlace Of(const RuleSlots& rule, size_t slot) {
     SlotPlace place;

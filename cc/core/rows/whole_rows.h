@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows outside of a table: key, weights, slots and statistics of each. An export gives them, and so
-// does an eviction.
+// Rows outside of a table: key, weights, slots and statistics of each. The output of exports and
+// evictions.
 #ifndef TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_
 #define TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_
 
@@ -13,7 +13,7 @@
 
 namespace tf_embed {
 
-// Leaves the first `kept` of the `present` statistics of each row.
+// Keeps the first `kept` of the `present` statistics of each row.
 inline void KeepStatistics(size_t rows, size_t present, size_t kept, uint64_t* statistics) {
   if (kept == present) return;
   for (size_t i = 0; i < rows; ++i) {
@@ -28,7 +28,7 @@ struct WholeRows {
   explicit WholeRows(Allocator* allocator)
       : keys(allocator), weights(allocator), slots(allocator), statistics(allocator) {}
 
-  // Makes room for `rows` rows. The sizes are those of one row.
+  // Makes room for `rows` rows. The sizes are per row.
   Status Resize(size_t rows, size_t weight_bytes, size_t slot_bytes, size_t num_statistics) {
     TF_EMBED_RETURN_IF_ERROR(keys.Resize(rows));
     TF_EMBED_RETURN_IF_ERROR(weights.Resize(rows * weight_bytes));
@@ -36,7 +36,7 @@ struct WholeRows {
     return statistics.Resize(rows * num_statistics);
   }
 
-  // Leaves the rows at `places` [count], which rise. The sizes are those of one row.
+  // Keeps only the rows at `places` [count], which rise. The sizes are per row.
   void Keep(const uint32_t* places, size_t count, size_t weight_bytes, size_t slot_bytes,
             size_t num_statistics) {
     for (size_t to = 0; to < count; ++to) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of Keras's optimizers, and FBGEMM's exact Adagrad. rule_unit.h has the words.
+// The rules of Keras's optimizers, and FBGEMM's exact Adagrad. rule_unit.h explains the terms.
 #ifndef TF_EMBED_CC_CORE_RULES_KERAS_RULES_H_
 #define TF_EMBED_CC_CORE_RULES_KERAS_RULES_H_
 
@@ -119,7 +119,7 @@ struct AdamConstants {
         one_minus_beta_2(static_cast<T>(1.0 - hyper.beta_2)),
         epsilon(static_cast<T>(hyper.epsilon)) {
     // Keras rounds the betas to float here, whatever the variable's type, and only here. At 0.999
-    // that changes alpha by 6e-6 of itself, which twenty steps would show.
+    // that changes alpha by a relative 6e-6, which twenty steps would show.
     const double beta_1 = Nearest<float>(hyper.beta_1);
     const double beta_2 = Nearest<float>(hyper.beta_2);
     const double t = static_cast<double>(rule.step);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rule of an optimizer for one step: its kind, its slots and its numbers.
 //
-// rule_unit.h says how a rule is declared, rule_list.h lists them all.
+// rule_unit.h says how a rule is declared, rule_list.h lists all rules.
 #ifndef TF_EMBED_CC_CORE_RULES_OPTIMIZER_RULE_H_
 #define TF_EMBED_CC_CORE_RULES_OPTIMIZER_RULE_H_
 
@@ -28,8 +28,8 @@ struct Rule {
   double learning_rate = 0.0;
   double weight_decay = 0.0;  // Keras's: w -= w weight_decay h before the rule, whatever that is
 
-  // The hyper-parameters of the rule's own, in the order of its struct Hyper. All are doubles, as
-  // they come in one vector; a count or a choice is a whole number.
+  // The rule's hyper-parameters, in the order of its struct Hyper. All are doubles, because an op
+  // takes them in one vector; a count or a choice is a whole number.
   double hyper[kMaxHyper] = {};
 
   int64_t step = 1;
@@ -42,7 +42,7 @@ struct Rule {
   static Rule Of(size_t dim, const typename Unit::Hyper& hyper, double learning_rate,
                  int64_t step = 1);
 
-  // REQUIRES: Hyper is that of the rule.
+  // REQUIRES: Hyper belongs to the rule's unit.
   template <class Hyper>
   TF_EMBED_INLINE Hyper Get() const {
     CheckHyper<Hyper>();

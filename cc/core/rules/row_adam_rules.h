@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FBGEMM's Adam, LAMB and LARS, on sums of equal keys' gradients. Epsilon is outside of the root.
-// rule_unit.h has the words.
+// rule_unit.h explains the terms.
 #ifndef TF_EMBED_CC_CORE_RULES_ROW_ADAM_RULES_H_
 #define TF_EMBED_CC_CORE_RULES_ROW_ADAM_RULES_H_
 
@@ -13,9 +13,9 @@ namespace tf_embed {
 
 // m = beta_1 m + (1 - beta_1) g; v = beta_2 v + (1 - beta_2) g^2;
 // r = m / (1 - beta_1^k) / (sqrt(v / (1 - beta_2^k)) + epsilon) + l w; w -= h r
-// k is t, or counts the row's own steps (kCounts). kRowwiseMoment: one v a row, of mean(g^2).
+// k is t, or counts the row's steps (kCounts). kRowwiseMoment: one v a row, of mean(g^2).
 // kTrusts: w -= h (||w|| / ||r||) r (You et al., Large Batch Optimization for Deep Learning, 2020);
-// if one of the norms is 0, their ratio is taken as 1, or a row of zeros would stay so.
+// if one of the norms is 0, their ratio is taken as 1, because otherwise zero rows would stay zero.
 template <bool kRowwiseMoment, bool kCounts, bool kTrusts>
 struct RowAdamRule : RowRule {
   static constexpr size_t kGroups = kRowwiseMoment ? 1 : 2;

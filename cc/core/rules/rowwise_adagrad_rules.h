@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FBGEMM's row-wise Adagrad in all its forms, on sums of equal keys' gradients. Epsilon is outside
-// of the root. rule_unit.h has the words.
+// of the root. rule_unit.h explains the terms.
 #ifndef TF_EMBED_CC_CORE_RULES_ROWWISE_ADAGRAD_RULES_H_
 #define TF_EMBED_CC_CORE_RULES_ROWWISE_ADAGRAD_RULES_H_
 
@@ -57,7 +57,7 @@ struct RowwiseAdagradConstants {
 // s += mean(q^2); w = keep w - rate g, with q = g, rate = h / (sqrt(s) + epsilon) and keep = 1; or
 //   kL2:         q = g + l w, keep = 1 - rate l
 //   kDecoupled:  keep = 1 - h l
-// or as the unit `Form` has it in `Decay`. Slots: s, then those of the form.
+// or as in `Decay` of the unit `Form`. Slots: s, then the form's slots.
 template <class Form, bool kLooksAtWeights>
 struct RowwiseAdagradStep : Form {
   static constexpr size_t kLooks = kLooksAtWeights ? 2 : 1;
@@ -181,12 +181,12 @@ struct EnsembleRowwiseAdagradRule : RowRule {
 };
 
 // Row-wise Adagrad with kDecoupledGlobal: weights also decay for the steps that left their row out.
-// Slots: s, and the step before.
+// Slots: s, and the previous step.
 struct RowwiseAdagradGlobalRule : RowRule {
   static constexpr size_t kRowSlots = 2;
 
-  // start_step: the first step that makes up for those left out. lower_bound: of the weights that
-  // they leave.
+  // start_step: the first step that makes up for skipped steps. lower_bound: the least decay that
+  // these leave of the weights.
   TF_EMBED_HYPER(epsilon, decay, decay_mode, max_norm, start_step, lower_bound);
 
   template <typename T>
@@ -211,8 +211,8 @@ struct RowwiseAdagradGlobalRule : RowRule {
   }
 
  private:
-  // Applies the decay of the steps that left a row out to its weights: (1 - h l)^(their number), by
-  // the present h, and no less than the bound.
+  // The factor by which the steps that left a row out decay its weights: (1 - h l)^(their number),
+  // with the present h, and at least the bound.
   template <typename T>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T MissedDecay(const Constants<T>& c, T* previous) {
     if (c.t < c.start_step) return 1;
@@ -224,8 +224,8 @@ struct RowwiseAdagradGlobalRule : RowRule {
   }
 };
 
-// Row-wise Adagrad with kCounter and kCowClip, which count the steps of a row.
-// Slots: s, the step before, and the count.
+// Row-wise Adagrad with kCounter and kCowClip, which count the steps of a row. Slots: s, the
+// previous step, and the count.
 struct RowwiseAdagradCounterRule : RowRule {
   static constexpr size_t kRowSlots = 3;
 
@@ -275,8 +275,9 @@ struct RowwiseAdagradCounterRule : RowRule {
   }
 
  private:
-  // Counts a step of a row, and returns how many steps ago the one before was, or 1. Counts halve
-  // with the half-life; without one (below 0) they do not, at 0 there is no count but the present.
+  // Counts a step of a row, and returns how many steps ago the previous step was, or 1. Counts
+  // halve with the half-life. Without a half-life (below 0) they do not; at 0 only the present step
+  // counts.
   template <typename T>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T Count(const Constants<T>& c, T* previous,
                                                       T* count) {
@@ -298,7 +299,7 @@ struct RowwiseAdagradCounterRule : RowRule {
     const T gap = Count(c, &s[1], &s[2]);
     const T n = s[2];
     if (c.first > 0 && c.t <= c.first) return;
-    // Without a half-life, FBGEMM's is below 0, and weights would grow.
+    // Without a half-life, FBGEMM's half-life is below 0, and weights would grow.
     const T frequency = c.half_life > 0 ? c.half_life / n : 1;
     const T rate = row->rate;
     if (n > c.tail_threshold) {

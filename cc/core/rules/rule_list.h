@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of the rules that run in a table. All that goes by rule comes from it: numbers in
-// checkpoints, names in ops and Python, slots, hyper-parameters, and the dispatch of steps.
+// The list of the rules that run in a table. Everything that depends on the rule is made from it:
+// numbers in checkpoints, names in ops and Python, slots, hyper-parameters, and the dispatch of
+// steps.
 #ifndef TF_EMBED_CC_CORE_RULES_RULE_LIST_H_
 #define TF_EMBED_CC_CORE_RULES_RULE_LIST_H_
 
@@ -58,7 +59,7 @@ enum class RuleKind : uint8_t {
 #undef TF_EMBED_RULE
 };
 
-// All numbers are below.
+// All numbers are below kRuleKinds.
 inline constexpr int kRuleKinds = std::max({0, 12,
 #define TF_EMBED_RULE(enumerator, number, name, ...) number,
                                             TF_EMBED_RULES(TF_EMBED_RULE)
@@ -82,14 +83,14 @@ TF_EMBED_INLINE auto DispatchUnit(RuleKind kind, const Use& use) {
   return use(TypeTag<NoRule>());
 }
 
-// A rule as code sees it that does not know its unit.
+// The facts about a rule for code that does not know its unit.
 struct RuleFacts {
   RuleKind kind = RuleKind::kNone;
   std::string_view name;
   std::string_view hyper_names;  // with ", " between them
   size_t num_hyper = 0;
   size_t wide_slots = 0;  // for each weight
-  size_t row_slots = 0;   // for each row, behind these
+  size_t row_slots = 0;   // for each row, after these
   bool needs_even_dim = false;
   double (*initial_slot)(const Rule& rule) = nullptr;
 };
@@ -141,7 +142,7 @@ inline std::vector<std::string_view> HyperNames(const RuleFacts& rule) {
   return names;
 }
 
-// The place of a hyper-parameter in Rule::hyper; -1 if the rule has none of that name.
+// The index of a hyper-parameter in Rule::hyper; -1 if the rule does not have it.
 inline int FindHyper(RuleKind kind, std::string_view name) {
   const std::string_view names = FactsOf(kind).hyper_names;
   int place = 0;
@@ -192,7 +193,7 @@ Rule Rule::Of(size_t dim, const typename Unit::Hyper& hyper, double learning_rat
   return rule;
 }
 
-// For DispatchUnit. No lambda: files of several instruction sets share it.
+// For DispatchUnit. Not a lambda, because files of several instruction sets share it.
 struct PassAfterRule {
   const Rule& rule;
 
@@ -204,7 +205,7 @@ struct PassAfterRule {
 TF_EMBED_INLINE AllRowsUpdate::AllRowsUpdate(const Rule& rule)
     : AllRowsUpdate(DispatchUnit(rule.slots.kind, PassAfterRule{rule})) {}
 
-// The hyper-parameters as a row needs them, computed once a step: of all rules, and of the rule.
+// The hyper-parameters of all rules and of this rule, as a row needs them, computed once a step.
 template <typename T>
 class RuleConstants {
  public:

@@ -4,15 +4,15 @@
 //
 //     Adam of a table of dim 4, a row's slots:  | m m m m | v v v v |
 //
-// Groups of one slot a weight come before those of one slot a row.
+// Groups with a slot for each weight precede groups with a single slot for a row.
 //
 // A fused rule's groups follow from its kind, the table's dim and the initial value of the first
-// group: FusedSlots in rule_list.h. An external rule, one that runs outside of the table on rows
-// that it reads and writes back, says itself which groups it has.
+// group: FusedSlots in rule_list.h. An external rule, which runs outside of the table on rows that
+// it reads and writes back, declares its groups.
 //
 // Rules compute on slots of float, or of double beside double weights, and all verbs of a table
-// give and take such. How a group lies in the rows of a table is another matter (SlotType), which
-// changes no meaning: stored_slots.h.
+// give and take slots of this type. The type of a group in the rows of a table (SlotType) may
+// differ and changes no meaning: stored_slots.h.
 #ifndef TF_EMBED_CC_CORE_RULES_RULE_SLOTS_H_
 #define TF_EMBED_CC_CORE_RULES_RULE_SLOTS_H_
 
@@ -42,7 +42,7 @@ struct RuleSlots {
   static constexpr size_t kMaxGroups = 16;
 
   RuleKind kind{};  // kNone
-  uint64_t id = 0;  // kExternal: which optimizer; else 0
+  uint64_t id = 0;  // kExternal: which optimizer; otherwise 0
   uint32_t num_groups = 0;
   SlotGroup groups[kMaxGroups] = {};
 
@@ -60,8 +60,8 @@ struct RuleSlots {
   }
 };
 
-// Whether rows of the one can be read as rows of the other. Initial values may differ, and types,
-// which are not visible outside of a table.
+// Whether rows with the slots `one` can be read as rows with `other`. Initial values and types may
+// differ; types are not visible outside of a table.
 inline bool SameRule(const RuleSlots& one, const RuleSlots& other) {
   if (one.kind != other.kind || one.id != other.id || one.num_groups != other.num_groups) {
     return false;
@@ -72,7 +72,7 @@ inline bool SameRule(const RuleSlots& one, const RuleSlots& other) {
   return true;
 }
 
-// Whether the rows of the one lie as those of the other.
+// Whether the two also have the same bytes in rows.
 inline bool SameSlotTypes(const RuleSlots& one, const RuleSlots& other) {
   if (!SameRule(one, other)) return false;
   for (uint32_t i = 0; i < one.num_groups; ++i) {
@@ -81,7 +81,7 @@ inline bool SameSlotTypes(const RuleSlots& one, const RuleSlots& other) {
   return true;
 }
 
-// Whether new rows too are the same, to the last bit.
+// Whether new rows are also the same, to the last bit.
 inline bool SameRuleAndInitialValues(const RuleSlots& one, const RuleSlots& other) {
   if (!SameSlotTypes(one, other)) return false;
   for (uint32_t i = 0; i < one.num_groups; ++i) {

@@ -25,16 +25,16 @@
 // A step is a function of one weight (w), its slots (s) and its gradient (g), which is summed over
 // all positions of the key. V is a number of the compute type T, or a pack of them, so one step
 // serves every instruction set. Rows of float16 and bfloat16 are computed in float. In formulas h
-// is the learning rate, t the number of the step (from 1), l the rule's own weight decay. Only rows
-// of the step are touched.
+// is the learning rate, t the number of the step (from 1), l the rule's weight decay. Only rows of
+// the step are touched.
 //
 // A LaneRule steps weight by weight. A RowRule looks at a whole row first. A step goes over a row
 // at most four times:
 //   1. Look at each lane, if the rule wants sums of squares (kLooks of them).
-//   2. Begin, once: the row's slots, and from the sums and slots the factors.
+//   2. Begin, once: updates the row's slots, and computes the factors from the sums and slots.
 //   3. Turn each lane, if the rule needs the norm of its direction; and Settle, once.
 //   4. Step at each lane; if the rule bounds norms, once more over rows that got too long.
-// Slots of a row, one for all weights, lie behind those of each weight.
+// Slots of a row, shared by all its weights, lie behind the slots of each weight.
 //
 // A rule of several steps names them in `Steps` and chooses by its hyper-parameters in ChooseStep.
 // Each step is a struct that derives from the unit.
@@ -51,7 +51,7 @@
 #include "cc/core/base/platform.h"
 #include "cc/core/rules/optimizer_rule.h"
 
-// The hyper-parameters of a unit behind the learning rate and Keras's weight decay, in the order of
+// The hyper-parameters of a unit after the learning rate and Keras's weight decay, in the order of
 // an op's vector `hyper`.
 #define TF_EMBED_HYPER(...) \
   struct Hyper {            \
@@ -68,7 +68,7 @@ struct AllRowsUpdate {
 
   TF_EMBED_INLINE bool IsDue() const { return averages || swaps; }
 
-  // Whether `step` is one of every so many.
+  // Whether `step` is a multiple of `every`.
   static TF_EMBED_INLINE bool Divides(double every, int64_t step) {
     return every >= 1.0 && step % static_cast<int64_t>(every) == 0;
   }
@@ -80,8 +80,8 @@ struct AllRowsUpdate {
   double share = 0.0;      // of the value that the average moves towards
 };
 
-// The sum of squares is sixteen sums, of the lanes that are alike modulo 16, and these by halves:
-// the same bits for any width of packs.
+// The sum of squares is sixteen sums, of the lanes that are equal modulo 16, which are then added
+// by halves: the same bits for any width of packs.
 inline constexpr size_t kSquareSums = 16;
 template <typename T>
 TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T AddHalves(T* sums) {
@@ -91,7 +91,7 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T AddHalves(T* sums) {
   return sums[0];
 }
 
-// The knowledge of a row with which a rule changes the weights.
+// The facts about a row with which a rule changes its weights.
 template <typename T>
 struct RowFactors {
   T keep = 1;  // factor of the weights
@@ -101,7 +101,7 @@ struct RowFactors {
   T root = 1;  // of the row's second moment, and epsilon
 
   // Of the steps that left the row out:
-  int64_t replayed = 0;  // how many of them are made up for one by one
+  int64_t replayed = 0;  // how many of them are replayed one by one
   T keep_1 = 1;          // the share of the moments that they all leave
   T keep_2 = 1;
   T bias_1 = 1;  // 1 - beta^t at the row's last step before them
@@ -111,13 +111,13 @@ struct RowFactors {
 // The defaults of a unit.
 struct RuleUnit {
   static constexpr size_t kGroups = 0;
-  static constexpr size_t kIdleGroups = 0;  // groups that steps only pass over, before the others
+  static constexpr size_t kIdleGroups = 0;  // groups before the others, which steps skip
   static constexpr size_t kRowSlots = 0;
   static constexpr size_t kLooks = 0;
   static constexpr bool kTurns = false;
   static constexpr bool kBoundsNorm = false;
   static constexpr bool kNeedsEvenDim = false;
-  // Whether GPUs have kernels for this rule alone, as most tables have it.
+  // Whether GPUs have kernels for tables with only this rule, as most tables have it.
   static constexpr bool kHasKernels = false;
 
   struct Hyper {};
@@ -158,7 +158,7 @@ struct RowRule : RuleUnit {
   static constexpr bool kOfLanes = false;
 };
 
-// Nothing but the decay that comes before each rule; for a table without a fused rule.
+// Only the decay that precedes each rule; for a table without a fused rule.
 struct NoRule : LaneRule {
   template <typename C, typename V>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const C&, V, V&, V*) {}
@@ -173,7 +173,7 @@ inline constexpr size_t kNumSteps = std::tuple_size_v<StepsOf<Unit>>;
 template <class Unit, size_t kNumber>
 using StepAt = std::tuple_element_t<kNumber, StepsOf<Unit>>;
 
-// The step R at one lane, of a rule of either kind.
+// The step of R at one lane, for a rule of either kind.
 template <class R, typename C, typename T, typename V>
 TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void StepLane(const C& c, const RowFactors<T>& row, V g, V& w,
                                                    V* s) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adam that makes up for the steps that left a row out. rule_unit.h has the words.
+// Adam that makes up for the steps that left a row out. rule_unit.h explains the terms.
 #ifndef TF_EMBED_CC_CORE_RULES_SMART_DECAY_ADAM_RULE_H_
 #define TF_EMBED_CC_CORE_RULES_SMART_DECAY_ADAM_RULE_H_
 
@@ -19,21 +19,21 @@ namespace tf_embed {
 // then t0 in two digits of base 2^24, each a whole number that a float holds; 0: no step yet.
 //
 // The replay of a weight ends early. If beta_1^2 <= beta_2, its moves never grow: the ratio of two
-// successive ones is at most
+// successive moves is at most
 //
 //     sqrt(f(beta_2) / beta_2) beta_1 / f(beta_1),  f(b) = (1 - b^(s+1)) / (1 - b^s),
 //
 // which is at most 1. So the first move that leaves w as it is ends the replay, and none was lost.
-// Otherwise moves can grow until sqrt(v) is small beside epsilon, and the replay ends when w is
-// left as it is by h m / ((1 - beta_1) epsilon), which no later move exceeds. After an early end
-// the moments still decay for all missed steps, by powers.
+// Otherwise moves can grow until sqrt(v) is small beside epsilon. Then the replay ends when h m /
+// ((1 - beta_1) epsilon), which no later move exceeds, leaves w as it is. After an early end the
+// moments still decay for all missed steps, by powers.
 struct SmartDecayAdamRule : AdamRule<false> {
   static constexpr bool kOfLanes = false;
   static constexpr bool kHasKernels = false;
   static constexpr size_t kRowSlots = 2;
 
   static constexpr int64_t kBase = int64_t{1} << 24;
-  // A bound of the time of a step. With the usual betas the replay ends long before.
+  // Bounds the time of a step. With the usual betas the replay ends long before.
   static constexpr int64_t kMostReplayed = int64_t{1} << 20;
 
   template <typename T>
@@ -43,7 +43,7 @@ struct SmartDecayAdamRule : AdamRule<false> {
           t(rule.step),
           decay_1(1.0 - Nearest<T>(1.0 - hyper.beta_1)),
           decay_2(1.0 - Nearest<T>(1.0 - hyper.beta_2)),
-          beta_1(Nearest<float>(hyper.beta_1)),  // as AdamRule has them in alpha
+          beta_1(Nearest<float>(hyper.beta_1)),  // as in alpha of AdamRule
           beta_2(Nearest<float>(hyper.beta_2)),
           h(static_cast<T>(rule.learning_rate)),
           m_decay(static_cast<T>(decay_1)),
@@ -99,7 +99,7 @@ struct SmartDecayAdamRule : AdamRule<false> {
   }
 
  private:
-  // 0 if there was none. Users can write slots, so these can be any numbers.
+  // 0 if there was none. Users can write slots, so they can be any numbers.
   template <typename T>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE int64_t PreviousStep(const T* s) {
     constexpr T kEnd = static_cast<T>(kBase);
@@ -108,7 +108,7 @@ struct SmartDecayAdamRule : AdamRule<false> {
   }
 
   // A weight whose replay has ended has m = 0, so its result is the same in a pack of any width.
-  // NaN changes nothing and ends it too.
+  // NaN changes nothing and ends the replay too.
   template <typename T, typename V>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Replay(const Constants<T>& c,
                                                           const RowFactors<T>& row, V m, V root,
