@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that look up bags of many tables at the workers that own their keys. Bags are split by owner,
-// owners pool their own keys, and the returned rows are summed. Batches are those of
+// owners pool their own keys, and the returned rows are summed. Batches are as in
 // table_batch_ops.cc.
 #include <cstdint>
 

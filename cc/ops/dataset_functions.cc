@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads of tables that tf.data may save the place of an iterator over, as TensorFlow's own lookup
+// Reads of tables that tf.data may save the position of an iterator over, as TensorFlow's lookup
 // tables allow. They are stateful so that no optimizer folds or merges them, not because an
-// iterator would have a state of theirs to save.
+// iterator would have to save their state.
 #include "tensorflow/core/framework/dataset_stateful_op_allowlist.h"
 
 namespace tf_embed {
@@ -9,8 +9,8 @@ namespace {
 
 using tensorflow::data::AllowlistedStatefulOpRegistry;
 
-// The registry of TensorFlow's library; null if a later one has none by this name. The header's
-// Global() is inline, so with it this library has a registry of its own, and which of the two it
+// The registry of TensorFlow's library; null if a later version has none by this name. The header's
+// Global() is inline, so it would give this library a separate registry, and which of the two it
 // means depends on how Python has loaded TensorFlow. tests/python/variable/lookups_test.py fails if
 // the name changes.
 extern "C" __attribute__((weak)) AllowlistedStatefulOpRegistry* registry_of_tensorflow asm(
@@ -20,7 +20,7 @@ bool AllowInDatasetFunctions() {
   if (&registry_of_tensorflow == nullptr || registry_of_tensorflow == nullptr) return false;
   for (const char* op : {"TfEmbedCheckBounds", "TfEmbedFind", "TfEmbedFindPooled",
                          "TfEmbedFindPooledTables", "TfEmbedPrefetch", "TfEmbedSize"}) {
-    // It fails for an op that is there already.
+    // Fails for an op that is registered already.
     registry_of_tensorflow->Add(op).IgnoreError();
   }
   return true;

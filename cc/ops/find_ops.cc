@@ -12,7 +12,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// Outputs of a lookup: rows, and whether each key has one.
+// Outputs of a lookup: rows, and whether each key has a row.
 absl::Status FindShape(InferenceContext* c) {
   ShapeHandle rows;
   TF_RETURN_IF_ERROR(ShapeOfRows(c, &rows));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys grouped by the worker that owns them, and the rows that come back.
+// Keys grouped by the worker that owns them, and the rows that are returned.
 #include <cstdint>
 #include <vector>
 

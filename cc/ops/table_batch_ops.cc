@@ -29,7 +29,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// Inputs from `first` on: indices, offsets, pieces. Tables come before them.
+// Inputs from `first` on: indices, offsets, pieces. Tables precede them.
 absl::Status CheckBatch(InferenceContext* c, int first) {
   ShapeHandle unused;
   for (int i = 0; i < first; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
@@ -96,7 +96,7 @@ rows: Number of rows of each table, for the shape of its gradient, -1 for a tabl
   empty.
 )doc");
 
-// The number of outputs is not an attribute: TensorFlow would allocate for any number given, and
+// The number of outputs is not an attribute: TensorFlow would allocate for any given number, and
 // hang on a graph lock if there is none.
 REGISTER_OP("TfEmbedSumByKeyTables")
     .Input("indices: int64")

@@ -5,7 +5,7 @@
 //
 //   table    the resource. It holds every shard of one variable.
 //   keys     any shape. A row's shape is [dim], so rows have shape keys.shape + [dim].
-//            Strings are any bytes, and different ones are different keys.
+//            Strings are any bytes, and different strings are different keys.
 //   owners   the shard of each key, flattened: int32 [num_keys]; or int32 [0], which leaves
 //            the choice to the table: floor_mod(key, num_shards), for a string of its 64-bit key.
 //   scores   none; or the scores of the written rows, keys.shape, in a table that keeps scores.

@@ -26,7 +26,7 @@ std::string MeaningsOfStats() {
   return lines;
 }
 
-// The shape function of an op that takes a table and returns so many numbers.
+// The shape function of an op that takes a table and returns `count` numbers.
 auto NumbersOfTable(size_t count) {
   return [count](InferenceContext* c) -> absl::Status {
     TF_RETURN_IF_ERROR(CheckTable(c));

@@ -10,12 +10,12 @@
 namespace tf_embed {
 namespace {
 
-// A sample is of one row in so many.
+// A sample has one row in this many.
 constexpr size_t kSampleOneIn = 32;
 // The rank below kHighestRank: ranks compare the hash with its first byte last.
 constexpr Rank kSecondRank{UINT64_MAX, ~(uint64_t{1} << 56)};
 static_assert(kSecondRank < kHighestRank);
-// So many passes may find that all that were to leave have been used.
+// The most passes in which all rows that were to leave turn out to have been used.
 constexpr int kMaxInVain = 100;
 
 // REQUIRES: each has eviction().
@@ -55,8 +55,8 @@ class Shards {
     RankList sample(allocator());
     std::swap(sample, ranks);
 
-    // The place in the sample, give or take some standard deviations; more at each try, up to the
-    // whole store, which surely has the rank.
+    // The place in the sample, give or take some standard deviations. Each try takes more, up to
+    // the whole store, which surely has the rank.
     const double share = static_cast<double>(count) / static_cast<double>(size);
     const double place = share * static_cast<double>(sample.size());
     double margin = 2.0 + 4.0 * std::sqrt(place * (1.0 - share));
@@ -72,7 +72,7 @@ class Shards {
     }
     std::nth_element(ranks.begin(), ranks.begin() + (count - below), ranks.end());
     *limit = ranks[count - below];
-    // As a limit kHighestRank would mean all rows, also the one that has it. No rank is between the
+    // As a limit kHighestRank would mean all rows, even a row that has it. No rank is between these
     // two. So one row too many stays if rows have both: two keys out of all, with the highest
     // score.
     if (*limit == kHighestRank) *limit = kSecondRank;
@@ -106,14 +106,14 @@ Status RestrictRows(const ExecContext& context, Store* const* shards, size_t num
   }
   size_t size = all.size();
   if (size <= num_reserved && *removed > 0 && *removed >= before / 4) {
-    // Without memory for a copy the stores are right, only larger.
+    // Without memory for a copy the stores are correct, only larger.
     for (size_t i = 0; i < num_shards; ++i) {
       if (StoreMaintenance* maintenance = shards[i]->maintenance()) {
         (void)maintenance->Shrink(paused);  // may fail, see above
       }
     }
   }
-  // Rows that readers use meanwhile stay, so others must go.
+  // Rows that readers use meanwhile stay, so others must leave.
   for (int in_vain = 0; size > num_reserved && in_vain < kMaxInVain;) {
     size_t gone = 0;
     Rank limit = kHighestRank;

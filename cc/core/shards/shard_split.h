@@ -14,8 +14,8 @@
 
 namespace tf_embed {
 
-// The default shard of a key: floor_mod(key, num_shards), of the key's bits read as uint64 if keys
-// are unsigned.
+// The default shard of a key: floor_mod(key, num_shards); of the key's bits as uint64 if keys are
+// unsigned.
 TF_EMBED_HOST_DEVICE TF_EMBED_INLINE size_t DefaultShard(int64_t key, size_t num_shards,
                                                          bool unsigned_keys) {
   if (unsigned_keys) return static_cast<uint64_t>(key) % num_shards;
@@ -24,7 +24,7 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE size_t DefaultShard(int64_t key, size_t num
   return static_cast<size_t>(rest < 0 ? rest + n : rest);
 }
 
-// The first of a partitioner's shards that there is not; `size` where all are.
+// The position of the first owner that is not a shard; `size` if all are.
 size_t FirstWrongOwner(const int32_t* owners, size_t size, size_t num_shards);
 Status WrongOwner(int32_t owner, int64_t key, size_t num_shards);
 
@@ -41,7 +41,7 @@ class ShardSplit {
   KeyBatch shard(size_t number) const;
 
  private:
-  KeyBatch whole_;  // with one shard, the batch itself
+  KeyBatch whole_;  // the batch itself, with one shard
   size_t num_shards_ = 1;
   Buffer<int64_t> keys_;
   Buffer<uint32_t> positions_;

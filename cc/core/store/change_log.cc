@@ -34,7 +34,7 @@ bool ChangeLog::AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_stati
 
 void ChangeLog::NoteLeft(int64_t key) {
   const std::lock_guard<OrderedMutex> lock(mutex_);
-  if (marks_.empty() && until_.load(std::memory_order_relaxed) == 0) return;  // never asked
+  if (marks_.empty() && until_.load(std::memory_order_relaxed) == 0) return;  // no snapshot yet
   if (num_left_ < max_left_) {
     try {
       left_[period()].push_back(key);
@@ -44,7 +44,7 @@ void ChangeLog::NoteLeft(int64_t key) {
     }
   }
   ForgetPeriods();
-  // The keys of the snapshot under way are lost as well, unless it has them all.
+  // The keys of the snapshot in progress are lost as well, unless it has all rows.
   if (since_.load(std::memory_order_relaxed) > 0) {
     failure_ = Status::ResourceExhausted([&] {
       return "More keys left table '" + store_ + "' than are remembered for a snapshot of changes.";
@@ -129,7 +129,7 @@ void ChangeLog::AddMark(uint64_t save, uint32_t period) {
   try {
     marks_[save] = period;
   } catch (const std::bad_alloc&) {
-    return;  // a later snapshot must be a whole one
+    return;  // a later snapshot must be full
   }
   if (marks_.size() > kMaxMarks) {
     marks_.erase(std::min_element(marks_.begin(), marks_.end(), IsOlder));
@@ -144,7 +144,7 @@ void ChangeLog::DropLeft() {
     return;
   }
   uint32_t oldest = period() - 1;
-  // One of changes that is under way has yet to tell which keys left.
+  // A snapshot of changes in progress has yet to tell which keys left.
   if (const uint32_t since = since_.load(std::memory_order_relaxed); since != 0) oldest = since;
   if (!marks_.empty()) {
     oldest = std::min(oldest, std::min_element(marks_.begin(), marks_.end(), IsOlder)->second);

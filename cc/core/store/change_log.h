@@ -9,7 +9,7 @@
 //
 // Keys of removed rows are kept in order of removal, 8 bytes each, from the oldest period after
 // which a snapshot can begin. All periods are forgotten if there are too many keys, if memory is
-// short, or if a verb replaces the whole content. The next snapshot must then be a full one.
+// short, or if a verb replaces the whole content. The next snapshot must then be full.
 //
 // Thread-safe. Begin, End and the verbs that replace everything keep writers out.
 #ifndef TF_EMBED_CC_CORE_STORE_CHANGE_LOG_H_
@@ -41,7 +41,7 @@ class ChangeLog {
   ChangeLog(const ChangeLog&) = delete;
   ChangeLog& operator=(const ChangeLog&) = delete;
 
-  // For verbs that write or note uses. Neither value changes during one.
+  // For verbs that write or note uses. Neither value changes during such a verb.
   uint32_t period() const { return period_.load(std::memory_order_relaxed); }
   WantedRows wanted() const {
     return {snapshot_.load(std::memory_order_relaxed), since_.load(std::memory_order_relaxed),
@@ -78,7 +78,7 @@ class ChangeLog {
   bool TakeGiven(WholeRows* rows);
   // The keys removed in the snapshot's periods, possibly repeated.
   Status KeysThatLeft(Buffer<int64_t>* keys, size_t* count) const;
-  // Ends the snapshot. If it succeeded, later ones can begin after `save`; 0: it failed.
+  // Ends the snapshot. If it succeeded, later snapshots can begin after `save`; 0: it failed.
   void End(uint64_t save);
   // Records that the store holds exactly the rows of snapshot `save`. REQUIRES: no concurrent
   // writes.
@@ -105,7 +105,7 @@ class ChangeLog {
   mutable OrderedMutex mutex_{LockRank::kChanges};
   uint32_t last_snapshot_ = 0;
   Status failure_;
-  bool forgot_ = false;  // keys that left in the present periods, so none can begin after this one
+  bool forgot_ = false;  // keys of the present periods, so no snapshot can begin after this
   std::vector<WholeRows> given_;
   std::map<uint64_t, uint32_t> marks_;  // the last period of each snapshot
   // Removed keys by period.

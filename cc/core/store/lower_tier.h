@@ -2,12 +2,12 @@
 // Rows below a cache. A TieredStore keeps its working set in a cache, itself a store, and all other
 // rows in a LowerTier. The tier computes nothing: it takes and returns whole rows.
 //
-// A row of the tier is *cold* if the cache has no copy of it, and *shared* if it has one. The
-// cache's copy is then the current one, and the cache tracks whether it has changed. An unchanged
+// A row of the tier is *cold* if the cache has no copy of it, and *shared* if it has a copy. The
+// cache's copy is then the current row, and the cache tracks whether it has changed. An unchanged
 // copy need not be written again when it leaves the cache.
 //
 // Rows have weights, slots of the compute type, and statistics. Statistics are in memory for every
-// medium, because eviction needs those of all rows.
+// medium, because eviction needs the statistics of all rows.
 //
 // Thread-safe. REQUIRES: the keys of a call are distinct.
 #ifndef TF_EMBED_CC_CORE_STORE_LOWER_TIER_H_
@@ -33,13 +33,13 @@
 namespace tf_embed {
 
 struct LowerTierStats {
-  uint64_t rows = 0;             // cold and shared ones
+  uint64_t rows = 0;             // cold and shared rows
   uint64_t shared_rows = 0;      // also in the cache
   uint64_t index_bytes = 0;      // of memory
   uint64_t buffer_bytes = 0;     // of memory, for rows not yet written
   uint64_t live_bytes = 0;       // of present rows, on disk or buffered
   uint64_t host_rows = 0;        // rows in host memory
-  uint64_t host_bytes = 0;       // live bytes of those rows
+  uint64_t host_bytes = 0;       // live bytes of these rows
   uint64_t disk_bytes = 0;       // of files, garbage included
   uint64_t rows_read = 0;        // rows that Get read from the disk
   uint64_t bytes_read = 0;       // from the disk, for Get
@@ -69,7 +69,7 @@ class LowerTier {
   virtual Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
                      WholeRows* rows) = 0;
 
-  // Stores rows, replacing those of present keys. After a failure some of them may be stored, each
+  // Stores rows, and replaces present rows. After a failure some of them may be stored, each
   // completely; the caller keeps its copies and may retry. Returns kResourceExhausted if there is
   // no space. A tier short of memory may drop shared rows of other keys meanwhile.
   virtual Status Put(const ExecContext& context, const WholeRows& rows, After after) = 0;
@@ -104,8 +104,8 @@ class LowerTier {
     cursor->done = true;
     return Status();
   }
-  // RowChange::Take for some cold rows of that file: those that the snapshot wants, or all without
-  // a snapshot. Moves the cursor. REQUIRES: no row is promoted or removed.
+  // RowChange::Take for some cold rows of that file: the rows that the snapshot wants, or all
+  // without a snapshot. Moves the cursor. REQUIRES: no row is promoted or removed.
   virtual Status TakeLinked(const WantedRows& wanted, ExportCursor* cursor, LinkedRows* rows) {
     (void)wanted, (void)cursor;
     rows->size = 0;
@@ -120,9 +120,9 @@ class LowerTier {
                              RankList* expired) = 0;
 
   // Copies about `max_rows` cold rows to `rows`, in an unspecified order, and moves the cursor,
-  // which has 63 bits. Each key comes once if no row is added, removed, or changed between cold and
-  // shared, and no Compact runs. In any case, a key that is cold throughout comes. Rows that a
-  // snapshot does not want may be skipped without a read; without a snapshot all are wanted.
+  // which has 63 bits. Copies each key once if no row is added, removed, or changed between cold
+  // and shared, and no Compact runs. In any case, copies each key that is cold throughout. May
+  // skip, without a read, rows that a snapshot does not want; without a snapshot all are wanted.
   virtual Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
                       WholeRows* rows) const = 0;
   Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {

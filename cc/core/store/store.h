@@ -15,7 +15,7 @@
 //     been dealt with before the failure stay dealt with; no other row is changed.
 //   - Verbs may run at once from many threads. A row is read and written as a whole.
 //   - The result is the same for any number of threads, to the last bit.
-//   - Rows come and leave by the store's RowPolicy, each of them counted.
+//   - The store's RowPolicy decides which rows are admitted and evicted, and all are counted.
 #ifndef TF_EMBED_CC_CORE_STORE_STORE_H_
 #define TF_EMBED_CC_CORE_STORE_STORE_H_
 
@@ -70,7 +70,7 @@ struct SlotsIn {
   const void* slots = nullptr;
 };
 
-// The position of an export: the start, then a value of the store's own, then the end.
+// The position of an export: the start, then a value defined by the store, then the end.
 struct ExportCursor {
   uint64_t next = 0;
   bool done = false;
@@ -90,10 +90,10 @@ class StoreMaintenance {
  public:
   virtual ~StoreMaintenance() = default;
 
-  // Replaces the initializer. Later initial rows follow the new one.
+  // Replaces the initializer, for later initial rows.
   virtual void SetInitializer(const RowInitializer& initializer) = 0;
 
-  // Replaces the slots of all rows by initial ones of another rule; weights stay. For the same
+  // Replaces the slots of all rows by initial slots of another rule; weights stay. For the same
   // rule, other initial values only affect new rows, and other types convert the slots of all rows.
   // A store in device memory only supports the compute type.
   virtual Status SetRule(const ExecContext& context, const RuleSlots& rule) = 0;
@@ -108,7 +108,7 @@ class StoreMaintenance {
   virtual Status Shrink(const ExecContext& context) = 0;
 
   // Copies some rows to `rows`, in the store's unspecified order, and advances the cursor. Copies
-  // about `max_rows`, or more if the store can't stop earlier. Each key comes once if no other
+  // about `max_rows`, or more if the store can't stop earlier. Each key is copied once if no other
   // thread changes the store, as under Held::kPaused.
   virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
 
@@ -193,7 +193,7 @@ class Store {
   virtual const StoreOptions& options() const = 0;
   virtual RowInitializer initializer() const = 0;
 
-  // Number of keys. During concurrent writes, the parts of a store are counted one by one, so a row
+  // Number of keys. During concurrent writes, the parts of a store are counted in turn, so a row
   // that left a bounded store may be counted together with its replacement.
   virtual size_t size() const = 0;
 
@@ -230,7 +230,7 @@ class Store {
 
   // Copies the keys' weights to `weights` [batch, dim], or defaults for absent keys. Changes
   // nothing, although a training find counts as a use of the rows. `exists` [batch] may be null.
-  // Requested slots are consistent with the weights of their row; absent keys have initial ones.
+  // Requested slots are consistent with the weights of their row; absent keys have initial slots.
   virtual Status Find(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists,
                       const SlotsOut& slots) const = 0;
@@ -245,8 +245,8 @@ class Store {
                               const DefaultRows& defaults, void* weights, bool* exists) = 0;
 
   // Sets weights [batch, dim]; the last of equal keys wins. Sets slots too if they are given.
-  // Otherwise present rows keep theirs, and new rows get initial ones. As a part of training, keys
-  // need admission.
+  // Otherwise present rows keep their slots, and new rows get initial slots. As a part of training,
+  // keys need admission.
   virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                 const void* weights, const SlotsIn& slots) = 0;
 
@@ -258,7 +258,7 @@ class Store {
 
   // One step of `rule`. Gradients are summed over equal keys in batch order, and the rule runs once
   // for each row. Gradients have the value type, or float with float16 and bfloat16 weights. Absent
-  // keys get their defaults once they are admitted. A rule other than the present one first
+  // keys get their defaults once they are admitted. If the rule is not the present rule, first
   // replaces all slots. An external rule can't be applied.
   virtual Status Apply(const ExecContext& context, const KeyBatch& batch,
                        const Gradients& gradients, const Rule& rule) = 0;

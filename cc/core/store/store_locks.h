@@ -40,7 +40,7 @@ struct StoreLocks {
   const Writes writes;
   // Shared by verbs that change the store; exclusive to callers that keep them out.
   mutable FairSharedMutex writers;
-  // Shared by all verbs; exclusive to those that replace or rearrange everything.
+  // Shared by all verbs; exclusive to verbs that replace or rearrange everything.
   mutable FairSharedMutex content;
   // Serializes writing verbs in a store that plans its writes.
   mutable OrderedMutex policy;
@@ -52,8 +52,8 @@ struct StoreLocks {
   }
 };
 
-// A verb that reads. If it notes uses of rows, it writes their statistics, so callers that pause
-// writers keep it out too.
+// For a verb that reads. If it notes uses of rows, it writes their statistics, so callers that
+// pause writers keep it out too.
 class ReadLocks {
  public:
   ReadLocks(const StoreLocks& locks, const ExecContext& context, bool notes_uses = false) {
@@ -72,7 +72,7 @@ class ReadLocks {
   std::shared_lock<FairSharedMutex> content_;
 };
 
-// A verb that writes, in a store that admits concurrent writes.
+// For a verb that writes, in a store that admits concurrent writes.
 class WriteLocks {
  public:
   WriteLocks(const StoreLocks& locks, const ExecContext& context) {
@@ -90,7 +90,7 @@ class WriteLocks {
   std::shared_lock<FairSharedMutex> content_;
 };
 
-// A verb that replaces the content, and waits until no other verb is inside.
+// For a verb that replaces the content, and waits until no other verb is inside.
 class ReplaceLocks {
  public:
   ReplaceLocks(const StoreLocks& locks, const ExecContext& context) {
@@ -103,7 +103,7 @@ class ReplaceLocks {
   std::unique_lock<FairSharedMutex> content_;
 };
 
-// A verb that keeps writers out. Readers may continue.
+// For a verb that keeps writers out. Readers may continue.
 class PauseLocks {
  public:
   PauseLocks(const StoreLocks& locks, const ExecContext& context) {
@@ -136,7 +136,7 @@ class HeldStores {
   template <typename Do>
   void ForEach(const Do& act) const;
   template <typename Do>
-  void ForEachPlanned(const Do& act) const;  // of those whose writes are planned
+  void ForEachPlanned(const Do& act) const;  // of stores whose writes are planned
 
   Buffer<const Store*> stores_;
   size_t count_ = 0;

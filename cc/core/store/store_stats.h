@@ -6,7 +6,7 @@
 #include <cstdint>
 
 // STAT(name, meaning): one line for each number, in the order in which the op gives them. Numbers
-// of shards are added up. A new one is a line here and in the store that counts it.
+// of shards are added up. To add a number, add a line here and count it in the store.
 #define TF_EMBED_TABLE_STATS(STAT)                                                          \
   STAT(rows, "rows")                                                                        \
   STAT(payload_bytes, "bytes of weights, slots and statistics of all rows")                 \
