@@ -15,7 +15,7 @@ namespace tf_embed {
 enum class DataType : uint8_t { kFloat, kHalf, kBFloat16, kDouble, kInt8, kInt32, kInt64, kBool };
 inline constexpr DataType kLastDataType = DataType::kBool;
 
-// Number: how a stored T is computed with. Sums and optimizer rules run in Number<T>::Compute.
+// The arithmetic of a stored T. Sums and optimizer rules run in Number<T>::Compute.
 template <typename T>
 struct Number {
   using Compute = T;

@@ -13,9 +13,9 @@
 
 namespace tf_embed {
 
-// A moment has two names: the number of the caller's step, which is the same whenever the same
-// steps are run, and the time of day, in milliseconds since 1970. The caller defines its epoch,
-// such as a number of steps.
+// A moment is a step and a time: the number of the caller's step, which is the same whenever the
+// same steps are run, and the time of day, in milliseconds since 1970. The caller defines its
+// epoch, such as a number of steps.
 struct Moment {
   uint64_t step = 0;
   uint64_t milliseconds = 0;

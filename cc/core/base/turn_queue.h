@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lock that is handed on in the order of the requests. Waiting blocks no thread: a waiter leaves
+// A lock that is passed on in the order of the requests. Waiting blocks no thread: a waiter leaves
 // a function, which is called when its turn begins.
 //
 // Any thread may call any method. The functions are called without the queue's mutex, in the thread

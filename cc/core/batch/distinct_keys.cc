@@ -42,7 +42,7 @@ Status DistinctKeys::Find(const KeyRange& range, uint32_t begin, uint32_t* posit
     ++ends_[number];
     numbers_[record] = number;
   }
-  // Turns counts into the begins of the keys' positions. Writing the positions turns these into
+  // Turns counts into the starts of the keys' positions. Writing the positions turns these into
   // ends.
   uint32_t next = 0;
   for (uint32_t number = 0; number < keys; ++number) {

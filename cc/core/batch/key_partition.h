@@ -81,7 +81,7 @@ class KeyPartition {
   };
 
  private:
-  // A counting sort: offsets_[part * chunks_ + chunk] is the begin of a chunk's records in their
+  // A counting sort: offsets_[part * chunks_ + chunk] is the start of a chunk's records in their
   // part. One more entry holds the number of records.
   KeyBatch batch_;
   const bool* skip_ = nullptr;

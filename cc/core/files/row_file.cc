@@ -451,8 +451,8 @@ Status RowFileReader::ReadBlock(size_t number, RowBlock* block) const {
 
 namespace {
 
-// Finds `count` strings from `at` on, and moves it behind them. False if a length is wrong.
-// REQUIRES: all lengths are before `end`.
+// Finds `count` strings from `at` on, and moves it past them. False if a length is wrong. REQUIRES:
+// all lengths are before `end`.
 bool FindStrings(size_t count, const char** at, const char* end, std::string_view* strings) {
   const char* const lengths = *at;
   const char* const begin = *at;

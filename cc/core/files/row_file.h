@@ -197,7 +197,7 @@ class RowBlock {
   struct Links {
     uint32_t file = 0;
     uint32_t block = 0;
-    const uint32_t* places = nullptr;  // null: they are here
+    const uint32_t* places = nullptr;  // null: the rows are here
   };
 
   friend class RowFileReader;

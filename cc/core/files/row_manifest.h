@@ -15,7 +15,7 @@
 //     checksum 0123abcd
 //
 // A save of changes begins with "tf_embed changes 1", and names its base after the rank: the number
-// of a save, in a folder of this name beside its own folder.
+// of a save, in a sibling folder of this name.
 //
 //     since 00c0ffee00c0ffee NAME
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_
@@ -32,7 +32,7 @@
 namespace tf_embed {
 
 struct RowManifest {
-  // The most shards of a table and linked files, and the size of such a manifest at most.
+  // Limits on shards and linked files, and on the size of a manifest with that many.
   static constexpr size_t kMaxFiles = size_t{1} << 16;
   static constexpr size_t kMaxLinks = size_t{1} << 16;
   static constexpr uint64_t kMaxBytes = uint64_t{1} << 25;

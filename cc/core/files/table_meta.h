@@ -6,8 +6,8 @@
 //     | number of slot groups | width + (slot type << 32), initial value (bits of a double) of each
 //     group ... |
 //
-// Slot types tell how rows lay in the saved table. The slots themselves are saved in the compute
-// type, whatever their types.
+// Slot types describe the rows of the saved table. The slots themselves are always saved in the
+// compute type.
 #ifndef TF_EMBED_CC_CORE_FILES_TABLE_META_H_
 #define TF_EMBED_CC_CORE_FILES_TABLE_META_H_
 

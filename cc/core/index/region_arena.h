@@ -9,8 +9,8 @@
 // its first block is. A region is a sixteenth of all memory in use: little is lost at the end of a
 // region, or while a region waits for its last block.
 //
-// While little is allocated, and for blocks that are large beside a region, the allocator serves
-// directly.
+// While little is allocated, and for blocks that are large relative to a region, the allocator
+// serves directly.
 //
 // Thread-safe.
 #ifndef TF_EMBED_CC_CORE_INDEX_REGION_ARENA_H_

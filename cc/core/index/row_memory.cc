@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kFirstSlabBytes = size_t{16} << 10;
 constexpr size_t kFullSlabBytes = size_t{16} << 20;
 constexpr uint32_t kLongestRun = 16;
-// One row id in this many may be in hand without being used.
+// Runs get one row id longer for each kRowsPerRunRow row ids that were taken.
 constexpr uint32_t kRowsPerRunRow = 4096;
 
 // The exponent of the largest power of two of rows of `row_bytes` that fit in `bytes`.
@@ -175,7 +175,7 @@ Status RowMemory::ChangeLayout(const RowLayout& layout, const NewSlots& new_slot
     for (size_t row = 0; row < std::min(used, RowsOfSlab(slab)); ++row) {
       char* const to = fresh[slab] + row * layout.stride;
       const char* const from = old + row * layout_.stride;
-      // A freed row's link lies where its weights were, so it moves with them.
+      // A freed row's link is stored over its weights, so it moves with them.
       std::memcpy(to, from, layout.slot_offset);
       StoreRow(new_slots(from + layout_.slot_offset), layout.slot_bytes, to + layout.slot_offset);
     }

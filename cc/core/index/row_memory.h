@@ -40,7 +40,7 @@ namespace tf_embed {
 
 class RowMemory {
  public:
-  // A stripe's row ids in hand: a run that was never used, and a chain of freed row ids.
+  // The row ids that a stripe holds: a run that was never used, and a chain of freed row ids.
   struct RowIdPool {
     uint32_t run_next = 0;
     uint32_t run_end = 0;

@@ -221,7 +221,7 @@ Status StringKeys::Intern(const ExecContext& context, const StringBatch& strings
                                      ".");
     }
   }
-  // A string that is new at its first key is added together with its equals, many such keys at
+  // A string that is new at its first key is added together with equal strings, many such keys at
   // once. A different string with the same key, and a displaced string, are added afterwards.
   Buffer<State> states(allocator_);
   Buffer<bool> skipped(allocator_);

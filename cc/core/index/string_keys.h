@@ -11,8 +11,8 @@
 //     StripedIndex: key -> row id        row id: | size class : 3 | number of the record : 29 |
 //     record: | strings that passed over : 4 | length : 4 | the string, or where it is |
 //
-// Records of seven sizes lie in RowMemorys, so a string of up to 200 bytes takes few cache lines,
-// and a longer string is a separate block.
+// Records have seven sizes, with a RowMemory for each. So a string of up to 200 bytes takes few
+// cache lines, and a longer string is a separate block.
 //
 // Thread safety: const methods from many threads; the others REQUIRE that no other thread is in the
 // dictionary. Each of them spreads its own work over threads, and the outcome is the same for any

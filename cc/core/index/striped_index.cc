@@ -13,7 +13,7 @@ namespace {
 // Below this load a chain that is too long does not make a stripe grow.
 constexpr double kMinLoadToGrow = 0.25;
 constexpr size_t kSpareBuckets = 8;
-// A key lies at most this many buckets behind its home, while growing can help. Random keys stay
+// A key lies at most this many buckets after its home, as long as growth can help. Random keys stay
 // below it: a new key goes to the end of its run of full buckets, and at the highest load there are
 // runs of a few dozen in nearly every stripe.
 constexpr size_t kLongestChain = 128;
@@ -98,7 +98,7 @@ bool StripedIndex::Place(Array* array, size_t longest_chain, int64_t key, uint64
     }
     if (lane < Bucket::kLanes) break;
   }
-  // First the key, then the marks that lead to it: a reader meanwhile finds either no key or a
+  // First the key, then the marks that lead to it: a reader in between finds either no key or a
   // complete entry.
   const uint32_t before = bucket->Lock();
   bucket->keys[lane].store(key, std::memory_order_relaxed);

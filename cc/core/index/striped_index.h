@@ -120,7 +120,7 @@ class StripedIndex {
     uint32_t place = 0;
   };
   // Calls visit(bucket, key, row id) for the keys of about `buckets` buckets from the cursor on,
-  // and moves the cursor behind them. Goes around all stripes at most once: with enough buckets,
+  // and moves the cursor past them. Goes around all stripes at most once: with enough buckets,
   // visits each key once. Takes the stripes' mutexes.
   template <typename Visit>
   void ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const;
@@ -155,8 +155,8 @@ class StripedIndex {
   bool has_retired() const { return retired_.load(std::memory_order_relaxed) != nullptr; }
 
  private:
-  // An array of buckets; `spare` of them lie behind the last home bucket. The header takes the
-  // first cache line of its memory.
+  // An array of buckets; `spare` of them lie after the last home bucket. The header takes the first
+  // cache line of its memory.
   struct Array {
     size_t home_buckets;
     size_t spare_buckets;
@@ -243,7 +243,7 @@ void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) c
     const Array* const array = stripe.array;
     const size_t home_buckets = array == nullptr ? 0 : array->home_buckets;
     const size_t begin = static_cast<uint64_t>(cursor->place) * home_buckets >> 32;
-    // Keys that overflow behind the last home bucket belong to it.
+    // Keys that overflow past the last home bucket belong to it.
     size_t end = array == nullptr ? 0 : array->buckets();
     if (stripes == kStripes) end = static_cast<uint64_t>(start) * home_buckets >> 32;
     if (begin + buckets < std::min(end, home_buckets)) end = begin + buckets;

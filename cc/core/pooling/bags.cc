@@ -84,7 +84,7 @@ Status Bags::OfIndices(const int64_t* indices, size_t num_keys, const int64_t* s
   for (size_t line = 0; line < lines; ++line) splits[line + 1] += splits[line];
   if (sorted_) {
     TF_EMBED_RETURN_IF_ERROR(order_.Resize(num_keys));
-    // Each line's begin has moved to its end, which is the next line's begin; moves them all back.
+    // Each line's start has moved to its end, which is the next line's start; moves them all back.
     for (size_t i = 0; i < num_keys; ++i) order_[splits[numbers_[i]]++] = static_cast<uint32_t>(i);
     for (size_t line = lines; line > 0; --line) splits[line] = splits[line - 1];
     splits[0] = 0;

@@ -48,7 +48,7 @@ constexpr bool Divides(Combiner combiner) { return combiner != Combiner::kSum; }
 struct Pooling {
   Combiner combiner = Combiner::kSum;
   const void* weights = nullptr;     // [keys], of the compute type; null: all 1
-  const int64_t* padding = nullptr;  // the key that counts for nothing; null: none
+  const int64_t* padding = nullptr;  // the padding key; null: none
 };
 
 // The bag of each key of a batch. The keys of a bag need not be adjacent in the batch: bag b holds

@@ -76,7 +76,7 @@ class KeySums {
   size_t size_ = 0;
   Buffer<bool> skip_;  // whether each key is padding
   KeyGroups groups_;
-  Buffer<int64_t> distinct_;  // at the begin of each range, the keys that first occur in it
+  Buffer<int64_t> distinct_;  // at the start of each range, the keys that first occur in it
   Buffer<uint32_t> numbers_;  // of these keys in their range, by the record of first occurrence
   Buffer<uint32_t> firsts_;   // number of each range's first key; one more entry: size_
   Buffer<char> scales_;       // 1 / divisor of each bag, in the compute type

@@ -270,7 +270,7 @@ class BagPooler {
 // weighs as much as its keys, an empty bag a little.
 size_t UnitsOf(const Bags& bags) { return bags.num_keys() + bags.size(); }
 
-// The first bag that begins at `unit` or behind it.
+// The first bag that begins at or after `unit`.
 size_t BagAt(const Bags& bags, size_t unit) {
   size_t low = 0;
   size_t high = bags.size();

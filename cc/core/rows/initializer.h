@@ -46,7 +46,7 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InitialState(uint64_t seed, uint64
   return Mix64(table + Mix64(static_cast<uint64_t>(key) + kGolden64));
 }
 
-// A number in (0, 1): the middle of one of 2^52 equal intervals, so never an end.
+// A number in (0, 1): the middle of one of 2^52 equal intervals, so never 0 or 1.
 TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double UnitNumber(uint64_t state, uint64_t lane) {
   const uint64_t random = Mix64(state + (lane + 1) * kGolden64);
   return (static_cast<double>(random >> 12) + 0.5) * 2.220446049250313e-16;  // 2^-52

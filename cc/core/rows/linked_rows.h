@@ -20,7 +20,7 @@ struct LinkedRows {
 
   uint32_t file = 0;   // given by FileLinker
   bool ended = true;   // the file has no other rows
-  uint32_t block = 0;  // of the file; the rows lie in this block and some behind it
+  uint32_t block = 0;  // of the file; the rows lie in this block and some after it
   size_t size = 0;
   Buffer<uint32_t> places;      // [size], rising: numbers of rows from the first row of `block` on
   Buffer<uint64_t> statistics;  // size x statistics of a row, which the file does not have

@@ -23,7 +23,7 @@ inline constexpr size_t kQuantizedTail = 2 * sizeof(float);
 template <typename T>
 struct WideRow {
   using Compute = typename Number<T>::Compute;
-  static constexpr size_t kTail = 0;  // numbers behind the weights
+  static constexpr size_t kTail = 0;  // numbers after the weights
 
   WideRow(const T* row, size_t /*dim*/) : row(row) {}
   Compute operator[](size_t j) const { return Number<T>::Load(row[j]); }

@@ -97,7 +97,7 @@ TF_EMBED_INLINE void StoreRow(const void* from, size_t bytes, char* row) {
 // Prefetches the lines of a row, to read or to write it.
 template <bool kToWrite = true>
 TF_EMBED_INLINE void PrefetchRow(const char* row, size_t bytes) {
-  // Beyond a few lines the hardware's own prefetcher has seen the stream.
+  // Beyond a few lines the hardware prefetcher has detected the stream.
   constexpr size_t kLine = 64;
   constexpr size_t kMaxLines = 16;
   const size_t end = bytes < kMaxLines * kLine ? bytes : kMaxLines * kLine;

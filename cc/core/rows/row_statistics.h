@@ -10,7 +10,7 @@
 //     score        set by the user; 0 until then
 //     epoch        the latest epoch of a use
 //
-// If the table has snapshots, the word `change` about the row's content (row_change.h) lies behind
+// If the table has snapshots, the word `change` about the row's content (row_change.h) follows
 // them. It is in no file, and verbs that set statistics leave it alone.
 //
 // A use is an apply, an upsert, an accum, or a lookup that is a part of training; a key that is

@@ -41,7 +41,7 @@ TF_EMBED_HOST_DEVICE inline Half RoundByNoise(float value, uint32_t noise) {
   if (magnitude >= 0x38800000u) {
     half = (magnitude - 0x38000000u + (noise >> 19)) >> 13;  // exponent bias 127 to 15
   } else {
-    // Subnormal: in units of 2^-24, with 32 bits behind the point.
+    // Subnormal: in units of 2^-24, with 32 bits after the point.
     const uint32_t exponent = magnitude >> 23;
     constexpr uint32_t kSmallest = 126 - 56;  // smaller values have none of these bits
     if (exponent > kSmallest) {

@@ -61,7 +61,7 @@ size_t ForEachStoredGroup(const RuleSlots& rule, const Visit& visit) {
   return offset;
 }
 
-// Calls function(TypeTag<C>()) with the compute type of slots beside weights of `value_type`.
+// Calls function(TypeTag<C>()) with the compute type of slots of weights of `value_type`.
 template <typename Function>
 auto DispatchSlots(DataType value_type, const Function& function) {
   if (value_type == DataType::kDouble) return function(TypeTag<double>());
@@ -95,7 +95,7 @@ void NarrowSlots(const RuleSlots& rule, const C* slots, char* stored) {
   });
 }
 
-// The same, for slots beside weights of `value_type`.
+// The same, for slots of weights of `value_type`.
 inline void WidenSlots(const RuleSlots& rule, DataType value_type, const char* stored,
                        char* slots) {
   DispatchSlots(value_type, [&](auto tag) {

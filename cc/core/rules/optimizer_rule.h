@@ -26,7 +26,7 @@ struct Rule {
 
   RuleSlots slots;
   double learning_rate = 0.0;
-  double weight_decay = 0.0;  // Keras's: w -= w weight_decay h before the rule, whatever that is
+  double weight_decay = 0.0;  // Keras's: w -= w weight_decay h, before any rule
 
   // The rule's hyper-parameters, in the order of its struct Hyper. All are doubles, because an op
   // takes them in one vector; a count or a choice is a whole number.

@@ -291,8 +291,8 @@ struct RowwiseAdagradCounterRule : RowRule {
     return gap;
   }
 
-  // n counts the row's steps; l is multiplied with half-life / n. The rate of rows whose n is above
-  // a threshold may be adjusted.
+  // n counts the row's steps; l is multiplied by half-life / n. The rate of rows whose n is above a
+  // threshold may be adjusted.
   template <typename T>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void AdjustByCounter(const Constants<T>& c, T* s,
                                                                    RowFactors<T>* row) {

@@ -87,7 +87,7 @@ TF_EMBED_INLINE auto DispatchUnit(RuleKind kind, const Use& use) {
 struct RuleFacts {
   RuleKind kind = RuleKind::kNone;
   std::string_view name;
-  std::string_view hyper_names;  // with ", " between them
+  std::string_view hyper_names;  // joined by ", "
   size_t num_hyper = 0;
   size_t wide_slots = 0;  // for each weight
   size_t row_slots = 0;   // for each row, after these

@@ -10,9 +10,9 @@
 // group: FusedSlots in rule_list.h. An external rule, which runs outside of the table on rows that
 // it reads and writes back, declares its groups.
 //
-// Rules compute on slots of float, or of double beside double weights, and all verbs of a table
-// give and take slots of this type. The type of a group in the rows of a table (SlotType) may
-// differ and changes no meaning: stored_slots.h.
+// Rules compute on slots of float, or of double with double weights, and all verbs of a table give
+// and take slots of this type. The type of a group in the rows of a table (SlotType) may differ and
+// changes no meaning: stored_slots.h.
 #ifndef TF_EMBED_CC_CORE_RULES_RULE_SLOTS_H_
 #define TF_EMBED_CC_CORE_RULES_RULE_SLOTS_H_
 

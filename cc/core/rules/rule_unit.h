@@ -34,7 +34,7 @@
 //   2. Begin, once: updates the row's slots, and computes the factors from the sums and slots.
 //   3. Turn each lane, if the rule needs the norm of its direction; and Settle, once.
 //   4. Step at each lane; if the rule bounds norms, once more over rows that got too long.
-// Slots of a row, shared by all its weights, lie behind the slots of each weight.
+// Slots of a row, shared by all its weights, follow the slots of each weight.
 //
 // A rule of several steps names them in `Steps` and chooses by its hyper-parameters in ChooseStep.
 // Each step is a struct that derives from the unit.

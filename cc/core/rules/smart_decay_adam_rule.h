@@ -24,9 +24,9 @@ namespace tf_embed {
 //     sqrt(f(beta_2) / beta_2) beta_1 / f(beta_1),  f(b) = (1 - b^(s+1)) / (1 - b^s),
 //
 // which is at most 1. So the first move that leaves w as it is ends the replay, and none was lost.
-// Otherwise moves can grow until sqrt(v) is small beside epsilon. Then the replay ends when h m /
-// ((1 - beta_1) epsilon), which no later move exceeds, leaves w as it is. After an early end the
-// moments still decay for all missed steps, by powers.
+// Otherwise moves can grow until sqrt(v) is small compared to epsilon. Then the replay ends when h
+// m / ((1 - beta_1) epsilon), which no later move exceeds, leaves w as it is. After an early end
+// the moments still decay for all missed steps, by powers.
 struct SmartDecayAdamRule : AdamRule<false> {
   static constexpr bool kOfLanes = false;
   static constexpr bool kHasKernels = false;

@@ -39,7 +39,7 @@ Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners
   std::fill(offsets_.data(), offsets_.data() + num_shards + 1, 0);
   for (size_t i = 0; i < size; ++i) ++offsets_[owner(i) + 1];
   for (size_t shard = 0; shard < num_shards; ++shard) offsets_[shard + 1] += offsets_[shard];
-  // Each shard's offset has moved to its end, which is the next shard's begin; moves them all back.
+  // Each shard's offset has moved to its end, which is the next shard's start; moves them all back.
   for (size_t i = 0; i < size; ++i) {
     const uint32_t place = offsets_[owner(i)]++;
     keys_[place] = keys[i];
