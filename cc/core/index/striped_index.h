@@ -146,7 +146,7 @@ class StripedIndex {
     return sum;
   }
 
-  // The memory of all arrays, outgrown ones included.
+  // The memory of all arrays, including outgrown arrays.
   size_t bytes() const { return arena_.bytes_out(); }
 
   // Frees outgrown arrays. REQUIRES: no other thread is in the index, or each thread in it holds

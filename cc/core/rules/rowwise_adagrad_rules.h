@@ -185,8 +185,8 @@ struct EnsembleRowwiseAdagradRule : RowRule {
 struct RowwiseAdagradGlobalRule : RowRule {
   static constexpr size_t kRowSlots = 2;
 
-  // start_step: the first step that makes up for skipped steps. lower_bound: the least decay that
-  // these leave of the weights.
+  // start_step: the first step that makes up for skipped steps. lower_bound: of the factor by which
+  // these decay the weights.
   TF_EMBED_HYPER(epsilon, decay, decay_mode, max_norm, start_step, lower_bound);
 
   template <typename T>
@@ -211,8 +211,8 @@ struct RowwiseAdagradGlobalRule : RowRule {
   }
 
  private:
-  // The factor by which the steps that left a row out decay its weights: (1 - h l)^(their number),
-  // with the present h, and at least the bound.
+  // Returns the factor by which the steps that left a row out decay its weights: (1 - h l)^(their
+  // number), with the present h, and at least the bound. Sets `previous` to the present step.
   template <typename T>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T MissedDecay(const Constants<T>& c, T* previous) {
     if (c.t < c.start_step) return 1;
@@ -299,7 +299,7 @@ struct RowwiseAdagradCounterRule : RowRule {
     const T gap = Count(c, &s[1], &s[2]);
     const T n = s[2];
     if (c.first > 0 && c.t <= c.first) return;
-    // Without a half-life, FBGEMM's half-life is below 0, and weights would grow.
+    // Without a half-life, FBGEMM's frequency is below 0, and weights would grow.
     const T frequency = c.half_life > 0 ? c.half_life / n : 1;
     const T rate = row->rate;
     if (n > c.tail_threshold) {

@@ -117,7 +117,7 @@ struct RuleUnit {
   static constexpr bool kTurns = false;
   static constexpr bool kBoundsNorm = false;
   static constexpr bool kNeedsEvenDim = false;
-  // Whether GPUs have kernels for tables with only this rule, as most tables have it.
+  // Whether GPUs have kernels compiled for this rule, because most tables have it.
   static constexpr bool kHasKernels = false;
 
   struct Hyper {};

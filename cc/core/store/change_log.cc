@@ -44,7 +44,7 @@ void ChangeLog::NoteLeft(int64_t key) {
     }
   }
   ForgetPeriods();
-  // The keys of the snapshot in progress are lost as well, unless it has all rows.
+  // The keys of the snapshot in progress are lost as well, unless it is a full snapshot.
   if (since_.load(std::memory_order_relaxed) > 0) {
     failure_ = Status::ResourceExhausted([&] {
       return "More keys left table '" + store_ + "' than are remembered for a snapshot of changes.";
