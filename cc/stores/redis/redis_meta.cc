@@ -58,7 +58,7 @@ Status RedisMeta::Decode(std::string_view text, RedisMeta* meta) {
   if (numbers.size() * sizeof(int64_t) != text.size()) return damaged();
   // memcpy requires non-null pointers.
   if (!text.empty()) std::memcpy(numbers.data(), text.data(), text.size());
-  // Each group has one number here and two in the store's metadata.
+  // Each group of slots has one number here and two in TableMeta.
   if (numbers.size() < kOwnNumbers + TableMeta::kFixedNumbers || numbers[0] != kMagic ||
       numbers[1] != kFormat) {
     return damaged();

@@ -3,7 +3,7 @@
 // their slots. All processes that share the store follow it.
 //
 // Each row names the rule generation of its slots. A new rule is a new generation, so a rule change
-// takes one write. Slots of an earlier generation are no longer read, and count as initial ones.
+// takes one write. Slots of an earlier generation are not read: such rows have initial slots.
 #ifndef TF_EMBED_CC_STORES_REDIS_REDIS_META_H_
 #define TF_EMBED_CC_STORES_REDIS_REDIS_META_H_
 
@@ -22,13 +22,13 @@ struct RedisMeta {
   DataType value_type = DataType::kFloat;
   size_t dim = 0;
   uint32_t slices = 1;
-  bool expires = false;     // rows are separate keys; otherwise fields of one hash a slice
+  bool expires = false;     // rows are separate keys; otherwise fields of a hash per slice
   uint32_t generation = 0;  // of the rule
   RuleSlots rule;
   RuleSlots first_rule;  // with the initial values at the start of the generation
 
-  // Metadata with another rule. A rule with other slots starts a new generation; other initial
-  // values or types keep it.
+  // Metadata with another rule. A rule with different slots starts a new generation. Different
+  // initial values or types do not.
   RedisMeta With(const RuleSlots& other) const;
 
   std::string Encode() const;
@@ -36,7 +36,7 @@ struct RedisMeta {
   static Status Decode(std::string_view text, RedisMeta* meta);
 };
 
-// A generation later than all earlier ones of a store, even if its metadata was lost.
+// A generation later than all earlier generations of a store, even if its metadata was lost.
 uint32_t NextGeneration(uint32_t present);
 
 }  // namespace tf_embed

@@ -35,8 +35,8 @@ for i = 1, #ARGV, 3 do
 end
 return lost)";
 
-// KEYS: rows. ARGV: time to live, or '' to leave it as it is; then the expected stamp and
-// value of each.
+// KEYS: rows. ARGV: the time to live, or '' to keep it; then the expected stamp and the value of
+// each row.
 constexpr char kExchangeKeys[] = R"(
 local lost = {}
 for i = 1, #KEYS do
@@ -110,7 +110,7 @@ RedisRows::RedisRows(std::string store, const RedisOptions& options,
 
 uint64_t RedisRows::NewStamp() const {
   const uint64_t number = next_stamp_.fetch_add(kGolden64, std::memory_order_relaxed);
-  // A forked process goes on from the same number with the same salt.
+  // A child of fork() continues from the same number with the same salt.
   const uint64_t process = Mix64(static_cast<uint64_t>(getpid()));
   return Mix64(Mix64(number) ^ stamp_salt_ ^ process) | 1;  // never 0
 }
@@ -178,7 +178,7 @@ Status RedisRows::Get(const int64_t* keys, size_t count, bool uses, std::string*
                       const Visit& visit) const {
   RedisCommands commands;
   std::vector<uint32_t> order;
-  std::vector<std::string> names;  // of expiring rows
+  std::vector<std::string> names;  // names of expiring rows
   struct Piece {
     const uint32_t* numbers;
     size_t count;
@@ -386,7 +386,7 @@ Status RedisRows::CountFields(size_t* count) const {
 }
 
 Status RedisRows::CheckReachable() const {
-  size_t fields;  // 0 if rows expire: no hash has the name of a slice then
+  size_t fields;  // 0 if rows expire, because slices are then no hashes
   return CountFields(&fields);
 }
 
@@ -412,7 +412,7 @@ bool RedisRows::KeyOfName(std::string_view name, int64_t* key) const {
 }
 
 Status RedisRows::BeginScan(Scan* scan) const {
-  // Servers may have joined since.
+  // Servers may have joined since the count.
   return server_->LearnServers(&scan->servers, &scan->version);
 }
 

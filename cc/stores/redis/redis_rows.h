@@ -45,7 +45,7 @@ static_assert(sizeof(RedisRowHeader) == 16);
 // Thread-safe.
 class RedisRows {
  public:
-  // `store` is for messages.
+  // `store` is the name used in messages.
   static Status Open(const std::string& store, const RedisOptions& options,
                      std::unique_ptr<RedisRows>* rows);
 
@@ -72,7 +72,8 @@ class RedisRows {
     std::string_view value;
   };
   // Writes rows that still have the expected stamp, and returns the indices of the others. With
-  // `uses`, expiring rows count as used now. Without it, all rows must be expected to be present.
+  // `uses`, expiring rows count as used now. REQUIRES: without it, all rows are expected to be
+  // present.
   Status Exchange(const std::vector<Change>& changes, bool uses, std::vector<uint32_t>* lost) const;
   // Writes all rows unconditionally.
   Status Put(const std::vector<Change>& changes) const;
@@ -83,12 +84,12 @@ class RedisRows {
   // Fails if a server with slices does not answer.
   Status CheckReachable() const;
 
-  // The state of a scan. Rows present throughout the scan are visited once. A cursor is of one
-  // process of one server, so a scan fails if a server is restarted or slots of a cluster move.
+  // The state of a scan. Rows present throughout the scan are visited once. A cursor is valid for
+  // one process of one server, so a scan fails if a server is restarted or slots of a cluster move.
   struct Scan {
     size_t part = 0;       // a slice, or a server
     size_t servers = 0;    // 0 before it begins
-    uint64_t version = 0;  // of the servers' slots
+    uint64_t version = 0;  // from LearnServers
     std::string cursor = "0";
     std::unordered_set<int64_t> seen;  // Redis returns some keys twice
     bool done = false;
@@ -111,7 +112,7 @@ class RedisRows {
   std::string RowName(size_t slice, int64_t key) const;
   Status CheckValue(int64_t key, std::string_view value) const;
   Status Unexpected(const char* command) const;
-  // Both ask each server, so only the first and the last part of a scan do.
+  // Both ask each server, so a scan calls them only in its first and last part.
   Status BeginScan(Scan* scan) const;
   Status EndScan(Scan* scan) const;
   // Adds the names of some expiring rows, possibly with repeats.

@@ -52,7 +52,7 @@ Status OpenLibrary(const std::string& path, const TfEmbedRedisApi** api) {
       reinterpret_cast<decltype(&TfEmbedRedisGetApi)>(dlsym(library, "TfEmbedRedisGetApi"));
   const TfEmbedRedisApi* const its = get == nullptr ? nullptr : get();
   if (its == nullptr || its->version != TF_EMBED_REDIS_VERSION) {
-    dlclose(library);  // the error below is told
+    dlclose(library);  // the error is in the status below
     return Status::FailedPrecondition("The Redis client library '" + path +
                                       "' is of another version of tf_embed." + kAdvice);
   }

@@ -44,7 +44,7 @@ inline std::string_view ViewOf(const TfEmbedRedisBytes& bytes) { return {bytes.d
 // Thread-safe.
 class RedisServer {
  public:
-  // Connects. `store` is for messages.
+  // Connects. `store` is the name used in messages.
   static Status Open(const std::string& store, const RedisOptions& options,
                      std::unique_ptr<RedisServer>* server);
   ~RedisServer();
@@ -57,9 +57,9 @@ class RedisServer {
   // Returns the first error of a reply or of `receive`, after all have run.
   Status Run(const RedisCommands& commands, const Receive& receive) const;
 
-  // Asks for the number of servers with rows, and for a version: another one if some have moved
-  // between servers or a server was restarted. Aborted if some are moving. Commands with slot ~n go
-  // to server n.
+  // Asks for the number of servers with slots, and for a version, which changes if slots move
+  // between servers or a server is restarted. kAborted while slots are moving. Commands with slot
+  // ~n go to server n.
   Status LearnServers(size_t* servers, uint64_t* version) const;
   int32_t SlotOf(const std::string& key) const { return api_->slot_of(key.data(), key.size()); }
   const std::string& address() const { return address_; }

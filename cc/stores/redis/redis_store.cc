@@ -17,8 +17,8 @@
 namespace tf_embed {
 namespace {
 
-// Randomized exponential backoff for processes that write the same rows: at most this, times
-// 2^tries.
+// Randomized exponential backoff for processes that write the same rows. A wait is at most this,
+// times 2^tries.
 constexpr int kFirstWaitMicroseconds = 50;
 constexpr int kMostDoublings = 8;
 
@@ -208,14 +208,17 @@ Status RedisStore::Put(const std::vector<int64_t>& keys, const Loaded& loaded,
                                       batch, DefaultRows(), weights.data(), exists.get(),
                                       {&rule, slots.data()}));
   const size_t value_bytes = sizeof(RedisRowHeader) + layout.weight_bytes + layout.wide_slot_bytes;
+  // The changes point into this array, so it gets its full size now.
   std::vector<char> values(keys.size() * value_bytes);
   const bool renews = uses && rows_->options().ttl_milliseconds > 0;
   std::vector<RedisRows::Change> changes;
   std::vector<uint32_t> numbers;
   for (size_t i = 0; i < keys.size(); ++i) {
+    // The verb made no row. For example, the row has expired since UpdateAllRows scanned its key.
     if (!exists[i]) continue;
     const char* const row = weights.data() + i * layout.weight_bytes;
     const char* const its_slots = slots.data() + i * layout.wide_slot_bytes;
+    // An unchanged row keeps its stamp. A needless write would make other writers lose the row.
     if (loaded.stamps[i] != 0 && !renews &&
         SameBytes(row, loaded.weights.data() + i * layout.weight_bytes, layout.weight_bytes) &&
         SameBytes(its_slots, loaded.slots.data() + i * layout.wide_slot_bytes,
@@ -225,10 +228,13 @@ Status RedisStore::Put(const std::vector<int64_t>& keys, const Loaded& loaded,
     char* const value = values.data() + i * value_bytes;
     WriteValue({rows_->NewStamp(), loaded.meta->generation, 0}, row, layout.weight_bytes, its_slots,
                layout.wide_slot_bytes, value);
+    // The server compares the stamp that was read. 0 means that the row must still be absent.
     changes.push_back({keys[i], loaded.stamps[i], {value, value_bytes}});
     numbers.push_back(static_cast<uint32_t>(i));
   }
   TF_EMBED_RETURN_IF_ERROR(rows_->Exchange(changes, uses, lost));
+  // Exchange returns indices of changes, which leave out unchanged rows. The caller wants indices
+  // of keys.
   for (uint32_t& number : *lost) number = numbers[number];
   return Status();
 }
@@ -236,11 +242,16 @@ Status RedisStore::Put(const std::vector<int64_t>& keys, const Loaded& loaded,
 Status RedisStore::Write(const ExecContext& context, const KeyBatch& batch,
                          const RuleSlots* expected, bool uses, const Verb& verb) const {
   const ExecContext inside = context.Holding(Held::kWriting);
+  // The keys still to write. keys[i] belongs to positions[i] in the caller's arrays. Both lists
+  // shrink together, in the order of the batch, in which equal keys must be handled.
   std::vector<int64_t> keys(batch.keys, batch.keys + batch.size);
   std::vector<uint32_t> positions(batch.size);
   for (size_t i = 0; i < batch.size; ++i) positions[i] = static_cast<uint32_t>(batch.Position(i));
+  // An empty batch makes one try too, which checks the rule.
   for (int tries = 0; !keys.empty() || tries == 0; ++tries) {
     if (tries > 0) WaitToTryAgain(tries);
+    // A row is read and exchanged once, however often its key occurs. The order lets the search
+    // below find a key's index in `distinct`, which is what `lost` holds.
     std::vector<int64_t> distinct = keys;
     std::sort(distinct.begin(), distinct.end());
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
@@ -249,18 +260,26 @@ Status RedisStore::Write(const ExecContext& context, const KeyBatch& batch,
     if (expected != nullptr && !SameRule(*expected, loaded.meta->rule)) {
       return RuleWasChanged(options_.name);
     }
-    // New rows get the caller's initial values.
+    // The same slots, but the caller's initial values, which new rows get.
     const RuleSlots& rule = expected != nullptr ? *expected : loaded.meta->rule;
     std::unique_ptr<Store> rows;
     TF_EMBED_RETURN_IF_ERROR(NewHostStore(rule, distinct, loaded, &rows));
+    // The verb gets every occurrence of the pending keys, not only the distinct keys: gradients of
+    // equal keys are summed, and each position receives its output. A retry overwrites the outputs
+    // of the last try.
     KeyBatch pending = batch;
     pending.keys = keys.data();
     pending.size = keys.size();
     pending.positions = positions.data();
     TF_EMBED_RETURN_IF_ERROR(verb(inside, pending, rows.get()));
+    // Another process changed the lost rows after Load, so the verb ran on stale rows. Their
+    // results vanish with `rows`, and the next try loads them again. The other rows are on the
+    // server by now, and leave the lists: a second run would apply their gradients twice.
     std::vector<uint32_t> lost;
     TF_EMBED_RETURN_IF_ERROR(Put(distinct, loaded, rule, *rows, uses, &lost));
     std::sort(lost.begin(), lost.end());
+    // All occurrences of a key have one row, so they are lost or done together. Compacts in place:
+    // `left` never passes `i`, so no pair is overwritten before it is read.
     size_t left = 0;
     for (size_t i = 0; i < keys.size(); ++i) {
       const auto number = std::lower_bound(distinct.begin(), distinct.end(), keys[i]);

@@ -12,7 +12,7 @@
 // Not supported: bounds, admission, statistics and change tracking (CheckRedisStore). Rows may
 // expire after a time without use; the server drops them.
 //
-// Locks: those of StoreLocks, as in HostStore. They only order the verbs of this process.
+// Locks: StoreLocks, as in HostStore. They only order the verbs of this process.
 #ifndef TF_EMBED_CC_STORES_REDIS_REDIS_STORE_H_
 #define TF_EMBED_CC_STORES_REDIS_REDIS_STORE_H_
 
@@ -46,7 +46,7 @@ class RedisStore final : public Store, public StoreMaintenance {
   void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
   Status Count(size_t* count) const override { return rows_->Count(count); }
-  // The error of the last count too, unless it was one that passes.
+  // Also returns the error of the last count, unless it was kAborted, which passes.
   Status CheckReachable() const override;
   bool is_shared() const override { return true; }
   RuleSlots rule() const override { return Known()->rule; }
@@ -64,7 +64,7 @@ class RedisStore final : public Store, public StoreMaintenance {
   using Store::Apply;
   Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
                const Rule& rule) override;
-  // Reads and writes each row of the store. Rows expire nevertheless.
+  // Reads and writes each row of the store. This does not renew the rows' expiry.
   Status UpdateAllRows(const ExecContext& context, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
   using Store::Clear;
@@ -78,11 +78,11 @@ class RedisStore final : public Store, public StoreMaintenance {
   Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
                      double* largest) const override;
   Status Shrink(const ExecContext&) override { return Status(); }
-  // The first batch tells the rule to `rule`, and the last, which has no rows, fails if another
-  // process has changed the rule since. So a caller that asks for it in between has that of all
-  // rows.
+  // The first batch sets `rule`. The last batch has no rows, and fails if another process has
+  // changed the rule since. So if the export succeeds, all rows have the rule that the caller read
+  // in between.
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
-  // A HostStore, which TakeContent writes to the server.
+  // Makes a HostStore, whose rows TakeContent writes to the server.
   std::unique_ptr<Store> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   using StoreMaintenance::TakeContent;
@@ -96,13 +96,13 @@ class RedisStore final : public Store, public StoreMaintenance {
 
   // The state of an export.
   struct Export {
-    std::shared_ptr<const KnownMeta> meta;  // of all its rows
+    std::shared_ptr<const KnownMeta> meta;  // for all rows
     RedisRows::Scan scan;
   };
 
   // Rows of distinct keys as read. The weights and slots of absent keys are unspecified.
   struct Loaded {
-    std::shared_ptr<const KnownMeta> meta;  // layout of their slots
+    std::shared_ptr<const KnownMeta> meta;  // the layout of the slots
     std::vector<uint64_t> stamps;           // 0: absent
     std::vector<char> weights;
     std::vector<char> slots;
@@ -128,7 +128,7 @@ class RedisStore final : public Store, public StoreMaintenance {
   // Sets the store's rule, given the locks held.
   Status ChangeRule(const RuleSlots& rule) const;
 
-  // Fails if the rule on the server is not that of `meta`.
+  // Fails if the rule on the server is not the rule of `meta`.
   Status CheckGeneration(const KnownMeta& meta) const;
 
   RowLayout LayoutOf(const RuleSlots& rule) const {
@@ -139,15 +139,15 @@ class RedisStore final : public Store, public StoreMaintenance {
   Status CheckWeights(int64_t key, std::string_view value) const;
 
   Status Load(const std::vector<int64_t>& keys, Loaded* loaded) const;
-  // A store with the rows, with the slots of `rule`.
+  // Makes a store of the loaded rows, with the slots of `rule`.
   Status NewHostStore(const RuleSlots& rule, const std::vector<int64_t>& keys, const Loaded& loaded,
                       std::unique_ptr<Store>* store) const;
-  // Writes changed rows back, and with `uses` all rows that expire. Returns the indices of keys
-  // whose rows another process has changed meanwhile.
+  // Writes changed rows back. With `uses`, also writes unchanged rows if rows expire, to renew
+  // their time. Returns the indices of keys whose rows another process has changed meanwhile.
   Status Put(const std::vector<int64_t>& keys, const Loaded& loaded, const RuleSlots& rule,
              const Store& store, bool uses, std::vector<uint32_t>* lost) const;
-  // Runs a writing verb. Fails if `expected` is given and the store has another rule. `uses` is
-  // whether rows are used by it; otherwise it inserts none.
+  // Runs a writing verb. Fails if `expected` is given and the store has another rule. `uses` says
+  // whether the verb uses the rows. A verb that does not use them inserts none.
   Status Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* expected,
                bool uses, const Verb& verb) const;
 
@@ -157,7 +157,7 @@ class RedisStore final : public Store, public StoreMaintenance {
   mutable std::mutex mutex_;  // guards the fields below; never held during a wait
   RowInitializer initializer_;
   mutable std::shared_ptr<const KnownMeta> known_;
-  mutable Status counted_;  // by the last size()
+  mutable Status counted_;  // status of the last size()
 
   mutable std::atomic<size_t> last_size_{0};
   mutable std::atomic<uint64_t> hits_{0}, misses_{0};

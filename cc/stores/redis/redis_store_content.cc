@@ -196,7 +196,7 @@ size_t RedisStore::size() const {
 Status RedisStore::CheckReachable() const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Slots that move fail a count for a while, and lookups go on meanwhile.
+    // While slots move, counts fail but lookups work.
     if (!counted_.ok() && counted_.code() != StatusCode::kAborted) return counted_;
   }
   return rows_->CheckReachable();
@@ -299,7 +299,7 @@ Status RedisStore::TakeContent(const ExecContext& context, Store* other) {
     TF_EMBED_RETURN_IF_ERROR(ChangeRule(other->rule()));
     const std::shared_ptr<const KnownMeta> meta = Known();
     const RowLayout layout = LayoutOf(other->rule());
-    // Another process may have changed the rule since.
+    // Another process may have changed the rule meanwhile.
     if (!SameRule(meta->rule, other->rule())) return RuleWasChanged(options_.name);
     const size_t value_bytes =
         sizeof(RedisRowHeader) + layout.weight_bytes + layout.wide_slot_bytes;

@@ -13,7 +13,7 @@
 
 namespace tf_embed {
 
-// Runs an action of a verb, and reports a failed allocation of standard containers.
+// Runs an action of a verb. Returns an error if an allocation of a standard container fails.
 template <typename Action>
 Status WithMemory(const std::string& store, const Action& act) {
   try {

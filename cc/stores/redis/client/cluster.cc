@@ -18,8 +18,8 @@ int SlotOf(const char* key, size_t size) {
       size = static_cast<size_t>(close - key);
     }
   }
-  // CRC16 with the polynomial x^16 + x^12 + x^5 + 1 (XMODEM), bit by bit. A table would not pay:
-  // slice keys are few.
+  // CRC16 with the polynomial x^16 + x^12 + x^5 + 1 (XMODEM), bit by bit. A lookup table would not
+  // pay, because slice keys are few.
   uint32_t crc = 0;
   for (size_t i = 0; i < size; ++i) {
     crc ^= static_cast<uint32_t>(static_cast<unsigned char>(key[i])) << 8;
@@ -63,7 +63,7 @@ bool SlotMap::Update(const redisReply& reply, const Address& from) {
       with_slots.push_back(number);
     }
   }
-  // Servers tell their ranges in orders of their own.
+  // Each server lists the ranges in a different order.
   std::sort(with_slots.begin(), with_slots.end());
   if (server_of != server_of_ || with_slots != with_slots_) ++version_;
   server_of_ = std::move(server_of);
@@ -103,7 +103,7 @@ bool ParseNodes(const std::string& nodes, std::string* state, bool* moving) {
     if (flags.rfind("myself", 0) != 0) continue;
     words >> other >> other >> other >> other >> other;
     if (!words) return false;
-    std::getline(words, slots);  // there are none on a replica
+    std::getline(words, slots);  // empty on a replica
     *state += name + slots + '\n';
     *moving = slots.find('[') != std::string::npos;
     return true;

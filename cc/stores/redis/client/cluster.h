@@ -14,7 +14,7 @@ namespace redis {
 
 inline constexpr int kSlots = 16384;
 
-// The slot of a key: the CRC16 of the key, or of the text in its first braces.
+// The slot of a key: the CRC16 of the key, or of the part in its first braces.
 int SlotOf(const char* key, size_t size);
 
 // The server number of each slot, and all servers with slots, by number. Numbers are never reused.
@@ -35,7 +35,7 @@ class SlotMap {
 
   int ServerOf(int slot) const { return server_of_[slot]; }
   const std::vector<int>& with_slots() const { return with_slots_; }
-  // Another number after each change.
+  // Changes with the map.
   uint64_t version() const { return version_; }
 
  private:
@@ -50,8 +50,8 @@ class SlotMap {
 bool ParseRedirection(const std::string& text, const Address& from, int* slot, Address* address);
 
 // Parses a CLUSTER NODES reply. Adds the name and the slots of the server that gave it to `state`.
-// `moving` is whether some of its slots are on their way from or to another server. Returns false
-// for other text.
+// Sets `moving` if some of its slots are moving from or to another server. Returns false for other
+// text.
 bool ParseNodes(const std::string& nodes, std::string* state, bool* moving);
 
 }  // namespace redis

@@ -21,7 +21,7 @@ struct Address {
   bool operator==(const Address& other) const { return host == other.host && port == other.port; }
 };
 
-// TfEmbedRedisServer with its own strings.
+// TfEmbedRedisServer with owned strings.
 struct Settings {
   explicit Settings(const TfEmbedRedisServer& server);
 
@@ -49,8 +49,8 @@ struct FreeReply {
 };
 using Reply = std::unique_ptr<redisReply, FreeReply>;
 
-// Makes a reader refuse an array of more elements than any reply to us has. hiredis allocates as
-// many as the server says, before any of them has come.
+// Makes a reader refuse an array with more elements than any reply to this client has. hiredis
+// allocates the number of elements that the server announces, before it has received any.
 void LimitElements(redisReader* reader);
 
 inline std::string TextOf(const redisReply& reply) { return std::string(reply.str, reply.len); }
@@ -61,8 +61,8 @@ class Connection {
   static Failure Open(const Settings& settings, const Address& address,
                       std::unique_ptr<Connection>* connection);
 
-  // Whether the server has visibly closed the connection; does not wait. REQUIRES: no reply is
-  // outstanding.
+  // Whether the server has closed the connection, as far as is known without a wait. REQUIRES: no
+  // reply is outstanding.
   bool IsClosed() const;
 
   // Queues a command for Flush.
@@ -80,7 +80,7 @@ class Connection {
 
   Connection(const Settings& settings, const Address& address)
       : timeout_ms_(settings.timeout_ms), address_(address) {}
-  // Sends a command whose error reply means a refused client.
+  // Sends a command of the handshake. An error reply means that the server refuses the client.
   Failure Introduce(const std::vector<std::string>& words);
   Failure Lost() const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connections to one server. Thread-safe. A process that was forked makes its own.
+// The connections to one server. Thread-safe. A child of fork() makes its own connections.
 #ifndef TF_EMBED_CC_STORES_REDIS_CLIENT_POOL_H_
 #define TF_EMBED_CC_STORES_REDIS_CLIENT_POOL_H_
 
@@ -23,7 +23,7 @@ class Pool {
   const Address& address() const { return address_; }
 
   // A connection in exclusive use. The destructor returns it to the pool if it is clean, and drops
-  // it otherwise. So no exception leaves replies to the next caller.
+  // it otherwise. So an exception never leaves replies for the next caller.
   class Lease {
    public:
     Lease(Pool* pool, std::unique_ptr<Connection> connection)
@@ -74,9 +74,8 @@ class Pool {
   }
 
  private:
-  // Forgets the connections that came with a fork: all of them belong to the parent, which would
-  // get replies to this process, and this process its. To close them sends nothing. REQUIRES: the
-  // mutex held.
+  // Drops the connections inherited through a fork, which belong to the parent: parent and child
+  // would read each other's replies. Closing them sends nothing. REQUIRES: the mutex held.
   void LeaveToParent() {
     const pid_t process = getpid();
     if (process == process_) return;
@@ -98,7 +97,7 @@ class Pool {
   const Address address_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  pid_t process_ = getpid();  // of the connections
+  pid_t process_ = getpid();  // owns the connections
   int taken_ = 0;
   std::vector<std::unique_ptr<Connection>> idle_;
 };

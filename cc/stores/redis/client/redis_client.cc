@@ -124,7 +124,7 @@ class ReplyView {
 
 bool StartsWith(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
 
-// The error of a server that still reads its data from a file.
+// The start of the error of a server that still reads its data from a file.
 constexpr char kLoading[] = "LOADING ";
 
 Failure NotReady(const Address& address, const std::string& text) {
@@ -132,7 +132,7 @@ Failure NotReady(const Address& address, const std::string& text) {
           "The Redis server at " + address.ToString() + " is not ready: " + text, true};
 }
 
-// The line that begins so; "" if there is none.
+// The first occurrence of `start` with the rest of its line; "" if there is none.
 std::string LineOf(const std::string& text, const char* start) {
   const size_t begin = text.find(start);
   return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
@@ -169,8 +169,8 @@ struct TfEmbedRedisClient {
       Round round;
       Failure failure = RunRound(call, pending, &round);
       if (!failure.ok()) {
-        // Retry once: a pooled connection may have broken long ago. A fresh one that breaks at once
-        // is an error.
+        // Retry once: a pooled connection may have broken long ago. If the fresh connection breaks
+        // too, that is an error.
         if (failure.timed_out || failure.code != TF_EMBED_REDIS_LOST || ++broken > 1) {
           return failure;
         }
@@ -208,7 +208,8 @@ struct TfEmbedRedisClient {
     if (Failure failure = AskAll({{"INFO", 4}, {"server", 6}}, &infos); !failure.ok()) {
       return failure;
     }
-    // A server's own word: the one that tells the slot map may not have heard of it yet.
+    // Ask each server for its own slots: the server that gave the slot map may not know of recent
+    // moves.
     for (size_t i = 0; i < nodes.size(); ++i) {
       Failure failure = AddSlots(PoolOf(asked[i])->address(), nodes[i], &state);
       if (!failure.ok()) return failure;
@@ -265,7 +266,7 @@ struct TfEmbedRedisClient {
     return all[std::min<size_t>(static_cast<size_t>(~slot), all.size() - 1)];
   }
 
-  // Asks for the slot map, and waits if the servers that could tell it still load their data.
+  // Asks for the slot map. Waits while the servers that could give it still load their data.
   Failure LearnSlots() {
     const auto deadline = Clock::now() + std::chrono::milliseconds(settings_.timeout_ms);
     for (;;) {
@@ -276,8 +277,8 @@ struct TfEmbedRedisClient {
     }
   }
 
-  // Asks the known servers, one after the other. Those with slots come first: the others may have
-  // left the cluster.
+  // Asks the known servers in turn, first the servers with slots, because the others may have left
+  // the cluster.
   Failure AskForSlots(bool* loading) {
     Failure first;
     std::vector<int> order;
@@ -334,7 +335,7 @@ struct TfEmbedRedisClient {
     return Run(commands.data(), commands.size(), answers->data(), take);
   }
 
-  // Adds to `state` a text that is another one after slots of the server moved.
+  // Adds the server's name and slots to `state`. The result differs after slots have moved.
   static Failure AddSlots(const Address& address, const Answer& nodes, std::string* state) {
     bool moving = false;
     if (!nodes.is_text || !ParseNodes(nodes.text, state, &moving)) {

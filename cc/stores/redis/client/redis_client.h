@@ -1,10 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // A C interface to a client of a Redis server or cluster: pipelined commands over a pool of
-// connections, with reconnects.
+// connections.
 //
-// A library of its own, because it links hiredis. The op library opens it on first use, isolated
-// from TensorFlow's symbols (redis_library.h). So it does not depend on the engine, and its
-// interface passes plain memory. No exception leaves it.
+// Pipelines. run() sends all commands and passes on one reply each. It works in rounds, and a round
+// sends each pending command once. The servers of a cluster work in parallel, each over one
+// connection. Each gets a window of up to 64 commands, or about 4 MiB, before its replies are read:
+// the server holds unread replies in its memory.
+//
+// Connections. Each server has a pool of `max_connections`; further callers wait. A caller takes
+// its connections in the order of server numbers, so callers can't deadlock. A child of fork()
+// makes its own connections.
+//
+// Clusters. The client asks for the slot map (CLUSTER SLOTS) when it opens, in learn_servers(), and
+// when a connection breaks. MOVED corrects the map, and the command goes to the new server in the
+// next round. ASK leaves the map as it is, and the command goes once to the server named in it,
+// after ASKING.
+//
+// Waits. A server that answers LOADING, TRYAGAIN, CLUSTERDOWN or MASTERDOWN is asked again every 10
+// ms, until `timeout_ms` have passed since the call began. After that the call is LOST.
+//
+// Failures. `connect_timeout_ms` limits a connect, and `timeout_ms` each write and each read. A
+// server that exceeds `timeout_ms` is LOST without a retry, which would only wait again. If a
+// connection breaks otherwise, the commands without a reply are sent once more, because a pooled
+// connection may have broken long ago. A second break is LOST. Other error replies of the server go
+// to the caller as replies.
+//
+//
+// This is a separate library, because it links hiredis. The op library opens it on first use,
+// isolated from TensorFlow's symbols (redis_library.h). So it does not depend on the engine, and
+// its interface passes plain memory. No exception leaves it.
 #ifndef TF_EMBED_CC_STORES_REDIS_CLIENT_REDIS_CLIENT_H_
 #define TF_EMBED_CC_STORES_REDIS_CLIENT_REDIS_CLIENT_H_
 
@@ -88,13 +112,13 @@ typedef struct {
                           size_t count, void* receiver, TfEmbedRedisReceive receive, char* error);
 
   // Asks the server, or a cluster and each of its servers with slots. `servers` receives the number
-  // of these, `version` a number that is another one if slots have moved or a server was restarted.
-  // Keys move before their slot, so LOST if slots are moving. A server that refuses INFO does not
-  // tell that it was restarted. Thread-safe.
+  // of servers with slots. `version` receives a number that changes if slots move or a server is
+  // restarted. Fails with LOST while slots are moving, because keys move before their slot. The
+  // restart of a server that refuses INFO goes unnoticed. Thread-safe.
   TfEmbedRedisCode (*learn_servers)(TfEmbedRedisClient* client, size_t* servers, uint64_t* version,
                                     char* error);
 
-  // The cluster slot of a key: the CRC16 of the key, or of the text in its first braces.
+  // The cluster slot of a key: the CRC16 of the key, or of the part in its first braces.
   int32_t (*slot_of)(const char* key, size_t size);
 } TfEmbedRedisApi;
 

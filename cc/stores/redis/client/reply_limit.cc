@@ -7,10 +7,10 @@ namespace tf_embed {
 namespace redis {
 namespace {
 
-// More than a request asks for: a piece of a batch, or a part of a scan.
+// More than any request asks for, which is a piece of a batch or a part of a scan.
 constexpr int64_t kMostElements = int64_t{1} << 22;
 
-// The number of elements has another type in each version of hiredis.
+// The type of the number of elements differs between versions of hiredis.
 template <typename Number>
 struct Limited {
   using Create = void* (*)(const redisReadTask*, Number);
