@@ -116,7 +116,7 @@ Status Compaction::Step(What what, uint64_t below_serial, const StoreRule& rule,
     }
   }
   if (next_block_ < blocks) return Status();
-  // Rows of a damaged index entry would keep the segment forever.
+  // Live rows that could not be moved would keep the segment forever.
   const uint32_t number = segment_->number;
   if (segment_->live.load() > 0) segment_->unreadable.store(true);
   segments_->RetireIfEmpty(number);

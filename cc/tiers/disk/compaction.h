@@ -4,8 +4,8 @@
 //
 // It runs in steps of a few blocks, which Put calls in proportion to the rows it takes, so no call
 // waits long. The log stays below twice its live bytes. Compaction starts at kStart times the live
-// bytes, when the chosen segment has at most 1 / kStart live rows. The steps until it is done use
-// the room up to twice.
+// bytes, when the chosen segment has at most 1 / kStart live rows. The rest of the room, up to
+// twice the live bytes, is for the writes until compaction is done.
 //
 // Thread safety: REQUIRES the tier's mutex of writers held (LockRank::kRowLog).
 #ifndef TF_EMBED_CC_TIERS_DISK_COMPACTION_H_
@@ -51,7 +51,7 @@ class Compaction {
 
   // Releases the current segment.
   void Stop();
-  // The same without a lock, for a child of fork().
+  // Like Stop, without a lock, for a child of fork().
   void Forget() { segment_ = nullptr; }
   // Allows another attempt at unreadable segments.
   void Retry();

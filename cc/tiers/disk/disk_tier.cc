@@ -11,7 +11,7 @@ namespace tf_embed {
 namespace {
 
 // Rows that compaction examines for each row added or removed. At the share of live rows at which
-// it begins, less than half of this would suffice.
+// compaction begins, less than half of this would suffice.
 constexpr int64_t kCompactedPerRow = 8;
 // Limit on compaction work carried over from rows that left since the last Put.
 constexpr int64_t kMostCredit = 1 << 16;
@@ -215,7 +215,7 @@ Status DiskTier::SetRule(const RuleSlots& rule, const std::function<Status()>& c
     made->generation = same ? old->generation : old->generation + 1;
     made->slot_bytes = rule.slots_per_row() * SlotSize(options_.value_type);
     if (same) {
-      // Rows without slots of this rule keep the initial slots they were given.
+      // Rows without slots of this rule keep the initial slots that they were given.
       TF_EMBED_RETURN_IF_ERROR(made->initial_slots.Resize(made->slot_bytes));
       std::copy_n(old->initial_slots.data(), made->slot_bytes, made->initial_slots.data());
     } else {

@@ -4,9 +4,9 @@
 // The folder is scratch space of this process (folder.h).
 //
 // Cost of a row: its bytes on disk, at most doubled by garbage. In memory, 16 to 24 bytes of index,
-// and 8 bytes for each statistic, garbage included. A Get reads one block for each row, or one for
-// all rows of a block. Each read verifies the block's checksum and the keys of its rows, so damage
-// is reported and never returned as a row.
+// and 8 bytes for each statistic, garbage included. A Get reads one block for each row, or each
+// block once if it has several of the rows. Each read verifies the block's checksum and the keys of
+// its rows, so damage is reported and never returned as a row.
 //
 // A failure leaves all rows in place. A Put that runs out of space stores some of its rows, each
 // completely; later Puts work once there is space. Rows need not outlive the process, so files are
@@ -121,7 +121,8 @@ class DiskTier final : public LowerTier {
   Status PutSome(const StoreRule& rule, const WholeRows& rows, After after, size_t* taken);
   // Compacts in proportion to the rows added and removed. REQUIRES: writers_ held.
   void CompactSome(const StoreRule& rule, size_t rows);
-  // Frees space below the bound. Returns false if there is none to free. REQUIRES: writers_ held.
+  // Frees space below the bound. Returns false if there is no space to free. REQUIRES: writers_
+  // held.
   bool MakeSpace(const StoreRule& rule);
   // A part of Scan: cold rows of the blocks from `block` on.
   Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
@@ -144,7 +145,7 @@ class DiskTier final : public LowerTier {
   RowLog log_;
   mutable OrderedMutex writers_{LockRank::kRowLog};
   Compaction compaction_;          // guarded by writers_
-  int64_t compaction_credit_ = 0;  // rows it may examine now; guarded by writers_
+  int64_t compaction_credit_ = 0;  // rows that it may examine now; guarded by writers_
   std::unique_ptr<BlockReader> reader_;
   const bool uses_io_uring_;
 

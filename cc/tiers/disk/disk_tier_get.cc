@@ -2,6 +2,8 @@
 // Get. Finds the rows of a batch in the index, sorts them by place, and reads all their blocks in
 // parallel. Rows may move meanwhile, so a round has these steps:
 //
+//     find places -> pin segments -> read and check keys -> make shared, if places still hold
+//
 // A key whose row has moved goes through another round.
 #include <algorithm>
 #include <atomic>

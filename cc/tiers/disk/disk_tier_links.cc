@@ -82,7 +82,7 @@ Status DiskTier::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, Link
   Segment* const segment =
       segments_.PinLeast([&](const Segment& one) { return one.serial == serial; },
                          [](const Segment&, const Segment&) { return false; });
-  rows->ended = segment == nullptr;  // all of its rows have left
+  rows->ended = segment == nullptr;  // all its rows have left
   if (rows->ended) {
     cursor->next = (serial + 1) << kBlockBits;
     return Status();
@@ -99,7 +99,7 @@ Status DiskTier::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, Link
       rows->statistics[rows->size * words + i] =
           segment->statistics[row * words + i].load(std::memory_order_relaxed);
     }
-    // A lookup that notes a use came first, and hands the row over.
+    // A lookup that notes a use has claimed the row first, and hands it over.
     if (wanted.snapshot != 0 && !RowChange::Take(ChangeOf(*segment, row), wanted)) continue;
     rows->places[rows->size++] = static_cast<uint32_t>(row - first);
   }

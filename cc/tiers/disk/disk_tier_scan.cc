@@ -80,7 +80,7 @@ Status DiskTier::ScanSegment(Segment* segment, const StoreRule& rule, size_t mos
       }
       continue;
     }
-    // Rows not yet written. The index is not locked under the mutex of the log's end.
+    // Rows not yet written. The index must not be locked under the mutex of the log's end.
     TF_EMBED_RETURN_IF_ERROR(buffer.Resize(block_bytes));
     RowBlock found(nullptr);
     {
@@ -150,7 +150,7 @@ Status DiskTier::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* c
     bool ended = false;
     const Status status =
         segment->blocks.rows > most_block_rows
-            ? Status()  // opened since; left for the next call
+            ? Status()  // opened meanwhile; left for the next call
             : ScanSegment(segment, *rule, most_rows, wanted, &block, &ended, rows);
     segments_.Unpin(segment);
     if (!status.ok()) {

@@ -16,7 +16,8 @@ constexpr ssize_t kPage = 4096;
 class HostFile final : public File {
  public:
   explicit HostFile(int descriptor) : descriptor_(descriptor) {}
-  // The file is scratch space, which a crash may lose: a late error of writing harms no row.
+  // The file is scratch space, which a crash may lose, so a write error reported by close harms no
+  // row.
   ~HostFile() override { close(descriptor_); }
 
   ssize_t Pread(void* bytes, size_t size, uint64_t offset) const override {
@@ -41,7 +42,7 @@ class HostFiles final : public FileSystem {
     if (descriptor < 0) return errno;
     file->reset(new (std::nothrow) HostFile(descriptor));
     if (*file != nullptr) return 0;
-    // The caller is told ENOMEM. An empty file that stays is removed with its folder.
+    // The caller gets ENOMEM. If unlink fails, the empty file is removed with its folder.
     close(descriptor);
     unlink(path.c_str());
     return ENOMEM;

@@ -27,8 +27,8 @@ class File {
   virtual ssize_t Pread(void* bytes, size_t size, uint64_t offset) const = 0;
   virtual ssize_t Pwrite(const void* bytes, size_t size, uint64_t offset) = 0;
 
-  // For reads that a ring performs in place of Pread. Completed receives each result, and returns
-  // the result to use.
+  // For reads by a ring instead of Pread. Completed receives each result, and returns the result to
+  // use.
   virtual int descriptor() const = 0;
   virtual ssize_t Completed(ssize_t result, void* bytes, uint64_t offset) const {
     (void)bytes, (void)offset;

@@ -83,8 +83,8 @@ struct Lock {
   Lock& operator=(const Lock&) = delete;
   ~Lock() {
     if (descriptor < 0) return;
-    // A child of fork() may still have the descriptor open. Neither call can fail for an open file
-    // that nothing is left to write to.
+    // A child of fork() may still have the descriptor open. Neither call can fail: the file is
+    // open, and nothing is left to write.
     flock(descriptor, LOCK_UN);
     close(descriptor);
   }
@@ -93,7 +93,7 @@ struct Lock {
 enum class Taken : uint8_t {
   kYes,
   kInUse,  // another process or tier has the lock
-  kGone,   // the folder or the file was removed or moved, perhaps just now
+  kGone,   // the folder or the file was removed or moved
 };
 
 // Locks a folder's LOCK file. Creates it if missing and `make` is set.
@@ -183,7 +183,7 @@ Status MoveAside(const std::string& path) {
     }
     if (rename(path.c_str(), kept.c_str()) == 0) return Status();
     const int error = errno;
-    rmdir(kept.c_str());  // the error below is told; an empty folder may stay
+    rmdir(kept.c_str());  // the error is in the status below; an empty folder may stay
     return FileFailure("Can't move the folder '" + path + "' to '" + kept + "'", error);
   }
 }
@@ -197,7 +197,7 @@ int SyncNames(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return errno;
   const int error = Sync(descriptor);
-  close(descriptor);  // fsync has told all errors of writing
+  close(descriptor);  // fsync has reported all write errors
   return error;
 }
 
@@ -222,8 +222,8 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
   if (!lock.ours &&
       pwrite(lock.descriptor, kContent, kContentBytes, 0) != static_cast<ssize_t>(kContentBytes)) {
     const Status status = FileFailure("Can't write to '" + path + "/" + kLockName + "'", errno);
-    // The first error is told. A folder that stays is empty but for its lock: the next store takes
-    // it.
+    // The first error is returned. A folder that stays is empty except for its lock, and the next
+    // store takes it.
     unlink((path + "/" + kLockName).c_str());
     rmdir(path.c_str());
     return status;
@@ -236,8 +236,8 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
 }
 
 // Renames a folder to another name of the same shard, which no store opens. Removal takes long, and
-// a store may want the folder meanwhile. If this process dies, others find the new name. Returns 0
-// or an errno.
+// a store may want the folder meanwhile. If this process dies, other processes find the new name.
+// Returns 0 or an errno.
 int Rename(std::string* path) {
   constexpr uint64_t kFirst = 1000000;
   const size_t slash = path->rfind('/') + 1;
@@ -267,7 +267,7 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
     (void)MoveAside(path);  // if it fails, the folder stays
     return;
   }
-  // With other files in it, the folder stays, and stays ours.
+  // A folder with other files stays, and stays ours.
   if (!content.has_others && Rename(&path) != 0) return;
   if (!RemoveRows(path, content, files).ok() || content.has_others) return;
   if (SyncNames(path) != 0) return;
@@ -276,12 +276,12 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   rmdir(path.c_str());
 }
 
-// Removes leftovers of dead processes for other shards of the store, or for copies of it.
+// Removes leftovers of dead processes for other shards of the table, or for copies of it.
 void RemoveLeftoversBeside(const std::string& parent, const std::string& name, bool keep_leftovers,
                            FileSystem* files) {
   std::string label, other_label;
   if (!LabelOf(name, &label)) return;
-  // Names of kept folders look like shards of such a store.
+  // Names of kept folders look like shards of a table with this label.
   const size_t kept_bytes = sizeof(kKept) - 1;
   if (label.size() >= kept_bytes && label.substr(label.size() - kept_bytes) == kKept) return;
   std::vector<std::string> names;
@@ -347,7 +347,7 @@ Folder::~Folder() {
     rmdir(path_.c_str());
     flock(lock_, LOCK_UN);  // a child of fork() may still have the descriptor open
   }
-  close(lock_);  // the one write to it was synchronized
+  close(lock_);  // its only write was synchronized
 }
 
 bool Folder::Owned() const { return getpid() == owner_; }

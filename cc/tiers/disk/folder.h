@@ -8,8 +8,8 @@
 // "<folder>.kept-<n>" if it is to be kept. Files with other names are never touched. So a folder
 // without our LOCK must be empty, and a folder with other files is not removed.
 //
-// A store's folders are named "<label>-<shard>" or "<label>-<shard>.<n>". Open also removes, or
-// moves aside, leftovers with exactly the same label, because the store may have had more shards
+// A table's folders are named "<label>-<shard>" or "<label>-<shard>.<n>". Open also removes, or
+// moves aside, leftovers with exactly the same label, because the table may have had more shards
 // before.
 //
 // A child of fork() does not own the folder: Owned() is false there, and nothing is removed.
@@ -45,9 +45,9 @@ class Folder {
 
   // The path of the row file with a serial number.
   std::string FileOf(uint64_t serial) const;
-  // Creates that file, for direct I/O if `direct` and supported. Returns 0 or an errno.
+  // Creates this file, for direct I/O if `direct` and supported. Returns 0 or an errno.
   int Create(uint64_t serial, std::unique_ptr<File>* file);
-  // Removes that file.
+  // Removes this file.
   void Remove(uint64_t serial);
 
   // Checks whether files can be created here, and whether direct I/O works.

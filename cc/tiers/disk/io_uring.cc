@@ -56,7 +56,7 @@ int IoUring::Open(uint32_t entries) {
 
 IoUring::~IoUring() {
   if (requests_ != nullptr) munmap(requests_, requests_bytes_);
-  // None of these can fail for mappings and a descriptor that are there.
+  // None of these calls can fail for existing mappings and an open descriptor.
   if (rings_ != nullptr) munmap(rings_, rings_bytes_);
   if (descriptor_ >= 0) close(descriptor_);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An io_uring for reads, by its system calls alone.
+// An io_uring for reads, without liburing.
 //
 // The ring is memory shared with the kernel. This side moves the end of the request queue, and the
 // kernel moves its beginning; the completion queue is the reverse. Each side publishes with a

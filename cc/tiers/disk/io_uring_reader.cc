@@ -148,7 +148,7 @@ class IoUringReader final : public BlockReader {
     return Status();
   }
 
-  // Reads the blocks in flight, and those from `next` on, into other memory.
+  // Reads the blocks in flight, and all blocks from `next` on, into other memory.
   Status ReadWithout(const Ring& ring, const BlockRead* reads, size_t count, size_t next,
                      uint32_t depth, uint32_t num_free, size_t most_bytes, Visitor* visitor) {
     AlignedBuffer buffer(allocator_);

@@ -129,7 +129,7 @@ Status PlaceIndex::Shrink() {
       std::lock_guard<OrderedMutex> lock(index_.StripeMutex(stripe));
       status = index_.Shrink(stripe);
     }
-    index_.DropRetired();  // one stripe at a time, so that little extra memory is needed
+    index_.DropRetired();  // one stripe at a time, to need little extra memory
   }
   return status;
 }

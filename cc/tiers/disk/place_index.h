@@ -43,7 +43,7 @@ class PlaceIndex {
   // Prefetches the first cache line that Find reads.
   void Prefetch(int64_t key) const { __builtin_prefetch(index_.HomeOf(HashKey(key))); }
 
-  // Also copies the statistics, unless null.
+  // Also copies the statistics, unless `statistics` is null.
   Found Find(int64_t key, uint64_t* statistics = nullptr) const;
 
   // Sets the place of a key's new row. A failure changes nothing.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block reads by threads that call pread. A read is a job: a list of blocks and the index of the
-// next one. The threads and the caller each take one block after another.
+// next block. The threads and the caller take blocks until none is left.
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
@@ -45,7 +45,7 @@ class PreadReader final : public BlockReader {
     if (shared) work_.notify_all();
     Work(&job, &buffer);
     if (shared) {
-      // No thread joins the job from here on. Wait for those that are in it.
+      // No thread joins the job from here on. Wait for the threads that are in it.
       std::unique_lock<std::mutex> lock(mutex_);
       Unlink(&job);
       done_.wait(lock, [&] { return job.threads == 0; });
@@ -60,7 +60,7 @@ class PreadReader final : public BlockReader {
     size_t most_bytes;
     Visitor* visitor;
     std::atomic<size_t> next{0};
-    size_t threads = 0;  // at work on it, without the caller
+    size_t threads = 0;  // working on it, except the caller
     Job* next_job = nullptr;
 
     Job(const BlockRead* reads, size_t count, size_t most_bytes, Visitor* visitor)
@@ -99,7 +99,7 @@ class PreadReader final : public BlockReader {
       Job* const job = jobs_;
       ++job->threads;
       lock.unlock();
-      // If memory is short, the others do the work.
+      // If memory is short, the other threads do the work.
       if (buffer.Resize(job->most_bytes).ok()) Work(job, &buffer);
       lock.lock();
       Unlink(job);

@@ -25,8 +25,8 @@ uint32_t MostBlocks(const PaddedBlocks& blocks) {
   return static_cast<uint32_t>(std::max<uint64_t>(most, 1));
 }
 
-// The part of the byte limit reserved for compaction, which needs a few segments before it frees
-// any.
+// The part of the byte limit reserved for compaction, which needs a few segments before it can free
+// space.
 uint64_t Reserve(uint64_t most_disk_bytes, uint64_t segment_bytes) {
   return std::min(most_disk_bytes / 4, 2 * segment_bytes);
 }
@@ -85,7 +85,7 @@ Status RowLog::Open(const StoreRule& rule) {
         std::max<uint32_t>(kLeastStride, MostBlocks(blocks) * static_cast<uint32_t>(blocks.rows)));
   }
   {
-    // They are empty, but a reader may check their size.
+    // The buffers are empty, but a reader may check their size.
     std::lock_guard<OrderedMutex> lock(mutex_);
     const size_t capacity = std::max(options_.buffer_bytes, blocks.bytes);
     TF_EMBED_RETURN_IF_ERROR(buffer_.Resize(blocks.begin + capacity + PaddedBlocks::kEndBytes));
@@ -190,7 +190,7 @@ Status RowLog::Seal() {
     open_ = nullptr;
   }
   sealed->checksum = writer_->checksum();
-  sealed->sealed.store(true);  // others may retire it from here on
+  sealed->sealed.store(true);  // other threads may retire it from here on
   segments_->RetireIfEmpty(number);
   return Status();
 }

@@ -33,7 +33,7 @@
 
 namespace tf_embed {
 
-// The rule whose slots rows have. Immutable: another rule is another object. Rows in segments of an
+// The rule whose slots rows have. Immutable: each new rule is a new object. Rows in segments of an
 // older generation have initial slots.
 struct StoreRule {
   explicit StoreRule(Allocator* allocator) : initial_slots(allocator) {}
@@ -54,8 +54,8 @@ class RowLog final : private ByteSink {
     size_t statistics_per_row = 0;
     Allocator* allocator = nullptr;
   };
-  // The purpose of an append. Only compaction may use the reserve, because it frees space in the
-  // end.
+  // The purpose of an append. Only compaction may use the reserve, because it ends up freeing
+  // space.
   enum class Purpose : uint8_t { kPut, kCompaction };
 
   RowLog(const Options& options, Folder* folder, SegmentList* segments, const PlaceIndex* index)
@@ -69,7 +69,7 @@ class RowLog final : private ByteSink {
         staged_slots_(options.allocator) {}
 
   // Stages at least one row from `begin` on, and as many as fit in a block. Null `slots` means
-  // initial ones. A failure loses nothing; over_bound() tells whether it was the byte limit.
+  // initial slots. A failure loses nothing; over_bound() tells whether it was the byte limit.
   Status Stage(Purpose purpose, const StoreRule& rule, const RowsToWrite& rows, size_t begin,
                size_t* staged, uint32_t* first_place);
   bool over_bound() const { return over_bound_; }

@@ -16,7 +16,7 @@ Status SegmentList::Add(std::unique_ptr<Segment> segment) {
   std::lock_guard<OrderedMutex> lock(mutex_);
   uint32_t number = first_;
   while (number < end_ && At(number) != nullptr) ++number;
-  // The last place is reserved to mean none.
+  // The last place is reserved for kNoPlace.
   if (number >= std::min(kMost, kNoPlace / stride())) {
     return Status::ResourceExhausted([&] {
       return "The folder '" + segment->folder->path() + "' has " + std::to_string(number) +

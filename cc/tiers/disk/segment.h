@@ -16,7 +16,7 @@
 //     number is used again only then, so a place means one row while its segment is pinned.
 //   - The file is removed when the segment leaves the list.
 //
-// Thread safety: as noted at each field. SegmentList has its own mutex; Of takes none.
+// Thread safety: as noted at each field. SegmentList has a mutex, which Of does not take.
 #ifndef TF_EMBED_CC_TIERS_DISK_SEGMENT_H_
 #define TF_EMBED_CC_TIERS_DISK_SEGMENT_H_
 
@@ -162,7 +162,8 @@ class SegmentList {
       if (segment != nullptr && !segment->retired) visit(segment);
     }
   }
-  // Pins the least segment by `less` among those that `wanted` accepts; null if there is none.
+  // Pins the least segment by `less` among the segments that `wanted` accepts; null if there is
+  // none.
   template <typename Wanted, typename Less>
   Segment* PinLeast(const Wanted& wanted, const Less& less) {
     std::lock_guard<OrderedMutex> lock(mutex_);

@@ -22,7 +22,7 @@ using Alone = std::unique_lock<FairSharedMutex>;
 constexpr size_t kAhead = 16;
 // Buckets that the hand passes at a time, under a stripe's mutex.
 constexpr size_t kBucketsOfSweep = 64;
-// Spare places to make, as a share of the rows, so that few writes must make any.
+// Spare places to make, as a share of the rows, so that few writes have to make places.
 constexpr size_t kSpareDivisor = 32;
 
 }  // namespace
@@ -208,7 +208,7 @@ Status MemoryTier::PutRow(const WholeRows& rows, size_t i, uint8_t mark) {
     }
     if (!status.ok()) size_.fetch_sub(1, std::memory_order_relaxed);
   }
-  // Finds also hold a stripe's mutex, so outgrown arrays can be freed.
+  // Lookups hold the stripe's mutex too, so outgrown arrays can be freed.
   if (content.index.has_retired()) content.index.DropRetired();
   return status;
 }
@@ -416,7 +416,8 @@ Status MemoryTier::SetRule(const RuleSlots& rule, const std::function<Status()>&
     Buffer<char> slots(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(wide.Resize(layout.wide_slot_bytes));
     TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
-    std::fill_n(slots.data(), layout.slot_bytes, char{0});  // padding between groups too
+    std::fill_n(slots.data(), layout.slot_bytes,
+                char{0});  // also clears the padding between groups
     DispatchSlots(options_.value_type, [&](auto tag) {
       StoreInitialSlots<typename decltype(tag)::Type>(rule, slots.data());
     });

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows in host memory, below a cache that is elsewhere: a StripedIndex from keys to row ids, and a
-// RowMemory of rows. Slots lie in rows as in a HostStore, of the types that the rule names.
+// Rows in host memory, below a cache in other memory: a StripedIndex from keys to row ids, and a
+// RowMemory of rows. Rows contain slots as in a HostStore, in the types that the rule names.
 //
-// A tier may have a bound on the bytes of its rows. A shared row is forgotten if another row wants
-// its place, because the cache has it. Otherwise a Put beyond the bound fails. TwoTiers moves cold
-// rows to a tier below before that.
+// A tier may have a bound on the bytes of its rows. If a row needs a place, a shared row is
+// forgotten, because the cache has it. If there is no shared row, a Put beyond the bound fails.
+// TwoTiers avoids this: it first moves cold rows to a tier below.
 //
-// The order in which rows leave is that of a second chance. A hand goes round the index. It spares
-// a row that was used since it last came by, once.
+// Rows leave in second-chance (CLOCK) order. A hand goes round the index, and spares a row once if
+// it was used since the last pass.
 //
-// Thread safety: any verb, any time, from any thread. A verb on rows holds the mutex of a stripe
-// while it looks a key up and copies its row. Verbs that rearrange all rows wait until no other
-// verb is inside, and keep others out. SetRule changes the cache meanwhile. So no verb may be
-// called by a thread that holds a lock of the cache, or of a stripe.
+// Thread-safe. A verb on rows holds the mutex of a stripe while it looks a key up and copies its
+// row. Verbs that rearrange all rows run alone; SetRule then also changes the cache. So a thread
+// that holds a lock of the cache, or of a stripe, must not call any verb.
 #ifndef TF_EMBED_CC_TIERS_MEMORY_MEMORY_TIER_H_
 #define TF_EMBED_CC_TIERS_MEMORY_MEMORY_TIER_H_
 
@@ -38,8 +37,8 @@ struct MemoryTierOptions {
   DataType value_type = DataType::kFloat;
   size_t dim = 1;
   StatisticSet statistics;
-  size_t init_size = 0;              // rows to make room for in the index
-  uint64_t most_bytes = UINT64_MAX;  // of rows: weights, slots, statistics and a byte each
+  size_t init_size = 0;              // rows to reserve in the index
+  uint64_t most_bytes = UINT64_MAX;  // limit on rows: weights, slots, statistics and a byte a row
   Allocator* allocator = HostAllocator();
 };
 
@@ -51,7 +50,7 @@ class MemoryTier final : public LowerTier {
   size_t size() const override { return size_.load(std::memory_order_relaxed); }
   size_t shared() const override { return shared_.load(std::memory_order_relaxed); }
   void Contains(const int64_t* keys, size_t count, bool* exists) const override;
-  // Makes room in `rows` for all keys, also for those that are not here.
+  // Makes room in `rows` for all keys, absent keys included.
   Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
              WholeRows* rows) override;
   using LowerTier::Put;
@@ -66,7 +65,7 @@ class MemoryTier final : public LowerTier {
                       RankList* ranks, size_t* below) const override;
   Status FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
                      RankList* expired) override;
-  // Takes the stripes of the index whole.
+  // Returns whole stripes of the index.
   using LowerTier::Scan;
   Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
               WholeRows* rows) const override;
@@ -85,14 +84,14 @@ class MemoryTier final : public LowerTier {
   Status CheckCapacity(const RuleSlots& rule, size_t* capacity) const;
   // Makes rows shared. Can't fail.
   void Share(const int64_t* keys, size_t count);
-  // Goes on round the rows, twice at most, until `count` rows are found that may leave. Forgets the
-  // shared ones among them, and puts the keys of the cold ones in `cold` [count].
+  // Moves the hand, at most twice round, until it finds `count` rows that may leave. Forgets the
+  // shared rows among them, and puts the keys of the cold rows in `cold` [count].
   Status Sweep(size_t count, Buffer<int64_t>* cold, size_t* num_cold, size_t* num_forgotten);
 
  private:
-  // Of the mark of a row. All changes are made under the mutex of its stripe.
+  // Bits of a row's mark, which changes under the mutex of its stripe.
   static constexpr uint8_t kShared = 1;
-  static constexpr uint8_t kUsed = 2;  // since the hand last came by
+  static constexpr uint8_t kUsed = 2;  // since the hand last passed
 
   struct Content {
     Content(Allocator* allocator, size_t size_hint, const RowLayout& layout, const RuleSlots& rule)
@@ -102,8 +101,8 @@ class MemoryTier final : public LowerTier {
     RowMemory rows;
     RowMemory::RowIdPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
     RuleSlots rule;
-    StripedIndex::Cursor hand;           // of sweep_
-    StripedIndex::Cursor expiry_cursor;  // of the thread that plans writes
+    StripedIndex::Cursor hand;           // guarded by sweep_
+    StripedIndex::Cursor expiry_cursor;  // owned by the write planner
   };
 
   explicit MemoryTier(const MemoryTierOptions& options);  // may throw std::bad_alloc
@@ -115,32 +114,33 @@ class MemoryTier final : public LowerTier {
   bool IsShared(uint32_t row_id) const {
     return (content_->rows.Mark(row_id)->load(std::memory_order_relaxed) & kShared) != 0;
   }
-  // Calls visit(row id) for a key that is here, under its stripe's mutex. False if it is not.
+  // Calls visit(row id) for a present key, under its stripe's mutex. Returns false for an absent
+  // key.
   template <typename Visit>
   bool WithRow(int64_t key, const Visit& visit) const;
-  // The same, for a cold row, if visit(row id) is true.
+  // The same for a cold row only. Returns the result of visit(row id).
   template <typename Visit>
   bool WithColdRow(int64_t key, const Visit& visit) const;
-  // Sets the mark of a row and counts it. REQUIRES: its stripe's mutex.
+  // Sets the mark of a row and updates the counts. REQUIRES: its stripe's mutex held.
   void SetMark(uint32_t row_id, uint8_t mark) const;
   void SetStatistics(uint32_t row_id, const uint64_t* statistics);
-  // Copies a row to the end of `rows`, which has room. REQUIRES: its stripe's mutex.
+  // Copies a row to the end of `rows`, which has room. REQUIRES: its stripe's mutex held.
   void Append(int64_t key, uint32_t row_id, WholeRows* rows) const;
-  // Writes the i-th of `rows`. REQUIRES: the same.
+  // Writes row `i` of `rows`. REQUIRES: the same.
   void Write(const WholeRows& rows, size_t i, uint32_t row_id, uint8_t mark);
   Status PutRow(const WholeRows& rows, size_t i, uint8_t mark);
-  // Removes a key; with `if_shared` only a shared row. True if it was here.
+  // Removes a key; with `if_shared` only a shared row. Returns whether it was removed.
   bool EraseRow(int64_t key, bool if_shared);
-  // Takes a place within the bound. Forgets shared rows if there is none.
+  // Takes a place within the bound. Forgets shared rows if there is no free place.
   Status TakePlace();
-  // Sweep, of shared rows alone if `cold` is null.
+  // Sweep; forgets shared rows only if `cold` is null.
   Status SweepFor(size_t count, Buffer<int64_t>* cold, size_t* num_cold, size_t* num_forgotten);
 
   const MemoryTierOptions options_;
   const std::string name_;
-  // Shared by all verbs; held alone by those that rearrange all rows. It has no place in the order
-  // of locks: SetRule holds it while the cache takes its own, which no thread holds that calls
-  // here.
+  // Shared by all verbs; held exclusively by verbs that rearrange all rows. It is outside the lock
+  // order: SetRule holds it while the cache takes its locks, and no thread that calls here holds
+  // those locks.
   mutable FairSharedMutex inside_{LockRank::kUnordered};
   std::unique_ptr<Content> content_;
   std::atomic<size_t> capacity_{0};

@@ -16,14 +16,14 @@ using Shared = std::shared_lock<FairSharedMutex>;
 using Alone = std::unique_lock<FairSharedMutex>;
 using Writing = std::lock_guard<OrderedMutex>;
 
-// Rows put together: this many, or this share of the bound.
+// Rows put together: at most this many, and at most this share of the bound.
 constexpr size_t kPutTogether = 4096;
 constexpr size_t kPutDivisor = 8;
-// Keys looked up below together.
+// Keys looked up together in the tier below.
 constexpr size_t kLookedForTogether = 256;
 // Rows moved down together.
 constexpr size_t kMovedTogether = 4096;
-// Extra room to make, as a share of the bound, so that few writes must make any.
+// Extra room to make, as a share of the bound, so that few writes have to make room.
 constexpr size_t kSpareDivisor = 32;
 
 // The sizes of one row.
@@ -203,7 +203,7 @@ Status TwoTiers::PutSome(const ExecContext& context, const WholeRows& rows, size
     below_->Erase(upper.keys.data(), upper.size);
     return status;
   }
-  // Rows that moved up have left the tier below, one by one.
+  // Some rows may be above, although the Put has failed. These leave the tier below, one by one.
   for (size_t i = 0; i < upper.size; ++i) {
     bool exists;
     above_->Contains(upper.keys.data() + i, 1, &exists);
@@ -271,8 +271,8 @@ bool TwoTiers::NoteUse(int64_t key, const Moment& now) {
     above = above_->NoteUse(key, now);
     return above || below_->NoteUse(key, now);
   };
-  // A lookup need not wait for the disk unless a row went up, or this one may be going down. A use
-  // that is noted again counts once, because it is of the same step.
+  // A lookup waits for the disk only if rows went up, or if this row may be going down. A use that
+  // is noted twice counts once, because both notes are of the same step.
   const uint64_t ups = ups_.load(std::memory_order_acquire);
   const uint64_t downs = downs_.load(std::memory_order_acquire);
   const bool noted = note();
@@ -304,7 +304,7 @@ Status TwoTiers::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, Link
 Status TwoTiers::CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                               RankList* ranks, size_t* below) const {
   const Shared inside(inside_);
-  const Writing writing(writers_);  // keeps rows from moving and counting twice
+  const Writing writing(writers_);  // keeps rows from moving, and so from being counted twice
   TF_EMBED_RETURN_IF_ERROR(above_->CollectRanks(order, one_in, low, high, ranks, below));
   return below_->CollectRanks(order, one_in, low, high, ranks, below);
 }
@@ -337,8 +337,7 @@ Status TwoTiers::SetRule(const RuleSlots& rule, const std::function<Status()>& c
   const auto change_above = [&] { return above_->SetRule(rule, change_cache); };
   TF_EMBED_RETURN_IF_ERROR(below_->SetRule(rule, std::cref(change_above)));
   slot_bytes_ = rule.slots_per_row() * SlotSize(options_.value_type);
-  // Larger rows fit in smaller numbers. The excess rows that can't move down now stay until they
-  // can.
+  // Fewer rows fit if they are larger. Excess rows that can't move down now stay until they can.
   const Writing writing(writers_);
   (void)MakeRoom(ExecContext::Serial(), nullptr);
   return Status();

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory as the tier between a cache and another tier, such as one on disk: a MemoryTier with
-// a bound, above, and the other one, below. A row is in one of the two.
+// Host memory between a cache and another tier, such as a DiskTier. The tier above is a MemoryTier
+// with a bound, and the other tier is below it. A row is in one of the two.
 //
-//     Put                    above; a cold row that is below already is replaced there
+//     Put                    above; a cold row that is already below is replaced there
 //     Get                    above, then below; rows stay where they are
-//     over the bound         shared rows above are forgotten, and cold ones move down, oldest first
-//     a row that goes up     stays shared where it is; the next Put of it goes above
+//     over the bound         shared rows above are forgotten, cold rows move down, oldest first
+//     a row that goes up     stays shared where it is; its next Put goes above
 //
 // Failures leave all rows where they are: if a row can't go down, it stays above, and the Put that
 // wants its place fails.
 //
-// Thread safety: any verb, any time, from any thread. A row that moves is put in its new place
-// first and then leaves the old one. So a reader that looks above and then below misses none that
-// goes down. Of rows that go up a number tells it (ups_), and it looks again. Verbs that change
-// rows exclude each other, moves included. NoteUse alone changes statistics beside them. If rows
-// go down meanwhile (downs_), it notes a use of a row above again after them, because the copy
-// below may lack it.
+// Thread-safe. A row that moves is put in its new place before it leaves the old place. So a reader
+// that looks above and then below misses no row that goes down. `ups_` counts promotions; a reader
+// that sees it change looks again. Verbs that change rows exclude each other, moves included,
+// except NoteUse, which changes statistics concurrently. If rows go down meanwhile (`downs_`),
+// NoteUse notes the use of a row above again after them, because the copy below may lack it.
 #ifndef TF_EMBED_CC_TIERS_MEMORY_TWO_TIERS_H_
 #define TF_EMBED_CC_TIERS_MEMORY_TWO_TIERS_H_
 
@@ -34,7 +33,7 @@ namespace tf_embed {
 
 class TwoTiers final : public LowerTier {
  public:
-  // `options` are those of the tier above. The one below is empty and has no rule yet.
+  // `options` are for the tier above. `below` is empty and has no rule yet.
   static Status Create(const MemoryTierOptions& options, std::unique_ptr<LowerTier> below,
                        std::unique_ptr<TwoTiers>* tier);
 
@@ -73,17 +72,17 @@ class TwoTiers final : public LowerTier {
   const LowerTier& below() const { return *below_; }
 
  private:
-  // A cursor of Scan is below when this bit is set.
+  // Set in a cursor of Scan that has reached the tier below.
   static constexpr uint64_t kBelow = uint64_t{1} << 62;
 
   TwoTiers(const MemoryTierOptions& options, std::unique_ptr<MemoryTier> above,
            std::unique_ptr<LowerTier> below);
 
-  // Get. Without writers_ a row that goes up meanwhile may be missed; `*missed` says whether any
-  // may have been.
+  // Get. Without writers_ held, it may miss a row that goes up meanwhile; `*missed` says whether
+  // this is possible.
   Status GetFromBoth(const ExecContext& context, const int64_t* keys, size_t count, After after,
                      WholeRows* rows, bool* missed) const;
-  // Makes room above for rows; null: for none. REQUIRES: writers_ held.
+  // Makes room above for `coming`, or restores the bound if it is null. REQUIRES: writers_ held.
   Status MakeRoom(const ExecContext& context, const WholeRows* coming);
   // Moves cold rows down. REQUIRES: the same.
   Status MoveDown(const ExecContext& context, const int64_t* keys, size_t count);
@@ -96,12 +95,12 @@ class TwoTiers final : public LowerTier {
   const MemoryTierOptions options_;
   const std::unique_ptr<MemoryTier> above_;
   const std::unique_ptr<LowerTier> below_;
-  // As MemoryTier's: held alone by verbs that change the rule or remove all rows.
+  // As in MemoryTier: held exclusively by verbs that change the rule or remove all rows.
   mutable FairSharedMutex inside_{LockRank::kUnordered};
   mutable OrderedMutex writers_{LockRank::kTwoTiers};
-  std::atomic<uint64_t> ups_{0};    // times that rows are above and have not left below yet
-  std::atomic<uint64_t> downs_{0};  // begins and ends of moves down; odd: rows are on their way
-  size_t slot_bytes_ = 0;           // of inside_
+  std::atomic<uint64_t> ups_{0};    // counts batches put above, before they leave the tier below
+  std::atomic<uint64_t> downs_{0};  // starts and ends of moves down; odd: rows are moving
+  size_t slot_bytes_ = 0;           // guarded by inside_
 };
 
 }  // namespace tf_embed

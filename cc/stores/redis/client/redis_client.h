@@ -16,15 +16,14 @@
 // next round. ASK leaves the map as it is, and the command goes once to the server named in it,
 // after ASKING.
 //
-// Waits. A server that answers LOADING, TRYAGAIN, CLUSTERDOWN or MASTERDOWN is asked again every 10
-// ms, until `timeout_ms` have passed since the call began. After that the call is LOST.
+// Waits. A server that answers LOADING, TRYAGAIN, CLUSTERDOWN or MASTERDOWN is asked again every
+// 10 ms, until `timeout_ms` have passed since the call began. After that the call is LOST.
 //
 // Failures. `connect_timeout_ms` limits a connect, and `timeout_ms` each write and each read. A
 // server that exceeds `timeout_ms` is LOST without a retry, which would only wait again. If a
 // connection breaks otherwise, the commands without a reply are sent once more, because a pooled
 // connection may have broken long ago. A second break is LOST. Other error replies of the server go
 // to the caller as replies.
-//
 //
 // This is a separate library, because it links hiredis. The op library opens it on first use,
 // isolated from TensorFlow's symbols (redis_library.h). So it does not depend on the engine, and
