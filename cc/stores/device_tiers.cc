@@ -177,7 +177,7 @@ class DeviceTiers final : public DeviceStore {
   size_t size() const override { return tiers_->size(); }
   Status Count(size_t* count) const override { return tiers_->Count(count); }
   RuleSlots rule() const override { return tiers_->rule(); }
-  // Their arrays are on the host.
+  // StoreMaintenance takes arrays on the host.
   StoreMaintenance* maintenance() override { return tiers_->maintenance(); }
   StoreEviction* eviction() override { return tiers_->eviction(); }
   const StoreLocks& locks() const override { return tiers_->locks(); }
@@ -279,7 +279,7 @@ class DeviceTiers final : public DeviceStore {
 
   // REQUIRES: all shards are of this class.
   Status FindPooledOnHost(const ExecContext& context, const PooledFind& find) const {
-    TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(find));  // or the width below would wrap around
+    TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(find));  // otherwise the width below could wrap around
     const size_t num_keys = find.bags->num_keys();
     const size_t row_bytes = options().dim * SizeOf(options().value_type);
     const size_t compute_bytes = options().value_type == DataType::kDouble ? 8 : 4;
@@ -298,7 +298,7 @@ class DeviceTiers final : public DeviceStore {
                                                                                       : 1;
     TF_EMBED_RETURN_IF_ERROR(defaults.Read(
         memory_, context, static_cast<const char*>(find.defaults.rows), num_defaults * row_bytes));
-    // No more than this: the memory behind may be another tensor's, and change meanwhile.
+    // Copy no more than this: the memory behind may belong to another tensor, and change meanwhile.
     const size_t width = options().dim - (find.quantized ? kQuantizedTail : 0);
     const size_t num_pooled =
         find.bags->size() == 0 ? 0 : (find.bags->size() - 1) * find.stride + width;

@@ -3,7 +3,7 @@
 //
 // The host knows the tier of each row. So each verb copies the keys of its batch to the host, 8
 // bytes each, and its per-key results back to the device. Rows and gradients stay in place
-// (ExecContext::rows_on_device). A pooled find also copies its sums. A step on bags also copies its
+// (ExecContext::rows_on_device). A pooled find also copies its sums. A step on bags also copies the
 // weights and the start of each key's gradient.
 #ifndef TF_EMBED_CC_STORES_DEVICE_TIERS_H_
 #define TF_EMBED_CC_STORES_DEVICE_TIERS_H_

@@ -38,7 +38,7 @@ Status MakeDeviceStore(const StoreOptions& options, const DeviceOptions& device,
   return Status();
 }
 
-// The file that blocks `path` from being a folder: itself or a parent. "" if there is none.
+// The file, `path` or a parent, that keeps `path` from being a folder. "" if there is none.
 std::string FileInTheWay(const std::string& path) {
   std::error_code error;
   for (std::filesystem::path part = path; !part.empty(); part = part.parent_path()) {
@@ -89,7 +89,8 @@ Status TakeFolderName(const std::string& path, std::string name, DiskTierOptions
   for (char& c : name) {
     if (!std::isalnum(static_cast<unsigned char>(c)) && std::strchr(".-_", c) == nullptr) c = '_';
   }
-  if (name.size() > kMaxName) name.erase(0, name.size() - kMaxName);  // the end tells the shard
+  if (name.size() > kMaxName)
+    name.erase(0, name.size() - kMaxName);  // the end has the shard's number
   if (name.empty() || name[0] == '.') name.insert(0, "table");
   const std::lock_guard<std::mutex> lock(mutex);
   for (size_t n = 1;; ++n) {
@@ -127,7 +128,7 @@ void SetCache(const StorageOptions& storage, TierOptions* options) {
                                void* to) { return memory->CopyIn(context, row, bytes, to); };
 }
 
-// An empty tier on disk.
+// Makes an empty tier on disk.
 Status NewDiskTier(const StoreOptions& options, const LowerTierOptions& tiers,
                    StatisticSet statistics, std::unique_ptr<LowerTier>* tier) {
   DiskTierOptions disk;
@@ -144,7 +145,7 @@ Status NewDiskTier(const StoreOptions& options, const LowerTierOptions& tiers,
   return Status();
 }
 
-// The empty tiers below a cache, as one.
+// Makes the empty tiers below a cache, as one LowerTier.
 Status NewLowerTiers(const StoreOptions& options, const LowerTierOptions& tiers,
                      StatisticSet statistics, std::unique_ptr<LowerTier>* tier) {
   std::unique_ptr<LowerTier> disk;
@@ -174,7 +175,7 @@ Status NewLowerTiers(const StoreOptions& options, const LowerTierOptions& tiers,
   return Status();
 }
 
-// A cache over other tiers.
+// Makes a cache over lower tiers.
 Status MakeTieredStore(const StoreOptions& options, const StorageOptions& storage,
                        MadeStore* made) {
   const LowerTierOptions& tiers = storage.tiers;

@@ -32,26 +32,26 @@ struct LowerTierOptions {
 
 // The location of the rows of one shard.
 struct StorageOptions {
-  bool on_device = false;  // on a GPU, with these options; else in host memory
-  DeviceOptions device;    // of a store over several tiers, the number counts
+  bool on_device = false;  // on a GPU, with the options below; otherwise in host memory
+  DeviceOptions device;    // a store over several tiers uses only the number
   LowerTierOptions tiers;
-  RedisOptions redis;  // with a host: rows are there, and nowhere else
+  RedisOptions redis;  // if it has a host, all rows are there
 };
 
 struct MadeStore {
-  std::unique_ptr<Store> store;  // takes arrays on the host, wherever its rows are
-  // The same store for arrays in device memory. Null in host memory.
+  std::unique_ptr<Store> store;  // takes arrays on the host, wherever the rows are
+  // The same store for arrays in device memory. Null if the store is in host memory.
   DeviceStore* on_device = nullptr;
-  std::unique_ptr<DeviceStore> own_on_device;  // if it is not owned by `store`
+  std::unique_ptr<DeviceStore> own_on_device;  // unless `store` owns it
 };
 
 // Returns kResourceExhausted if memory is short, and kUnavailable without a GPU.
 Status NewStore(const StoreOptions& options, const StorageOptions& storage, MadeStore* made);
 
-// Whether the host emulates every GPU: TF_EMBED_EMULATE_GPU=1 in the environment.
+// Whether the host emulates all GPUs: TF_EMBED_EMULATE_GPU=1 in the environment.
 bool EmulatesDevice();
 
-// The memory of a device with such stores.
+// The memory of a device, real or emulated.
 DeviceMemory* MemoryOfStores(int device);
 
 }  // namespace tf_embed

@@ -73,7 +73,7 @@ HostStore::HostStore(const StoreOptions& options, const RuleSlots& rule)
 std::unique_ptr<HostStore> HostStore::Create(const StoreOptions& options, const RuleSlots& rule) {
   try {
     return std::unique_ptr<HostStore>(new HostStore(options, rule));
-  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
+  } catch (const std::bad_alloc&) {  // null means that memory is short, which the caller reports
     return nullptr;
   }
 }
@@ -108,7 +108,7 @@ Status HostStore::OtherRule() const { return RuleWasChanged(options_.name); }
 Status HostStore::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
   const size_t bytes = LayoutOf(rule).slot_bytes;
   TF_EMBED_RETURN_IF_ERROR(slots->Resize(bytes));
-  std::fill_n(slots->data(), bytes, char{0});  // padding between groups too
+  std::fill_n(slots->data(), bytes, char{0});  // also clears the padding between groups
   DispatchSlots(options_.value_type, [&](auto tag) {
     StoreInitialSlots<typename decltype(tag)::Type>(rule, slots->data());
   });
@@ -408,7 +408,7 @@ Status HostStore::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
 Status HostStore::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                         const void* new_rows, const bool* exists) {
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
-  // An absent key is inserted if any of its positions says that it is absent.
+  // An absent key is inserted if at least one of its positions says that it is absent.
   const auto wants = [&](const KeyGroup& group) {
     return FirstAbsent(group, exists) < group.count;
   };

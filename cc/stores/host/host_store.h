@@ -6,15 +6,15 @@
 // lock and validated afterwards by the bucket's word.
 //
 // A write groups equal keys of the batch (KeyGroups) and handles each group once, in parallel, by
-// the same pipeline. It changes a present row under the lock of the bucket's word. It completes a
-// new row out of sight, then inserts it in the index under the stripe's mutex.
+// the same pipeline. It changes a present row under the lock of the bucket's word. It fills a new
+// row while no reader can see it, then inserts it in the index under the stripe's mutex.
 //
 // A store with a bound, admission or expiry plans each write first (write_planner.h). A pass over
-// the batch finds the absent keys, and room is made for those admitted. Then the write runs like
+// the batch finds the absent keys, and room is made for the admitted keys. Then the write runs like
 // any other. Such writes run one at a time, each on all threads.
 //
-// Locks: those of StoreLocks, then a stripe's mutex, then those of the row store and of the index's
-// arena, or a bucket's word (lock_order.h).
+// Locks: StoreLocks, then a stripe's mutex, then the locks of RowMemory and of the index's arena,
+// or a bucket's word (lock_order.h).
 #ifndef TF_EMBED_CC_STORES_HOST_HOST_STORE_H_
 #define TF_EMBED_CC_STORES_HOST_HOST_STORE_H_
 
@@ -166,7 +166,7 @@ class HostStore final : public Store,
     bool* absent;               // KeyBatch::absent
     uint8_t tick;
 
-    // Whether the caller handles this absent key; if so, marks it as left absent.
+    // Whether the caller handles this absent key. If so, marks it in `absent`.
     bool LeaveAbsent(const KeyGroup& group) const {
       if (absent == nullptr) return false;
       for (size_t k = 0; k < group.count; ++k) absent[group.positions[k]] = true;
@@ -221,7 +221,7 @@ class HostStore final : public Store,
    private:
     const Content& content_;
     const RowLayout& layout_;
-    Buffer<char> stored_slots_;  // of one row, if they are narrow
+    Buffer<char> stored_slots_;  // of a row, if they are narrow
   };
 
   // Exports some stripes: calls append(copier, bucket, key, row id) for their keys. The cursor
@@ -231,7 +231,7 @@ class HostStore final : public Store,
   Status ExportStripes(size_t max_rows, ExportCursor* cursor, WholeRows* rows,
                        const Append& append) const;
 
-  // One thread's buffers for building new rows.
+  // A thread's buffers for building new rows.
   struct RowScratch {
     explicit RowScratch(Allocator* allocator) : row(allocator), initial_slots(allocator) {}
     Buffer<char> row;            // one row
@@ -265,7 +265,7 @@ class HostStore final : public Store,
     return content.rows.Statistics(row_id) + options_.policy.statistics.IndexOf(Statistic::kChange);
   }
 
-  // Empty content like the present content.
+  // Makes empty content like the present content.
   Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
   // Copies all rows for which `stays(statistics, hash)` is true to new content. REQUIRES: no
   // concurrent writes.
@@ -309,7 +309,7 @@ class HostStore final : public Store,
   Status VisitRow(const Write& write, const KeyGroup& group, Probe probe, const Present& present,
                   const Absent& absent);
   // The same, but skips absent keys. A key occurs once in the groups, so if its probe missed, only
-  // a concurrent verb can have inserted it since. That verb may as well be ordered later.
+  // a concurrent verb can have inserted it since. This is as if that verb had run later.
   template <typename Present>
   Status VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
                          const Present& present);
@@ -322,7 +322,7 @@ class HostStore final : public Store,
   Status ApplyRange(const Write& write, KeyGroups::Range* range, const Gradients& gradients,
                     const Rule& rule);
 
-  // The policy's part, in host_store_policy.cc.
+  // The policy: host_store_policy.cc.
   RowStatistics StatisticsOf(const Content& content, uint32_t row_id) const {
     return RowStatistics(options_.policy.statistics, content.rows.Statistics(row_id));
   }

@@ -97,7 +97,7 @@ Status HostStore::ConvertSlots(const RuleSlots& rule) {
   Buffer<char> slots(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(wide.Resize(layout.wide_slot_bytes));
   TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
-  std::fill_n(slots.data(), layout.slot_bytes, char{0});  // padding between groups too
+  std::fill_n(slots.data(), layout.slot_bytes, char{0});  // also clears the padding between groups
   const auto converted = [&](const char* present) {
     WidenSlots(content_->rule, layout.value_type, present, wide.data());
     NarrowSlots(rule, layout.value_type, wide.data(), slots.data());
@@ -212,7 +212,7 @@ std::unique_ptr<Store> HostStore::NewEmpty(size_t init_size,
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
     return std::unique_ptr<HostStore>(new HostStore(options, RuleSlots()));
-  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
+  } catch (const std::bad_alloc&) {  // null means that memory is short, which the caller reports
     return nullptr;
   }
 }
@@ -256,8 +256,9 @@ StoreStats HostStore::Stats() const {
 void HostStore::DropOutgrown() const {
   Alone lock(locks_.content, std::try_to_lock);
   if (!lock.owns_lock()) {
-    // Another verb is inside. It or a later writer does this, unless there are verbs at all times:
-    // so there is a limit to what waits for them. The verbs of a cache are inside of its owner's.
+    // Another verb is inside. It or a later writer frees the memory, unless verbs are inside at all
+    // times. So the waiting memory has a limit, at which this call waits. A cache never waits,
+    // because its verbs run inside the verbs of its owner, which has a limit too.
     if (options_.is_cache) return;
     {
       const Shared shared(locks_.content);

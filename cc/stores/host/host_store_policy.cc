@@ -20,7 +20,7 @@ constexpr size_t kSurveyCost = 60;
 constexpr size_t kRankCost = 8;
 // Rows evicted at a time.
 constexpr size_t kChunk = 512;
-// Rebuild the store if it loses at least one row in this many.
+// Rebuild the store if it loses at least 1 row in this many.
 constexpr size_t kRebuildDivisor = 4;
 
 bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit == kHighestRank; }
@@ -175,7 +175,7 @@ Status HostStore::KeepOnly(const ExecContext& context, size_t num_left, const St
   const PauseLocks pausing(locks_, context);
   size_t gone;
   {
-    Shared lock(locks_.content);  // readers go on
+    Shared lock(locks_.content);  // readers continue
     TF_EMBED_RETURN_IF_ERROR(NewContent(num_left, &content));
     TF_EMBED_RETURN_IF_ERROR(CopyContent(context, stays, content.get()));
     gone = content_->index.size() - content->index.size();
@@ -258,7 +258,8 @@ Status HostStore::AssignStatistics(const ExecContext& context, const KeyBatch& b
       entry = content_->index.Find(batch.keys[i], hash);
     } while (entry.found() && !entry.bucket->TryLock(entry.word));
     if (!entry.found()) continue;
-    // A score is the user's, like the row. The others are about uses, which are no changes.
+    // Users set scores, as they set rows. The other statistics are about uses, which are no
+    // changes.
     if (set.Has(Statistic::kScore)) {
       NoteChange(*content_, batch.keys[i], entry.row_id);
     } else if (IsWanted(*content_, entry.row_id)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HostStore's part in snapshots. It reports changed, used and evicted rows to its ChangeLog, and
-// exports the others. Verbs on rows: host_store.cc.
+// exports the other rows. Verbs on rows: host_store.cc.
 #include <cstring>
 #include <mutex>
 
@@ -71,7 +71,7 @@ void HostStore::NoteLeaves(const Content& content, int64_t key, uint64_t hash) c
 
 Status HostStore::ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
                                  WholeRows* rows) {
-  // Admits writers, but no rearrangement of rows and no caller that pauses writers.
+  // Keeps out callers that rearrange rows or pause writers, but not writers.
   const WriteLocks beside_writers(locks_, context);
   const WantedRows wanted = changes_->wanted();
   return ExportStripes(max_rows, cursor, rows,
@@ -80,7 +80,7 @@ Status HostStore::ExportSnapshot(const ExecContext& context, size_t max_rows, Ex
                          const uint64_t present = word->load(std::memory_order_relaxed);
                          if (!RowChange::IsWanted(present, wanted)) return;
                          copier->Append(bucket, key, row_id, rows);
-                         // A verb came first and hands the row over itself; this copy may be too
+                         // A verb has claimed the row first and hands it over. This copy may be too
                          // new.
                          if (!RowChange::Take(word, wanted)) --rows->size;
                        });

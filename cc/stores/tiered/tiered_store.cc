@@ -230,7 +230,7 @@ Status TieredStore::Replace(const ExecContext& inner, const Write& write, const 
                             const Keys& keys) {
   Status status = write.verb(inner, batch);
   if (lower_->size() == 0) return status;
-  // A lookup that missed the cache earlier must retry once the lower tier lacks the row.
+  // A lookup that missed the cache earlier must retry, because the lower tier lacks the row now.
   moves_.fetch_add(1, std::memory_order_release);
   if (status.ok()) {
     const auto erase = [&](size_t begin, size_t end) {
@@ -341,8 +341,8 @@ Status TieredStore::RunPart(const ExecContext& context, const KeyBatch& part, co
       TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), *write.rule));
     }
   }
-  // Other threads keep taking the room, or another rule has shrunk it. Alone, the batch gets all
-  // the room there is, and exceeds the bound if it must.
+  // Other threads keep taking the room, or a new rule has reduced it. With exclusive access, the
+  // batch gets all the room there is, and exceeds the bound if it must.
   const ReplaceLocks alone(locks_, context);
   if (!HasRule(write.rule)) return RuleWasChanged(options_.name);
   const Status made = MakeRoomAlone(context.Holding(Held::kWriting), todo, todo.size);
@@ -428,7 +428,7 @@ Status TieredStore::FindOrInsert(const ExecContext& context, const KeyBatch& bat
   write.verb = std::cref(verb);
   write.finds = !plans;
   if (!plans) return Run(context, batch, write);
-  // Keys without a row take their defaults from here.
+  // Takes the flags if the caller wants none.
   Buffer<bool> own(options_.allocator);
   Keys absent(options_.allocator);
   if (exists == nullptr) {

@@ -10,8 +10,8 @@
 //
 // A training find also promotes rows, and makes room for the rows that the write after it will
 // insert. Any other find reads rows from the lower tier and moves none. So does a training find
-// that can't promote: of more rows than half of the cache, beside a save, or of a store that is
-// held.
+// that can't promote: of more rows than half of the cache, beside a save, or in a store whose
+// content the caller holds.
 //
 // A batch with more absent keys than half of the cache is written in parts. The result is the same,
 // because rows are independent.
@@ -21,15 +21,15 @@
 // plan meets cold rows only as candidates for eviction, by their statistics, which are in memory.
 //
 // Locations of a row
-//   in the cache alone    it came as a new one
-//   in both               shared
+//   in the cache alone         new
+//   in both                    shared
 //   in the lower tier alone    cold
 //
 // Locks. Promotion runs concurrently with reads and writes; a mutex ensures that a row is promoted
 // once. Demotion needs the content lock exclusively. So a key that a verb finds in the cache, under
 // that lock, stays there. A key missing first from the lower tier and then from the cache is
 // absent. While a caller pauses writers, as an export does, no row moves. Verbs never take the
-// cache's locks: the locks of this store stand for them.
+// cache's locks, because they hold the locks of this store.
 //
 // The cache may exceed its bound until the next verb, in three cases:
 //   - a caller that holds several stores (HeldStores) can't make room
@@ -146,15 +146,15 @@ class TieredStore final : public Store,
   struct Write {
     // Runs the verb on the cache for a part of the batch; a reference (std::cref).
     std::function<Status(const ExecContext& inner, const KeyBatch& part)> verb;
-    // Whether it has run, on any part of the batch.
+    // Whether the verb has run on any part of the batch.
     const bool* has_run = nullptr;
-    // The rule that the store has when it runs; null: any.
+    // The rule that the store must have when the verb runs; null: any rule.
     const RuleSlots* rule = nullptr;
     // Replaces whole rows, regardless of their content.
     bool overwrites = false;
     // Counts hits and misses.
     bool finds = false;
-    // Admission of new keys, and whether the verb would insert a key; null: inserts all.
+    // Admission of new keys, and whether the verb would insert a key; null: it inserts all keys.
     Admits admits = Admits::kAll;
     std::function<bool(const KeyGroup& group)> wants;
   };
@@ -181,7 +181,7 @@ class TieredStore final : public Store,
     PlannedRows& cache() const { return *store_->cache_->cache()->planned_rows(); }
 
     TieredStore* const store_;
-    mutable RowStatistics::Word cold_[StatisticSet::kMax];  // of the cold row found last
+    mutable RowStatistics::Word cold_[StatisticSet::kMax];  // statistics of the cold row found last
   };
 
   // Some keys of a batch.
@@ -237,8 +237,8 @@ class TieredStore final : public Store,
   Status BringUp(const ExecContext& inner, const Keys& keys) const;
   // Copies a row of the lower tier to the batch's memory.
   Status CopyRow(const ExecContext& context, const void* row, size_t bytes, void* to) const;
-  // Reads rows of the lower tier for a find. As a part of training, skips expired rows and notes a
-  // use of the others. REQUIRES: a reader's lock.
+  // Reads rows of the lower tier for a find. In training, skips expired rows and notes a use of the
+  // other rows. REQUIRES: a reader's lock.
   Status ReadThrough(const ExecContext& inner, const Keys& absent, void* weights, bool* exists,
                      const SlotsOut& slots) const;
 
@@ -262,8 +262,8 @@ class TieredStore final : public Store,
   // Drops from the cache the victims that have not been used or changed since. REQUIRES: exclusive
   // access.
   Status DropVictims(const ExecContext& inner, const Keys& victims) const;
-  // Fills in rows by their keys from the cache, and puts them in the lower tier. On failure the
-  // lower tier may have some. REQUIRES: promotion_ held, or exclusive access.
+  // Fills in rows by their keys from the cache, and puts them in the lower tier. After a failure,
+  // the lower tier may have some of the rows. REQUIRES: promotion_ held, or exclusive access.
   Status PutRows(const ExecContext& inner, WholeRows* rows, LowerTier::After after) const;
   // Erases the shared rows of the lower tier. REQUIRES: the same.
   Status EraseShared() const;

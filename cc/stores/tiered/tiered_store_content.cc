@@ -76,8 +76,8 @@ Status TieredStore::UpdateAllRows(const ExecContext& context, const Rule& rule) 
   const ReplaceLocks alone(locks_, context);
   const ExecContext inner = context.Holding(Held::kWriting);
   // The scan comes first, because it may fail, and no row has changed then. The lower tier loses
-  // its copies of shared rows before they change in the cache. Otherwise they would come back after
-  // a failure in between. Cold rows go through a temporary store in batches.
+  // its copies of shared rows before they change in the cache. Otherwise the old copies would come
+  // back after a failure in between. Cold rows go through a temporary store in batches.
   Keys cold(options_.allocator);
   WholeRows rows(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(cold.Resize(lower_->size()));
@@ -157,7 +157,7 @@ std::unique_ptr<Store> TieredStore::NewEmpty(size_t init_size,
     std::unique_ptr<TieredStore> store;
     if (!Create(options, tiers_, &store).ok()) return nullptr;
     return store;
-  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
+  } catch (const std::bad_alloc&) {  // null means that memory is short, which the caller reports
     return nullptr;
   }
 }
@@ -171,7 +171,7 @@ Status TieredStore::TakeContent(const ExecContext& context, Store* other) {
   TF_EMBED_RETURN_IF_ERROR(
       cache_->maintenance()->TakeContent(context.Holding(Held::kPaused), from->cache_.get()));
   lower_.swap(from->lower_);
-  // A lookup that missed the cache earlier must look into the new one.
+  // A lookup that missed the cache earlier must look into the new cache.
   moves_.fetch_add(1, std::memory_order_release);
   rule_ = from->rule_;
   capacity_ = from->capacity_.load();
@@ -181,8 +181,8 @@ Status TieredStore::TakeContent(const ExecContext& context, Store* other) {
 void TieredStore::DropOutgrown() const {
   std::unique_lock<FairSharedMutex> lock(locks_.content, std::try_to_lock);
   if (!lock.owns_lock()) {
-    // Another verb is inside. As in a HostStore, the memory that waits for it has a limit: here by
-    // the rows that have been in the cache, because these make its index grow and be rebuilt.
+    // Another verb is inside. As in a HostStore, the memory that waits for it has a limit. Here the
+    // limit counts rows that were in the cache, because they make its index grow and be rebuilt.
     {
       const std::shared_lock<FairSharedMutex> inside(locks_.content);
       if (NumCached() + left_since_ <= 2 * cached_once_dropped_) return;

@@ -116,7 +116,7 @@ Status TieredStore::Look(const ExecContext& context, bool promotes, const KeyBat
       if (expires) TF_EMBED_RETURN_IF_ERROR(NotCached(inner, part, &cold));
       const Keys& below = expires ? cold : absent;
       TF_EMBED_RETURN_IF_ERROR(ReadThrough(inner, below, weights, exists, slots));
-      // A row that is left out may also have come up just now.
+      // A missing row may also have been promoted just now.
       if (below.size == absent.size && moves == moves_.load(std::memory_order_acquire)) {
         return Status();
       }
@@ -137,7 +137,7 @@ Status TieredStore::FindBelow(const ExecContext& context, const KeyBatch& batch,
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     size_t wanted = 0;
     {
-      // While a caller pauses writers, no row moves.
+      // While a caller pauses writers, no row may move.
       const std::shared_lock<FairSharedMutex> writers(locks_.writers, std::try_to_lock);
       if (!writers.owns_lock()) break;
       const std::shared_lock<FairSharedMutex> content(locks_.content);
@@ -148,7 +148,7 @@ Status TieredStore::FindBelow(const ExecContext& context, const KeyBatch& batch,
       TF_EMBED_RETURN_IF_ERROR(KeepStored(&stored));
       const size_t most = capacity_ / kBatchDivisor;
       if (stored.size > most) break;
-      // The write of the same step inserts the others, unless the policy decides.
+      // The write of the same step inserts the other keys, unless the policy decides.
       wanted = options_.policy.plans_writes() || distinct > most ? stored.size : distinct;
       if (NumCached() + wanted <= capacity_) {
         if (wanted == distinct) seen_.Note(batch);

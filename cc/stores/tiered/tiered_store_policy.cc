@@ -20,7 +20,7 @@ constexpr size_t kSurveyCost = 20;
 constexpr size_t kChunk = 4096;
 // Large enough that a search for expired rows covers the whole store.
 constexpr size_t kAnyNumber = size_t{1} << 40;
-// Rebuild the store if it loses at least one row in this many.
+// Rebuild the store if it loses at least 1 row in this many.
 constexpr size_t kRebuildDivisor = 4;
 
 }  // namespace
@@ -241,7 +241,7 @@ Status TieredStore::Erase(const ExecContext& context, const KeyBatch& batch) {
   if (options_.policy.plans_writes() && context.held != Held::kWriting) {
     turn = std::unique_lock<OrderedMutex>(locks_.policy);
   }
-  // Remove the lower tier's copy first, which may be older. No row may be promoted between the two.
+  // Remove the lower tier's copy first, which may be older. No row may be promoted in between.
   const std::lock_guard<OrderedMutex> lock(promotion_);
   const ExecContext inner = context.Holding(Held::kWriting).InSerial();
   TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
@@ -263,7 +263,7 @@ Status TieredStore::Remove(const int64_t* keys, size_t count, std::atomic<uint64
       }
       TF_EMBED_RETURN_IF_ERROR(options_.policy.sink->Evict(leaving, rule_));
     }
-    // A row must not be promoted between the two.
+    // The row must not be promoted in between.
     const std::lock_guard<OrderedMutex> lock(promotion_);
     if (changes_ != nullptr) TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
     // Remove the lower tier's copies first: they may be older, and a lookup that misses the cache

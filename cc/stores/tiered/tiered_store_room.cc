@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kDemotedTogether = 4096;
 // Rows written together while other verbs run.
 constexpr size_t kWrittenTogether = 1024;
-// Extra room, as a share of the cache, so that few batches must demote. The cache grows by this
-// share in a tick.
+// Extra room, as a share of the cache, so that few batches have to demote rows. The cache grows by
+// this share in a tick.
 constexpr size_t kSpareDivisor = 32;
 static_assert(kSpareDivisor <= Victims::kGrowthTicks);
 
@@ -54,7 +54,8 @@ Status TieredStore::ForEachVictim(
   const auto stays = [&](int64_t key) {
     return std::binary_search(stay.keys.data(), stay.keys.data() + stay.size, key);
   };
-  // A victim list may consist of the batch's rows alone. After two such lists there are no others.
+  // A victim list may consist only of rows of the batch. After two such lists there are no other
+  // rows.
   int lists_in_vain = 0;
   for (size_t gone = 0; gone < most && lists_in_vain < 2;) {
     size_t found;
@@ -93,7 +94,8 @@ Status TieredStore::MakeRoom(const ExecContext& context, const KeyBatch& batch,
 
 Status TieredStore::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch,
                                   size_t wanted) const {
-  DropOutgrownAlone();  // lookups alone replace rows of the cache too, and no write may follow
+  DropOutgrownAlone();  // lookups replace rows of the cache too, possibly without a write after
+                        // them
   const size_t most = NumLeaving(wanted);
   if (most == 0) return Status();
   Keys stay(options_.allocator);
@@ -149,10 +151,10 @@ Status TieredStore::WriteVictims(const ExecContext& inner, const Keys& stay, siz
     TF_EMBED_RETURN_IF_ERROR(cache_->cache()->SetChanged(inner, written, false));
     Status status = PutRows(inner, &rows, LowerTier::After::kShared);
     if (!status.ok()) {
-      // The cache's copy counts, whether or not the lower tier has one by now.
+      // The cache's copy counts, whether or not the lower tier has a copy by now.
       for (size_t i = 0; i < count; ++i) {
         const KeyBatch one{keys + i, 1};
-        // These keys are in the cache; the first error is returned.
+        // Can't fail, because the keys are in the cache. The first error is returned.
         if (changed[i] || !stored[i]) (void)cache_->cache()->SetChanged(inner, one, true);
       }
       return status;
@@ -167,7 +169,7 @@ Status TieredStore::WriteVictims(const ExecContext& inner, const Keys& stay, siz
     const size_t before = victims->size;
     TF_EMBED_RETURN_IF_ERROR(ForEachVictim(inner, stay, std::min(kWrittenTogether, most - before),
                                            kWrittenTogether, std::cref(write)));
-    // A new pass over the cache comes to the same rows again.
+    // A new pass over the cache may list the same rows again.
     victims->MakeDistinct();
     if (victims->size == before) break;
   }
@@ -234,7 +236,7 @@ Status TieredStore::Demote(const ExecContext& inner, const int64_t* keys, const 
       TF_EMBED_RETURN_IF_ERROR(
           cache_->eviction()->FindStatistics(inner, batch, statistics.data(), exists.data()));
     }
-    // First, because the lower tier may drop shared rows when it takes others.
+    // Unshare first, because the lower tier may drop shared rows when it takes other rows.
     lower_->Unshare(batch.keys, batch.size, words == 0 ? nullptr : statistics.data());
     cache_->cache()->Drop(inner, batch.keys, batch.size);
     seen_.Forget();

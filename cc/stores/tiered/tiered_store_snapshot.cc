@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// TieredStore's part in snapshots. The cache reports its own changes, uses and evictions. That
-// leaves cold rows which are promoted, used or evicted before the snapshot passes them. It scans
-// the cache first, then the lower tier, so it meets a row demoted meanwhile in one of them. Before
-// both, it links files of the lower tier, which takes their cold rows without reading them.
+// TieredStore's part in snapshots. The cache reports its own changes, uses and evictions. This file
+// adds cold rows that are promoted, used or evicted before the snapshot has passed them. The
+// snapshot scans the cache first, then the lower tier, so it meets a row demoted meanwhile in at
+// least one tier. Before both scans, it links files of the lower tier, and so takes their cold rows
+// without reading them.
 //
-// The verbs on rows are in tiered_store.cc.
+// Verbs on rows: tiered_store.cc.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -48,7 +49,8 @@ void TieredStore::GiveCold(const WholeRows& rows) const {
   const WantedRows wants = changes_->wanted();
   for (size_t i = 0; i < rows.size; ++i) {
     const uint64_t word = rows.statistics[ChangeWord(options_.policy.statistics, i)];
-    // The lower tier decides between several threads. Without a claim, a row was promoted or given.
+    // The lower tier decides between several threads. If there is nothing to claim, another thread
+    // has promoted or handed over the row.
     if (RowChange::IsWanted(word, wants) && lower_->TakeForSnapshot(rows.keys[i], wants)) {
       GiveRow(rows, i);
     }

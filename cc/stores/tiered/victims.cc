@@ -8,9 +8,9 @@
 namespace tf_embed {
 namespace {
 
-// The share of the cache that one pass collects.
+// The share of the cache that a pass collects.
 constexpr size_t kShareDivisor = 8;
-// One row in this many is sampled to find where that share ends.
+// Samples 1 row in this many to find where this share ends.
 constexpr size_t kSampleOneIn = 32;
 // A smaller cache is collected whole.
 constexpr size_t kFewRows = 4096;

@@ -2,8 +2,8 @@
 // The order in which rows leave a cache: approximately least recently used first.
 //
 // An approximate order suffices, because a row has the same values in every tier. Time advances in
-// ticks, each of which replaces about a 32nd of the cache. One pass collects about the oldest
-// eighth of the rows, which serves many calls. Rows used since are skipped.
+// ticks, each of which replaces about a 32nd of the cache. A pass collects about the oldest eighth
+// of the rows, which serves many calls. Rows used since are skipped.
 //
 // Not thread-safe, except EndTick.
 #ifndef TF_EMBED_CC_STORES_TIERED_VICTIMS_H_
