@@ -89,8 +89,7 @@ Status TakeFolderName(const std::string& path, std::string name, DiskTierOptions
   for (char& c : name) {
     if (!std::isalnum(static_cast<unsigned char>(c)) && std::strchr(".-_", c) == nullptr) c = '_';
   }
-  if (name.size() > kMaxName)
-    name.erase(0, name.size() - kMaxName);  // the end has the shard's number
+  if (name.size() > kMaxName) name.erase(0, name.size() - kMaxName);  // the end has the shard
   if (name.empty() || name[0] == '.') name.insert(0, "table");
   const std::lock_guard<std::mutex> lock(mutex);
   for (size_t n = 1;; ++n) {

@@ -94,8 +94,7 @@ Status TieredStore::MakeRoom(const ExecContext& context, const KeyBatch& batch,
 
 Status TieredStore::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch,
                                   size_t wanted) const {
-  DropOutgrownAlone();  // lookups replace rows of the cache too, possibly without a write after
-                        // them
+  DropOutgrownAlone();  // lookups replace rows too, and a write may never follow
   const size_t most = NumLeaving(wanted);
   if (most == 0) return Status();
   Keys stay(options_.allocator);
