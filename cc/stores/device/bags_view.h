@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bags in device memory: which keys of a batch make each, with their weights.
+// Bags in device memory: the keys of a batch that make up each bag, with their weights.
 #ifndef TF_EMBED_CC_STORES_DEVICE_BAGS_VIEW_H_
 #define TF_EMBED_CC_STORES_DEVICE_BAGS_VIEW_H_
 
@@ -43,7 +43,7 @@ struct BagsView {
   }
 
   // DivisorOf (bags.h) of the bag at places [begin, end), except for sums, which are not divided.
-  // Adds the number of its keys that are padding.
+  // Adds the number of the bag's padding keys.
   template <typename Compute>
   TF_EMBED_DEVICE Compute Divisor(size_t begin, size_t end, uint64_t* num_padding) const {
     const bool weighted = weights != nullptr && combiner != Combiner::kMeanOfCount;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The views that kernels have of a batch: of its keys, its distinct keys, and rows for absent ones.
+// The views that kernels have of a batch: its keys, its distinct keys, and the rows of absent keys.
 #ifndef TF_EMBED_CC_STORES_DEVICE_BATCH_VIEW_H_
 #define TF_EMBED_CC_STORES_DEVICE_BATCH_VIEW_H_
 
@@ -13,27 +13,26 @@
 
 namespace tf_embed {
 
-// A key of a batch, and where in the batch it stands.
+// A key of a batch, and its positions in the batch.
 struct DeviceGroup {
   int64_t key;
-  // Numbers of keys of the batch, rising. Only the first may be read where a device has grouped by
-  // GroupFirsts.
+  // Numbers of keys of the batch, rising. After GroupFirsts only the first may be read.
   const uint32_t* members;
-  uint32_t count;     // at least 1; or the group is none (distinct_kernels.h)
-  uint32_t slot = 0;  // of the verb's scratch memory, as WriteKernel gives it
+  uint32_t count;     // at least 1; 0: no group (distinct_kernels.h)
+  uint32_t slot = 0;  // in the verb's scratch memory; WriteKernel sets it
 };
 
 // The distinct keys of a batch, in any order.
 struct GroupsView {
   const DeviceGroup* groups = nullptr;
-  const uint32_t* size = nullptr;     // on the device, which alone may know it
-  const uint32_t* numbers = nullptr;  // of the group of each key; null: key i is of group i
+  const uint32_t* size = nullptr;     // on the device; the host may not know it
+  const uint32_t* numbers = nullptr;  // the group of each key; null: key i is in group i
 
   TF_EMBED_DEVICE uint32_t NumberOf(size_t i) const {
     return numbers == nullptr ? static_cast<uint32_t>(i) : numbers[i];
   }
   TF_EMBED_DEVICE bool Has(size_t i) const { return i < *size && groups[i].count > 0; }
-  // That number of a launch that begins with `first`.
+  // The group with a number in a launch that begins at `first`.
   TF_EMBED_DEVICE DeviceGroup Get(size_t first, size_t number) const {
     DeviceGroup group = groups[first + number];
     group.slot = static_cast<uint32_t>(number);
@@ -58,8 +57,8 @@ struct BatchView {
   TF_EMBED_DEVICE size_t Last(const DeviceGroup& group) const {
     return Position(group.members[group.count - 1]);
   }
-  // Gives each of the first kKeysOfTile lanes its key of those that tile `i` of a launch looks up.
-  // False for a lane without one.
+  // Gives each of the first kKeysOfTile lanes its key in tile `i` of a launch. Returns false for a
+  // lane without a key.
   template <class Tile>
   TF_EMBED_DEVICE bool Take(const Tile& tile, size_t i, int64_t* key, size_t* position) const {
     const size_t own = i * kKeysOfTile<Tile> + tile.lane();
@@ -68,7 +67,7 @@ struct BatchView {
     *position = has ? Position(own) : 0;
     return has;
   }
-  // Leaves a key without a row to the caller, if the caller wants to learn of those.
+  // Leaves a key without a row to the caller, if the caller has asked for such keys.
   template <class Tile>
   TF_EMBED_DEVICE void LeaveAbsent(const Tile& tile, const DeviceGroup& group) const {
     if (absent == nullptr) return;
@@ -103,7 +102,7 @@ struct DefaultsView {
     CopyBytes(tile, RowAt(position), bytes, weights);
   }
 
-  // Whether each absent key has a row of its own, which is computed.
+  // Whether the row of each absent key is computed from the key.
   TF_EMBED_HOST_DEVICE bool AreRandom() const {
     return kind == DefaultRows::Kind::kInitializer && HasRandomInitializer();
   }
@@ -113,8 +112,8 @@ struct DefaultsView {
     return kind == DefaultRows::Kind::kOneEach ? rows + position * bytes : rows;
   }
 
-  // The same row, of values T, without memory for it: calls use(value_of), with value_of(j) the
-  // value of column j.
+  // The row of an absent key, of values T, without memory for the row: calls use(value_of), where
+  // value_of(j) returns the value of column j.
   template <typename T, typename Use>
   TF_EMBED_DEVICE void UseRow(int64_t key, size_t position, const Use& use) const {
     // A pooled find has no memory for a row of each absent key, so random values are computed
@@ -167,7 +166,7 @@ struct DefaultsView {
 
 template <class Tile>
 TF_EMBED_DEVICE void CountMisses(StoreTallies* tallies, int64_t key, uint64_t number) {
-  // Spread over several counters, so that atomics do not contend for one line.
+  // Spread over several counters, so that atomics do not contend for a cache line.
   Tile::Add(&tallies->misses[HashKey(key) % StoreTallies::kMissCounters].count, number);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a cache in device memory, for the store over it (store_cache.h). As row_kernels.h;
-// the keys of a batch may come twice.
+// The kernels of a cache in device memory, for the store over it (store_cache.h). The rules of
+// row_kernels.h apply, but a key may occur twice in a batch.
 #ifndef TF_EMBED_CC_STORES_DEVICE_CACHE_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_CACHE_KERNELS_H_
 
@@ -26,8 +26,8 @@ struct TouchKernel {
     const uint32_t row = store.index.FindRow(tile, batch.keys[i]);
     if (tile.lane() != 0) return;
     exists[batch.Position(i)] = row != kNoRow;
-    // A mark is one word that lanes change by compare-and-swap, so concurrent finds of the same row
-    // need no order.
+    // Lanes change the word of a mark by compare-and-swap, so concurrent finds of a row need no
+    // order.
     if (row != kNoRow) store.MarkOf<Tile>(store.Row(row)).Use(store.tick);
   }
 };
@@ -89,7 +89,7 @@ struct NoteUsesKernel {
   }
 };
 
-// The output array for the ranks that a launch finds. Ranks beyond its room are only counted.
+// The output array for the ranks that a launch finds. Ranks beyond its size are only counted.
 struct FoundRanks {
   Rank* ranks = nullptr;
   uint64_t room = 0;
@@ -98,7 +98,7 @@ struct FoundRanks {
   template <class Tile>
   TF_EMBED_DEVICE void Add(const Rank& rank) const {
     // The caller launches twice, first with no room to learn the size. Tiles race for places, so
-    // the ranks come in no order.
+    // the ranks are in no order.
     const uint64_t place = Tile::Add(count, 1);
     if (place < room) ranks[place] = rank;
   }
@@ -122,8 +122,8 @@ struct CollectAgesKernel {
     if ((hash >> 56) % one_in != 0) return;
     const DeviceMark<Tile> word = store.MarkOf<Tile>(store.Row(entry.row));
     uint8_t mark = word.Get();
-    // Ticks wrap around. So a full pass sets a row that is older than that back to the oldest age,
-    // before it would look young again.
+    // Ticks wrap around. So a full pass sets older rows back to the oldest age, before they would
+    // look young again.
     if (one_in == 1 && RowMark::Age(mark, store.tick) > RowMark::kOldest) {
       const uint8_t oldest = static_cast<uint8_t>(store.tick - RowMark::kOldest) % RowMark::kTicks;
       const uint8_t aged = RowMark::Of(oldest, RowMark::IsChanged(mark));
@@ -134,7 +134,7 @@ struct CollectAgesKernel {
   }
 };
 
-// For each of some buckets from `first` on, around the end of the index: finds expired rows.
+// For each of some buckets from `first` on, which may wrap around: finds expired rows.
 struct FindExpiredKernel {
   StoreView store;
   Expiry expiry;
@@ -156,7 +156,7 @@ struct FindExpiredKernel {
   }
 };
 
-// For each row: adds it, marked unchanged. REQUIRES: its key is absent; there is room for all.
+// For each row: adds it, marked unchanged. REQUIRES: its key is absent; there is room for all rows.
 struct AddRowsKernel {
   StoreView store;
   WholeRowsView rows;
@@ -164,8 +164,7 @@ struct AddRowsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const DeviceRowLayout& layout = store.layout;
-    // The counts stay as they are until CommitAddedKernel, so i alone decides the number of the
-    // row.
+    // The counts do not change until CommitAddedKernel, so only i determines the row's number.
     const uint32_t number = store.NewRow(i);
     char* const row = store.Row(number);
     CopyBytes(tile, rows.weights + i * layout.weight_bytes, layout.weight_bytes, row);
@@ -180,7 +179,7 @@ struct AddRowsKernel {
   }
 };
 
-// Counts them. For one tile.
+// Counts the added rows. For a single tile.
 struct CommitAddedKernel {
   StoreCounts* counts;
   uint64_t added;
@@ -204,7 +203,7 @@ struct FindPlacesKernel {
   }
 };
 
-// For as many of these places as a tile has lanes, possibly repeated: erases the rows.
+// For as many places as a tile has lanes, possibly repeated: erases the rows.
 struct DropKernel {
   StoreView store;
   const uint64_t* places;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels by which an NVIDIA GPU groups the equal keys of a batch. Each key claims a place in a
-// hash table of the batch; a stable sort by these places, of few bits, brings equal keys together
-// in the order of the batch. A sort by the keys themselves, of 64 bits, takes twice as long.
+// The kernels with which an NVIDIA GPU groups the equal keys of a batch. Each key claims a place in
+// a hash table for the batch. A stable sort by these places, which have few bits, puts equal keys
+// next to each other in batch order. A sort by the 64-bit keys takes twice as long.
 //
-// Included by device_store.cu alone.
+// Included only by device_store.cu.
 #ifndef TF_EMBED_CC_STORES_DEVICE_CUDA_GROUPS_INL_H_
 #define TF_EMBED_CC_STORES_DEVICE_CUDA_GROUPS_INL_H_
 
@@ -17,23 +17,24 @@
 
 namespace tf_embed {
 
-// The bits of a place, for at least twice as many places as keys, but for the largest batches.
+// The bits of a place. There are at least twice as many places as keys, except for the largest
+// batches.
 inline int BitsOfClaims(size_t keys) {
   int bits = 1;
   while (bits < 32 && (uint64_t{1} << bits) < 2 * uint64_t{keys}) ++bits;
   return bits;
 }
 
-// `claims` [2^bits, zeros]: 1 + the number of a key of each place that is taken. Returns the place
-// of key i. `salt`: no chosen keys make it slow.
+// Returns the place of key i. `claims` [2^bits, zeros] has, for each taken place, 1 + the number of
+// a key with this place. `salt` keeps chosen keys from making it slow.
 __device__ inline uint32_t ClaimPlace(const int64_t* keys, size_t i, uint64_t salt, int bits,
                                       uint32_t* claims) {
   const int64_t key = keys[i];
   const uint64_t mask = (uint64_t{1} << bits) - 1;
   uint64_t place = Mix64(static_cast<uint64_t>(key) ^ salt) & mask;
   for (;;) {
-    // A plain load first: most places of a frequent key are taken, and atomics of one address wait
-    // for one another.
+    // A plain load first: the place of a frequent key is mostly taken, and atomics on an address
+    // wait for each other.
     uint32_t there = *static_cast<const volatile uint32_t*>(claims + place);
     if (there == 0) there = atomicCAS(claims + place, 0u, static_cast<uint32_t>(i) + 1);
     if (there == 0 || keys[there - 1] == key) return static_cast<uint32_t>(place);
@@ -41,7 +42,7 @@ __device__ inline uint32_t ClaimPlace(const int64_t* keys, size_t i, uint64_t sa
   }
 }
 
-// Writes the place of each key and, to sort beside it, its number.
+// Writes the place and the number of each key, to sort the numbers by the places.
 __global__ void ClaimPlaces(const int64_t* keys, size_t count, uint64_t salt, int bits,
                             uint32_t* claims, uint32_t* places, uint32_t* numbers) {
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -50,8 +51,8 @@ __global__ void ClaimPlaces(const int64_t* keys, size_t count, uint64_t salt, in
   numbers[i] = static_cast<uint32_t>(i);
 }
 
-// The first key of each place, by its distance from the end, and the number of its keys; zeros
-// before.
+// The first key of each place, as its distance from the end, and the number of keys. Initially
+// zeros.
 struct FirstOfPlace {
   uint32_t before_end;
   uint32_t count;
@@ -65,14 +66,14 @@ __global__ void ClaimFirsts(const int64_t* keys, size_t count, uint64_t salt, in
   if (i >= count) return;
   const uint32_t place = ClaimPlace(keys, i, salt, bits, claims);
   places[i] = place;
-  // Once for all equal keys of a warp, whose lowest lane has the first of them.
+  // Once for all equal keys of a warp. The lowest of their lanes has the first key.
   const unsigned equal = __match_any_sync(lanes, place);
   if (__ffs(static_cast<int>(equal)) - 1 != static_cast<int>(threadIdx.x % 32)) return;
   atomicMax(&firsts[place].before_end, UINT32_MAX - static_cast<uint32_t>(i));
   atomicAdd(&firsts[place].count, static_cast<uint32_t>(__popc(equal)));
 }
 
-// Groups that know no member but the first; that of the other members has count 0.
+// Makes groups that know only their first member. The groups at the other members have count 0.
 __global__ void WriteFirsts(const int64_t* keys, size_t count, const uint32_t* places,
                             const FirstOfPlace* firsts, uint32_t* members, uint32_t* numbers,
                             DeviceGroup* groups, uint32_t* size) {
@@ -86,16 +87,17 @@ __global__ void WriteFirsts(const int64_t* keys, size_t count, const uint32_t* p
   groups[i] = DeviceGroup{keys[i], members + i, first == i ? here.count : 0};
 }
 
-// 1 where a place is another than the one before; `heads` [count + 1].
+// Writes 1 to `heads` [count + 1] at each key whose place differs from the place before it.
 __global__ void MarkHeads(const uint32_t* places, size_t count, uint32_t* heads) {
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  // One thread more than keys: the last one writes the 0 that RunningSum turns into the number of
-  // groups.
+  // There is 1 thread more than keys: the last writes the 0 that RunningSum turns into the number
+  // of groups.
   if (i > count) return;
   heads[i] = i < count && (i == 0 || places[i] != places[i - 1]) ? 1 : 0;
 }
 
-// `sums`: the running sum of MarkHeads. Writes where each group starts, and the group of each key.
+// `sums` is the running sum of MarkHeads. Writes the start of each group, and the group of each
+// key.
 __global__ void WriteStarts(const uint32_t* sums, const uint32_t* members, size_t count,
                             uint32_t* starts, uint32_t* numbers) {
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of an NVIDIA GPU, and the errors of CUDA. Included by device_store.cu alone.
+// Memory of an NVIDIA GPU, and the errors of CUDA. Included only by device_store.cu.
 #ifndef TF_EMBED_CC_STORES_DEVICE_CUDA_MEMORY_INL_H_
 #define TF_EMBED_CC_STORES_DEVICE_CUDA_MEMORY_INL_H_
 
@@ -18,10 +18,10 @@
 namespace tf_embed {
 namespace {
 
-// The pool of the scratch memory of batches. A pool that holds more than its threshold, used or
-// not, frees its idle memory at each wait for a stream; in a pool with the rows of a large store,
-// the arrays of each batch would be mapped again. Null if there is no memory for a pool: scratch
-// memory then comes from the pool of the stores.
+// The pool of the scratch memory of batches. It is separate from the pool of the stores: a pool
+// that holds more than its threshold, used or not, frees its idle memory at each wait for a stream.
+// In a pool with the rows of a large store, the arrays of each batch would be mapped again. Null if
+// there is no memory for a pool; scratch memory then comes from the pool of the stores.
 cudaMemPool_t ScratchPool(int device) {
   constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
   static std::mutex mutex;
@@ -36,7 +36,7 @@ cudaMemPool_t ScratchPool(int device) {
   uint64_t kept = kKeptBytes;
   const OnGpu current(device);
   if (cudaMemPoolCreate(&entry->second, &properties) == cudaSuccess) {
-    // If it fails, the pool keeps no memory: slower, and otherwise the same.
+    // If this fails, the pool keeps no idle memory, which is only slower.
     (void)cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &kept);
   } else {
     entry->second = nullptr;
@@ -45,16 +45,16 @@ cudaMemPool_t ScratchPool(int device) {
   return entry->second;
 }
 
-// Clears the thread's last error, which other callers would take for theirs.
+// Clears the thread's last error, which other callers would take for their own.
 Status StatusOf(cudaError_t error, int device) {
   if (error == cudaSuccess) return Status();
-  (void)cudaGetLastError();  // told by the status below
+  (void)cudaGetLastError();  // in the status below
   return Status::Unavailable("GPU " + std::to_string(device) +
                              " failed: " + cudaGetErrorString(error) + ".");
 }
 
-// Null means that there was no memory. An earlier failure of another kind stays the thread's last
-// error, for Check to find.
+// Returns null if there is no memory. An earlier failure of another kind stays the thread's last
+// error, which Check returns.
 template <typename Allocate>
 void* MemoryOrNull(const Allocate& allocate) {
   void* memory = nullptr;
@@ -69,12 +69,12 @@ cudaStream_t StreamOf(const ExecContext& context) {
 }
 
 // Memory for the duration of a verb, in the order of its stream. So neither call waits for the
-// device, as cudaMalloc and cudaFree do.
+// device, unlike cudaMalloc and cudaFree.
 class ScratchMemory {
  public:
   explicit ScratchMemory(int device) : device_(device), pool_(ScratchPool(device)) {}
 
-  // Null without memory.
+  // Returns null if there is no memory.
   void* Allocate(const ExecContext& context, size_t bytes) const {
     const OnGpu current(device_);
     return MemoryOrNull([&](void** memory) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of the gradients of keys on an NVIDIA GPU. The sum of a key is one chain of additions in the
-// order of the batch, and one tile waits for each sixteen loads of it. Where one key has a tenth of
-// a batch, as by a power law, its tile would take longer than all others together. So the gradients
-// of keys with many are loaded by whole blocks into shared memory, and one warp of each adds.
+// Sums of the gradients of keys on an NVIDIA GPU. The sum of a key is a chain of additions in batch
+// order, and a tile waits for sixteen loads at a time. If a key has a tenth of a batch, as in a
+// power law, its tile would take longer than all other tiles together. So blocks load the gradients
+// of frequent keys into shared memory, and a warp of each block adds them.
 //
-// Included by device_store.cu alone.
+// Included only by device_store.cu.
 #ifndef TF_EMBED_CC_STORES_DEVICE_CUDA_SUMS_INL_H_
 #define TF_EMBED_CC_STORES_DEVICE_CUDA_SUMS_INL_H_
 
@@ -20,9 +20,9 @@ namespace tf_embed {
 // Keys with more gradients than this are summed by blocks.
 inline constexpr uint32_t kLongGroup = 128;
 
-// How many groups are long, and which.
+// The number of long groups, and their numbers.
 struct LongGroups {
-  uint32_t* count = nullptr;  // 0 before
+  uint32_t* count = nullptr;  // initially 0
   uint32_t* numbers = nullptr;
 
   static size_t Bytes(size_t keys) { return (1 + keys / kLongGroup) * sizeof(uint32_t); }
@@ -47,18 +47,18 @@ class LongSum {
   static constexpr unsigned kThreads = 512;
   static constexpr unsigned kColumns = 32;
 
-  // In this many blocks can the columns be.
+  // The number of blocks for the columns.
   static __host__ __device__ size_t Slices(size_t dim) { return (dim + kColumns - 1) / kColumns; }
 
-  // All threads of the block call.
+  // All threads of the block call it.
   static __device__ void Run(const Sums& sums, const DeviceGroup& group, size_t slice) {
-    // Stored from registers, so that the loads of the next rows are under way while a warp adds.
+    // Filled from registers, so that the loads of the next rows are in flight while a warp adds.
     __shared__ Compute stage[kRows][kColumns];
     const auto& gradients = sums.gradients;
     const unsigned lane = threadIdx.x % kColumns, warp = threadIdx.x / kColumns;
     const size_t column = slice * kColumns + lane;
     const bool has_column = column < gradients.dim;
-    size_t begin = 0;  // of the row that this lane looks up for its warp
+    size_t begin = 0;  // start of the gradient that this lane looks up for its warp
     Compute factor{1};
     const auto look = [&](uint32_t first) {
       const uint32_t row = first + warp * kRowsOfWarp + lane;
@@ -106,11 +106,11 @@ class LongSum {
   static constexpr unsigned kWarps = kThreads / kColumns;
   static constexpr unsigned kRows = 32768 / (kColumns * sizeof(Compute));
   static constexpr unsigned kRowsOfWarp = kRows / kWarps;
-  // x + -0 is x, of every x: the value of rows behind the last one, and the beginning of a sum.
+  // x + -0 is x for every x. The value of rows after the last row, and the start of a sum.
   static constexpr Compute kNothing = Compute{-0.0};
   static constexpr unsigned kTogether = 32;
 
-  // Reads the next rows while it adds, or each addition would wait for its own.
+  // Reads the next rows while it adds. Otherwise each addition would wait for its load.
   static __device__ Compute Add(const Compute (&stage)[kRows][kColumns], unsigned lane,
                                 Compute sum) {
     Compute next[kTogether];
@@ -137,12 +137,12 @@ class LongSum {
   }
 };
 
-// The first blocks sum long groups; the tiles of the others sum the rest.
+// The first blocks sum the long groups. The tiles of the other blocks sum the rest.
 template <class Tile, class Sums>
 __global__ void __launch_bounds__(LongSum<Sums>::kThreads)
     RunSums(const __grid_constant__ SumKernel<Sums> kernel, size_t count, LongGroups listed,
             unsigned long_blocks) {
-  // Only the device knows how many groups there are, mostly far fewer than keys.
+  // Only the device knows the number of groups, which is mostly far below the number of keys.
   const size_t here = *kernel.groups.size > kernel.first ? *kernel.groups.size - kernel.first : 0;
   if (count > here) count = here;
   if (blockIdx.x >= long_blocks) {

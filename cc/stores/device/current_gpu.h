@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU that a thread's calls of CUDA go to. For device_store.cu.
+// The GPU that a thread's CUDA calls go to. For device_store.cu.
 #ifndef TF_EMBED_CC_STORES_DEVICE_CURRENT_GPU_H_
 #define TF_EMBED_CC_STORES_DEVICE_CURRENT_GPU_H_
 
@@ -20,8 +20,8 @@ class DriverContexts {
     return contexts;
   }
 
-  // The context that all of the process share on a GPU, made by the first call and kept. Null if
-  // the driver gives none.
+  // The primary context of a GPU, which the whole process shares. The first call makes it, and it
+  // is kept. Null if the driver fails.
   CUcontext PrimaryOf(int device) {
     if (!found_) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -33,7 +33,8 @@ class DriverContexts {
     }
     return primary;
   }
-  // Makes `context`, or null for none, the thread's context; `*before` is the one that it had.
+  // Makes `context` the thread's context, or none if it is null. `*before` receives the previous
+  // context.
   bool Exchange(CUcontext context, CUcontext* before) const {
     return get_current_(before) == CUDA_SUCCESS && Set(context);
   }
@@ -48,9 +49,10 @@ class DriverContexts {
   template <typename Function>
   static bool Find(const char* name, Function* function) {
     void* found = nullptr;
-    // CUDA 13 deprecates the function that has no version, and 12 begins without the other one.
+    // CUDA 13 deprecates the function without a version, and the first releases of CUDA 12 lack the
+    // function with a version.
 #if CUDART_VERSION >= 12050
-    constexpr unsigned kVersion = 7000;  // that of the youngest of these functions
+    constexpr unsigned kVersion = 7000;  // the version of the newest of these functions
     const cudaError_t error =
         cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault);
 #else
@@ -70,12 +72,13 @@ class DriverContexts {
   std::map<int, CUcontext> primaries_;
 };
 
-// Makes a GPU the thread's current one while it lives, and then the one that was it before. Calls
-// with a stream need it too: no stream is the default one of the current GPU.
+// Makes a GPU the thread's current GPU for the lifetime of this object, then restores the previous
+// GPU. Calls with a stream need it too, because a null stream means the default stream of the
+// current GPU.
 //
-// By contexts and not by cudaSetDevice: for a thread that has used no GPU yet, the one before is
-// GPU 0, and cudaSetDevice(0) would make a context there, of some hundred megabytes, although the
-// store is elsewhere.
+// Uses contexts and not cudaSetDevice: for a thread that has used no GPU yet, the previous GPU is
+// GPU 0. cudaSetDevice(0) would make a context there, of some hundred megabytes, although the store
+// is on another GPU.
 class OnGpu {
  public:
   explicit OnGpu(int device) {
@@ -101,7 +104,7 @@ class OnGpu {
 
   Restores restores_ = Restores::kNothing;
   int before_ = 0;
-  CUcontext context_ = nullptr;  // of the thread before; null: it had none
+  CUcontext context_ = nullptr;  // the thread's previous context; null: none
 };
 
 }  // namespace tf_embed

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of a DeviceStore: an index, slabs of rows, and the initial values of new rows.
-// REQUIRES: the caller has the order of the store: no other writes, and if memory is freed, no
-// other reads.
+// REQUIRES: no concurrent writes; when memory is freed, no concurrent reads either.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_CONTENT_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_CONTENT_H_
 
@@ -22,7 +21,7 @@
 
 namespace tf_embed {
 
-// Launches a kernel that deals with an item a lane, for so many items.
+// Launches a kernel that handles an item per lane.
 template <class Device, class Kernel>
 void LaunchLanes(const Device& device, const ExecContext& context, size_t items, size_t cost,
                  const Kernel& kernel) {
@@ -30,7 +29,7 @@ void LaunchLanes(const Device& device, const ExecContext& context, size_t items,
   device.Launch(context, (items + kTogether - 1) / kTogether, cost * kTogether, kernel);
 }
 
-// An array in device memory, of the verb that made it.
+// An array in device memory, for the verb that makes it.
 template <class Device, typename T>
 class DeviceArray {
  public:
@@ -39,16 +38,16 @@ class DeviceArray {
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
   ~DeviceArray() {
-    // Queued on the stream of the verb, behind the launches that use the array.
+    // Queued on the verb's stream, after the launches that use the array.
     if (data_ != nullptr) device_.Free(context_, data_, size_ * sizeof(T));
   }
 
-  // Makes an array of unspecified content, once.
+  // Makes an array of unspecified content. Called once.
   Status Make(size_t size) {
     if (size == 0) return Status();
     data_ = static_cast<T*>(device_.Allocate(context_, size * sizeof(T)));
     if (data_ == nullptr) {
-      // A failure of another kind is no lack of memory.
+      // An earlier failure of another kind is not a lack of memory.
       TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
       return Status::ResourceExhausted([size] {
         return "No device memory for " + std::to_string(size * sizeof(T)) +
@@ -87,7 +86,7 @@ class DeviceContent {
  public:
   using Added = typename Slabs::Added;
 
-  // Allocations beyond the bytes that the options allow are not tried.
+  // Never tries to allocate more bytes than the options allow.
   DeviceContent(const Device& device, const DeviceOptions& options, const RowLayout& layout,
                 RowInitializer initializer)
       : initializer(std::move(initializer)),
@@ -108,7 +107,7 @@ class DeviceContent {
     FreeAll(context, initial_slots_, layout_.slot_bytes);
   }
 
-  // Comes before all else; false without memory. `initial_row` [dim] on the host.
+  // Called first. Returns false if there is no memory. `initial_row` [dim] is on the host.
   bool Begin(const ExecContext& context, const void* initial_row) {
     counts_ = static_cast<StoreCounts*>(Take(context, sizeof(StoreCounts)));
     initial_row_ = static_cast<char*>(Take(context, weight_bytes_));
@@ -127,9 +126,9 @@ class DeviceContent {
   uint64_t index_bytes() const { return index_.num_buckets() * sizeof(DeviceBucket); }
   const RowSlabs& slabs() const { return slabs_.view(); }
   uint32_t num_slabs() const { return slabs_.count(); }
-  // The bytes of all rows, wherever they are, and of the numbers of free rows.
+  // The bytes of all rows, on the device and on the host, and of the lists of free rows.
   uint64_t row_bytes() const { return slabs_.device_bytes() + host_bytes() + number_bytes_; }
-  // Of these, on the host.
+  // The part of row_bytes on the host.
   uint64_t host_bytes() const { return slabs_.host_bytes(); }
 
   StoreView View(StatisticSet statistics) const {
@@ -147,8 +146,8 @@ class DeviceContent {
     row_bound.RequestUpdate(device_, context, counts_);
   }
 
-  // Reads the number of rows from the device. A failed read leaves `*rows` as it was, so that no
-  // store is taken for an empty one.
+  // Reads the number of rows from the device. A failed read leaves `*rows` unchanged, so that no
+  // store seems to be empty.
   Status Rows(const ExecContext& context, uint64_t* rows) const {
     StoreCounts counts;
     device_.CopyOut(context, counts_, sizeof(counts), &counts);
@@ -157,7 +156,7 @@ class DeviceContent {
     return Status();
   }
 
-  // The number of rows that have memory, and places in an index that is not too full.
+  // The number of rows that have both memory and places in an index that is not too full.
   uint64_t room() const {
     const uint64_t places = index_.num_places() / kFullOf * kFull;
     return std::min(places, slabs_.rows());
@@ -165,22 +164,22 @@ class DeviceContent {
 
   // Whether the bound on bytes allows no more room.
   bool full() const { return full_; }
-  // Whether bytes on the device are bounded by more than its memory.
+  // Whether the options bound the bytes on the device.
   bool has_bound() const {
     return options_.max_bytes != UINT64_MAX || options_.max_row_bytes != UINT64_MAX;
   }
 
-  // Makes room for so many rows, or for as many as the bound on bytes allows; false where the
+  // Makes room for `rows` rows, or for as many as the bound on bytes allows. Returns false if the
   // device has no memory.
   bool MakeRoom(const ExecContext& context, uint64_t rows) {
     uint32_t bits = std::max(index_.bits, kMinBits);
     while ((uint64_t{DeviceBucket::kLanes} << bits) / kFullOf * kFull < rows) ++bits;
-    // A smaller index where the bound allows no other.
+    // Takes a smaller index if the bound requires it.
     const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits); };
     while (bits > kMinBits && bits > index_.bits && !fits()) --bits;
     if ((index_.buckets == nullptr || bits > index_.bits) && fits()) {
-      // The old index counts for the bound until it is freed, so a growth may be refused although
-      // the new one alone would fit.
+      // The old index counts for the bound until it is freed, so growth may be refused although the
+      // new index would fit without the old index.
       if (!Reindex(context, bits)) return false;
     }
     while (slabs_.rows() < rows && slabs_.count() < RowSlabs::kMax) {
@@ -212,17 +211,18 @@ class DeviceContent {
       ChangeEmptyLayout(context, changed, slots, initial);
       return Added::kYes;
     }
-    // For a while there are both: `max_row_bytes`, which says where rows are, goes for each alone.
+    // Old and new slabs exist together for a while. `max_row_bytes`, which decides where rows are,
+    // applies to each separately.
     Slabs slabs(device_, options_);
     const typename Slabs::Beside beside{index_bytes() + number_bytes_ + slabs_.device_bytes(),
                                         slabs_.host_bytes()};
     while (slabs.count() < slabs_.count()) {
-      // The lists of free rows go over to the new slabs: row numbers stay.
+      // The lists of free rows move to the new slabs, because row numbers do not change.
       uint32_t* const freed = slabs_.view().freed[slabs.count()];
       const Added added = slabs.Add(context, changed.stride, beside, freed);
       if (added == Added::kYes) continue;
       slabs.Free(context, changed.stride);
-      // Rows may have left of which the host knows nothing yet. Asked here alone, since it waits.
+      // Rows may have left without the host's knowledge. Asks only here, because it waits.
       if (Rows(context, &rows).ok() && rows == 0) {
         ChangeEmptyLayout(context, changed, slots, initial);
         return Added::kYes;
@@ -243,7 +243,7 @@ class DeviceContent {
     return Added::kYes;
   }
 
-  // Of a rule of the same slots.
+  // Sets the initial slots, for a rule with the same slots.
   void SetInitialSlots(const ExecContext& context, const void* slots) {
     device_.CopyIn(context, slots, layout_.slot_bytes, initial_slots_);
   }
@@ -255,7 +255,7 @@ class DeviceContent {
     row_bound.Set(other.row_bound.most());
   }
 
-  // Takes all rows out and gives their memory back.
+  // Removes all rows and frees their memory.
   void Clear(const ExecContext& context) {
     FreeRows(context);
     device_.Fill(context, counts_, 0, sizeof(StoreCounts));
@@ -267,7 +267,7 @@ class DeviceContent {
   RowCountBound<Device> row_bound;
 
  private:
-  // An index is full to three quarters at most.
+  // An index is at most three quarters full.
   static constexpr uint64_t kFull = 3;
   static constexpr uint64_t kFullOf = 4;
   static constexpr uint32_t kMinBits = 4;
@@ -276,7 +276,7 @@ class DeviceContent {
 
   static size_t NumberBytes(uint32_t slab) { return RowSlabs::RowsOf(slab) * sizeof(uint32_t); }
 
-  // Whether the bound allows so much more of the device's memory.
+  // Whether the bound allows this many more bytes on the device.
   bool Fits(uint64_t bytes) const {
     return index_bytes() + number_bytes_ + slabs_.device_bytes() + bytes <= options_.max_bytes;
   }
@@ -292,14 +292,15 @@ class DeviceContent {
     initial_slots_ = initial_slots;
     layout_ = layout;
   }
-  // Of a content without rows. Its new rows get the same room, if memory and bounds allow it.
+  // ChangeLayout for a content without rows. Makes the same room for new rows, if memory and bounds
+  // allow it.
   void ChangeEmptyLayout(const ExecContext& context, const DeviceRowLayout& layout,
                          const void* slots, char* initial_slots) {
     const uint64_t rows = room();
     Clear(context);
     SetLayout(context, layout, initial_slots);
     SetInitialSlots(context, slots);
-    // If it fails, the store grows later, as after a Clear.
+    // If this fails, the store grows later, as after a Clear.
     if (rows > 0) (void)MakeRoom(context, rows);
   }
   void FreeRows(const ExecContext& context) {

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a store in device memory, from keys to numbers of rows: an array of buckets of one
-// 128-byte line, in which a key is looked for from its home on.
+// The index of a store in device memory maps keys to row numbers. It is an array of buckets, each a
+// 128-byte cache line. The search for a key starts at its home bucket.
 //
 //     | header: 7 digests, 1 count | - | key row hint | key row hint | ... 7 entries |
 //     0                            8   16             32
 //
-// A digest is a byte of its key's hash, 1 to 255; 0 marks a lane that is empty, so every key is
-// legal. One 8-byte word holds all of a bucket's and is compared at once. A tile with a lane for
-// each entry reads all of the line at the same time, a smaller one of the entries only those whose
-// digest agrees, 1.03 on average. The highest byte counts the keys that found their bucket full and
-// went on (255 stays); if it is 0, a search ends. It is counted down again as they leave, so that
-// keys that come and go do not make searches longer and longer, and no lane keeps the mark of a key
-// that is gone.
+// A digest is a byte of its key's hash, 1 to 255. 0 marks an empty lane, so every key is legal. An
+// 8-byte word holds all digests of a bucket and is compared at once. A tile with a lane for each
+// entry reads the whole line at the same time. A smaller tile reads only the entries whose digest
+// matches, 1.03 on average. The highest byte counts the keys that found their bucket full and went
+// on (255 stays); if it is 0, a search ends. The count goes down again as these keys leave. So
+// searches do not get longer as keys come and go, and no lane keeps a tombstone.
 //
-// The home of a key is given by the high bits of its hash. A larger index has the same order, which
-// is that of an export.
+// The high bits of its hash select a key's home. So the order of keys, which is the order of an
+// export, does not depend on the size of the index.
 //
-// A row's number stands beside the key, and not only the place of the lane, for two reasons: an
-// index is full to three quarters at most, and rows take most of a device's memory; and when an
-// index is rebuilt, rows stay where they are, so growth takes no second copy of them.
+// The row's number is stored beside the key, instead of being the place of the lane, for two
+// reasons. An index is at most three quarters full, and rows take most of a device's memory. When
+// an index is rebuilt, rows stay where they are, so growth needs no second copy of them.
 //
-// A hint says how low a row may be in the order in which rows leave, so that the lowest is found by
-// the lines of an index and few rows (policy_kernels.h).
+// A hint is a lower bound of a row's rank in the eviction order. With hints, the lowest row is
+// found by reading cache lines of the index and few rows (policy_kernels.h).
 //
-// Launches: in one, either all look keys up, or all put new keys in, or all take keys out, no key
-// twice. So no tile meets an entry that is half written, and no lock is taken. Hints alone are
-// written beside lookups, which do not use them.
+// Launches: in each launch, either all tiles look keys up, or all insert new keys, or all erase
+// keys, and no key occurs twice. So no tile meets a half-written entry, and there are no locks.
+// Only hints are written during lookups, which do not use them.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_INDEX_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_INDEX_H_
 
@@ -39,8 +38,8 @@ namespace tf_embed {
 
 inline constexpr uint32_t kNoRow = 0xffffffffu;
 
-// The keys that a tile looks up together, so that their loads are under way at the same time. A key
-// a lane, thus a tile of few lanes takes one.
+// The keys that a tile looks up together, so that their loads are in flight at the same time. Each
+// lane has a key, so a tile of few lanes takes one.
 template <class Tile>
 inline constexpr size_t kKeysOfTile = Tile::kLanes < 8 ? 1 : 4;
 
@@ -49,12 +48,12 @@ struct alignas(64) DeviceBucket {
   static constexpr int kPassedShift = 56;
   static constexpr uint64_t kMaxPassed = 255;
 
-  struct alignas(16) Entry {  // by one load
+  struct alignas(16) Entry {  // read by one load
     int64_t key;
     uint32_t row;
-    // 1 + a score that the row had (eviction_order.h), which is at most its present one: uses only
-    // raise it, while the steps and the clock of the caller rise. Whatever else changes a row's
-    // statistics sets kNoHint.
+    // 1 + a score that the row had (eviction_order.h). It is at most the present score: uses only
+    // raise the score, because the steps and the clock of the caller only rise. All other changes
+    // of a row's statistics set kNoHint.
     uint32_t hint;
   };
   static constexpr uint32_t kNoHint = 0;
@@ -68,7 +67,7 @@ struct alignas(64) DeviceBucket {
   }
   static TF_EMBED_DEVICE uint64_t Passed(uint64_t header) { return header >> kPassedShift; }
 
-  // The line as units of one load: the first has the header for its key, then come the entries.
+  // The line as units of one load: the header, then the entries.
   static constexpr size_t kUnits = 1 + kLanes;
   TF_EMBED_DEVICE const Entry& Unit(size_t unit) const {
     return reinterpret_cast<const Entry*>(this)[unit];
@@ -84,7 +83,7 @@ static_assert(sizeof(DeviceBucket) == 128, "a line of a GPU");
 // The kernels' view of an index. Copied into each launch.
 struct IndexView {
   DeviceBucket* buckets = nullptr;
-  uint32_t bits = 0;  // there are 2^bits buckets, at least 2; or none where `buckets` is null
+  uint32_t bits = 0;  // 2^bits buckets, at least 2; none if `buckets` is null
 
   // A place: a bucket and a lane.
   static constexpr uint64_t kNoPlace = ~uint64_t{0};
@@ -114,7 +113,8 @@ struct IndexView {
     return DeviceBucket::Digest(header, place % DeviceBucket::kLanes) != 0;
   }
 
-  // The place of a key, or kNoPlace, and its row, or kNoRow. All lanes call and get the same.
+  // The place of a key, or kNoPlace, and its row, or kNoRow. All lanes call it and get the same
+  // result.
   template <class Tile>
   TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash, uint32_t* row) const {
     return Search(tile, key, hash, row);
@@ -133,7 +133,8 @@ struct IndexView {
     return row;
   }
 
-  // The same for the keys of the first kKeysOfTile lanes, in these. `has`: whether a lane has one.
+  // The same for the keys of the first kKeysOfTile lanes; each of them gets its key's row. `has`
+  // says whether a lane has a key.
   template <class Tile>
   TF_EMBED_DEVICE uint32_t FindRows(const Tile& tile, bool has, int64_t key) const {
     if constexpr (kKeysOfTile<Tile> == 1) {
@@ -143,7 +144,7 @@ struct IndexView {
     }
   }
 
-  // Puts a key in that is not there. There is an empty lane. For one lane.
+  // Inserts an absent key. A single lane calls it. REQUIRES: the index has an empty lane.
   template <class Tile>
   TF_EMBED_DEVICE void Insert(int64_t key, uint64_t hash, uint32_t row) const {
     uint64_t bucket = HomeOf(hash);
@@ -151,7 +152,7 @@ struct IndexView {
     for (;;) {
       size_t lane = 0;
       // The header of the last failed swap, or of this bucket: another tile may have taken the lane
-      // since.
+      // meanwhile.
       while (lane < DeviceBucket::kLanes && DeviceBucket::Digest(header, lane) != 0) ++lane;
       if (lane < DeviceBucket::kLanes) {
         // Claim the lane by its digest, then write the entry. No lookup runs in this launch, so
@@ -172,8 +173,8 @@ struct IndexView {
     }
   }
 
-  // Takes out the key that was found at a place; false if another lane has done so in this launch.
-  // For one lane.
+  // Erases the key found at a place. Returns false if another lane has done so in this launch. A
+  // single lane calls it.
   template <class Tile>
   TF_EMBED_DEVICE bool Erase(uint64_t hash, uint64_t place) const {
     const uint64_t last = place / DeviceBucket::kLanes;
@@ -196,8 +197,8 @@ struct IndexView {
   }
 
  private:
-  // A bucket of the digest of a key: the key's lane and 1, and its row; or 0. A tile with a lane
-  // for each entry reads them beside the header, in one line, and not after it.
+  // Searches a bucket. Returns 1 + the key's lane and sets its row, or returns 0. A tile with a
+  // lane for each entry reads the entries together with the header, in one cache line.
   template <class Tile>
   static TF_EMBED_DEVICE uint32_t SearchBucket(const Tile& tile, const DeviceBucket& line,
                                                int64_t key, uint64_t digest, uint64_t* header,
@@ -212,7 +213,7 @@ struct IndexView {
           entry.key == key) {
         found = static_cast<uint32_t>(lane) + 1;
       }
-      // At most one lane of the store has the key, so the maximum is that lane, or 0.
+      // At most one lane of the index has the key, so the maximum is that lane, or 0.
       found = tile.Highest(found);
       if (found != 0) *row = tile.From(entry.row, found - 1);
     } else {
@@ -240,29 +241,29 @@ struct IndexView {
       uint64_t header;
       const uint32_t found = SearchBucket(tile, buckets[bucket], key, digest, &header, row);
       if (found != 0) return bucket * DeviceBucket::kLanes + found - 1;
-      // No key ever went on from this bucket, or all that did have left.
+      // No key has gone on from this bucket, or all such keys have left.
       if (DeviceBucket::Passed(header) == 0) break;
       bucket = After(bucket);
     }
     return kNoPlace;
   }
 
-  // Of each key the home first, then of each that is not found the bucket after it, and so on. A
-  // load of a tile reads the lines of `kLines` keys, a unit a lane.
+  // Reads the home of each key first, then the next bucket of each key not found, and so on. A load
+  // of a tile reads the lines of `kLines` keys, with a unit per lane.
   template <class Tile>
   TF_EMBED_DEVICE uint32_t SearchTogether(const Tile& tile, bool has, int64_t key) const {
     constexpr size_t kUnits = DeviceBucket::kUnits;
     constexpr size_t kLines = Tile::kLanes / kUnits;
     constexpr size_t kLoads = kKeysOfTile<Tile> / kLines;
     static_assert(kLoads * kLines == kKeysOfTile<Tile>, "loads are of whole lines");
-    const size_t line = tile.lane() / kUnits;  // of a load
+    const size_t line = tile.lane() / kUnits;  // index in a load
     const size_t unit = tile.lane() % kUnits;
     const size_t own_first = tile.lane() % kLines * kUnits;  // the first lane of this key's line
     uint32_t row = kNoRow;
     if (buckets == nullptr) return row;
     const uint64_t hash = HashKey(key);
     uint64_t bucket = HomeOf(hash);
-    // Of a key that is looked for; otherwise 0, which is no digest of a key.
+    // 0 if no key is searched for, because no key has this digest.
     uint32_t own_digest = has ? static_cast<uint32_t>(DigestOf(hash)) : 0;
     // Bounded, as in Search.
     for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
@@ -280,13 +281,13 @@ struct IndexView {
       for (size_t l = 0; l != kLoads; ++l) {
         const int64_t wanted = tile.From(key, l * kLines + line);
         const auto header = static_cast<uint64_t>(tile.From(units[l].key, line * kUnits));
-        // The first unit says whether keys went on from the bucket, the others whether they are the
-        // key's.
+        // The first unit says whether keys went on from the bucket. Each other unit says whether it
+        // has the key.
         const bool says = unit == 0 ? DeviceBucket::Passed(header) != 0
                                     : DeviceBucket::Digest(header, unit - 1) == digests[l] &&
                                           units[l].key == wanted;
         const uint32_t said = tile.Where(digests[l] != 0 && says) >> own_first;
-        // At most one lane of the store has the key.
+        // At most one lane of the index has the key.
         const uint32_t found = said & ((1u << kUnits) - 2);
         const size_t holder = own_first + (found == 0 ? 0 : LowestBit(found));
         const uint32_t its_row = tile.From(units[l].row, holder);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distinct keys of a batch in the memory of a device, and the sums of their gradients: KeySums,
-// with the same numbers and the same bits, for keys that the host can't read.
+// The distinct keys of a batch in device memory, and the sums of their gradients. Results are equal
+// to KeySums to the last bit, for keys that the host can't read.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_KEY_SUMS_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_KEY_SUMS_H_
 
@@ -20,9 +20,9 @@ class DeviceKeySums {
  public:
   virtual ~DeviceKeySums() = default;
 
-  // Comes once. `keys` [num_keys] in the device's memory, `padding` in the host's, as in
-  // KeySums::Build. Waits for the stream of the context, as the caller must know how many distinct
-  // keys there are before he has memory for them. The stream and `keys` outlive the sums.
+  // Called once. `keys` [num_keys] is in device memory, `padding` in host memory, as in
+  // KeySums::Build. Waits for the stream of the context, because the caller needs the number of
+  // distinct keys to allocate memory for them. The stream and `keys` outlive the sums.
   virtual Status Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
                        const int64_t* padding) = 0;
 
@@ -32,14 +32,14 @@ class DeviceKeySums {
   // KeySums::WriteKeys and WriteInverse.
   virtual Status WriteKeys(int64_t* distinct, int32_t* inverse) const = 0;
 
-  // KeySums::WriteSums. Bags and padding are on the host and copied.
+  // KeySums::WriteSums. Bags and padding are on the host and are copied.
   virtual Status WriteSums(const KeyGradients& gradients, DataType type, void* sums) const = 0;
 };
 
-// On a GPU; null where this build has no GPU support.
+// On a GPU; null if this build has no GPU support.
 std::unique_ptr<DeviceKeySums> NewDeviceKeySums(int device);
 
-// With the host for a device, whose memory is the allocator.
+// On the emulated device, whose memory is the allocator.
 std::unique_ptr<DeviceKeySums> NewEmulatedDeviceKeySums(Allocator* allocator);
 
 }  // namespace tf_embed

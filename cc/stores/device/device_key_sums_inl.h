@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceKeySums on a device. Equal keys are grouped as for a write, and a prefix sum over their
-// first positions numbers them in batch order. Then a tile sums the gradients of one key in batch
-// order. It reads the gradients of bags in place.
+// first positions numbers them in batch order. Then a tile sums the gradients of a key in batch
+// order. Gradients of bags are read in place.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_KEY_SUMS_INL_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_KEY_SUMS_INL_H_
 
@@ -25,7 +25,7 @@ struct NumberedKeys {
   GroupsView groups;
   bool has_padding = false;
   int64_t padding = 0;
-  // [batch size + 1]: 1 at the first place of each key that is no padding; then the running sum.
+  // [batch size + 1]: 1 at the first position of each key except padding; then the running sum.
   uint32_t* firsts = nullptr;
 
   TF_EMBED_DEVICE bool IsPadding(const DeviceGroup& group) const {
@@ -44,7 +44,7 @@ struct MarkFirstsKernel {
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     if (!keys.groups.Has(i) || tile.lane() != 0) return;
     const DeviceGroup group = keys.groups.groups[i];
-    // One lane for each group, and groups have different members, so plain stores do.
+    // Each group has one lane, and groups have different members, so plain writes suffice.
     if (!keys.IsPadding(group)) keys.firsts[group.members[0]] = 1;
   }
 };
@@ -85,7 +85,7 @@ struct SpreadPooledGradientsKernel {
     if (Divides(bags.combiner)) {
       uint64_t padding = 0;
       const Compute divisor = bags.Divisor<Compute>(begin, end, &padding);
-      // The forward pass gives such a bag 0 whatever its rows are, so its gradient is 0 too.
+      // The forward pass gives 0 for such a bag, whatever its rows are, so its gradient is 0 too.
       scale = divisor == Compute{0} ? Compute{0} : Compute{1} / divisor;
     }
     ForEachLane(tile, end - begin, [&](size_t k) {
@@ -96,7 +96,7 @@ struct SpreadPooledGradientsKernel {
   }
 };
 
-// The sums that SumKernel writes: of each key that is no padding. G: the gradients; S: the sums.
+// The sums that SumKernel writes for each key except padding. G: the gradients; S: the sums.
 template <typename G, typename S>
 struct NumberedSums {
   NumberedKeys keys;
@@ -132,7 +132,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
     keys_.firsts = firsts_.data();
     device_.Launch(context_, num_keys, kKeyCost, MarkFirstsKernel{keys_});
     TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, firsts_.data(), num_keys + 1));
-    // The one wait: the number is the shape of the outputs, which the caller allocates.
+    // The only wait: the number is the shape of the outputs, which the caller allocates.
     device_.CopyOut(context_, firsts_.data() + num_keys, sizeof(size_), &size_);
     return device_.Check(context_);
   }
@@ -153,7 +153,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
  private:
   template <typename T>
   using Array = DeviceArray<Device, T>;
-  static constexpr size_t kKeyCost = 10;  // nanoseconds, by which a thread pool splits work
+  static constexpr size_t kKeyCost = 10;  // nanoseconds, for splitting work over threads
 
   template <typename G>
   Status SumInto(const KeyGradients& of, DataType type, void* sums) const {

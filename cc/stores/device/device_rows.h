@@ -4,13 +4,14 @@
 //     | weights | pad to 8 | slots | pad to 8 | statistics: 64-bit words | mark | pad to 16 |
 //     0                    slot_offset        statistics_offset                    stride
 //
-// The rows of a cache alone have marks (row_mark.h), in a word each, because a device has atomics
-// of words.
+// Only rows of a cache have marks (row_mark.h). A mark takes a word, because the atomics of a
+// device work on words.
 //
-// Rows lie in slabs, by number. Four slabs are of one size, the next four twice as large, and so
-// on: a store takes a fifth more than it needs at most, no row ever moves, and the pointers of all
-// slabs go with a launch. Beside each slab lie as many numbers, which together are the list of rows
-// that were freed. Slabs may be pinned memory of the host; the numbers are always the device's.
+// Rows are in slabs, by number. The first four slabs have the same size, the next four twice that
+// size, and so on. So a store takes at most a fifth more than it needs, no row ever moves, and a
+// launch can carry the pointers of all slabs. Each slab has an array of as many row numbers;
+// together these arrays are the list of freed rows. Slabs may be pinned host memory; the arrays of
+// numbers are always in device memory.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_ROWS_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_ROWS_H_
 
@@ -47,7 +48,7 @@ struct DeviceRowLayout {
   size_t slot_bytes;
   size_t statistics;  // words
   bool has_marks;
-  size_t words;  // of statistics and the mark behind them
+  size_t words;  // statistics and the mark after them
   size_t statistics_offset;
   size_t stride;
 };
@@ -61,7 +62,7 @@ struct RowSlabs {
   uint32_t* freed[kMax] = {};
 
   static uint64_t RowsOf(uint32_t slab) { return uint64_t{kFirstRows} << (slab / kOfOneSize); }
-  // The rows of the slabs before.
+  // The number of rows in the slabs before this slab.
   static uint64_t RowsBefore(uint32_t slab) {
     const uint32_t doublings = slab / kOfOneSize;
     const uint64_t quarters = uint64_t{kOfOneSize + slab % kOfOneSize} << doublings;
@@ -91,7 +92,7 @@ struct RowSlabs {
     const Place place = PlaceOf(row);
     return slabs[place.slab] + place.offset * stride;
   }
-  // The number `i` of the list of free rows.
+  // Entry `i` of the list of free rows.
   TF_EMBED_DEVICE uint32_t* Free(uint32_t i) const {
     const Place place = PlaceOf(i);
     return freed[place.slab] + place.offset;
@@ -114,7 +115,7 @@ TF_EMBED_DEVICE void CopyUnits(const Tile& tile, const void* from, size_t bytes,
   });
 }
 
-// By the widest units that both ends allow.
+// Copies in the widest units that the alignment of both ends allows.
 template <class Tile>
 TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes, void* to) {
   const size_t ends = reinterpret_cast<size_t>(from) | reinterpret_cast<size_t>(to) | bytes;
@@ -129,15 +130,16 @@ TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes,
   }
 }
 
-// Copies rows of one size, one for each of the first kRows lanes, which have its ends; none where
-// `from` is null. In each round a lane reads a unit of each row before it writes the first, so that
-// a tile waits for all of them at once. More units a lane would cost more tiles than they gain.
+// Copies rows of the same size, one for each of the first kRows lanes, which pass the row's ends;
+// none if `from` is null. In each round, a lane reads a unit of each row before it writes the
+// first, so that a tile waits for all loads at once. More units per lane would cost more tiles than
+// they gain.
 template <uint32_t kRows, class Tile>
 TF_EMBED_DEVICE void CopyRows(const Tile& tile, const char* from, size_t bytes, char* to) {
   using Held = SixteenBytes;
   const uint64_t own_source = reinterpret_cast<uint64_t>(from);
   const uint64_t own_target = from == nullptr ? 0 : reinterpret_cast<uint64_t>(to);
-  // One by one if some ends do not allow these units, or if there is but one.
+  // One by one if the alignment of some ends does not allow these units, or if kRows is 1.
   if (kRows == 1 || tile.Where((own_source | own_target | bytes) % sizeof(Held) != 0) != 0) {
     for (uint32_t r = 0; r != kRows; ++r) {
       const uint64_t source = tile.From(own_source, r);
@@ -165,14 +167,14 @@ TF_EMBED_DEVICE void CopyRows(const Tile& tile, const char* from, size_t bytes, 
   }
 }
 
-// The numbers of rows that were given out, by which new rows get theirs.
+// The counts of row numbers given out, which determine the numbers of new rows.
 struct StoreCounts {
   uint64_t rows_begun = 0;     // rows that ever had a number
-  uint64_t rows_free = 0;      // of these, in the list
-  uint64_t buckets_swept = 0;  // up to where expired rows were looked for
+  uint64_t rows_free = 0;      // of these, in the list of free rows
+  uint64_t buckets_swept = 0;  // end of the last search for expired rows
 
   TF_EMBED_HOST_DEVICE uint64_t rows() const { return rows_begun - rows_free; }
-  // So many new rows were made, with the numbers that StoreView::NewRow gives.
+  // Counts new rows, which have the numbers that StoreView::NewRow gives.
   TF_EMBED_DEVICE void Take(uint64_t count) {
     // Freed numbers go first, so the slabs fill without gaps before they grow.
     const uint64_t reused = count < rows_free ? count : rows_free;
@@ -183,8 +185,8 @@ struct StoreCounts {
 
 // Counts of the events of a store since it was made.
 struct StoreTallies {
-  static constexpr size_t kMissCounters = 64;  // by hash, or all would wait for one
-  struct Counter {                             // a line of a GPU each, for the same reason
+  static constexpr size_t kMissCounters = 64;  // by hash, to spread the atomics
+  struct Counter {                             // a GPU cache line each, for the same reason
     uint64_t count = 0;
     char rest_of_line[128 - sizeof(uint64_t)] = {};
   };
@@ -193,14 +195,14 @@ struct StoreTallies {
   uint64_t refused = 0;
   uint64_t evicted = 0;
   uint64_t expired = 0;
-  uint64_t padding = 0;  // of pooled finds, which is not looked up
+  uint64_t padding = 0;  // padding of pooled finds, which is not looked up
   Counter misses[kMissCounters];
 };
 
 template <class Tile>
 struct DeviceStatistics;
 
-// RowMark, for kernels; one lane calls.
+// RowMark, for kernels. A single lane calls it.
 template <class Tile>
 struct DeviceMark {
   uint64_t* word;
@@ -212,12 +214,12 @@ struct DeviceMark {
   TF_EMBED_DEVICE void Change(uint8_t tick) const { Set(RowMark::Of(tick, true)); }
   TF_EMBED_DEVICE void Use(uint8_t tick) const {
     const uint8_t mark = Get();
-    // Most uses find the present tick there, and a load is cheaper than an atomic.
+    // Most uses find the present tick already set, and a load is cheaper than an atomic.
     if (RowMark::TickOf(mark) == tick) return;
     // Fails if another lane has noted a use, which is just as good.
     Replace(mark, RowMark::Of(tick, RowMark::IsChanged(mark)));
   }
-  // Sets the bit alone.
+  // Changes only the bit.
   TF_EMBED_DEVICE void SetChanged(bool changed) const {
     uint8_t mark;
     do {
@@ -260,10 +262,10 @@ struct StoreView {
   TF_EMBED_DEVICE DeviceMark<Tile> MarkOf(char* row) const {
     return {StatisticsOf(row) + layout.statistics};
   }
-  // The number of the new row that `before` others of a launch come before.
+  // The number of a new row of a launch, with `before` new rows before it.
   TF_EMBED_DEVICE uint32_t NewRow(uint64_t before) const {
-    // The list is read from its end, but not shortened: all tiles of the launch compute disjoint
-    // numbers from the same counts, and StoreCounts::Take shortens it afterwards.
+    // The list is read from its end, but not shortened. All tiles of the launch compute disjoint
+    // numbers from the same counts, and StoreCounts::Take shortens the list afterwards.
     const uint64_t free = counts->rows_free;
     return before < free ? *rows.Free(static_cast<uint32_t>(free - 1 - before))
                          : static_cast<uint32_t>(counts->rows_begun + before - free);
@@ -275,7 +277,7 @@ TF_EMBED_DEVICE uint64_t ScoreBitsOf(int64_t score) {  // RowStatistics::ScoreBi
   return static_cast<uint64_t>(score) ^ uint64_t { 1 } << 63;
 }
 
-// RowStatistics, for kernels; one lane calls.
+// RowStatistics, for kernels. A single lane calls it.
 template <class Tile>
 struct DeviceStatistics {
   StatisticSet set;
@@ -288,7 +290,7 @@ struct DeviceStatistics {
   TF_EMBED_DEVICE uint64_t* Word(Statistic statistic) const {
     return set.Has(statistic) ? words + set.IndexOf(statistic) : nullptr;
   }
-  // Most uses of a row in a step find the value there already: a load is cheaper than an atomic.
+  // Most uses of a row in a step find the value already set, and a load is cheaper than an atomic.
   TF_EMBED_DEVICE void Set(Statistic statistic, uint64_t value) const {
     uint64_t* const word = Word(statistic);
     if (word != nullptr && Tile::Load(word) != value) Tile::Exchange(word, value);
@@ -303,22 +305,22 @@ struct DeviceStatistics {
   TF_EMBED_DEVICE void Use(const Moment& now) const {
     bool first = true;
     if (uint64_t* const last = Word(Statistic::kLastStep)) {
-      // Of many lanes that use a row in one step, exactly one gets the old step from the exchange,
-      // and only that one counts the step.
+      // If many lanes use a row in a step, exactly one lane gets the old step from the exchange,
+      // and only this lane counts the step.
       first = Tile::Load(last) != now.step && Tile::Exchange(last, now.step) != now.step;
     }
     Set(Statistic::kLastTime, now.milliseconds);
     uint64_t* const count = Word(Statistic::kCount);
     if (first && count != nullptr) Tile::Add(count, 1);
     uint64_t* const epoch = Word(Statistic::kEpoch);
-    // An epoch never goes back, because victims are queued on the promise that a use only raises a
-    // rank.
+    // An epoch never goes back, because the choice of victims relies on ranks that only rise with
+    // use.
     if (epoch != nullptr && Tile::Load(epoch) < now.epoch) Tile::Max(epoch, now.epoch);
   }
   TF_EMBED_DEVICE void SetScore(int64_t score) const { Set(Statistic::kScore, ScoreBitsOf(score)); }
 };
 
-// The rows that are expired at a moment.
+// The rows that have expired at a moment.
 struct Expiry {
   uint64_t ttl_milliseconds = 0;  // 0: none
   uint64_t now = 0;               // milliseconds
@@ -327,7 +329,8 @@ struct Expiry {
   TF_EMBED_DEVICE bool Has(const Statistics& statistics) const {
     return ttl_milliseconds > 0 && statistics.Get(Statistic::kLastTime) + ttl_milliseconds <= now;
   }
-  // The same for all lanes, which call: a launch with an earlier clock may use the row meanwhile.
+  // All lanes call it and get the same result, although a launch with an earlier clock may use the
+  // row meanwhile.
   template <class Tile, class Statistics>
   TF_EMBED_DEVICE bool Has(const Tile& tile, const Statistics& statistics) const {
     return ttl_milliseconds > 0 && tile.From(Has(statistics), 0);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that the rows of a DeviceStore lie in: the device's, and beyond a bound pinned memory
-// of the host.
+// The memory for the rows of a DeviceStore: device memory, and beyond a bound, pinned host memory.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_SLABS_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_SLABS_H_
 
@@ -17,7 +16,7 @@ namespace tf_embed {
 template <class Device>
 class DeviceSlabs {
  public:
-  // Other memory that counts for the bounds.
+  // Other memory that counts toward the bounds.
   struct Beside {
     uint64_t device_bytes = 0;
     uint64_t host_bytes = 0;
@@ -35,21 +34,21 @@ class DeviceSlabs {
   uint64_t device_bytes() const { return device_bytes_; }
   uint64_t host_bytes() const { return host_bytes_; }
 
-  // Adds the next slab, for rows of `stride` bytes, and the place of its numbers, which become the
-  // caller's.
+  // Adds the next slab, for rows of `stride` bytes. The caller owns `numbers`, the slab's part of
+  // the list of free rows.
   Added Add(const ExecContext& context, size_t stride, const Beside& beside, uint32_t* numbers) {
     const size_t bytes = RowSlabs::RowsOf(count_) * stride;
     const bool for_device = device_bytes_ + bytes <= options_.max_row_bytes &&
                             beside.device_bytes + device_bytes_ + bytes <= options_.max_bytes;
     const bool for_host = beside.host_bytes + host_bytes_ + bytes <= options_.max_host_bytes;
     char* slab = nullptr;
-    // A card without memory is no failure as long as the host's bound has room: the slab then goes
+    // A GPU without memory is no failure as long as the host's bound has room: the slab then goes
     // to the host.
     if (for_device) slab = static_cast<char*>(device_.AllocateLasting(context, bytes));
     on_host_[count_] = slab == nullptr && for_host;
     if (on_host_[count_]) slab = static_cast<char*>(device_.AllocatePinned(context, bytes));
-    // The caller treats a bound as "full", and refuses or evicts; only memory that was allowed but
-    // missing is an error.
+    // At a bound, the caller refuses or evicts rows. Only a lack of memory within the bounds is an
+    // error.
     if (slab == nullptr) return for_device || for_host ? Added::kNoMemory : Added::kOutOfBounds;
     (on_host_[count_] ? host_bytes_ : device_bytes_) += bytes;
     view_.freed[count_] = numbers;
@@ -57,7 +56,7 @@ class DeviceSlabs {
     return Added::kYes;
   }
 
-  // Frees all slabs, of rows of `stride` bytes; their numbers are the caller's.
+  // Frees all slabs, of rows of `stride` bytes, but not their `numbers`, which the caller owns.
   void Free(const ExecContext& context, size_t stride) {
     for (uint32_t i = 0; i < count_; ++i) {
       const size_t bytes = RowSlabs::RowsOf(i) * stride;
@@ -72,7 +71,7 @@ class DeviceSlabs {
     device_bytes_ = host_bytes_ = 0;
   }
 
-  // Trades contents with slabs of the same device and bounds.
+  // Swaps contents with slabs of the same device and bounds.
   void Swap(DeviceSlabs* other) {
     // `device_` and `options_` are references that both share, so they need no swap.
     std::swap(view_, other->view_);

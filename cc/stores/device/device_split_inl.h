@@ -16,7 +16,7 @@
 
 namespace tf_embed {
 
-// For as many keys as a tile has lanes: the shard of each, and its place.
+// For as many keys as a tile has lanes: writes the shard and the number of each key.
 struct OwnerKernel {
   const int64_t* keys;
   const int32_t* owners;  // null: DefaultShard
@@ -36,9 +36,8 @@ struct OwnerKernel {
   }
 };
 
-// For as many places as a tile has lanes, once they are in the order of their shards: brings their
-// keys together. The first place of a shard says where the shard begins, also for those before it
-// that have no keys.
+// For as many sorted places as a tile has lanes: gathers the keys. The first place of a shard also
+// writes the start of the shard, and of the shards without keys before it.
 struct SpreadKernel {
   const int64_t* keys;
   const uint64_t* shards;
@@ -46,7 +45,7 @@ struct SpreadKernel {
   uint64_t size;
   uint64_t num_shards;
   int64_t* spread;
-  uint32_t* begins;  // [num_shards + 1], of which the last is the end
+  uint32_t* begins;  // [num_shards + 1]; the last is the end
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
@@ -109,14 +108,14 @@ class DeviceSplitOn final : public DeviceSplit {
                    OwnerKernel{keys, given.data(), size, num_shards, unsigned_keys, shards.data(),
                                places.data()});
     int bits = 1;
-    // A radix sort takes a pass per few bits, so only the bits that shard numbers have are sorted.
+    // A radix sort takes a pass for each few bits, so it sorts only by the bits of shard numbers.
     while (num_shards > size_t{1} << bits) ++bits;
     TF_EMBED_RETURN_IF_ERROR(device_.Sort(context_, shards.data(), places.data(), size, bits,
                                           sorted_shards.data(), positions_.data()));
     device_.Launch(context_, tiles, kKeyCost * kTogether,
                    SpreadKernel{keys, sorted_shards.data(), positions_.data(), size, num_shards,
                                 keys_.data(), begins.data()});
-    // The one wait of an op on several shards: the verbs need the sizes of their batches.
+    // The only wait of an op on several shards: the verbs need the sizes of their batches.
     device_.CopyOut(context_, begins.data(), (num_shards + 1) * sizeof(uint32_t), begins_.data());
     return device_.Check(context_);
   }
@@ -133,7 +132,7 @@ class DeviceSplitOn final : public DeviceSplit {
  private:
   template <typename T>
   using Array = DeviceArray<Device, T>;
-  static constexpr size_t kKeyCost = 5;  // nanoseconds, by which a thread pool splits work
+  static constexpr size_t kKeyCost = 5;  // nanoseconds, for splitting work over threads
 
   const Device device_;
   ExecContext context_ = ExecContext::Serial();

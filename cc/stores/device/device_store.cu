@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceStore on an NVIDIA GPU: the counterpart of EmulatedDevice on the host. The only file that
-// nvcc compiles; `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's
-// in their last bits; no fast math.
+// DeviceStore on an NVIDIA GPU: the counterpart of EmulatedDevice. This is the only file that nvcc
+// compiles (`make cuda`). Uses --fmad=false, because otherwise the last bits of initial rows would
+// differ from the CPU's, and no fast math.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -28,8 +28,8 @@
 namespace tf_embed {
 namespace {
 
-// Half a warp: a row of 64 floats is read by two loads of 16 bytes a lane, and a bucket's seven
-// entries by one.
+// Half a warp: two loads of 16 bytes a lane read a row of 64 floats, and one load reads a bucket's
+// seven entries.
 struct CudaTile {
   static constexpr size_t kLanes = 16;
 
@@ -48,7 +48,7 @@ struct CudaTile {
     return __ballot_sync(Mask(), x) >> (threadIdx.x & 16u) & 0xffffu;
   }
 
-  // uint64_t is another 64-bit type than the one that atomics are declared for.
+  // CUDA declares its atomics for this 64-bit type, which differs from uint64_t.
   using Word = unsigned long long;
   static __device__ uint64_t Load(const uint64_t* from) {
     // Aligned words are loaded whole; volatile keeps the compiler from reusing an earlier load.
@@ -78,8 +78,8 @@ struct CudaTile {
 
 constexpr unsigned kThreads = 256;
 
-// Lookups are of a batch, whose keys one grid has tiles for. Other kernels loop: without, some of
-// them need fewer registers and some more, and which is faster was not measured.
+// Lookups have a batch, and a grid has tiles for all its keys. Other kernels loop. Without the
+// loop, some of them need fewer registers and some more; which is faster was not measured.
 template <class Kernel>
 inline constexpr bool kFitsOneGrid =
     std::is_same_v<Kernel, FindKernel> || std::is_same_v<Kernel, FindPlainKernel> ||
@@ -90,7 +90,7 @@ template <class Kernel>
 __global__ void __launch_bounds__(kThreads)
     RunTiles(const __grid_constant__ Kernel kernel, size_t count) {
   // All lanes of a tile have the same i, so they leave the loop together. The two tiles of a warp
-  // may not, which is why masks name half a warp.
+  // may not, so masks name half a warp.
   size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
   if constexpr (kFitsOneGrid<Kernel>) {
     if (i < count) kernel(CudaTile(), i);
@@ -100,14 +100,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Results of CUDA calls are not looked at one by one: a failure stays the thread's last error,
-// which Check returns at the end of each verb. Those of destructors come to the next verb of the
-// thread.
+// Results of CUDA calls are not checked one by one. A failure stays the thread's last error, which
+// Check returns at the end of each verb. A failure in a destructor is returned by the thread's next
+// verb.
 class CudaDevice {
  public:
   using Tile = CudaTile;
 
-  // Reads wait for the last write, a write for all reads since, each on the device.
+  // Reads wait for the last write, and a write waits for all reads since; both wait on the device.
   class Order {
    public:
     explicit Order(const CudaDevice& device) : device_(device.device_) {}
@@ -127,7 +127,7 @@ class CudaDevice {
       Record(context, &reads_[context.stream]);
     }
     void BeginWrite(const ExecContext& context) {
-      // Behind the last write as well, so writes of two streams keep their order.
+      // Also waits for the last write, so writes of two streams keep their order.
       BeginRead(context);
       std::lock_guard<std::mutex> lock(mutex_);
       const OnGpu current(device_);
@@ -141,8 +141,8 @@ class CudaDevice {
    private:
     void Record(const ExecContext& context, cudaEvent_t* event) const {
       const OnGpu current(device_);
-      // An event is reused: a stream that waits for it already keeps the record it saw when it
-      // began to.
+      // An event may be reused: a stream that already waits for it keeps the record that it saw
+      // then.
       if (*event == nullptr) cudaEventCreateWithFlags(event, cudaEventDisableTiming);
       cudaEventRecord(*event, StreamOf(context));
     }
@@ -150,14 +150,14 @@ class CudaDevice {
     const int device_;
     std::mutex mutex_;
     cudaEvent_t wrote_ = nullptr;
-    std::map<void*, cudaEvent_t> reads_;  // the last one of each stream
+    std::map<void*, cudaEvent_t> reads_;  // the last read of each stream
   };
 
   // A copy of device memory at a point of the stream. The copy is queued on the stream; a later
   // call detects its arrival. At most one copy is in flight.
   class AsyncReadback {
    public:
-    // Allocates its memory here, because taking pinned memory may wait for the device.
+    // Allocates its memory here, because allocating pinned memory may wait for the device.
     explicit AsyncReadback(const CudaDevice& device) : device_(device.device_) {
       const OnGpu current(device_);
       bytes_ = MemoryOrNull(
@@ -259,8 +259,8 @@ class CudaDevice {
       bytes += (size + 255) / 256 * 256;
       return begin;
     };
-    // One allocation for all arrays of a batch: the host calls the driver once and not nine times.
-    // 256 bytes of alignment serve each type, and CUB.
+    // A single allocation for all arrays of a batch, so that the host calls the driver once and not
+    // nine times. An alignment of 256 bytes suffices for each type, and for CUB.
     const size_t of_batch = n * sizeof(uint32_t);
     const size_t of_claims = sizeof(uint32_t) << bits;
     const size_t at_groups = part(n * sizeof(DeviceGroup)), at_claims = part(of_claims);
@@ -268,7 +268,7 @@ class CudaDevice {
     const size_t at_numbers = part(of_batch), at_members = part(of_batch);
     const size_t at_heads = part(of_batch + sizeof(uint32_t)), at_starts = part(of_batch);
     size_t sort_bytes = 0;
-    // With null for its memory CUB only computes how much it needs.
+    // With null memory, CUB only computes how much it needs.
     TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs<uint32_t, uint32_t>(
         nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, bits, stream)));
     const size_t at_scratch = part(sort_bytes);
@@ -293,7 +293,7 @@ class CudaDevice {
         memory + at_scratch, sort_bytes, places, sorted, numbers, members, n, 0, bits, stream)));
     MarkHeads<<<blocks, kThreads, 0, stream>>>(sorted, n, heads);
     TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
-    // The sort has read `numbers`, which get the groups of the keys.
+    // The sort has read `numbers`, so WriteStarts may write the groups of the keys there.
     WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, members, n, starts, numbers);
     WriteGroups<<<blocks, kThreads, 0, stream>>>(batch.keys, members, starts, heads + n, n,
                                                  written);
@@ -302,9 +302,9 @@ class CudaDevice {
     return Check(context);
   }
 
-  // The same without a sort, if the caller needs no more of a group than its key, its first member
-  // and how many there are: the group of a key's first place has these, those of its other places
-  // have count 0.
+  // The same without a sort, if the caller only needs the key, the first member and the count of a
+  // group. The group of a key's first position has these. The groups of its other positions have
+  // count 0.
   Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
     if (batch.size == 0) return Status();
@@ -349,13 +349,13 @@ class CudaDevice {
     const OnGpu current(device_);
     cudaFreeAsync(memory, StreamOf(context));
   }
-  // Addresses are the same for both: every GPU that this is compiled for has unified ones.
+  // Host and device have the same addresses for it: all supported GPUs have unified addressing.
   void* AllocatePinned(const ExecContext&, size_t bytes) const {
     const OnGpu current(device_);
     constexpr unsigned kFlags = cudaHostAllocMapped | cudaHostAllocPortable;
     return MemoryOrNull([&](void** memory) { return cudaHostAlloc(memory, bytes, kFlags); });
   }
-  // By then all other uses of the memory are over, because this stream was told to wait for them.
+  // After the wait, all other uses of the memory are over, because this stream waits for them.
   void FreePinned(const ExecContext& context, void* memory, size_t) const {
     const OnGpu current(device_);
     cudaStreamSynchronize(StreamOf(context));
@@ -366,7 +366,7 @@ class CudaDevice {
     const OnGpu current(device_);
     cudaMemsetAsync(to, byte, bytes, StreamOf(context));
   }
-  // From memory that is not pinned: it may be written again when this returns.
+  // The host memory is not pinned, so the caller may change it when this returns.
   void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) const {
     if (bytes == 0) return;
     const OnGpu current(device_);
@@ -384,14 +384,14 @@ class CudaDevice {
     if (count == 0) return;
     const OnGpu current(device_);
     constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
-    // RunTiles steps over the rest. A grid stays below the limit of every GPU, 2^31 blocks.
+    // RunTiles loops over the rest. A grid stays below 2^31 blocks, the limit of every GPU.
     constexpr size_t kMaxBlocks = kFitsOneGrid<Kernel> ? kMaxBatchSize : 1 << 20;
     const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
     RunTiles<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0,
                StreamOf(context)>>>(kernel, count);
   }
 
-  // SumKernel, of so many groups of so many keys.
+  // Launches SumKernel for groups of the keys of a batch.
   template <class Sums>
   void LaunchSums(const ExecContext& context, size_t count, size_t keys,
                   const SumKernel<Sums>& given) const {
@@ -430,7 +430,7 @@ class CudaDevice {
     if (scratch == nullptr) return NoMemory(context, bytes);
     const cudaError_t error =
         cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
-    // Free is queued on the stream, behind the scan that uses the memory.
+    // Free is queued on the stream, after the scan that uses the memory.
     Free(context, scratch, bytes);
     return ToStatus(error);
   }
@@ -460,7 +460,7 @@ class CudaDevice {
  private:
   Status ToStatus(cudaError_t error) const { return StatusOf(error, device_); }
   Status NoMemory(const ExecContext& context, size_t bytes) const {
-    TF_EMBED_RETURN_IF_ERROR(Check(context));  // a failure of another kind is no lack of memory
+    TF_EMBED_RETURN_IF_ERROR(Check(context));  // another failure is not a lack of memory
     return Status::ResourceExhausted([bytes] {
       return "No device memory for " + std::to_string(bytes) + " bytes of scratch space.";
     });
@@ -502,7 +502,7 @@ Status NewDeviceStore(const StoreOptions& options, const DeviceOptions& device,
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) {
-    // Its error is in the status below; other callers must not take it for theirs.
+    // The error is in the status below. Other callers must not take it for their own.
     (void)cudaGetLastError();
     return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
                                std::to_string(device.device) +
@@ -520,7 +520,7 @@ Status NewDeviceStore(const StoreOptions& options, const DeviceOptions& device,
   if (has_pools == 0) {
     cudaDeviceProp properties = {};
     (void)cudaGetDeviceProperties(&properties, device.device);
-    (void)cudaGetLastError();  // without its name the message is still right
+    (void)cudaGetLastError();  // without the name, the message is still right
     return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
                                std::to_string(device.device) + " (" + properties.name +
                                "): its driver has no memory pools, as those of GPUs that virtual "

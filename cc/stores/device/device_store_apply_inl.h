@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of a DeviceStore that runs optimizers. Included by device_store_inl.h.
 //
-// The sum of a key's gradients, and where weights are narrow the row that is computed in, stand in
-// scratch memory. Only the device knows how many distinct keys a batch has, so there would have to
-// be a row for each key of it. Instead a launch takes no more keys than there is scratch memory
-// for, and the next launch uses it again: it stays small, and in the device's cache.
+// The sum of a key's gradients, and for narrow weights the row to compute in, are in scratch
+// memory. Only the device knows how many distinct keys a batch has, so a row for each key of the
+// batch would be needed. Instead, a launch takes only as many keys as there is scratch memory for,
+// and the next launch reuses it. So scratch memory stays small, and in the device's cache.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_APPLY_INL_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_APPLY_INL_H_
 
@@ -50,7 +50,7 @@ template <class Verb>
 void DeviceStoreImpl<Device>::LaunchSums(const ExecContext& context, const GroupsView& groups,
                                          size_t first, size_t count, size_t keys,
                                          const Verb& verb) const {
-  // Every key has one gradient of the compute type, which is read where it lies.
+  // Every key has a single gradient of the compute type, which is read in place.
   if (verb.sums == nullptr) return;
   const size_t blocks = verb.gradients.template Blocks<typename Device::Tile>();
   tf_embed::LaunchSums(device_, context, count, keys, kSumCost,
@@ -67,8 +67,7 @@ Status DeviceStoreImpl<Device>::Apply(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
   return DispatchFloating(options_.value_type, [&](auto tag) -> Status {
     using T = typename decltype(tag)::Type;
-    // Stores of narrow rows also take float gradients, which would lose bits if they were narrowed
-    // first.
+    // Stores of narrow rows also take float gradients, which would lose bits if narrowed first.
     if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
       if (gradients.type == DataType::kFloat) {
         return ApplyAs<T, float>(context, batch, groups, gradients, rule);

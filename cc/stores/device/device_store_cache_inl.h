@@ -22,27 +22,26 @@ struct DeviceStoreImpl<Device>::CacheScratch {
   static constexpr size_t kDropped = 4096;
   static constexpr size_t kLookedUp = 32;
 
-  // Of Drop, which takes so many rows out at a time.
+  // For Drop, which removes this many rows at a time.
   int64_t keys[kDropped];
   uint64_t places[kDropped];
-  // Of Planned::Find.
+  // For Planned::Find.
   uint64_t statistics[kLookedUp * StatisticSet::kMax];
   int64_t wanted[kLookedUp];
   bool exists[kLookedUp];
 };
 
-// The rows as a planner on the host sees them: by copies of their statistics, of some keys at a
-// time.
+// The rows as a planner on the host sees them: copies of the statistics of a few keys at a time.
 template <class Device>
 class DeviceStoreImpl<Device>::Planned final : public PlannedRows {
  public:
   explicit Planned(DeviceStoreImpl* store) : store_(store) {}
 
   size_t size() const override { return store_->num_rows(); }
-  // Such keys are looked up together with the next one that a Find has not yet.
+  // Looked up together with the next key that Find has not copied yet.
   void Prefetch(uint64_t hash) const override {
-    // One place stays free for the key of the Find that triggers the lookup. HashKey is a
-    // bijection, so the hash gives the key.
+    // A place stays free for the key of the Find that triggers the lookup. HashKey is a bijection,
+    // so the hash gives the key.
     if (num_ahead_ < kMost - 1) ahead_[num_ahead_++] = KeyOfHash(hash);
   }
   Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const override;
@@ -143,7 +142,7 @@ Status DeviceStoreImpl<Device>::CollectFound(const ExecContext& context, size_t 
   Array<uint64_t> counters(device_, context);
   Array<Rank> found(device_, context);
   TF_EMBED_RETURN_IF_ERROR(counters.MakeZeros(2));
-  // Without room for ranks this launch only counts.
+  // Without room for ranks, this launch only counts.
   kernel.found.count = counters.data();
   device_.Launch(context, count, cost, kernel);
   uint64_t size = 0;
@@ -151,7 +150,7 @@ Status DeviceStoreImpl<Device>::CollectFound(const ExecContext& context, size_t 
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   if (size == 0) return Status();
   TF_EMBED_RETURN_IF_ERROR(found.Make(size));
-  // A second counter, so that the first one need not be reset between the launches.
+  // A second counter, so that the first need not be reset between the launches.
   kernel.found = FoundRanks{found.data(), size, counters.data() + 1};
   device_.Launch(context, count, cost, kernel);
   // Rows may have been used since they were counted.
@@ -173,11 +172,11 @@ size_t DeviceStoreImpl<Device>::num_rows() const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
   uint64_t rows = 0;
-  // A number that was not read is not remembered: the next call reads it again.
+  // If the read fails, nothing is remembered, so the next call reads again.
   if (!content_->Rows(context, &rows).ok()) return last_rows_.load(std::memory_order_relaxed);
   last_rows_.store(rows, std::memory_order_relaxed);
-  // Still under the shared lock: a writer that forgets the number comes later, so a stale one is
-  // never left behind.
+  // Still under the shared lock. A writer that resets the number runs later, so no stale number
+  // stays.
   known_rows_.store(static_cast<int64_t>(rows), std::memory_order_relaxed);
   return rows;
 }
@@ -212,8 +211,8 @@ template <class Device>
 Status DeviceStoreImpl<Device>::NoteUses(const ExecContext& context, const KeyBatch& batch,
                                          Found* found) {
   const Reading reading(this, context);
-  // Under a shared lock, because the words are atomics on the device; but copies of them are out of
-  // date.
+  // A shared lock suffices, because the words are atomics on the device. But copies of them are
+  // stale now.
   ForgetStatistics();
   device_.Launch(context, batch.size, kFindCost,
                  NoteUsesKernel{View(), BatchView(batch), ExpiryAt(context), context.now, found});
@@ -240,9 +239,9 @@ Status DeviceStoreImpl<Device>::AddUnchanged(const ExecContext& context, const W
   TF_EMBED_RETURN_IF_ERROR(coming.Make(1));
   device_.CopyIn(context, &size, sizeof(size), coming.data());
   bool all = false;
-  // All keys are new, which MakeRoom reads like the total of any write.
+  // All keys are new; MakeRoom reads this number like the total of any write.
   TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, size, coming.data(), &all));
-  // The store over the cache bounds it, so a lack of room here is a lack of memory.
+  // The store over the cache bounds it, so a lack of room here means a lack of memory.
   if (!all) return NoMemory(context);
   const StoreView store = View();
   device_.Launch(context, size, kRowCost, AddRowsKernel{store, arrays.view()});
@@ -250,7 +249,8 @@ Status DeviceStoreImpl<Device>::AddUnchanged(const ExecContext& context, const W
   Status status = Launched(context, size);
   const int64_t known = known_rows_.load(std::memory_order_relaxed);
   if (known != kUnknown) {
-    // Kept known, since the next call for room asks for it and would have to wait for the device.
+    // Keep the number known: the next call for room asks for it, and would have to wait for the
+    // device.
     known_rows_.store(status.ok() ? known + size : kUnknown, std::memory_order_relaxed);
   }
   return status;
@@ -260,8 +260,8 @@ template <class Device>
 void DeviceStoreImpl<Device>::Drop(const ExecContext& context, const int64_t* keys, size_t count) {
   if (count == 0) return;
   const Writing writing(this, context);
-  // The scratch memory is reused at once: launches of one stream run in order, and CopyIn is queued
-  // behind them.
+  // The scratch memory is reused at once: launches of a stream run in order, and CopyIn is queued
+  // after them.
   for (size_t first = 0; first < count; first += CacheScratch::kDropped) {
     const size_t size = std::min(CacheScratch::kDropped, count - first);
     device_.CopyIn(context, keys + first, size * sizeof(int64_t), scratch_->keys);

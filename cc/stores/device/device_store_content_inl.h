@@ -23,7 +23,7 @@ DeviceStoreImpl<Device>::~DeviceStoreImpl() {
 template <class Device>
 Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
   auto groups = device_.NewGroups();
-  // Groups, because erasing a key twice in one launch would count its buckets down twice.
+  // Groups the keys, because erasing a key twice in a launch would count its buckets down twice.
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);
   Array<uint64_t> places(device_, context);
@@ -38,7 +38,7 @@ Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch
 template <class Device>
 void DeviceStoreImpl<Device>::FillInitialRow(const RowInitializer& initializer) const {
   if (initializer.is_random()) {
-    // Rows come from the key then, and this row is not read; but it is copied to the device.
+    // Rows are computed from the key then. This row is not read, but it is copied to the device.
     std::memset(initial_row_.data(), 0, initial_row_.size());
     return;
   }
@@ -106,7 +106,7 @@ uint64_t DeviceStoreImpl<Device>::RowsOrEarlier(const ExecContext& context) cons
 template <class Device>
 Status DeviceStoreImpl<Device>::NoMemory(const ExecContext& context) const {
   uint64_t rows = 0;
-  // Reports an earlier failure of another kind, which is no lack of memory.
+  // Reports an earlier failure of another kind, which is not a lack of memory.
   TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
   return NoMemoryForRow(options_.name, rows);
 }
@@ -124,7 +124,7 @@ Status DeviceStoreImpl<Device>::Count(size_t* count) const {
 
 template <class Device>
 void DeviceStoreImpl<Device>::SetInitializer(const RowInitializer& initializer) {
-  // As on the host, this needs the content alone: its caller may be the one that pauses writers.
+  // As on the host, this takes only the content lock, because the caller may be pausing writers.
   const ExecContext context = ExecContext::Serial().Holding(Held::kPaused);
   const Writing writing(this, context);
   content_->initializer = initializer;
@@ -166,7 +166,7 @@ Status DeviceStoreImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
   };
   // Fast path: the host's bound on the rows proves that there is room, without a wait.
   if (is_room() || (row_bound.Poll() && is_room())) {
-    // The kernel lets no more rows in than there is room for, so that is a bound too.
+    // The kernel inserts no more rows than there is room for, so the room is a bound too.
     row_bound.Reserve(keys, std::min(most, content_->room()));
     return Status();
   }
@@ -174,15 +174,16 @@ Status DeviceStoreImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
   uint32_t coming = 0;
   device_.CopyOut(context, wanted, sizeof(coming), &coming);
   uint64_t present = 0;
-  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &present));  // else `coming` is garbage as well
+  TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &present));  // otherwise `coming` is garbage too
   // A restored store may have more rows than its bound already.
   const uint64_t rows = std::max(present, std::min(present + coming, bound));
   if (rows > content_->room()) {
     fruitless_waits_ = 0;
     if (!content_->MakeRoom(context, rows)) return NoMemory(context);
   } else if (!options_.is_cache && !content_->has_bound() && ++fruitless_waits_ == kPatience) {
-    // Grow ahead, or writes whose keys nearly all exist would keep waiting. This is optional, so a
-    // failure is ignored. Under a byte limit it is skipped: a larger index could crowd out rows.
+    // Grow ahead. Otherwise writes whose keys nearly all exist would keep waiting. This is
+    // optional, so a failure is ignored. Under a byte limit it is skipped: a larger index could
+    // crowd out rows.
     fruitless_waits_ = 0;
     const uint64_t ahead = std::min(kAhead * keys, std::max<uint64_t>(rows / 16, kSmallAhead));
     (void)content_->MakeRoom(context, std::min(rows + ahead, bound));  // may fail, see above
@@ -204,7 +205,7 @@ Status DeviceStoreImpl<Device>::Clear(const ExecContext& context) {
 template <class Device>
 Status DeviceStoreImpl<Device>::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;
-  // Writers stay out until the swap, so the copy is complete when it takes over.
+  // Writers stay out until the swap, so the copy is complete then.
   const PauseLocks pausing(locks_, context);
   {
     // Readers may continue: the source of the copy does not change.
@@ -215,15 +216,15 @@ Status DeviceStoreImpl<Device>::Shrink(const ExecContext& context) {
     if (rows > 0) {
       content->row_bound.Set(rows);
       if (!content->MakeRoom(context, rows)) return NoMemory(context);
-      if (content->room() < rows) return NoMemory(context);  // the bound on bytes
+      if (content->room() < rows) return NoMemory(context);  // at the bound on bytes
       content->CopyFrom(context, *content_, options_.policy.statistics);
-      // The exact number, known from above; CopyFrom took over the looser bound.
+      // The exact number, read above. CopyFrom has copied the looser bound.
       content->row_bound.Set(rows);
     }
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   }
-  // Readers of the old content are done queueing. On the device, BeginWrite orders the frees behind
-  // their launches.
+  // Readers of the old content have queued their launches. On the device, BeginWrite orders the
+  // frees after these launches.
   Alone lock(inside());
   order_.BeginWrite(context);
   // The old content is destroyed before EndWrite, so its frees are queued in this verb's order.
@@ -237,7 +238,7 @@ template <class Device>
 Status DeviceStoreImpl<Device>::NoRoomForLayouts(const ExecContext& context) const {
   uint64_t rows = 0;
   TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &rows));
-  // The names of DeviceOptions, and those of Python.
+  // The names of DeviceOptions, and the names in Python.
   const auto bound = [](const char* name, uint64_t bytes, const char* in_python) {
     if (bytes == UINT64_MAX) return std::string();
     return std::string(" ") + name + "=" + std::to_string(bytes) + " (Storage." + in_python + ")";
@@ -262,7 +263,7 @@ Status DeviceStoreImpl<Device>::ChangeRule(const ExecContext& context, const Rul
   }
   Buffer<char> slots(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
-  // Present rows keep their slots; only new rows begin with other values.
+  // Present rows keep their slots. Only new rows get the new initial values.
   if (SameRule(content_->rule, rule)) {
     content_->SetInitialSlots(context, slots.data());
   } else {
@@ -317,7 +318,8 @@ Status DeviceStoreImpl<Device>::LargestSlot(const ExecContext& context, const Ru
     device_.Launch(context, places, kPlaceCost,
                    LargestSlotKernel<float>{View(), slot, found.data()});
   }
-  // The kernel takes the maximum of bit patterns: those of doubles from 0 are in numeric order.
+  // The kernel takes the maximum of bit patterns, which for non-negative doubles are in numeric
+  // order.
   uint64_t bits;
   device_.CopyOut(context, found.data(), sizeof(bits), &bits);
   std::memcpy(largest, &bits, sizeof(*largest));
@@ -333,17 +335,15 @@ Status DeviceStoreImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
   const DeviceRowLayout& layout = content_->layout();
   rows->size = 0;
   uint64_t present = 0;
-  // A failure here must not look like the end: a save without rows would take the place of a good
-  // one.
+  // A failure here must not look like the end, or a save without rows would replace a good save.
   TF_EMBED_RETURN_IF_ERROR(content_->Rows(context, &present));
   if (present == 0 || cursor->next >= HashRange::kEnd) {
     cursor->done = true;
     return Status();
   }
-  // A range of buckets with about `max_rows` rows; halved if it has more.
-  // The cursor is in units of hashes and not of buckets, because the index may grow between two
-  // parts. The first bucket may then hold keys that an earlier part has given; the range leaves
-  // them out.
+  // A range of buckets with about `max_rows` rows; halved if it has more. The cursor counts in
+  // units of hashes, not buckets, because the index may grow between two parts. The first bucket
+  // may then have keys of an earlier part; the range leaves them out.
   const int unit_bits = 64 - HashRange::kUnitBits - static_cast<int>(index.bits);
   uint64_t first = cursor->next >> unit_bits;
   const double share =
@@ -364,7 +364,7 @@ Status DeviceStoreImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
   };
   size_t size = count();
   for (; size > max_rows && buckets > 1; size = count()) buckets /= 2;
-  // An empty part costs a caller an iteration. Ranges double while they are empty, so a nearly
+  // An empty part costs the caller an iteration. Ranges double while they are empty, so a nearly
   // empty store takes few launches.
   while (size == 0 && first + buckets < index.num_buckets()) {  // only the last part is empty
     cursor->next = kernel.range.begin = kernel.range.end;
@@ -418,8 +418,8 @@ StoreStats DeviceStoreImpl<Device>::Stats() const {
   stats.held_back = held_back_.load(std::memory_order_relaxed);
   for (const StoreTallies::Counter& misses : tallies.misses) stats.misses += misses.count;
   const uint64_t looked_up = keys_looked_up_.load(std::memory_order_relaxed);
-  // Finds may run meanwhile, and the two numbers are not of one moment; the difference must not
-  // wrap around.
+  // Finds may run meanwhile, so the two numbers are not from the same moment. The difference must
+  // not wrap around.
   stats.hits = looked_up - std::min(looked_up, stats.misses + tallies.padding);
   stats.evicted = tallies.evicted + evicted_.load(std::memory_order_relaxed);
   stats.expired = tallies.expired + expired_.load(std::memory_order_relaxed);
@@ -433,13 +433,13 @@ std::unique_ptr<Store> DeviceStoreImpl<Device>::NewEmpty(size_t init_size,
     StoreOptions options = options_;
     options.init_size = init_size;
     options.initializer = initializer;
-    // The copy must not evict, or log rows as evicted; but its rows have the same statistics.
+    // The copy must not evict rows, or log them as evicted. But its rows have the same statistics.
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
     std::unique_ptr<Store> store;
     (void)Create(options, device_options_, device_, &store);  // leaves it null if it fails
     return store;
-  } catch (const std::bad_alloc&) {  // null: no memory, an error of the caller
+  } catch (const std::bad_alloc&) {  // null means that memory is short, which the caller reports
     return nullptr;
   }
 }
@@ -448,8 +448,8 @@ template <class Device>
 Status DeviceStoreImpl<Device>::TakeContent(const ExecContext& context, Store* other) {
   auto* const from = static_cast<DeviceStoreImpl*>(other);
   const Writing writing(this, context);
-  // The content keeps its memory but changes its Order: work that was queued under the other one
-  // must be done first.
+  // The content keeps its memory but changes its Order, so work queued under the old Order must
+  // finish first.
   from->order_.BeginWrite(context);
   content_ = std::move(from->content_);
   from->order_.EndWrite(context);

@@ -4,12 +4,12 @@
 // A find is one launch, in which each tile of lanes looks up a few keys (device_index.h) and copies
 // their rows. A write groups the batch's equal keys and numbers the absent ones in batch order.
 // Then a tile changes the row of each distinct key (row_kernels.h); a lookup that inserts has
-// kernels of its own for that (find_or_insert_kernels.h). No kernel locks a row.
+// separate kernels for this step (find_or_insert_kernels.h). No kernel locks a row.
 //
 // Order, not locks in device memory, separates verbs: finds run together, a write runs alone. On
 // the host, the two locks below ensure that. On a GPU, a verb returns once its launches are queued.
-// There the locks separate the queueing, and Device::Order makes streams wait for one another on
-// the device. A kernel fills the device, so concurrent writes would gain nothing.
+// There the locks separate the queueing, and Device::Order makes streams wait for each other on the
+// device. A kernel fills the device, so concurrent writes would gain nothing.
 //
 // A batch normally runs without a wait of the host for the device. Before it launches a write, the
 // host must know that there is room. It uses an upper bound: the row count that the device last
@@ -24,9 +24,9 @@
 // memory runs out, the verb fails before it changes a row, although expired rows may have left.
 // Nothing is written beyond the room, because the kernel compares each new row's number with it.
 //
-// Locks: those of StoreLocks. A verb that changes anything holds both exclusively. The verbs of a
-// cache run under the locks of the store over it, which admit concurrent writes, and some under
-// further locks of that store. So a cache has its own lock instead, which verbs take last.
+// Locks: StoreLocks. A verb that changes anything holds both exclusively. The verbs of a cache run
+// under the locks of the store over it, which admit concurrent writes, and some under further locks
+// of this store. So a cache has a separate lock instead, which verbs take last.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_INL_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_INL_H_
 
@@ -149,20 +149,20 @@ class DeviceStoreImpl final : public DeviceStore,
   // Rough costs in nanoseconds, used to split work over threads.
   static constexpr size_t kFindCost = 80;
   static constexpr size_t kWriteCost = 120;
-  static constexpr size_t kSumCost = 20;  // of a block of columns
+  static constexpr size_t kSumCost = 20;  // for a block of columns
   static constexpr size_t kRowCost = 100;
   static constexpr size_t kPlaceCost = 5;
   static constexpr uint64_t kSampledPlaces = 7 * 1024;
-  // Batches to make room for in advance, so that the host need not wait; and the number of waits in
-  // vain before it does so.
+  // The number of batches to make room for ahead, and the number of fruitless waits before the
+  // store does so.
   static constexpr uint64_t kAhead = 8;
   static constexpr int kPatience = 4;
   static constexpr uint64_t kSmallAhead = 1 << 16;  // rows
-  // The scratch bytes for the sums of one launch of an apply, if its keys are enough to fill a
-  // device.
+  // Scratch bytes for the sums of a launch of an apply, and the least number of keys to take in a
+  // launch, which fills a device.
   static constexpr size_t kScratchBytes = size_t{32} << 20;
   static constexpr size_t kMinTogether = size_t{1} << 14;
-  // Rebuild the store if it loses at least one row in this many.
+  // Rebuild the store if it loses at least 1 row in this many.
   static constexpr size_t kRebuildDivisor = 4;
 
   using Shared = std::shared_lock<FairSharedMutex>;
@@ -174,8 +174,7 @@ class DeviceStoreImpl final : public DeviceStore,
     Reading(const DeviceStoreImpl* store, const ExecContext& context)
         : store_(store), context_(context) {
       // A caller that holds the store has the lock already, and a shared lock is not taken twice: a
-      // waiting writer in between would stop both. A cache's own lock is never part of what a
-      // caller holds.
+      // waiting writer in between would stop both. No caller holds the lock of a cache.
       const bool held = context.held == Held::kContent || context.held == Held::kUsing ||
                         context.held == Held::kWriting;
       if (!held || store->options_.is_cache) lock_ = Shared(store->inside());
@@ -228,21 +227,21 @@ class DeviceStoreImpl final : public DeviceStore,
 
     GroupsView view;
     typename Device::Groups sorted;
-    // The arrays of ClaimKernel instead, if the caller declared the keys distinct.
+    // Instead, the arrays of ClaimKernel, if the caller declared the keys distinct.
     Array<uint64_t> claims;
     Array<DeviceGroup> claimed;
     Array<uint32_t> members;
     Array<uint32_t> late;
-    Array<uint64_t> counters;  // of the late ones, of groups
+    Array<uint64_t> counters;  // number of late keys, number of groups
   };
 
   // The options of a write.
   struct WriteOptions {
     const bool* exists = nullptr;  // ProbeKernel
-    bool uses = true;              // whether it is a use of the rows that are there
+    bool uses = true;              // whether it is a use of the present rows
     bool counts_refused = true;
     Admits admits = Admits::kAll;
-    size_t together = SIZE_MAX;  // so many keys a launch, for which the verb has scratch memory
+    size_t together = SIZE_MAX;  // keys a launch, limited by the verb's scratch memory
   };
 
   DeviceStoreImpl(const StoreOptions& options, const DeviceOptions& device_options,
@@ -255,9 +254,9 @@ class DeviceStoreImpl final : public DeviceStore,
     layout.has_marks = options_.is_cache;
     return layout;
   }
-  // The lock that every verb takes, one that writes alone.
+  // The lock that every verb takes; writing verbs take it exclusively.
   FairSharedMutex& inside() const { return options_.is_cache ? gate_ : locks_.content; }
-  // The statistics that a plan has read may be different now.
+  // Invalidates the statistics that a plan has read.
   void ForgetStatistics() const { versions_.fetch_add(1, std::memory_order_relaxed); }
   Status NewContent(const ExecContext& context, std::unique_ptr<Content>* content) const;
   StoreView View() const {
@@ -266,11 +265,11 @@ class DeviceStoreImpl final : public DeviceStore,
     view.tick = tick_.load(std::memory_order_relaxed);
     return view;
   }
-  // Adds the ranks that a kernel of cache_kernels.h finds in so many launches.
+  // Adds the ranks that a kernel of cache_kernels.h finds in some launches.
   template <class Kernel>
   Status CollectFound(const ExecContext& context, size_t count, size_t cost, Kernel kernel,
                       RankList* ranks) const;
-  // `firsts`: the caller needs no members of groups but the first.
+  // `firsts`: the caller needs only the first member of each group.
   Status Group(const ExecContext& context, const KeyBatch& batch, bool firsts,
                Grouped* groups) const;
   template <class Verb>
@@ -282,11 +281,11 @@ class DeviceStoreImpl final : public DeviceStore,
   void FillInitialRow(const RowInitializer& initializer) const;
   // Makes `slots` the slots of a new row, on the host.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
-  // The number of rows, or an earlier one if it can't be read. REQUIRES: a lock of a reader.
+  // The number of rows, or an earlier number if it can't be read. REQUIRES: a reader's lock.
   uint64_t RowsOrEarlier(const ExecContext& context) const;
   Status NoMemory(const ExecContext& context) const;
   Status NoRoomForLayouts(const ExecContext& context) const;
-  // The most rows that a write may leave, if the store has no more already.
+  // The limit on rows after a write, unless the store already has more.
   uint64_t Bound(const ExecContext& context) const {
     return options_.policy.max_rows > 0 && !context.restoring ? options_.policy.max_rows
                                                               : UINT64_MAX;
@@ -295,9 +294,10 @@ class DeviceStoreImpl final : public DeviceStore,
     return Expiry{options_.policy.ttl_milliseconds, context.now.milliseconds};
   }
   // Makes room for `keys` more rows, within the bounds. If room may be short, reads from the device
-  // how many keys are new (`wanted`, in device memory). `*all` says whether all certainly fit.
+  // how many keys are new (`wanted`, in device memory). `*all` says whether all of them certainly
+  // fit.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
-  // Ends a verb of `keys` keys that changed the number of rows. Requests the new count if, as far
+  // Ends a verb with `keys` keys that changed the number of rows. Requests the new count if, as far
   // as the host knows, the next verbs may soon lack room.
   Status Launched(const ExecContext& context, uint64_t keys) {
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
@@ -325,22 +325,22 @@ class DeviceStoreImpl final : public DeviceStore,
   const StoreLocks locks_{StoreLocks::Writes::kAlone};
   mutable typename Device::Order order_{device_};
   std::unique_ptr<Content> content_;
-  mutable std::atomic<uint64_t> last_rows_{0};  // the number that was read last
-  int fruitless_waits_ = 0;                     // for writers
+  mutable std::atomic<uint64_t> last_rows_{0};  // the number read last
+  int fruitless_waits_ = 0;                     // used by writers
   StoreTallies* tallies_ = nullptr;             // in device memory
   mutable Buffer<char> initial_row_;            // on the host, under the lock
-  // Of a cache.
+  // For a cache.
   static constexpr int64_t kUnknown = -1;
   struct CacheScratch;
   mutable FairSharedMutex gate_{LockRank::kStripe, locks_.number};
   std::atomic<uint8_t> tick_{0};
   mutable std::atomic<int64_t> known_rows_{kUnknown};  // changed by writers
-  mutable std::atomic<uint64_t> versions_{0};          // of statistics
+  mutable std::atomic<uint64_t> versions_{0};          // version of the statistics
   CacheScratch* scratch_ = nullptr;                    // in device memory
   std::unique_ptr<Planned> planned_;
   mutable std::atomic<uint64_t> keys_looked_up_{0};
-  std::atomic<uint64_t> evicted_{0};  // without those that left for others
-  std::atomic<uint64_t> expired_{0};  // without those that writes took out
+  std::atomic<uint64_t> evicted_{0};  // except rows replaced by others
+  std::atomic<uint64_t> expired_{0};  // except rows removed by writes
   std::atomic<uint64_t> held_back_{0};
 };
 

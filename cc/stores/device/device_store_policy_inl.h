@@ -41,7 +41,7 @@ Status DeviceStoreImpl<Device>::EvictExpired(const ExecContext& context, size_t*
   device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
   uint64_t left = 0;
   if (status.ok()) status = content_->Rows(context, &left);
-  // The host has just waited for the exact number, so the next writes need not.
+  // The host has just read the exact number, so the next writes need not wait for it.
   if (status.ok()) content_->row_bound.Set(left);
   // Also after a failure: with a sink, rows of earlier parts have left.
   expired_.fetch_add(gone, std::memory_order_relaxed);
@@ -69,7 +69,7 @@ Status DeviceStoreImpl<Device>::EvictBelow(const ExecContext& context, EvictionO
   evicted_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
   TF_EMBED_RETURN_IF_ERROR(std::move(status));
-  // Without memory for a copy the store is right, only larger.
+  // Without memory for a copy, the store stays correct but larger.
   if (num_left + (left + gone) / kRebuildDivisor <= left + gone) (void)Shrink(context);
   return device_.Check(context);
 }
@@ -96,7 +96,7 @@ Status DeviceStoreImpl<Device>::CollectRanks(const ExecContext& context, Evictio
   Buffer<Rank> host(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(host.Resize(counts[0]));
   device_.CopyOut(context, found.data(), counts[0] * sizeof(Rank), host.data());
-  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));  // else garbage would choose rows to evict
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));  // otherwise garbage would choose rows to evict
   *below += counts[1];
   return ranks->Append(host.data(), counts[0]);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a DeviceStore that works on bags: pooled finds in many stores at once, and steps by
+// The part of a DeviceStore that works on bags: pooled finds in many stores at once, and steps with
 // the gradients of pooled rows. Included by device_store_inl.h.
 //
 // A find in many stores holds the locks of all of them (HeldStores).
@@ -17,11 +17,11 @@
 
 namespace tf_embed {
 
-// A verb that reads many stores, under way.
+// The scope of a verb that reads many stores.
 template <class Device>
 class DeviceStoreImpl<Device>::ReadingMany {
  public:
-  // `stores`, whose content is held, outlive it.
+  // REQUIRES: the caller holds the content of `stores`, which outlive this object.
   ReadingMany(const HeldStores& stores, const ExecContext& context)
       : stores_(stores), context_(context) {
     for (size_t i = 0; i < stores_.size(); ++i) {
@@ -60,7 +60,7 @@ PoolView DeviceStoreImpl<Device>::ViewOf(const ExecContext& context, const Poole
   view.tallies = tallies_;
   view.uses = context.training && content_->layout().statistics > 0;
   view.marks = context.training && options_.is_cache;
-  // Each store has a clock of its own.
+  // Each store has its own clock.
   const ExecContext dated = find.Dated(context);
   view.now = dated.now;
   if (context.training) view.expiry = ExpiryAt(dated);
@@ -113,7 +113,7 @@ Status DeviceStoreImpl<Device>::FindPooled(const ExecContext& context, const Poo
   TF_EMBED_RETURN_IF_ERROR(views.Resize(count * sizeof(PoolView)));
   TF_EMBED_RETURN_IF_ERROR(shards.Resize(num_shards * sizeof(ShardView)));
   size_t num_bags = 0;
-  size_t cost = 0;  // of the dearest bag, roughly
+  size_t cost = 0;  // of the most expensive bag, roughly
   for (size_t i = 0; i < count; ++i) {
     const DeviceStoreImpl* const first = shard_of(finds[i], 0);
     const ShardedKeys& keys = finds[i].keys;
@@ -124,7 +124,7 @@ Status DeviceStoreImpl<Device>::FindPooled(const ExecContext& context, const Poo
       const DeviceStoreImpl* const store = shard_of(finds[i], k);
       ShardView shard(store->View(), store->ViewOf(finds[i].defaults));
       shard.slabs = copied.Put(store->content_->slabs().slabs, store->content_->num_slabs());
-      // Bytes, because the views have no default constructor for an array of them.
+      // A buffer of bytes, because ShardView has no default constructor for an array.
       std::memcpy(shards.data() + k * sizeof(shard), &shard, sizeof(shard));
     }
     // The address on the device is known before the copy, so a view can point at another part of
@@ -169,8 +169,8 @@ Status DeviceStoreImpl<Device>::ApplyBags(const ExecContext& context, const floa
   Array<int64_t> keys(device_, context);
   Array<size_t> begins(device_, context);
   Array<float> factors(device_, context);
-  // The keys of one batch are used where they are. Zeros and not raw memory, because malformed
-  // splits may leave places unwritten.
+  // The keys of a single batch are used in place. Zeros, because malformed splits may leave places
+  // unwritten.
   if (count != 1) TF_EMBED_RETURN_IF_ERROR(keys.MakeZeros(num_keys));
   TF_EMBED_RETURN_IF_ERROR(begins.MakeZeros(num_keys));
   if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.MakeZeros(num_keys));

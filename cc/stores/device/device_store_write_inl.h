@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of DeviceStore that write rows, but for optimizers. The end of device_store_inl.h
+// The verbs of DeviceStore that write rows, except optimizers. The end of device_store_inl.h
 // includes it.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_WRITE_INL_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_WRITE_INL_H_
@@ -14,7 +14,7 @@ namespace tf_embed {
 template <class Device>
 Status DeviceStoreImpl<Device>::Group(const ExecContext& context, const KeyBatch& batch,
                                       bool firsts, Grouped* groups) const {
-  // A plan counts the keys that will come, so it does not trust the hint.
+  // A plan counts new keys, so it can't rely on the caller's hint.
   const bool planned = options_.policy.plans_writes();
   if (!batch.distinct || batch.size == 0 || planned) {
     if constexpr (Device::kHasFirsts) {
@@ -86,7 +86,7 @@ Status DeviceStoreImpl<Device>::Write(const ExecContext& context, const KeyBatch
     TF_EMBED_RETURN_IF_ERROR(planner.ReserveCandidates(batch.size));
   }
   if (planned && policy.max_rows > 0 && !policy.evicts) {
-    // A bound that refuses needs no victims: the first new keys of the batch get the room.
+    // A bound that refuses keys needs no victims. The first new keys of the batch get the room.
     coming.most_rows = std::min<uint64_t>(coming.most_rows, policy.max_rows);
   } else if (planned && policy.max_rows > 0 && !all) {
     TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
@@ -103,19 +103,18 @@ Status DeviceStoreImpl<Device>::Write(const ExecContext& context, const KeyBatch
   if constexpr (Verb::kGives) {
     LaunchGives(device_, context, batch.size, key_cost, kernel, given.data());
   } else {
-    // Launches of one stream run one after the other, so they can share the scratch memory of
-    // `together` keys.
+    // Launches of a stream run in order, so they can share the scratch memory of `together` keys.
     for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
       const size_t count = std::min(write.together, batch.size - kernel.first);
       if constexpr (Verb::kSums) {
-        // Can't fail, as rows may have left: without memory the device sums by tiles alone.
+        // Must not fail, because rows may have left. Without memory, the device sums only by tiles.
         LaunchSums(context, groups, kernel.first, count, batch.size, verb);
       }
       device_.Launch(context, count, key_cost, kernel);
     }
   }
-  // Equal keys in a batch declared distinct. They can't run with the others, because two tiles
-  // would change one row.
+  // Equal keys in a batch declared distinct. They can't run with the other keys, because two tiles
+  // would change the same row.
   if (grouped.late.data() != nullptr) {
     device_.Launch(context, 1, 0,
                    DuplicateKeysKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
@@ -141,7 +140,7 @@ Status DeviceStoreImpl<Device>::FindOrInsert(const ExecContext& context, const K
   keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
   WriteOptions write;
   write.uses = context.training;
-  write.counts_refused = !context.training;  // otherwise the following Apply counts them
+  write.counts_refused = !context.training;  // in training, the following Apply counts them
   if (context.training) write.admits = Admits::kPeeked;
   return Write(
       context, batch, groups, write, kWriteCost + content_->layout().weight_bytes / 8,

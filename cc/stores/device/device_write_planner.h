@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans a write of a DeviceStore whose policy bounds, admits or expires rows, and takes rows out of
-// it: the counterpart of WritePlanner on the host, with the decisions made by kernels
+// Plans a write of a DeviceStore whose policy bounds, admits or expires rows, and removes rows that
+// leave: the counterpart of WritePlanner on the host. Kernels make the decisions
 // (policy_kernels.h).
 //
-// For one verb, which is alone in the store:
-//   1. Survey looks the distinct keys up, notes uses, takes expired rows out, asks the admission,
+// For one verb, which has exclusive access:
+//   1. Survey looks up the distinct keys, notes uses, removes expired rows, asks the admission,
 //      and marks the keys that want rows.
-//   2. Choose, if there may be no room for all of them, marks those that get rows, and takes
-//      out the rows that leave for them.
+//   2. Choose, if there may not be room for all of them, marks the keys that get rows, and removes
+//      the rows that leave for them.
 //   3. ForgetAdmitted tells the admission which keys get rows.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_WRITE_PLANNER_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_WRITE_PLANNER_H_
@@ -32,7 +32,7 @@ class DeviceWritePlanner {
  public:
   using Content = DeviceContent<Device>;
 
-  // `tallies` are in device memory; `held_back` counts keys that admission did not let in. All
+  // `tallies` are in device memory; `held_back` counts keys that were not admitted. All arguments
   // outlive the planner.
   DeviceWritePlanner(const ExecContext& context, const Device& device, const RowPolicy& policy,
                      Allocator* allocator, Content* content, StoreTallies* tallies,
@@ -46,26 +46,25 @@ class DeviceWritePlanner {
         held_back_(held_back),
         candidates_(allocator) {}
 
-  // Looks the groups up, as SurveyKernel does, takes expired rows out, asks the admission, and
-  // makes `wanted` [batch size + 1] a running sum of marks.
+  // Looks up the groups, as SurveyKernel does, removes expired rows, asks the admission, and turns
+  // `wanted` [batch size + 1] into a running sum of marks.
   Status Survey(const KeyBatch& batch, const GroupsView& groups, const bool* exists, Admits admits,
                 uint32_t* rows, uint32_t* wanted);
 
-  // Takes the memory that ForgetAdmitted needs. Comes before Choose: once rows have left, nothing
-  // may fail.
+  // Allocates the memory that ForgetAdmitted needs. Called before Choose: once rows have left,
+  // nothing may fail.
   Status ReserveCandidates(size_t size) { return candidates_.Resize(size); }
 
-  // Of the keys that want rows, marks those that get one in `coming`, made a running sum, and takes
-  // out the rows that leave for them.
+  // Marks in `coming` the keys that get rows, among the keys that want rows, and turns it into a
+  // running sum. Removes the rows that leave for them.
   Status Choose(const KeyBatch& batch, const GroupsView& groups, const NewRows& wanted,
                 uint32_t* coming);
 
   // Tells the admission which keys get rows. Waits for the device.
   Status ForgetAdmitted(const KeyBatch& batch, const NewRows& coming);
 
-  // Takes out all rows that `kernel` finds, which goes over the buckets from kernel.first on, and
-  // counts them in `left`, in device memory. A sink gets them first, for which this waits for the
-  // device.
+  // Removes all rows that `kernel` finds in the buckets from kernel.first on, and counts them in
+  // `left`, in device memory. If there is a sink, it gets them first, which waits for the device.
   template <class Kernel>
   Status EvictFound(Kernel kernel, uint64_t* left);
 
@@ -73,14 +72,14 @@ class DeviceWritePlanner {
   template <typename T>
   using Array = DeviceArray<Device, T>;
 
-  // Rough costs in nanoseconds, by which a thread pool splits work.
+  // Rough costs in nanoseconds, used to split work over threads.
   static constexpr size_t kFindCost = 80;
   static constexpr size_t kRowCost = 100;
   static constexpr size_t kPlaceCost = 5;
-  // So many buckets are looked through at a time for rows that a sink must learn of.
+  // Buckets searched at a time for rows that a sink must receive.
   static constexpr uint64_t kBucketsTogether = uint64_t{1} << 14;
 
-  // Keys of a batch on the host, and marks of places in its order.
+  // Keys of a batch on the host, and marks by number of the key.
   struct AdmissionCandidates {
     explicit AdmissionCandidates(Allocator* allocator) : keys(allocator), marks(allocator) {}
     Buffer<int64_t> keys;
@@ -98,9 +97,9 @@ class DeviceWritePlanner {
     return view;
   }
   Expiry ExpiryAt() const { return Expiry{policy_.ttl_milliseconds, context_.now.milliseconds}; }
-  // Takes the marks of those keys away that are not admitted. Waits for the device.
+  // Removes the marks of keys that are not admitted. Waits for the device.
   Status Admit(const KeyBatch& batch, Admits admits, uint32_t* wanted);
-  // Takes the rows at `places` [count] out, of which some are kNoPlace, and counts them in `left`.
+  // Removes the rows at `places` [count], of which some are kNoPlace, and counts them in `left`.
   Status Evict(const uint64_t* places, size_t count, uint64_t* left);
   Status TellSink(const uint64_t* places, size_t count);
 
@@ -134,7 +133,7 @@ Status DeviceWritePlanner<Device>::Survey(const KeyBatch& batch, const GroupsVie
   }
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, wanted, batch.size + 1));
   if (!expires) return Status();
-  // Behind the lookup of the batch, so its own expired rows are gone already and are counted once.
+  // After the lookup of the batch, so that its expired rows are already gone and are counted once.
   SweepKernel sweep{View(), expiry, wanted + batch.size};
   sweep.end = std::min<uint64_t>(BucketsToSweep(batch.size), content_.index().num_buckets());
   return EvictFound(sweep, &tallies_->expired);
@@ -148,8 +147,8 @@ Status DeviceWritePlanner<Device>::Admit(const KeyBatch& batch, Admits admits, u
   TF_EMBED_RETURN_IF_ERROR(admitted.Resize(batch.size));
   Buffer<uint32_t>& marks = candidates_.marks;
   Buffer<int64_t>& keys = candidates_.keys;
-  // Admission is on the host, and counts in the order of the batch: it then admits the same keys as
-  // for a store on the host.
+  // Admission is on the host, and counts in batch order. So it admits the same keys as for a store
+  // on the host.
   device_.CopyOut(context_, wanted, batch.size * sizeof(uint32_t), marks.data());
   device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
@@ -167,7 +166,7 @@ Status DeviceWritePlanner<Device>::Admit(const KeyBatch& batch, Admits admits, u
   }
   asked = 0;
   for (size_t i = 0; i < batch.size; ++i) {
-    // `asked` counts again from 0: the answers come in the order of the questions.
+    // `asked` counts from 0 again: the answers are in the order of the questions.
     if (marks[i] != 0) marks[i] = admitted[asked++] ? 1 : 0;
   }
   device_.CopyIn(context_, marks.data(), batch.size * sizeof(uint32_t), wanted);
@@ -184,8 +183,8 @@ Status DeviceWritePlanner<Device>::ForgetAdmitted(const KeyBatch& batch, const N
   device_.CopyOut(context_, coming.marks, (batch.size + 1) * sizeof(uint32_t), marks.data());
   device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
   uint64_t rows = 0;
-  TF_EMBED_RETURN_IF_ERROR(content_.Rows(context_, &rows));  // and the copies above
-  // The same test as in WriteKernel, on the same numbers: victims have left, and no row has come
+  TF_EMBED_RETURN_IF_ERROR(content_.Rows(context_, &rows));  // also waits for the copies above
+  // The same test as in WriteKernel, on the same numbers: victims have left, and no row was added
   // yet.
   const uint64_t room = coming.most_rows - std::min(rows, coming.most_rows);
   size_t came = 0;
@@ -285,12 +284,12 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
   LaunchLanes(
       device_, context_, size, kPlaceCost,
       EvictionSetKernel{batch.keys, wanted.marks, from, size, eviction_sets, numbers.data()});
-  // Stable, so within an eviction set the order of the batch, or that of scores, remains. One bit
-  // more than sets have, for those that do not come.
+  // The sort is stable, so an eviction set keeps the order of the batch, or of scores. There is one
+  // more bit than set numbers have, for keys that are not inserted.
   TF_EMBED_RETURN_IF_ERROR(device_.Sort(context_, numbers.data(), from, size,
                                         static_cast<int>(eviction_sets.bits) + 1,
                                         sorted_numbers.data(), to));
-  uint32_t* const firsts = from;  // is free again
+  uint32_t* const firsts = from;  // no longer in use
   LaunchLanes(
       device_, context_, size, kPlaceCost,
       FirstCandidatesKernel{sorted_numbers.data(), size, eviction_sets, firsts, num_firsts.data()});

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches whose keys are said to be distinct (KeyBatch::distinct): each key is a group by itself,
-// and none is looked for by a sort. But nothing may depend on the word being true: on a device
-// equal keys would be dealt with at once, and of an absent one two rows be made. So each key claims
-// a place in an array of the batch, by which equal ones are found out; those that come too late are
-// dealt with after the others, one behind the other.
+// Batches whose keys are declared distinct (KeyBatch::distinct). Each key is a group, without a
+// sort. But nothing may rely on the declaration: a device would handle equal keys at the same time,
+// and make two rows of an absent key. So each key claims a place in an array of the batch, which
+// detects equal keys. The keys that are too late are handled after all other keys, one after
+// another.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DISTINCT_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_DISTINCT_KERNELS_H_
 
@@ -14,24 +14,24 @@
 
 namespace tf_embed {
 
-// For as many keys of a batch as a tile has lanes: makes each a group, of no member where an equal
-// key has come before.
+// For as many keys of a batch as a tile has lanes: makes each a group, which has no member if an
+// equal key has claimed the place before.
 struct ClaimKernel {
   const int64_t* keys;
   uint64_t size;
-  uint64_t salt;     // so that no chosen keys make it slow
-  uint64_t* claims;  // [mask + 1, zeros]: half a hash, and 1 + the number of the key that has it
-  uint64_t mask;     // at least twice as many claims as keys, a power of two
+  uint64_t salt;     // keeps chosen keys from making it slow
+  uint64_t* claims;  // [mask + 1, zeros]: half a hash, and 1 + the key's number
+  uint64_t mask;     // + 1 = claims: a power of two, at least twice the keys
   DeviceGroup* groups;
   uint32_t* members;
   uint32_t* num_groups;
-  uint32_t* late;      // numbers of keys that came too late
-  uint64_t* num_late;  // 0 before
+  uint32_t* late;      // numbers of keys that are too late
+  uint64_t* num_late;  // initially 0
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const uint64_t number = i * Tile::kLanes + tile.lane();
-    // All keys are groups; one that is late has no member.
+    // All keys are groups; a late key's group has no member.
     if (number == 0) *num_groups = static_cast<uint32_t>(size);
     if (number >= size) return;
     const int64_t key = keys[number];
@@ -43,15 +43,15 @@ struct ClaimKernel {
     for (;;) {
       uint64_t there = 0;
       first = Tile::CompareExchange(&claims[place], &there, mine);
-      // Half a hash in the claim spares the load of the other key in nearly all collisions.
+      // Half a hash in the claim saves the load of the other key in nearly all collisions.
       if (first || (((there ^ mine) & kTag) == 0 && keys[(there & ~kTag) - 1] == key)) break;
       // Ends, because at least half of the claims stay free.
       place = (place + 1) & mask;
     }
     members[number] = static_cast<uint32_t>(number);
     groups[number] = DeviceGroup{key, members + number, first ? 1u : 0u};
-    // Which of equal keys is first depends on the order of tiles. That is allowed for keys declared
-    // distinct, and only for those.
+    // Which of several equal keys is first depends on the order of tiles. This is allowed only for
+    // keys declared distinct.
     if (!first) late[Tile::Add(num_late, 1)] = static_cast<uint32_t>(number);
   }
 
@@ -59,8 +59,8 @@ struct ClaimKernel {
   static constexpr uint64_t kTag = ~uint64_t{0xffffffff};
 };
 
-// After WriteKernel, or the kernels in its place, for one tile: the keys that came too late, whose
-// rows are there or were refused.
+// Handles the keys that are too late, whose rows exist or were refused by now. Runs on a single
+// tile, after WriteKernel or the kernels that replace it.
 template <class Verb>
 struct DuplicateKeysKernel {
   WriteKernel<Verb> write;
@@ -69,11 +69,11 @@ struct DuplicateKeysKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
-    // One tile, one key after another: two late positions may have the same key, hence the Sync at
-    // the end.
+    // A single tile handles one key after another. Two late positions may have the same key, hence
+    // the Sync at the end.
     for (uint64_t i = 0; i < *num_late; ++i) {
       DeviceGroup group = write.groups.groups[late[i]];
-      // 0 so far, which made WriteKernel skip it.
+      // Was 0, so that WriteKernel skipped the group.
       group.count = 1;
       const uint32_t row = write.store.index.FindRow(tile, group.key);
       // WriteKernel has inserted all keys that had room, so this one was refused or is left to the

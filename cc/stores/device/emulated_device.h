@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device that is the host: its memory is the store's allocator, a launch runs its kernel on the
-// caller's threads, and nothing is asynchronous. With it a machine without a GPU runs, and the
-// tests and the sanitizers check, every line of a DeviceStore but those of device_store.cu and of
-// the cuda_*.h that it includes.
+// caller's threads, and nothing is asynchronous. With it, a machine without a GPU can run, test and
+// sanitize every line of a DeviceStore, except device_store.cu and the cuda_*.h files that it
+// includes.
 //
-// A device gives a DeviceStore
-//     Tile                        the lanes that work on a key; see tile.h
-//     Order                       the verbs of one store among streams: reads together, writes
-//                                 alone
-//     Groups, NewGroups, Group    the distinct keys of a batch, and where they stand
-//     GroupFirsts                 where kHasFirsts: the same, of groups that know no member but
-//                                 the first
-//     LaunchSums                  where kHasLongSums: a launch of SumKernel
-//     AsyncReadback               a copy from the device's memory to the host without a wait; this
-//                                 one's copies by CopyLater
+// A device provides
+//     Tile                        the lanes that work on a key (tile.h)
+//     Order                       the order of a store's verbs among streams: reads together,
+//                                 writes alone
+//     Groups, NewGroups, Group    the distinct keys of a batch, and their positions
+//     GroupFirsts                 if kHasFirsts: the same for groups that know only their first
+//                                 member
+//     LaunchSums                  if kHasLongSums: a launch of SumKernel
+//     AsyncReadback               a copy from device memory to the host without a wait; here by
+//                                 CopyLater
 //     Allocate, Free, Fill, CopyIn, CopyOut
-//     AllocateLasting             also freed by Free, for the store itself: Allocate is for a
-//                                 verb
-//     AllocatePinned, FreePinned  memory of the host that kernels reach as they do the device's;
-//                                 the latter waits
+//     AllocateLasting             for the store itself, as Allocate is for a verb; Free frees both
+//     AllocatePinned, FreePinned  host memory that kernels access like device memory; FreePinned
+//                                 waits
 //     Launch                      calls kernel(tile, i) for i in [0, count)
-//     RunningSum                  of numbers before each, in place
-//     Sort                        pairs by the lowest `bits` of their keys; equal ones stay in
-//                                 order
+//     RunningSum                  replaces each number by the sum of the numbers before it
+//     Sort                        a stable sort of pairs by the lowest `bits` of their keys
 //     Check                       the first failure of a launch
-// all on the stream of the caller's context, and in its order, of which CopyOut waits; and
-//     Wait                        until all that was launched on any stream is done
+// all on the stream of the caller's context, and in its order; CopyOut waits for it. And
+//     Wait                        waits until all launches on all streams are done
 #ifndef TF_EMBED_CC_STORES_DEVICE_EMULATED_DEVICE_H_
 #define TF_EMBED_CC_STORES_DEVICE_EMULATED_DEVICE_H_
 
@@ -47,7 +45,7 @@ class EmulatedDevice {
  public:
   using Tile = SingleTile;
 
-  // Verbs of a store on the host keep each other out by its locks.
+  // On the host, the store's locks exclude verbs from each other.
   struct Order {
     explicit Order(const EmulatedDevice&) {}
     void BeginRead(const ExecContext&) {}
@@ -56,7 +54,7 @@ class EmulatedDevice {
     void EndWrite(const ExecContext&) {}
   };
 
-  // See CudaDevice; here it comes at once.
+  // See CudaDevice. Here the copy arrives at once.
   class AsyncReadback {
    public:
     explicit AsyncReadback(const EmulatedDevice&) {}
@@ -90,8 +88,8 @@ class EmulatedDevice {
   static constexpr bool kHasFirsts = false;    // GroupFirsts
   static constexpr bool kHasLongSums = false;  // LaunchSums
 
-  // With `in_serial`, launches run on the caller's thread alone, which may then hold locks that are
-  // not held while it waits for others (lock_order.h).
+  // With `in_serial`, launches run only on the caller's thread. The thread may then hold locks that
+  // must not be held while it waits for other threads (lock_order.h).
   explicit EmulatedDevice(Allocator* allocator, Allocator* pinned = nullptr, bool in_serial = false)
       : allocator_(allocator),
         pinned_(pinned == nullptr ? allocator : pinned),
@@ -140,7 +138,7 @@ class EmulatedDevice {
   void CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) const {
     if (bytes > 0) std::memcpy(device, host, bytes);
   }
-  // Numbers that kernels change meanwhile come whole, as they do from a GPU.
+  // Numbers that kernels change meanwhile are copied whole, as from a GPU.
   void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) const {
     if (bytes % sizeof(uint64_t) != 0 ||
         reinterpret_cast<uintptr_t>(device) % alignof(uint64_t) != 0) {
@@ -159,7 +157,7 @@ class EmulatedDevice {
     EmulatedDevice::CopyOut(context, device, bytes, host);
   }
 
-  // `cost`: of one i in nanoseconds, roughly.
+  // `cost`: rough nanoseconds for one i.
   template <class Kernel>
   void Launch(const ExecContext& context, size_t count, size_t cost, const Kernel& kernel) const {
     const auto run = [&](size_t begin, size_t end) {
@@ -188,7 +186,7 @@ class EmulatedDevice {
     Buffer<Pair> pairs(allocator_);
     TF_EMBED_RETURN_IF_ERROR(pairs.Resize(count));
     for (size_t i = 0; i < count; ++i) pairs[i] = {keys[i], values[i]};
-    // Stable, as a radix sort is: results on the emulated device and on a GPU are the same.
+    // Stable like a radix sort, so results on the emulated device and on a GPU are equal.
     std::stable_sort(pairs.data(), pairs.data() + count,
                      [](const Pair& a, const Pair& b) { return a.key < b.key; });
     for (size_t i = 0; i < count; ++i) {

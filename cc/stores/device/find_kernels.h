@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs that look keys up. A tile deals with kKeysOfTile keys at once: each of its first lanes
-// has one, whose row it finds out about and whose statistics it notes; all lanes search and copy.
-// So the loads of all of the keys are under way before the first is waited for.
+// The verbs that look keys up. A tile handles kKeysOfTile keys at once. Each of its first lanes has
+// a key, finds its row and notes statistics; all lanes search and copy. So the loads of all keys
+// are in flight before the tile waits for the first.
 #ifndef TF_EMBED_CC_STORES_DEVICE_FIND_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_FIND_KERNELS_H_
 
@@ -14,7 +14,7 @@
 
 namespace tf_embed {
 
-// Launches one of these kernels on so many keys, of which each costs `cost`.
+// Launches a kernel of this file on `size` keys, each of which costs `cost`.
 template <class Device, class Kernel>
 void LaunchLookups(const Device& device, const ExecContext& context, size_t keys, size_t cost,
                    const Kernel& kernel) {
@@ -29,8 +29,8 @@ struct FindKernel {
   char* weights;
   bool* exists;  // may be null
   char* slots;   // may be null
-  bool uses;     // whether it is a use of the rows, by their statistics
-  bool marks;    // the same, by their marks
+  bool uses;     // whether it counts as a use in statistics
+  bool marks;    // the same in marks
   Moment now;
   Expiry expiry;  // expired rows are absent
 
@@ -39,7 +39,7 @@ struct FindKernel {
     Run</*kAll=*/true>(tile, i);
   }
 
-  // `kAll`: whether slots may be asked for, and defaults be random.
+  // `kAll`: supports slots and random defaults.
   template <bool kAll, class Tile>
   TF_EMBED_DEVICE void Run(const Tile& tile, size_t i) const {
     const DeviceRowLayout& layout = store.layout;
@@ -52,8 +52,8 @@ struct FindKernel {
     if (row != nullptr && expiry.Has(store.StatisticsIn<Tile>(row))) row = nullptr;
     const bool is_absent = has && row == nullptr;
     const bool is_random = kAll && is_absent && defaults.AreRandom();
-    // The uses of the key come before the copy, which it would take registers from. The statistics
-    // come after it: their loads would be waited for.
+    // Uses of the key precede the copy, so that the key takes no registers from it. Statistics
+    // follow it, because the copy would wait for their loads.
     if (has && exists != nullptr) exists[position] = row != nullptr;
     if (is_absent) CountMisses<Tile>(store.tallies, key, 1);
     CopyRows<kKeysOfTile<Tile>>(tile, is_absent && !is_random ? defaults.RowAt(position) : row,
@@ -67,7 +67,7 @@ struct FindKernel {
                                     slots + position * layout.slot_bytes);
       }
       for (uint32_t left = tile.Where(is_random); left != 0; left &= left - 1) {
-        // Read once more, or key and place would take registers from all of the above.
+        // Read again. Otherwise key and place would take registers from all of the above.
         const size_t its = i * kKeysOfTile<Tile> + LowestBit(left);
         defaults.WriteInitial(tile, batch.keys[its], weights + batch.Position(its) * bytes);
       }
@@ -75,8 +75,8 @@ struct FindKernel {
   }
 };
 
-// FindKernel where slots are not asked for and defaults are in memory: of two thirds of the
-// registers, so that more tiles run at a time.
+// FindKernel without slots and random defaults. It needs two thirds of the registers, so more tiles
+// run at a time.
 struct FindPlainKernel {
   FindKernel find;
 

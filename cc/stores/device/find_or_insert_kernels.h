@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of a lookup that inserts. One makes a row of each absent key, the next copies the row of
-// each key of the batch to its place. If instead the tile of a key copied it to all of its places,
-// the most frequent one, a tenth of a batch by a power law, would take longer than all others
-// together.
+// Kernels of a lookup that inserts. The first makes a row for each absent key. The second copies
+// the row of each key of the batch to its position. If the tile of a key copied its row to all
+// positions instead, the most frequent key, a tenth of a batch in a power law, would take longer
+// than all other keys together.
 #ifndef TF_EMBED_CC_STORES_DEVICE_FIND_OR_INSERT_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_FIND_OR_INSERT_KERNELS_H_
 
@@ -15,7 +15,7 @@
 
 namespace tf_embed {
 
-// A new row begins as the default of the first of its places.
+// A new row gets the default row of its first position.
 struct FindOrInsertVerb {
   static constexpr bool kWritesPresent = false;
   static constexpr bool kSums = false;
@@ -40,7 +40,7 @@ struct FindOrInsertVerb {
     if (tile.lane() == 0) CountMisses<Tile>(store.tallies, group.key, group.count);
   }
 
-  // For one place of a key that came too late (distinct_kernels.h).
+  // For one position of a key that is too late (distinct_kernels.h).
   template <class Tile>
   TF_EMBED_DEVICE void Give(const Tile& tile, const StoreView& store, const DeviceGroup& group,
                             uint32_t row) const {
@@ -55,8 +55,8 @@ struct FindOrInsertVerb {
   }
 };
 
-// WriteKernel, for as many groups as a tile has lanes: a lane looks after the row of each that is
-// there, and the whole tile makes one new row after another.
+// WriteKernel, for as many groups as a tile has lanes. Each lane handles the present row of a
+// group, and the whole tile makes one new row after another.
 template <class Verb>
 struct MakeRowsKernel {
   WriteKernel<Verb> write;
@@ -97,8 +97,8 @@ struct MakeRowsKernel {
   }
 };
 
-// Copies the row of each key of the batch to its place, behind MakeRowsKernel: for as many keys as
-// a tile looks up at once.
+// Copies the row of each key of the batch to its position, after MakeRowsKernel. For as many keys
+// as a tile looks up at once.
 template <class Verb>
 struct GiveKernel {
   WriteKernel<Verb> write;
@@ -113,11 +113,11 @@ struct GiveKernel {
     bool has = write.batch.Take(tile, i, &key, &position);
     const size_t own = i * kKeysOfTile<Tile> + tile.lane();
     const uint32_t number = has ? write.groups.NumberOf(own) : 0;
-    has = has && write.groups.Has(number);  // or it came too late
+    has = has && write.groups.Has(number);  // false if it is too late
     const uint32_t row = has ? given[number] : kNoRow;
     const bool is_absent = has && row == kNoRow;
     const char* from = row == kNoRow ? nullptr : store.Row(row);
-    // The default of the first of its places.
+    // The default row of the first position.
     size_t first = 0;
     if (is_absent) first = write.batch.First(write.groups.groups[number]);
     const bool is_random = is_absent && write.verb.defaults.AreRandom();

@@ -32,7 +32,7 @@ class Arrays {
     return static_cast<T*>(Copy(host, bytes, true));
   }
 
-  // The same of arrays that may be on the device already.
+  // The same for arrays that may already be on the device.
   template <typename T>
   const T* RowsIn(const T* rows, size_t bytes) {
     return context_.rows_on_device ? rows : In(rows, bytes);
@@ -42,8 +42,8 @@ class Arrays {
     return context_.rows_on_device ? rows : Out(rows, bytes);
   }
 
-  // The first failure: of a copy, or `run`'s. Waits for the stream even then: copies from pinned
-  // memory read it until they are done, and it is the caller's again.
+  // Returns the first failure of a copy or of `run`. Waits for the stream even then: copies from
+  // pinned memory read it until they are done, and then the caller may change it.
   template <typename Run>
   Status Finish(const Run& run) {
     const Status done = RunAndCopyBack(run);
@@ -79,7 +79,7 @@ class Arrays {
       return nullptr;
     }
     arrays_[size_++] = {const_cast<void*>(host), device, bytes, out};
-    // Outputs too: a verb writes some places only, such as those of its own shard, and all are
+    // Copies outputs in too: a verb may write only some positions, such as its shard's, and all are
     // copied back.
     copied_ = memory_->CopyIn(context_, host, bytes, device);
     return device;
@@ -87,7 +87,7 @@ class Arrays {
 
   DeviceMemory* memory_;
   const ExecContext& context_;
-  // A find has the most: four of the batch, defaults, weights, flags and slots.
+  // A find has the most arrays: four of the batch, defaults, weights, flags and slots.
   static constexpr size_t kMost = 8;
   Array arrays_[kMost];
   size_t size_ = 0;
@@ -177,8 +177,8 @@ class HostAccessStore final : public Store,
     const size_t dim = options().dim;
     size_t values = places * dim;
     if (gradients.begins != nullptr && places > 0 && !context.rows_on_device) {
-      // Several keys may share the gradient of a bag, so the array is as long as its last row says,
-      // and not as the number of keys.
+      // Several keys may share the gradient of a bag, so the last row gives the array's length, and
+      // not the number of keys.
       values = *std::max_element(gradients.begins, gradients.begins + places) + dim;
     }
     Gradients given;
@@ -272,7 +272,7 @@ class HostAccessStore final : public Store,
     Found* const to = arrays.Out(found, places * sizeof(Found));
     return arrays.Finish([&] { return store_->cache()->NoteUses(context, keys, to); });
   }
-  // The inputs and outputs of these are on the host.
+  // These verbs have inputs and outputs on the host.
   Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
                      RankList* ranks) const override {
     return store_->cache()->CollectAges(context, one_in, least_age, ranks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store of a device for callers whose arrays are on the host: each verb copies them to the
-// device's memory and back. So whatever has its arrays on the host needs to know nothing of GPUs.
+// A store on a device for callers whose arrays are on the host: each verb copies them to device
+// memory and back. So these callers need to know nothing of GPUs.
 #ifndef TF_EMBED_CC_STORES_DEVICE_HOST_ACCESS_STORE_H_
 #define TF_EMBED_CC_STORES_DEVICE_HOST_ACCESS_STORE_H_
 
@@ -12,8 +12,8 @@
 
 namespace tf_embed {
 
-// The memory of a device, as its callers have it. Each call is a part of the context's stream: work
-// that was queued before a Free may still use the memory, and no work after it. CopyOut and Wait
+// The memory of a device, for callers of its stores. Each call is a part of the context's stream:
+// work queued before a Free may still use the memory, but no work queued after it. CopyOut and Wait
 // return when all queued work is done. Thread-safe.
 class DeviceMemory {
  public:
@@ -24,16 +24,16 @@ class DeviceMemory {
                         void* device) = 0;
   virtual Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
                          void* host) = 0;
-  // From one array on the device to another.
+  // Copies from one device array to another.
   virtual Status CopyWithin(const ExecContext& context, const void* from, size_t bytes,
                             void* to) = 0;
   virtual Status Wait(const ExecContext& context) = 0;
 };
 
-// The host's memory in the place of a device's, beside a store of NewEmulatedDeviceStore.
+// Host memory in place of device memory, for stores of NewEmulatedDeviceStore.
 DeviceMemory* EmulatedDeviceMemory();
 
-// That of a GPU; null where this build has no GPU support.
+// The memory of a GPU; null if this build has no GPU support.
 DeviceMemory* MemoryOfDevice(int device);
 
 // `memory` outlives the store.

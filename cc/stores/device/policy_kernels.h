@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that insert rows into a bounded store and evict them, as row_kernels.h.
+// Kernels that insert rows into a bounded store and evict them. The rules of row_kernels.h apply.
 //
-// Evictions are decided by eviction set: the keys whose hashes begin with the same bits, 128 to 255
-// of a full store, or all of a smaller one. A new key that finds the store full takes the place of
-// the lowest row of its eviction set that is not used in the present step. So no pass over the
-// store is ever needed, and a tile that has an eviction set to itself decides without a lock, the
-// same in every order of tiles. HierarchicalKV does the same, with 128 places.
+// Evictions happen within eviction sets. A set has the keys whose hashes begin with the same bits:
+// 128 to 255 keys of a full store, or all keys of a smaller store. A new key that finds the store
+// full replaces the lowest row of its eviction set that is not used in the present step. So no pass
+// over the store is needed, and a tile with exclusive access to an eviction set decides without a
+// lock, and with the same result in every order of tiles. HierarchicalKV does the same, with 128
+// places.
 //
-// A planned write: SurveyKernel looks each distinct key up, notes the uses and marks the keys that
-// want to come; expired rows are taken out; candidates are sorted by eviction set, in the order of
-// the batch or of their scores; ChooseVictimsKernel chooses the rows that leave for them, and
-// EraseRowsKernel removes those. Then it goes as any other.
+// A planned write: SurveyKernel looks up each distinct key, notes the uses and marks the keys that
+// want rows. Expired rows are removed. Candidates are sorted by eviction set, within a set in batch
+// order or by score. ChooseVictimsKernel chooses the rows that leave for them, and EraseRowsKernel
+// removes these. Then the write continues like any other.
 #ifndef TF_EMBED_CC_STORES_DEVICE_POLICY_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_POLICY_KERNELS_H_
 
@@ -23,8 +24,8 @@
 
 namespace tf_embed {
 
-// ProbeKernel with the policy's part: present rows are used, and expired ones are taken for absent,
-// with their places in `expired` [batch size, all kNoPlace].
+// ProbeKernel with the policy: present rows are used, and expired rows count as absent, with their
+// places in `expired` [batch size, all kNoPlace].
 struct SurveyKernel {
   StoreView store;
   BatchView batch;
@@ -34,7 +35,7 @@ struct SurveyKernel {
   Moment now;
   uint32_t* rows;
   uint32_t* marks;
-  uint64_t* expired;  // null where nothing expires
+  uint64_t* expired;  // null if rows don't expire
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
@@ -60,7 +61,7 @@ struct SurveyKernel {
   }
 };
 
-// Takes out the row at each lane's place, or kNoPlace, and counts it. All lanes call.
+// Removes the row at each lane's place, or none for kNoPlace, and counts it. All lanes call it.
 template <class Tile>
 TF_EMBED_DEVICE void EraseAndCount(const Tile& tile, const StoreView& store, uint64_t place,
                                    uint64_t* left) {
@@ -68,8 +69,7 @@ TF_EMBED_DEVICE void EraseAndCount(const Tile& tile, const StoreView& store, uin
   if (count > 0 && tile.lane() == 0) Tile::Add(left, count);
 }
 
-// For as many of some places, or kNoPlace, as a tile has lanes: takes the rows out, and counts
-// them.
+// For as many places as a tile has lanes, some of them kNoPlace: removes the rows, and counts them.
 struct EraseRowsKernel {
   StoreView store;
   const uint64_t* places;
@@ -83,8 +83,7 @@ struct EraseRowsKernel {
   }
 };
 
-// For as many of some places, or kNoPlace, as a tile has lanes: marks whether there is a row that
-// leaves.
+// For as many places as a tile has lanes, some of them kNoPlace: marks whether a row leaves.
 struct MarkPlacesKernel {
   const uint64_t* places;
   uint64_t size;
@@ -97,7 +96,7 @@ struct MarkPlacesKernel {
   }
 };
 
-// For each place, by the running sum of the marks: copies the whole row.
+// For each place: copies the whole row to its index in the running sum of the marks.
 struct CopyLeavingKernel {
   StoreView store;
   const uint64_t* places;
@@ -111,18 +110,18 @@ struct CopyLeavingKernel {
   }
 };
 
-// Goes over buckets to take rows out, or, if a sink must learn of them before, to find their
-// places. For each bucket of [first, end).
+// For each bucket of [first, end): removes rows, or finds their places if a sink must receive them
+// first.
 struct Finder {
   uint64_t first = 0;
   uint64_t end = 0;
-  uint64_t* left = nullptr;    // counts those that it took out
-  uint64_t* places = nullptr;  // those that it found, at their lanes
+  uint64_t* left = nullptr;    // counts the removed rows
+  uint64_t* places = nullptr;  // places of the found rows, by lane
 
   template <class Tile, typename Leaves>
   TF_EMBED_DEVICE void Look(const Tile& tile, const StoreView& store, size_t i, uint64_t bucket,
                             const Leaves& leaves) const {
-    // Not by ForEachLane, because all lanes must call EraseAndCount as often.
+    // Not ForEachLane, because all lanes must call EraseAndCount equally often.
     for (size_t lanes = 0; lanes < DeviceBucket::kLanes; lanes += Tile::kLanes) {
       const size_t lane = lanes + tile.lane();
       const uint64_t place = bucket * DeviceBucket::kLanes + lane;
@@ -138,20 +137,20 @@ struct Finder {
   }
 };
 
-// Finds expired rows, in the buckets that are searched for the sake of `wanted` new keys, from the
-// end of the last such pass. No more are launched than there are buckets.
+// Finds expired rows in the buckets that are searched on behalf of `wanted` new keys, from the end
+// of the last search on. The launch covers at most all buckets.
 struct SweepKernel : Finder {
   SweepKernel(const StoreView& store, const Expiry& expiry, const uint32_t* wanted)
       : store(store), expiry(expiry), wanted(wanted) {}
 
   StoreView store;
   Expiry expiry;
-  const uint32_t* wanted;  // null: all
+  const uint32_t* wanted;  // null: searches all buckets
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    // The host launches as many tiles as the batch has keys to allow for, because only the device
-    // knows how many are new.
+    // The host launches tiles for all keys of the batch, because only the device knows how many are
+    // new.
     if (wanted != nullptr && first + i >= BucketsToSweep(*wanted)) return;
     const uint64_t bucket =
         (store.counts->buckets_swept + first + i) & (store.index.num_buckets() - 1);
@@ -179,12 +178,13 @@ struct EvictBelowKernel : Finder {
   }
 };
 
-// For as many groups as a tile has lanes: the bits of their scores, at their first members.
+// For as many groups as a tile has lanes: writes the bits of each group's score at its first
+// member.
 struct ScoreKernel {
   BatchView batch;
   GroupsView groups;
   uint64_t* scores;
-  uint64_t* falling;  // the same, to sort by: the highest first
+  uint64_t* falling;  // the same as sort keys: highest first
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
@@ -197,7 +197,7 @@ struct ScoreKernel {
   }
 };
 
-// For as many places of an order of the batch as a tile has lanes.
+// For as many entries of an order of the batch as a tile has lanes.
 struct FillIndicesKernel {
   uint32_t* order;
   uint64_t size;
@@ -209,15 +209,16 @@ struct FillIndicesKernel {
   }
 };
 
-// Keys whose hashes begin with the same bits.
+// The eviction sets: each has the keys whose hashes begin with the same bits.
 struct EvictionSets {
   uint32_t bits;
 
   TF_EMBED_DEVICE uint64_t Of(uint64_t hash) const { return bits == 0 ? 0 : hash >> (64 - bits); }
-  // The eviction set of keys that do not come.
+  // The set number of keys that are not candidates.
   TF_EMBED_DEVICE uint64_t None() const { return uint64_t{1} << bits; }
 
-  // Calls visit(place, entry, hash) for the keys of one, each by one lane, the same each time.
+  // Calls visit(place, entry, hash) for the keys of a set. Each key is visited by one lane, the
+  // same lane in each call.
   template <class Tile, typename Visit>
   TF_EMBED_DEVICE void ForEach(const Tile& tile, const IndexView& index, uint64_t number,
                                const Visit& visit) const {
@@ -227,19 +228,19 @@ struct EvictionSets {
     const uint64_t homes = index.num_buckets() >> bits;
     const auto look = [&](uint64_t place) {
       DeviceBucket::Entry& entry = index.EntryAt(place);
-      // Beside the header and not after it: most places hold a key. And the key alone, because the
-      // hint of another set's row may be written by another tile.
+      // Reads the key together with the header, because most places hold a key. Reads only the key,
+      // because another tile may write the hint of a row in another set.
       const uint64_t hash = HashKey(entry.key);
-      // Keys that overflowed from the set before lie in these buckets too.
+      // Keys that overflowed from the set before are in these buckets too.
       if (index.template Holds<Tile>(place) && Of(hash) == number) visit(place, &entry, hash);
     };
     const uint64_t first = number * homes;
     ForEachLane(tile, homes * DeviceBucket::kLanes,
                 [&](size_t i) { look(first * DeviceBucket::kLanes + i); });
-    // And those that went on.
+    // The keys that went on to later buckets.
     uint64_t bucket = first + homes - 1;
     // Each bucket that a key passes has counted it, so the first count of 0 ends the chain. The
-    // bound keeps saturated counts from going round and visiting a key twice.
+    // bound keeps saturated counts from leading round the index, which would visit a key twice.
     for (uint64_t more = index.num_buckets() - homes; more > 0; --more) {
       if (DeviceBucket::Passed(Tile::Load(&index.buckets[bucket].header)) == 0) break;
       bucket = index.After(bucket);
@@ -249,8 +250,8 @@ struct EvictionSets {
   }
 };
 
-// For as many places of an order as a tile has lanes: the eviction sets of the keys that they name,
-// to sort by.
+// For as many entries of an order as a tile has lanes: writes the eviction sets of the keys, to
+// sort by.
 struct EvictionSetKernel {
   const int64_t* keys;
   const uint32_t* wanted;  // the running sum
@@ -269,14 +270,14 @@ struct EvictionSetKernel {
   }
 };
 
-// For as many candidates, sorted by eviction set, as a tile has lanes: lists those that are the
-// first of their sets, in any order.
+// For as many candidates, sorted by eviction set, as a tile has lanes: lists the first candidate of
+// each set, in any order.
 struct FirstCandidatesKernel {
   const uint64_t* numbers;
   uint64_t size;
   EvictionSets eviction_sets;
   uint32_t* firsts;
-  uint64_t* num_firsts;  // 0 before
+  uint64_t* num_firsts;  // initially 0
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
@@ -289,34 +290,34 @@ struct FirstCandidatesKernel {
   }
 };
 
-// For each eviction set that has candidates: as many of them as the store has room for come at no
-// row's cost; each further one needs a victim, the lowest of those left, and where scores decide,
-// one of no higher score. Marks those that come.
+// For each eviction set with candidates: marks the candidates that get rows. As many as the store
+// has room for need no victim. Each further candidate needs a victim: the lowest remaining row, and
+// if scores decide, only a row with no higher score.
 //
-// Victims are found by the index and few rows. Each lane has a part of the set and goes over it by
-// the index alone, as long as hints say how low its rows may be; it keeps the lowest of them as
-// candidates. The lowest candidate of all lanes is then read: it leaves if it is as low as its hint
-// said, and moves up otherwise. As hints are lower bounds, no other row is lower than one that
+// Victims are found in the index, by reading few rows. Each lane goes over a part of the set in the
+// index alone, as long as hints bound the ranks of the rows, and keeps the lowest rows as
+// candidates. Then the lowest candidate of all lanes is read. If it is as low as its hint said, it
+// leaves; otherwise it moves up. Hints are lower bounds, so no other row is lower than a row that
 // leaves.
 struct ChooseVictimsKernel {
   StoreView store;
   EvictionSets eviction_sets;
-  const uint32_t* firsts;  // by FirstCandidatesKernel: few tiles work, and so they stand together
+  const uint32_t* firsts;  // from FirstCandidatesKernel, which packs the work for few tiles
   const uint64_t* num_firsts;
-  const uint64_t* numbers;  // of the candidates, sorted
+  const uint64_t* numbers;  // set numbers of the candidates, sorted
   const uint32_t* order;
   uint64_t batch_size;
   NewRows wanted;
-  const uint64_t* scores;  // by first member; null where they do not decide
+  const uint64_t* scores;  // by first member; null if scores do not decide
   EvictionOrder eviction;
   uint64_t step;
-  uint64_t* victims;  // their places; [batch size, all kNoPlace]
+  uint64_t* victims;  // places of the victims [batch size, all kNoPlace]
   uint32_t* marks;    // [batch size + 1, zeros]
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t n) const {
-    // One tile owns all candidates of an eviction set. So no two tiles choose the same victim, and
-    // no lock is needed.
+    // A tile owns all candidates of an eviction set. So no two tiles choose the same victim, and no
+    // lock is needed.
     if (n >= *num_firsts) return;
     const size_t i = firsts[n];
     const uint64_t number = numbers[i];
@@ -326,7 +327,7 @@ struct ChooseVictimsKernel {
     for (uint64_t k = i + tile.lane(); k < batch_size && numbers[k] == number; k += Tile::kLanes) {
       ++mine;
       // Room goes to keys by their number in the batch, as in WriteKernel, whatever the order of
-      // scores. Only the count matters here: that many of the set come without a victim.
+      // scores. Only the count matters here: this many candidates of the set need no victim.
       if (wanted.marks[order[k]] < room) ++mine_free;
     }
     uint32_t count = 0;
@@ -349,8 +350,8 @@ struct ChooseVictimsKernel {
  private:
   struct Row {
     uint64_t place = IndexView::kNoPlace;
-    Rank rank;             // or, by its hint, a lower bound of it
-    bool is_read = false;  // whether it is the rank, and the row may leave
+    Rank rank;             // or a lower bound, from the hint
+    bool is_read = false;  // whether the rank is exact, and the row may leave
 
     TF_EMBED_DEVICE bool IsBelow(const Row& other) const {
       return place != IndexView::kNoPlace &&
@@ -358,20 +359,21 @@ struct ChooseVictimsKernel {
     }
   };
 
-  // Of a lane's part of an eviction set, the lowest rows, as far as is known.
+  // The lowest rows of a lane's part of an eviction set, as far as is known.
   struct Candidates {
     static constexpr size_t kMost = 4;
 
-    Row rows[kMost];           // rising, then those of no place
-    bool left_out_any = true;  // whether there may be others, none of them lower
-    // The last that was the lowest here. Whatever is not above it by its hint has left, or may not.
+    Row rows[kMost];           // rising, then rows without a place
+    bool left_out_any = true;  // whether other rows may exist, none of them lower
+    // The last row that was the lowest here. A row whose hint is not above it has left, or may not
+    // leave.
     Row last;
 
     TF_EMBED_DEVICE bool AreUsedUp() const {
       return left_out_any && rows[0].place == IndexView::kNoPlace;
     }
     TF_EMBED_DEVICE void Add(Row row) {
-      // Behind the last one a row has a place only if none that was left out may be lower.
+      // A row fits after the last candidate only if no omitted row may be lower.
       bool fits = !left_out_any;
       TF_EMBED_UNROLL
       for (size_t i = 0; i < kMost; ++i) {
@@ -391,15 +393,15 @@ struct ChooseVictimsKernel {
     }
   };
 
-  // Scores of users may fall.
+  // Users may lower scores, so hints would not be lower bounds.
   TF_EMBED_DEVICE bool HasHints() const { return eviction != EvictionOrder::kScore; }
 
   // Takes the lowest row of an eviction set that may leave and was not taken before. All lanes get
-  // it.
+  // the result.
   template <class Tile>
   TF_EMBED_DEVICE Row TakeLowest(const Tile& tile, uint64_t number, Candidates* candidates) const {
     for (;;) {
-      // All lanes together, because one that looks alone would take as long.
+      // All lanes look together, because a single lane would take as long.
       if (tile.Highest(candidates->AreUsedUp() ? 1 : 0) != 0) Look(tile, number, candidates);
       const Row lowest = Lowest(tile, candidates->rows[0]);
       if (lowest.place == IndexView::kNoPlace) return lowest;
@@ -409,7 +411,7 @@ struct ChooseVictimsKernel {
     }
   }
 
-  // Fills a lane's candidates up.
+  // Refills a lane's candidates.
   template <class Tile>
   TF_EMBED_DEVICE void Look(const Tile& tile, uint64_t number, Candidates* candidates) const {
     if (!candidates->left_out_any ||
@@ -433,7 +435,7 @@ struct ChooseVictimsKernel {
     *candidates = found;
   }
 
-  // Takes the first candidate of this lane; false if it does not leave, or not yet.
+  // Takes the first candidate of this lane. Returns false if it does not leave, or not yet.
   template <class Tile>
   TF_EMBED_DEVICE bool TakeFirst(Candidates* candidates) const {
     Row row = candidates->rows[0];
@@ -442,7 +444,8 @@ struct ChooseVictimsKernel {
     const Rank least = row.rank;
     if (!Read<Tile>(&store.index.EntryAt(row.place), least.hash(), &row)) return false;
     if (!(least < row.rank)) return true;
-    // Used since its hint was written. If it is not added, the next look finds it by its new hint.
+    // The row was used after its hint was written. If it is not added, the next look finds it by
+    // its new hint.
     candidates->Add(row);
     return false;
   }
@@ -460,7 +463,7 @@ struct ChooseVictimsKernel {
     return statistics.Get(Statistic::kLastStep) != step;
   }
 
-  // The lowest of all lanes' rows.
+  // The lowest row of all lanes.
   template <class Tile>
   static TF_EMBED_DEVICE Row Lowest(const Tile& tile, Row row) {
     const auto from = [&](const auto& move) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bags in device memory: finds that pool rows as they find them, those of many stores in one launch
-// with a tile for each bag; and the gradients of the keys of the bags, from those of pooled rows.
-// Sums are taken in the order of a bag's keys, as cc/core/pooling/pooled_find.h has it.
+// Bags in device memory. Finds pool rows as they find them, for many stores in one launch, with a
+// tile per bag. Other kernels compute the gradients of the bags' keys from the gradients of pooled
+// rows. Sums are in the order of a bag's keys, as in cc/core/pooling/pooled_find.h.
 #ifndef TF_EMBED_CC_STORES_DEVICE_POOLED_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_POOLED_KERNELS_H_
 
@@ -18,12 +18,12 @@
 
 namespace tf_embed {
 
-// The batch of bag `bag`, for batches with consecutive bags. `first_bag` of each is the number of
-// bags before it.
+// The batch with bag `bag`, for batches with consecutive bags. `first_bag` of each batch is the
+// number of bags before it.
 template <class Batch>
 TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint64_t bag) {
   // Batches without bags have the same first_bag as the next one. The search ends at the last of
-  // them, which is the one that has the bag.
+  // them, which has the bag.
   size_t first = 0;
   size_t last = count - 1;
   while (first < last) {
@@ -37,8 +37,8 @@ TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint
   return batches[first];
 }
 
-// One shard of a batch's store, reduced to the part that a find needs. A launch carries many of
-// them, so each has just the slabs in use.
+// A shard of a batch's table, reduced to what a find needs. A launch carries many of them, so each
+// has only the slabs in use.
 struct ShardView {
   ShardView(const StoreView& store, const DefaultsView& defaults)
       : index(store.index),
@@ -53,7 +53,7 @@ struct ShardView {
   const char* const* slabs = nullptr;  // RowSlabs::slabs
   size_t stride;
   size_t statistics_offset;
-  size_t mark_offset;  // of a cache
+  size_t mark_offset;  // in a cache
   uint8_t tick;
   StatisticSet statistics;
   DefaultsView defaults;
@@ -72,7 +72,7 @@ struct ShardView {
   }
 };
 
-// One batch of a pooled find.
+// A batch of a pooled find.
 struct PoolView {
   explicit PoolView(const BagsView& bags) : bags(bags) {}
 
@@ -84,11 +84,11 @@ struct PoolView {
   bool unsigned_keys = false;
   DataType type = DataType::kFloat;
   size_t dim = 0;
-  StoreTallies* tallies = nullptr;  // the first shard's, which counts for all of them
+  StoreTallies* tallies = nullptr;  // of the first shard, which counts for all shards
   Expiry expiry;                    // expired rows are absent
   Moment now;                       // of the uses
-  bool uses = false;                // whether it is a use of the rows, by their statistics
-  bool marks = false;               // the same, by their marks
+  bool uses = false;                // whether it counts as a use in statistics
+  bool marks = false;               // the same in marks
   void* pooled = nullptr;
   size_t pooled_stride = 0;  // in values
   bool quantized = false;
@@ -100,7 +100,7 @@ struct PoolView {
   }
 };
 
-// WideRow (quantized_row.h), of a row whose stored values value_of(j) gives.
+// WideRow (quantized_row.h) for a row whose stored values are value_of(j).
 template <typename T>
 struct PooledRow {
   using Compute = typename Number<T>::Compute;
@@ -171,8 +171,7 @@ struct PoolKernel {
     Compute* const pooled = static_cast<Compute*>(batch.pooled) + bag * batch.pooled_stride;
     for (size_t first = 0; first < dim; first += kColumns) {
       Compute sums[kOwn] = {};
-      // A key after another, in the order of the bag, so a sum has the bits that it has on the
-      // host.
+      // One key after another, in the order of the bag, so a sum has the same bits as on the host.
       for (size_t place = begin; place < end; ++place) {
         Add<T>(tile, batch, batch.bags.Position(place), dim, first, sums);
       }
@@ -188,7 +187,7 @@ struct PoolKernel {
     }
   }
 
-  // Adds the columns from `first` on of the row of the key at a position.
+  // Adds the columns, from `first` on, of the row of the key at a position.
   template <typename T, typename Compute, class Tile>
   TF_EMBED_DEVICE void Add(const Tile& tile, const PoolView& batch, size_t position, size_t dim,
                            size_t first, Compute* sums) const {
@@ -219,7 +218,7 @@ struct PoolKernel {
   }
 };
 
-// BagGradients, and where its bags and its keys stand among those of all batches.
+// BagGradients, and the positions of its bags and keys among the bags and keys of all batches.
 struct BagGradientsView {
   BagGradients of;
   uint64_t first_bag;

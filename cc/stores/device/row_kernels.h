@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of a store in device memory on rows, key by key: a kernel a verb. Each is called for
-// all i of a launch, in any order, many at once, by all lanes of a tile. tile.h has the rules.
+// The verbs of a store in device memory on rows: a kernel per verb. Each is called for all i of a
+// launch, in any order, many at once, by all lanes of a tile. See tile.h for the rules.
 //
-// A verb that writes goes in three steps: ProbeKernel looks each distinct key up and marks the
-// absent ones; a running sum over the marks, in the order of the batch, numbers them; WriteKernel
-// changes the rows that are there and makes the new ones, of an optimizer behind SumKernel
-// (rule_kernels.h). The number decides which keys find room, so a full store refuses the same keys
-// whatever the order in which tiles come.
+// A writing verb has three steps. ProbeKernel looks up each distinct key and marks the absent keys.
+// A running sum over the marks, in batch order, numbers them. WriteKernel changes the present rows
+// and makes new rows; for an optimizer, after SumKernel (rule_kernels.h). The number decides which
+// keys find room, so a full store refuses the same keys in every order of tiles.
 #ifndef TF_EMBED_CC_STORES_DEVICE_ROW_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_ROW_KERNELS_H_
 
@@ -20,7 +19,7 @@
 
 namespace tf_embed {
 
-// The first place of a group whose `exists` is false.
+// The first position of a group whose `exists` is false.
 inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
                                                  const uint32_t* positions, const bool* exists) {
   uint32_t first = 0;
@@ -32,9 +31,10 @@ inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
   return first;
 }
 
-// For each kKeysOfTile groups. Of a group: its row, or kNoRow; and 1 in `marks` [batch size + 1,
-// zeros] at the first member of each key that is absent, and wanted: if `exists` is given, those of
-// which one place says that the key is absent; if absent keys are left to the caller, none.
+// For each kKeysOfTile groups: writes the row of each group, or kNoRow. Writes 1 to `marks` [batch
+// size + 1, zeros] at the first member of each absent key that is wanted. If `exists` is given,
+// only keys with a position that says "absent" are wanted. If absent keys are left to the caller,
+// none is.
 struct ProbeKernel {
   IndexView index;
   BatchView batch;
@@ -61,8 +61,8 @@ struct ProbeKernel {
 
 // The numbers of new rows of a batch.
 struct NewRows {
-  const uint32_t* marks = nullptr;  // the running sum, [batch size + 1]
-  uint64_t most_rows = 0;           // that the store may have
+  const uint32_t* marks = nullptr;  // running sum [batch size + 1]
+  uint64_t most_rows = 0;           // bound on the store's rows
 
   TF_EMBED_DEVICE uint64_t Room(const StoreCounts& counts) const {
     // The store may have more rows than allowed, for example after a restore; the difference must
@@ -72,19 +72,19 @@ struct NewRows {
 };
 
 // For each group. Verb has
-//     Present(tile, store, group, row)   for a key that is there
-//     New(tile, store, group, row)       for one that comes
-//     Absent(tile, store, group)         for one that does not
-//     kWritesPresent                     whether the first of these changes the row
-//     kSums                              whether SumKernel goes before (rule_kernels.h)
-//     kGives                             whether it has kernels in place of this one
+//     Present(tile, store, group, row)   for a present key
+//     New(tile, store, group, row)       for a new key
+//     Absent(tile, store, group)         for a refused key
+//     kWritesPresent                     whether Present changes the row
+//     kSums                              whether SumKernel runs before (rule_kernels.h)
+//     kGives                             whether other kernels replace this kernel
 //                                        (find_or_insert_kernels.h)
 template <class Verb>
 struct WriteKernel {
   StoreView store;
   BatchView batch;
   GroupsView groups;
-  size_t first;  // the group that this launch begins with
+  size_t first;  // first group of this launch
   const uint32_t* rows;
   NewRows coming;
   bool uses;
@@ -118,16 +118,16 @@ struct WriteKernel {
     if (tile.lane() == 0) NotePresent<Tile>(group, row);
   }
 
-  // The parts of one lane. The row a new key gets, or kNoRow.
+  // The parts of a lane. The row that a new key gets, or kNoRow.
   TF_EMBED_DEVICE uint32_t NewRowOf(const DeviceGroup& group) const {
     const uint32_t* const mark = coming.marks + group.members[0];
-    const uint32_t before = mark[0];  // so many rows come before this one
-    // The running sum rises behind a marked key. Its number is compared with the room here, on the
+    const uint32_t before = mark[0];  // number of new rows before this row
+    // The running sum rises after a marked key. Its number is compared with the room here, on the
     // device: the host may not know how many rows there are.
     const bool comes = mark[1] != before && before < coming.Room(*store.counts);
     return comes ? store.NewRow(before) : kNoRow;
   }
-  // After the new row was written.
+  // Called after the new row was written.
   template <class Tile>
   TF_EMBED_DEVICE void Enter(const DeviceGroup& group, uint32_t added) const {
     const DeviceStatistics<Tile> statistics = store.StatisticsAt<Tile>(added);
@@ -159,20 +159,20 @@ struct WriteKernel {
   }
 };
 
-// Buckets to search for expired rows when `new_keys` keys want to come. With at least one key in
-// each bucket, one pass over the store takes as long as half of it needs to come.
+// Buckets to search for expired rows when `new_keys` keys want to come. This way, a pass over the
+// store ends by the time that half of its rows are replaced, if each bucket has at least one key.
 inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
   constexpr uint64_t kOfNewKey = 2;
   constexpr uint64_t kAtLeast = 16;
   return kAtLeast + kOfNewKey * new_keys;
 }
 
-// Counts the new rows of a batch once they are made. For one tile.
+// Counts the new rows of a batch once they are made. For a single tile.
 struct CommitCountsKernel {
   StoreCounts* counts;
   StoreTallies* tallies;
   NewRows coming;
-  const uint32_t* wanted;  // how many wanted to come
+  const uint32_t* wanted;  // number of keys that wanted rows
   uint64_t batch_size;
   bool swept;  // whether SweepKernel ran
   bool counts_refused;
@@ -180,8 +180,8 @@ struct CommitCountsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
     if (tile.lane() != 0) return;
-    // More keys may be marked than the store has room for. WriteKernel let the first ones in, which
-    // is the minimum below.
+    // More keys may be marked than the store has room for. WriteKernel has inserted the first keys;
+    // the minimum below is their number.
     const uint64_t chosen = coming.marks[batch_size];
     const uint64_t room = coming.Room(*counts);
     const uint64_t came = chosen < room ? chosen : room;
@@ -263,7 +263,7 @@ struct AccumVerb {
   TF_EMBED_DEVICE void New(const Tile& tile, const StoreView& store, const DeviceGroup& group,
                            char* row) const {
     // In the order of the batch, differences for a row that does not exist yet count for nothing.
-    // The first member that says "absent" inserts its row, and the later ones add to it.
+    // The first member that says "absent" inserts its row, and later members add to it.
     const uint32_t first = FirstAbsent(group, batch.positions, exists);
     const T* const from = new_rows + batch.Position(group.members[first]) * store.layout.dim;
     T* const to = reinterpret_cast<T*>(row);
@@ -275,14 +275,14 @@ struct AccumVerb {
   TF_EMBED_DEVICE void Absent(const Tile&, const StoreView&, const DeviceGroup&) const {}
 
  private:
-  // Adds the differences of the members from `first` on that say they exist.
+  // Adds the differences of members, from `first` on, that say that the key exists.
   template <class Tile>
   TF_EMBED_DEVICE void Add(const Tile& tile, const StoreView& store, const DeviceGroup& group,
                            uint32_t first, char* row) const {
     const size_t dim = store.layout.dim;
     T* const weights = reinterpret_cast<T*>(row);
     ForEachLane(tile, dim, [&](size_t j) {
-      // A column belongs to one lane, and its members are added in order. So the result does not
+      // A column belongs to one lane, which adds the members in order. So the result does not
       // depend on the number of lanes.
       T sum = weights[j];
       for (uint32_t k = first; k < group.count; ++k) {
@@ -296,7 +296,7 @@ struct AccumVerb {
   }
 };
 
-// For each group: the place of its key, or IndexView::kNoPlace.
+// For each group: writes the place of its key, or IndexView::kNoPlace.
 struct PlaceKernel {
   IndexView index;
   GroupsView groups;
@@ -311,8 +311,8 @@ struct PlaceKernel {
   }
 };
 
-// Erases the key at each lane's place, or kNoPlace, and frees its row; idempotent within a launch.
-// All lanes call and get how many of them were there.
+// Erases the key at each lane's place, or none for kNoPlace, and frees its row. Repeated places in
+// a launch are harmless. All lanes call it and get the number of erased keys.
 template <class Tile>
 TF_EMBED_DEVICE uint32_t EraseTogether(const Tile& tile, const StoreView& store, uint64_t place) {
   uint32_t row = kNoRow;
@@ -320,11 +320,12 @@ TF_EMBED_DEVICE uint32_t EraseTogether(const Tile& tile, const StoreView& store,
   if (place != IndexView::kNoPlace) {
     const DeviceBucket::Entry& entry = store.index.EntryAt(place);
     row = entry.row;
-    // An erased entry still has its key, so a second erasure computes the same hash: it is none.
+    // An erased entry still has its key, so a second Erase computes the same hash, and does
+    // nothing.
     mine = store.index.template Erase<Tile>(HashKey(entry.key), place);
   }
   uint32_t count;
-  // The list has a place for every row number, so it can't overflow.
+  // The list has room for every row number, so it can't overflow.
   const uint64_t end = AddTogether(tile, mine, &store.counts->rows_free, &count);
   if (mine) *store.rows.Free(static_cast<uint32_t>(end)) = row;
   return count;

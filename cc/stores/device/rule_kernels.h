@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of rules on rows in device memory, run by the lanes of a tile on the columns of a row. The
-// sums and their order are those of table_loops_inl.h, so rows have the same bits as on the host,
-// except for rules that take powers.
+// Steps of rules on rows in device memory. The lanes of a tile work on the columns of a row. Sums
+// have the same order as in table_loops_inl.h, so rows have the same bits as on the host, except
+// with rules that take powers.
 #ifndef TF_EMBED_CC_STORES_DEVICE_RULE_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_RULE_KERNELS_H_
 
@@ -15,8 +15,8 @@
 
 namespace tf_embed {
 
-// Puts the sums of the squares of `kTerms` terms of each column in `sums`, for all lanes, in the
-// order that kSquareSums defines. term(j, x) gives those of column j.
+// Computes `sums`, the sums of the squares of `kTerms` terms of each column, for all lanes, in the
+// order that kSquareSums defines. term(j, x) gives the terms of column j.
 template <size_t kTerms, typename T, class Tile, typename Term>
 TF_EMBED_DEVICE void SumSquares(const Tile& tile, size_t dim, const Term& term, T* sums) {
   static_assert(kSquareSums % Tile::kLanes == 0, "a lane has whole sums");
@@ -32,8 +32,8 @@ TF_EMBED_DEVICE void SumSquares(const Tile& tile, size_t dim, const Term& term, 
     }
   }
   for (size_t i = 0; i < kTerms; ++i) {  // AddHalves
-    // The sixteen sums are halved in a fixed order, within a lane while it has several of them and
-    // by shuffles below that. So the result has the same bits for every number of lanes.
+    // The sixteen sums are halved in a fixed order, within a lane while it has several, then by
+    // shuffles. So the result has the same bits for every number of lanes.
     for (size_t half = kSquareSums / 2; half > 0; half /= 2) {
       if (half >= Tile::kLanes) {
         for (size_t k = 0; k < half / Tile::kLanes; ++k) {
@@ -47,7 +47,7 @@ TF_EMBED_DEVICE void SumSquares(const Tile& tile, size_t dim, const Term& term, 
   }
 }
 
-// An average that has not begun is the weights.
+// Sets an average that has not begun to the weights.
 template <typename T, class Tile>
 TF_EMBED_DEVICE void BeginAverage(const Tile& tile, size_t dim, const T* weights, T* average) {
   // NaN means "not begun". All lanes read column 0 before the Sync, because its lane overwrites it.
@@ -56,10 +56,10 @@ TF_EMBED_DEVICE void BeginAverage(const Tile& tile, size_t dim, const T* weights
   if (!begun) ForEachLane(tile, dim, [&](size_t j) { average[j] = weights[j]; });
 }
 
-// One step of a rule on one row; rule_unit.h says in which order. No other lane uses a lane's
-// columns of `gradient` and `weights`. `kTogether` of them are loaded before the first is stored.
-// Column by column, each load would wait for the store before it, because the compiler can't know
-// that the two differ.
+// A step of a rule on a row; rule_unit.h has the order. No other lane uses a lane's columns of
+// `gradient` and `weights`. `kTogether` columns are loaded before the first is written. Column by
+// column, each load would wait for the write before it, because the compiler can't know that the
+// addresses differ.
 template <class R, size_t kTogether = 1, typename T, class Tile>
 TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& constants, size_t dim,
                              const T* gradient, T* weights, T* slots) {
@@ -139,7 +139,7 @@ TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& constants
   }
 }
 
-// The step of a unit that its hyper-parameters chose, if its number is kNumber or above.
+// Runs the step of a unit that the hyper-parameters choose, if its number is at least kNumber.
 template <class Unit, size_t kNumber = 0, typename T, class Tile>
 TF_EMBED_DEVICE void StepByUnit(const Tile& tile, const RuleConstants<T>& c, size_t dim, const T* g,
                                 T* w, T* s) {
@@ -149,9 +149,9 @@ TF_EMBED_DEVICE void StepByUnit(const Tile& tile, const RuleConstants<T>& c, siz
   StepRow<StepAt<Unit, kNumber>>(tile, c, dim, g, w, s);
 }
 
-// One step of whichever rule it is. One function for all rules and all types of weights, not
-// inlined: the branch is the same for all tiles of a launch, and compilers take minutes for many
-// copies. A launch has the registers of the rule that needs most; for OneRule, of that rule.
+// A step of any rule. There is one function, not inlined, for all rules and types of weights: the
+// branch is the same for all tiles of a launch, and compilers take minutes for many copies. A
+// launch needs the registers of the largest rule; with OneRule, only the registers of that rule.
 template <typename T, class Tile>
 TF_EMBED_DEVICE __attribute__((noinline)) void StepByRule(const Tile& tile,
                                                           const RuleConstants<T>& c, size_t dim,
@@ -168,7 +168,7 @@ TF_EMBED_DEVICE __attribute__((noinline)) void StepByRule(const Tile& tile,
   }
 }
 
-// The steps of ApplyVerb: by any rule, or by one rule, of so many columns together.
+// The steps of ApplyVerb: for any rule, or for a single rule with kTogether columns at a time.
 struct AnyRule {
   template <typename T, class Tile>
   static TF_EMBED_DEVICE void Step(const Tile& tile, const RuleConstants<T>& c, size_t dim,
@@ -185,8 +185,8 @@ struct OneRule {
   }
 };
 
-// Calls use(...) with OneRule of the chosen step of a unit if it has kernels of its own, which are
-// of weights of float; otherwise with AnyRule.
+// Calls use(...) with OneRule of the chosen step of a unit if it has separate kernels, which exist
+// for float weights; otherwise with AnyRule.
 template <class Unit, size_t kNumber = 0, typename Use>
 auto UseStep(size_t chosen, const Use& use) {
   using R = StepAt<Unit, kNumber>;
@@ -201,8 +201,8 @@ auto UseStep(size_t chosen, const Use& use) {
 }
 template <typename T, typename Use>
 auto DispatchRule(const Rule& rule, const Use& use) {
-  // For float alone: each further type would be as many kernels again, and compilers take minutes
-  // for them.
+  // Only for float: each further type would need as many kernels again, which take minutes to
+  // compile.
   if constexpr (std::is_same_v<T, float>) {
     return DispatchUnit(rule.slots.kind, [&](auto tag) {
       using Unit = typename decltype(tag)::Type;
@@ -213,7 +213,7 @@ auto DispatchRule(const Rule& rule, const Use& use) {
   }
 }
 
-// Converts weights back to type T from the type they are computed in.
+// Converts weights from the compute type back to type T.
 template <typename T>
 struct WeightRounding {
   using Compute = typename Number<T>::Compute;
@@ -230,7 +230,7 @@ struct WeightRounding {
   }
 };
 
-// Gradients, of values G, `dim` a place.
+// Gradients with values G, `dim` per position.
 template <typename G>
 struct GradientsView {
   using Compute = typename Number<G>::Compute;
@@ -245,17 +245,17 @@ struct GradientsView {
   }
   TF_EMBED_DEVICE const G* Row(size_t position) const { return values + Begin(position); }
 
-  // Sums go by blocks of columns, so many of a lane.
+  // Sums are computed in blocks of columns, with this many per lane.
   static constexpr size_t kOwn = 16 / sizeof(Compute);
   template <class Tile>
   TF_EMBED_HOST_DEVICE size_t Blocks() const {
     return (dim + kOwn * Tile::kLanes - 1) / (kOwn * Tile::kLanes);
   }
 
-  // Calls store(j, sum) for this lane's columns of a block: of the sum of a key's gradients, in the
-  // order of the batch. As many gradients as there are lanes are loaded before they are added, and
-  // meanwhile each lane looks where one of the next begins; one by one, a key that half of the
-  // batch has would wait for each.
+  // Calls store(j, sum) for this lane's columns of a block, with the sum of a key's gradients in
+  // batch order. As many gradients as there are lanes are loaded before they are added. Meanwhile
+  // each lane finds the start of a following gradient. One by one, a key in half of the batch would
+  // wait for each of them.
   template <class Tile, typename Store>
   TF_EMBED_DEVICE void Sum(const Tile& tile, const BatchView& batch, const DeviceGroup& group,
                            size_t block, const Store& store) const {
@@ -292,7 +292,7 @@ struct GradientsView {
         TF_EMBED_UNROLL
         for (size_t i = 0; i != kOwn; ++i) {
           const Compute gradient = factors == nullptr ? loaded[k][i] : loaded[k][i] * by;
-          // The first gradient is taken as it is: 0 + -0 would be +0, and the bits would differ
+          // The first gradient is not added to 0: 0 + -0 would be +0, and the bits would differ
           // from the host's.
           sums[i] = first + k == 0 ? gradient : sums[i] + gradient;
         }
@@ -306,9 +306,8 @@ struct GradientsView {
   }
 };
 
-// Runs the rule on the row of a key, with the sum of its gradients in the order of the batch. A new
-// row begins with the initial weights of its key. T: the weights; G: the gradients; R: AnyRule or
-// OneRule.
+// Runs the rule on the row of a key, with the sum of its gradients in batch order. A new row begins
+// with the initial weights of its key. T: the weights; G: the gradients; R: AnyRule or OneRule.
 template <typename T, typename G, class R>
 struct ApplyVerb {
   using Compute = typename Number<T>::Compute;
@@ -322,11 +321,11 @@ struct ApplyVerb {
   GradientsView<G> gradients;
   RuleConstants<Compute> constants;
   WeightRounding<T> rounding;
-  Compute* sums;  // [keys of a launch, dim], by SumKernel; may be null where IsOneGradient of all
-  Compute* wide;  // the same, to compute in where weights are narrow
+  Compute* sums;  // [keys of a launch, dim], by SumKernel; may be null if no key needs a sum
+  Compute* wide;  // the same shape, to compute narrow weights in
 
   TF_EMBED_DEVICE bool IsOneGradient(const DeviceGroup& group) const {
-    // Such a gradient is read where it lies, and needs neither a sum nor memory for one.
+    // Such a gradient is read in place, without a sum.
     return std::is_same_v<G, Compute> && group.count == 1 && gradients.factors == nullptr;
   }
 
@@ -356,7 +355,7 @@ struct ApplyVerb {
       if (IsOneGradient(group)) gradient = gradients.Row(batch.First(group));
     }
     if constexpr (kNarrow) {
-      // Narrow weights are widened once and rounded once a step. In between the rule runs in the
+      // Narrow weights are widened once and rounded once per step. In between, the rule runs in the
       // compute type.
       Compute* const work = wide + own;
       ForEachLane(tile, dim, [&](size_t j) { work[j] = Number<T>::Load(weights[j]); });
@@ -374,16 +373,16 @@ struct ApplyVerb {
                            char* row) const {
     defaults.WriteInitial(tile, group.key, row);
     WriteInitialSlots(tile, store, row);
-    tile.Sync();  // copies are by other units
+    tile.Sync();  // the copy gives lanes other columns
     Present(tile, store, group, row);
   }
   template <class Tile>
   TF_EMBED_DEVICE void Absent(const Tile&, const StoreView&, const DeviceGroup&) const {}
 };
 
-// For each of `blocks` blocks of columns of each group: the sum of its gradients. Sums has
+// For each of `blocks` blocks of columns of each group: computes the sum of its gradients. Sums has
 //     batch, gradients
-//     WantsSum(group)             whether anyone needs it
+//     WantsSum(group)             whether the sum is needed
 //     PutSum(group, column, sum)
 template <class Sums>
 struct SumKernel {
@@ -391,7 +390,7 @@ struct SumKernel {
   size_t first;  // WriteKernel
   size_t blocks;
   Sums sums;
-  // Groups of more members are left to the device, which may have a faster way for them.
+  // The device handles groups with more members, because it may have a faster way.
   uint32_t most_members = UINT32_MAX;
 
   template <class Tile>
@@ -405,7 +404,7 @@ struct SumKernel {
   }
 };
 
-// Sums so many groups of so many keys. `cost`: of a block of columns, in nanoseconds.
+// Sums the gradients of groups. `cost` is for a block of columns, in nanoseconds.
 template <class Device, class Sums>
 void LaunchSums(const Device& device, const ExecContext& context, size_t count, size_t keys,
                 size_t cost, const SumKernel<Sums>& kernel) {
@@ -435,7 +434,7 @@ struct PassKernel {
     const uint64_t noise = rounding.noise.OfRow(entry.key);
     const AllRowsUpdate& pass = constants.pass;
     const Compute share = static_cast<Compute>(pass.share);
-    // Such a row has its own average in its second half, as columns. Lane l reads column j of the
+    // Such a row has its average in the columns of its second half. Lane l reads column j of the
     // first half and writes column dim / 2 + j, and no other lane does.
     if (pass.of_halves) {
       ForEachLane(tile, dim / 2, [&](size_t j) {
@@ -458,8 +457,8 @@ struct PassKernel {
   }
 };
 
-// For each place of the index: raises `largest`, the bits of a double that is at least 0, whose
-// order is that of the numbers.
+// For each place of the index: raises `largest`, the bits of a double that is at least 0. The order
+// of the bits is the order of the numbers.
 template <typename Slot>
 struct LargestSlotKernel {
   StoreView store;
@@ -471,7 +470,7 @@ struct LargestSlotKernel {
     if (tile.lane() != 0 || !store.index.template Holds<Tile>(place)) return;
     const char* const row = store.Row(store.index.EntryAt(place).row);
     const double here = reinterpret_cast<const Slot*>(row + store.layout.slot_offset)[slot];
-    // Also skips NaN and -0, whose bits would be above those of all numbers.
+    // Also skips NaN and -0, whose bits would be above the bits of all numbers.
     if (!(here > 0.0)) return;
     uint64_t bits;
     memcpy(&bits, &here, sizeof(bits));

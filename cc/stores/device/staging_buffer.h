@@ -36,8 +36,7 @@ class StagingBuffer {
   // Appends `count` values; returns their address in device memory.
   template <typename T>
   const T* Put(const T* values, size_t count) {
-    // The memory on the device is allocated by Make, so addresses can be put into later parts of
-    // the same copy.
+    // Make has allocated the device memory, so later parts of the same copy can contain addresses.
     const T* const there = Next<T>();
     if (count > 0) std::memcpy(own_.data() + used_, values, count * sizeof(T));
     used_ += For(count * sizeof(T));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a store in device memory on all of its rows, and on the statistics of some. As in
-// row_kernels.h; those "for each place" run over the places of an index.
+// The kernels of a store in device memory on all its rows, and on the statistics of some rows. The
+// rules of row_kernels.h apply. "For each place" means the places of an index.
 #ifndef TF_EMBED_CC_STORES_DEVICE_TABLE_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_TABLE_KERNELS_H_
 
@@ -21,8 +21,7 @@ struct ReindexKernel {
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
     if (tile.lane() != 0 || !from.Holds<Tile>(place)) return;
     const DeviceBucket::Entry& entry = from.EntryAt(place);
-    // Into another index than the one that is read, so the launch only inserts there. Rows stay
-    // where they are.
+    // The launch reads one index and only inserts into the other. Rows stay where they are.
     to.Insert<Tile>(entry.key, HashKey(entry.key), entry.row);
   }
 };
@@ -30,12 +29,13 @@ struct ReindexKernel {
 // For each place: copies the row to the same number of other slabs, with other slots.
 struct ChangeLayoutKernel {
   StoreView from;
-  StoreView to;  // initial_slots: the new ones
+  StoreView to;  // initial_slots: the new slots
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
     if (!from.index.Holds<Tile>(place)) return;
-    // Numbers stay, so the index and the list of free rows are valid for the new slabs as they are.
+    // Row numbers do not change, so the index and the list of free rows stay valid for the new
+    // slabs.
     const uint32_t number = from.index.EntryAt(place).row;
     char* const old_row = from.Row(number);
     char* const row = to.Row(number);
@@ -46,8 +46,8 @@ struct ChangeLayoutKernel {
   }
 };
 
-// For each place: copies key and row to an empty store of the same layout that has room. Readers of
-// the old one may go on, and note their use of rows.
+// For each place: copies key and row to an empty store of the same layout with enough room. Readers
+// of the old store may run concurrently and note their uses.
 struct CopyStoreKernel {
   StoreView from;
   StoreView to;
@@ -66,15 +66,15 @@ struct CopyStoreKernel {
     CopyBytes(tile, old_row + slots, from.layout.slot_bytes, row + slots);
     ForEachLane(tile, from.layout.words, [&](size_t i) {
       // Word by word with atomic loads, because finds may note a use meanwhile. Weights and slots
-      // are plain: writers wait.
+      // are copied plainly, because writers wait.
       to.StatisticsOf(row)[i] = Tile::Load(&from.StatisticsOf(old_row)[i]);
     });
     if (tile.lane() == 0) to.index.Insert<Tile>(entry.key, HashKey(entry.key), number);
   }
 };
 
-// A part of the order of an export: that of keys' hashes, in units of 2^24. An index that has grown
-// or shrunk between two parts has the same order.
+// A part of an export, which is in the order of the keys' hashes, in units of 2^24. The order does
+// not change if the index grows or shrinks between two parts.
 struct HashRange {
   static constexpr int kUnitBits = 24;
   static constexpr uint64_t kEnd = uint64_t{1} << (64 - kUnitBits);
@@ -88,14 +88,14 @@ struct HashRange {
   }
 };
 
-// The output arrays for whole rows, one behind the other.
+// The output arrays for whole rows, which are consecutive.
 struct WholeRowsView {
   int64_t* keys = nullptr;
   char* weights = nullptr;
   char* slots = nullptr;
   uint64_t* statistics = nullptr;
 
-  // Puts a row at a place.
+  // Writes a row at a place.
   template <class Tile>
   TF_EMBED_DEVICE void Put(const Tile& tile, const StoreView& store,
                            const DeviceBucket::Entry& entry, uint64_t place) const {
@@ -110,21 +110,21 @@ struct WholeRowsView {
   }
 };
 
-// For each bucket from `first` on, the keys whose home it is and whose hashes are in the range.
-// `rows` has room for all of them.
+// For each bucket from `first` on: exports the keys whose home it is and whose hashes are in the
+// range. `rows` has room for all of them.
 struct ExportKernel {
   StoreView store;
   uint64_t first;
   HashRange range;
   uint64_t* count;
-  WholeRowsView rows;  // nowhere: they are only counted
+  WholeRowsView rows;  // null arrays: rows are only counted
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const IndexView& index = store.index;
     const uint64_t home = first + i;
-    // By home and not by place: an overflowed key is exported with its home bucket. So the part of
-    // an export that a key belongs to depends on its hash alone.
+    // By home and not by place: an overflowed key is exported with its home bucket. So only its
+    // hash determines the part of the export that a key is in.
     uint64_t bucket = home;
     for (uint64_t searched = 0; searched <= index.num_buckets(); ++searched) {
       const uint64_t header = Tile::Load(&index.buckets[bucket].header);
@@ -215,7 +215,7 @@ struct CollectRanksKernel {
   Rank low;
   Rank high;
   bool no_limit;
-  Rank* ranks;  // room for as many as there are rows
+  Rank* ranks;  // has room for all rows
   uint64_t* counts;
 
   template <class Tile>
@@ -232,7 +232,7 @@ struct CollectRanksKernel {
   }
 };
 
-// For each place of a sample: counts keys, and the buckets that a find of them reads.
+// For each place of a sample: counts keys, and the buckets that a find of these keys reads.
 struct CountProbesKernel {
   IndexView index;
   uint64_t* counts;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile: the lanes that work on a key, or a few, together. Kernels are written once, over a Tile
-// type; on a GPU its lanes are threads of a warp, on the host there is one, and the tests have a
-// tile of many lanes that take turns.
+// A tile: the lanes that work together on a key, or a few. Kernels are written once, for a Tile
+// type. On a GPU its lanes are threads of a warp. On the host there is one lane. The tests have a
+// tile with many lanes that take turns.
 //
-//     kLanes             how many, a divisor of kSquareSums
-//     lane()             which of them this is
+//     kLanes             the number of lanes, a divisor of kSquareSums
+//     lane()             the number of this lane
 //     Sync()             writes of all lanes before it are visible to all after it
-//     From(x, lane)      the x of that lane, which may be another for each; all lanes call
-//     Down(x, distance)  the x of the lane so far above; of the last ones, anything
+//     From(x, lane)      the x of `lane`, which may differ between lanes; all lanes call it
+//     Down(x, distance)  the x of the lane `distance` above; unspecified for the last lanes
 //     Highest(x)         the largest x of a uint32
 //     Where(x)           a bit for each lane: whether its x is true
 //
-// and, of any memory that kernels of one launch share, relaxed atomics: Load, Add, Max, Exchange,
-// CompareExchange of uint64_t. A launch sees all that the launches before it wrote.
+// and relaxed atomics on any memory that kernels of a launch share: Load, Add, Max, Exchange and
+// CompareExchange of uint64_t. A launch sees all writes of the launches before it.
 //
-// A loop over the columns of a row gives column j to lane j % kLanes, everywhere: a lane may read
-// its own writes of one loop in the next without a Sync.
+// Each loop over the columns of a row gives column j to lane j % kLanes. So a lane may read its own
+// writes of a loop in the next loop without a Sync.
 #ifndef TF_EMBED_CC_STORES_DEVICE_TILE_H_
 #define TF_EMBED_CC_STORES_DEVICE_TILE_H_
 
@@ -24,10 +24,10 @@
 
 #include "cc/core/base/platform.h"
 
-// The building blocks of kernels, for the one device that a file is compiled for.
+// The building blocks of kernels, for the device that a file is compiled for.
 #if defined(__CUDACC__)
 #define TF_EMBED_DEVICE __device__ inline
-#define TF_EMBED_UNROLL _Pragma("unroll")  // or arrays of a lane would be in memory
+#define TF_EMBED_UNROLL _Pragma("unroll")  // otherwise a lane's arrays would be in memory
 #else
 #define TF_EMBED_DEVICE inline
 #define TF_EMBED_UNROLL
@@ -35,13 +35,13 @@
 
 namespace tf_embed {
 
-// Calls body(i) for the i in [0, count) that are this lane's.
+// Calls body(i) for this lane's i in [0, count).
 template <class Tile, typename Body>
 TF_EMBED_DEVICE void ForEachLane(const Tile& tile, size_t count, const Body& body) {
   for (size_t i = tile.lane(); i < count; i += Tile::kLanes) body(i);
 }
 
-// The number of the lowest bit that is set. REQUIRES: there is one.
+// The number of the lowest set bit. REQUIRES: bits != 0.
 TF_EMBED_DEVICE uint32_t LowestBit(uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   return static_cast<uint32_t>(__ffs(static_cast<int>(bits))) - 1;
@@ -58,9 +58,9 @@ TF_EMBED_DEVICE uint32_t CountBits(uint32_t bits) {
 #endif
 }
 
-// Adds the number of lanes that say `mine` to a word, once for all of them, because lanes and tiles
-// would wait for each other there. Returns the word before, and for each further such lane one
-// more; all lanes call and get the `count`.
+// Adds the number of lanes with `mine` to a word, in one atomic, because lanes and tiles would wait
+// for each other there. Each lane with `mine` gets the old word plus the number of such lanes
+// before it. All lanes call it and get the `count`.
 template <class Tile>
 TF_EMBED_DEVICE uint64_t AddTogether(const Tile& tile, bool mine, uint64_t* to, uint32_t* count) {
   const uint32_t who = tile.Where(mine);
@@ -73,7 +73,7 @@ TF_EMBED_DEVICE uint64_t AddTogether(const Tile& tile, bool mine, uint64_t* to, 
 
 #if !defined(__CUDACC__)
 
-// The atomics of a device that is this process's threads.
+// The atomics of a device that consists of this process's threads.
 struct HostAtomics {
   static uint64_t Load(const uint64_t* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
   static uint64_t Add(uint64_t* to, uint64_t x) {
@@ -87,13 +87,13 @@ struct HostAtomics {
     while (before < x && !CompareExchange(to, &before, x)) {
     }
   }
-  // If it fails, `expected` becomes the present value.
+  // On failure, `expected` becomes the present value.
   static bool CompareExchange(uint64_t* to, uint64_t* expected, uint64_t x) {
     return __atomic_compare_exchange_n(to, expected, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }
 };
 
-// One lane.
+// A tile of one lane.
 struct SingleTile : HostAtomics {
   static constexpr size_t kLanes = 1;
   size_t lane() const { return 0; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room in device memory for whole rows, and their way to the host and from it.
+// Arrays in device memory for whole rows, with copies to and from the host.
 #ifndef TF_EMBED_CC_STORES_DEVICE_WHOLE_ROW_ARRAYS_H_
 #define TF_EMBED_CC_STORES_DEVICE_WHOLE_ROW_ARRAYS_H_
 
@@ -25,7 +25,7 @@ class WholeRowArrays {
         slots_(device, context),
         statistics_(device, context) {}
 
-  // Makes room for `count` rows, there and in `rows`.
+  // Makes room for `count` rows, on the device and in `rows`.
   Status Make(size_t count, const DeviceRowLayout& layout, WholeRows* rows) {
     TF_EMBED_RETURN_IF_ERROR(keys_.Make(count));
     TF_EMBED_RETURN_IF_ERROR(weights_.Make(count * layout.weight_bytes));
@@ -34,7 +34,7 @@ class WholeRowArrays {
     return rows->Resize(count, layout.weight_bytes, layout.slot_bytes, layout.statistics);
   }
 
-  // Makes room for the rows there, and copies them.
+  // Makes room for the rows on the device, and copies them in.
   Status CopyIn(const WholeRows& rows, const DeviceRowLayout& layout) {
     const size_t count = rows.size;
     TF_EMBED_RETURN_IF_ERROR(keys_.Make(count));
@@ -53,7 +53,7 @@ class WholeRowArrays {
     return {keys_.data(), weights_.data(), slots_.data(), statistics_.data()};
   }
 
-  // Copies the first rows to the host. They are there after a Check.
+  // Copies the first `count` rows to the host. They have arrived after a Check.
   void CopyOut(size_t count, const DeviceRowLayout& layout, WholeRows* rows) const {
     device_.CopyOut(context_, keys_.data(), count * sizeof(int64_t), rows->keys.data());
     device_.CopyOut(context_, weights_.data(), count * layout.weight_bytes, rows->weights.data());
