@@ -21,7 +21,7 @@ namespace {
 // The pool of the scratch memory of batches. It is separate from the pool of the stores: a pool
 // that holds more than its threshold, used or not, frees its idle memory at each wait for a stream.
 // In a pool with the rows of a large store, the arrays of each batch would be mapped again. Null if
-// there is no memory for a pool; scratch memory then comes from the pool of the stores.
+// there is no memory for a pool; scratch memory is then taken from the pool of the stores.
 cudaMemPool_t ScratchPool(int device) {
   constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
   static std::mutex mutex;

@@ -12,7 +12,7 @@
 namespace tf_embed {
 
 // Contexts of the driver. Its functions are found at run time, because a program that links the
-// driver does not start on a machine without one.
+// driver does not start on a machine without a driver.
 class DriverContexts {
  public:
   static DriverContexts& Get() {

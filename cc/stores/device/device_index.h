@@ -39,7 +39,7 @@ namespace tf_embed {
 inline constexpr uint32_t kNoRow = 0xffffffffu;
 
 // The keys that a tile looks up together, so that their loads are in flight at the same time. Each
-// lane has a key, so a tile of few lanes takes one.
+// lane has a key, so a tile of few lanes takes a single key.
 template <class Tile>
 inline constexpr size_t kKeysOfTile = Tile::kLanes < 8 ? 1 : 4;
 
@@ -100,8 +100,8 @@ struct IndexView {
     // The low bits of the hash, because the high bits choose the bucket and are nearly equal within
     // it.
     const uint64_t digest = hash & 255u;
-    // 0 marks an empty lane. Digest 1 thus stands for two values, which costs some needless key
-    // compares.
+    // 0 marks an empty lane. So digest 1 means two values, which costs some needless key
+    // comparisons.
     return digest == 0 ? 1 : digest;
   }
   TF_EMBED_DEVICE DeviceBucket::Entry& EntryAt(uint64_t place) const {

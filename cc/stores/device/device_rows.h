@@ -75,8 +75,7 @@ struct RowSlabs {
   };
   static TF_EMBED_HOST_DEVICE inline Place PlaceOf(uint32_t row) {
     // The inverse of RowsBefore without a loop: counted in first slabs and shifted by four, slab
-    // sizes double where the highest bit changes. The two bits below it choose one of the four
-    // slabs.
+    // sizes double at each new highest bit. The two bits below it choose one of the four slabs.
     const uint32_t quarters = row / kFirstRows + kOfOneSize;
 #if defined(__CUDA_ARCH__)
     const uint32_t doublings = 29 - __clz(static_cast<int>(quarters));

@@ -355,7 +355,8 @@ class CudaDevice {
     constexpr unsigned kFlags = cudaHostAllocMapped | cudaHostAllocPortable;
     return MemoryOrNull([&](void** memory) { return cudaHostAlloc(memory, bytes, kFlags); });
   }
-  // After the wait, all other uses of the memory are over, because this stream waits for them.
+  // Waits for the stream. Then all other uses of the memory are over, because the stream waits for
+  // them.
   void FreePinned(const ExecContext& context, void* memory, size_t) const {
     const OnGpu current(device_);
     cudaStreamSynchronize(StreamOf(context));

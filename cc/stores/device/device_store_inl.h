@@ -2,7 +2,7 @@
 // The store in the memory of a device.
 //
 // A find is one launch, in which each tile of lanes looks up a few keys (device_index.h) and copies
-// their rows. A write groups the batch's equal keys and numbers the absent ones in batch order.
+// their rows. A write groups the batch's equal keys and numbers the absent keys in batch order.
 // Then a tile changes the row of each distinct key (row_kernels.h); a lookup that inserts has
 // separate kernels for this step (find_or_insert_kernels.h). No kernel locks a row.
 //
@@ -14,7 +14,7 @@
 // A batch normally runs without a wait of the host for the device. Before it launches a write, the
 // host must know that there is room. It uses an upper bound: the row count that the device last
 // reported, plus the keys of all writes since. When room gets short, the device reports its count
-// after each write, asynchronously. Only if that is not enough does the host ask and wait, and then
+// after each write, without a wait. Only if that is not enough does the host ask and wait, and then
 // perhaps grow the store.
 //
 // Writes do wait in a store with admission or a sink of evicted rows, because both run on the host.

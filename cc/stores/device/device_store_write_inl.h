@@ -82,7 +82,7 @@ Status DeviceStoreImpl<Device>::Write(const ExecContext& context, const KeyBatch
   }
   NewRows coming{wanted.data(), content_->room()};
   if (planned && policy.admission != nullptr) {
-    // Memory comes before Choose, because rows leave there and nothing may fail afterwards.
+    // Allocate before Choose, because rows leave there and nothing may fail afterwards.
     TF_EMBED_RETURN_IF_ERROR(planner.ReserveCandidates(batch.size));
   }
   if (planned && policy.max_rows > 0 && !policy.evicts) {

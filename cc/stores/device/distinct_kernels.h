@@ -76,7 +76,7 @@ struct DuplicateKeysKernel {
       // Was 0, so that WriteKernel skipped the group.
       group.count = 1;
       const uint32_t row = write.store.index.FindRow(tile, group.key);
-      // WriteKernel has inserted all keys that had room, so this one was refused or is left to the
+      // WriteKernel has inserted all keys that had room, so this key was refused or is left to the
       // caller.
       if constexpr (Verb::kGives) {
         write.verb.Give(tile, write.store, group, row);

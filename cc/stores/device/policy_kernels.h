@@ -52,7 +52,7 @@ struct SurveyKernel {
         rows[i] = row;
         return;
       }
-      // Erased by a later launch, because this one looks keys up.
+      // Erased by a later launch, because this launch looks up keys.
       expired[i] = place;
     }
     if (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count) {

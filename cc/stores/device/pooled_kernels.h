@@ -22,7 +22,7 @@ namespace tf_embed {
 // number of bags before it.
 template <class Batch>
 TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint64_t bag) {
-  // Batches without bags have the same first_bag as the next one. The search ends at the last of
+  // Batches without bags have the same first_bag as the next batch. The search ends at the last of
   // them, which has the bag.
   size_t first = 0;
   size_t last = count - 1;

@@ -30,9 +30,9 @@ class RowCountBound {
   // Asks the device to send the number of rows, after the writes so far. First takes an earlier
   // answer into account.
   void RequestUpdate(const Device& device, const ExecContext& context, const StoreCounts* counts) {
-    // A readback in flight blocks the next one, so take an arrived answer before sending.
+    // A readback in flight blocks the next readback, so take an arrived answer before sending.
     Poll();
-    // The copy is queued behind this write, so the count includes all keys reserved so far.
+    // The copy is queued after this write, so the count includes all keys reserved so far.
     if (readback_.Send(device, context, counts, sizeof(*counts))) requested_at_ = reserved_;
   }
 

@@ -74,7 +74,7 @@ struct NewRows {
 // For each group. Verb has
 //     Present(tile, store, group, row)   for a present key
 //     New(tile, store, group, row)       for a new key
-//     Absent(tile, store, group)         for a refused key
+//     Absent(tile, store, group)         for a key that gets no row
 //     kWritesPresent                     whether Present changes the row
 //     kSums                              whether SumKernel runs before (rule_kernels.h)
 //     kGives                             whether other kernels replace this kernel
@@ -159,8 +159,8 @@ struct WriteKernel {
   }
 };
 
-// Buckets to search for expired rows when `new_keys` keys want to come. This way, a pass over the
-// store ends by the time that half of its rows are replaced, if each bucket has at least one key.
+// Buckets to search for expired rows when `new_keys` keys want to come. If each bucket has at least
+// one key, a pass over the store ends before the new keys exceed half of its rows.
 inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
   constexpr uint64_t kOfNewKey = 2;
   constexpr uint64_t kAtLeast = 16;

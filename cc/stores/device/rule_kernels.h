@@ -254,8 +254,8 @@ struct GradientsView {
 
   // Calls store(j, sum) for this lane's columns of a block, with the sum of a key's gradients in
   // batch order. As many gradients as there are lanes are loaded before they are added. Meanwhile
-  // each lane finds the start of a following gradient. One by one, a key in half of the batch would
-  // wait for each of them.
+  // each lane finds the start of a following gradient. Otherwise a key in half of the batch would
+  // wait for each load.
   template <class Tile, typename Store>
   TF_EMBED_DEVICE void Sum(const Tile& tile, const BatchView& batch, const DeviceGroup& group,
                            size_t block, const Store& store) const {

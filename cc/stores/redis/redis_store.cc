@@ -278,7 +278,7 @@ Status RedisStore::Write(const ExecContext& context, const KeyBatch& batch,
     std::vector<uint32_t> lost;
     TF_EMBED_RETURN_IF_ERROR(Put(distinct, loaded, rule, *rows, uses, &lost));
     std::sort(lost.begin(), lost.end());
-    // All occurrences of a key have one row, so they are lost or done together. Compacts in place:
+    // All occurrences of a key share a row, so they are lost or done together. Compacts in place:
     // `left` never passes `i`, so no pair is overwritten before it is read.
     size_t left = 0;
     for (size_t i = 0; i < keys.size(); ++i) {

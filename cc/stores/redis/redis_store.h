@@ -2,9 +2,9 @@
 // A store whose rows are in Redis, possibly shared by several processes.
 //
 // A write reads the rows of its batch into a temporary HostStore and runs there. Then it writes
-// back the changed rows, each only if the server's row is still the one read (RedisRows::Exchange).
-// It repeats with the keys that lost this race. So each verb matches HostStore to the last bit, and
-// no process loses an update.
+// back the changed rows, each only if the server's row is unchanged since the read
+// (RedisRows::Exchange). It repeats with the keys that lost this race. So each verb matches
+// HostStore to the last bit, and no process loses an update.
 //
 // A verb is not atomic for other processes: they may see some of its rows before others. A single
 // row is always consistent.
@@ -37,7 +37,7 @@ Status CheckRedisStore(const StoreOptions& options, const RedisOptions& redis);
 
 class RedisStore final : public Store, public StoreMaintenance {
  public:
-  // Opens the store, or creates an empty one. The policy sets its expiry.
+  // Opens the store, or creates it empty. The policy sets its expiry.
   static Status Open(const StoreOptions& options, RedisOptions redis,
                      std::unique_ptr<RedisStore>* store);
 

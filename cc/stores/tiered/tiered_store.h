@@ -10,8 +10,8 @@
 //
 // A training find also promotes rows, and makes room for the rows that the write after it will
 // insert. Any other find reads rows from the lower tier and moves none. So does a training find
-// that can't promote: of more rows than half of the cache, beside a save, or in a store whose
-// content the caller holds.
+// that can't promote, because it needs more rows than half of the cache, a save is running, or the
+// caller holds the store.
 //
 // A batch with more absent keys than half of the cache is written in parts. The result is the same,
 // because rows are independent.
@@ -200,14 +200,14 @@ class TieredStore final : public Store,
 
   // Counts since the store was made.
   struct Counters {
-    std::atomic<uint64_t> promoted{0};     // rows that came up
-    std::atomic<uint64_t> demoted{0};      // rows that went down
-    std::atomic<uint64_t> written{0};      // rows that were written to the lower tier
+    std::atomic<uint64_t> promoted{0};     // rows promoted
+    std::atomic<uint64_t> demoted{0};      // rows demoted
+    std::atomic<uint64_t> written{0};      // rows written to the lower tier
     std::atomic<uint64_t> first_tier{0};   // keys that verbs found in the cache
     std::atomic<uint64_t> below{0};        // keys that verbs found in the lower tier
-    std::atomic<uint64_t> read_below{0};   // of these, keys that stayed there
-    std::atomic<uint64_t> found_again{0};  // keys that the cache was asked for twice
-    std::atomic<uint64_t> copied_down{0};  // keys that the store found in it to move rows
+    std::atomic<uint64_t> read_below{0};   // of these, keys whose rows stayed there
+    std::atomic<uint64_t> found_again{0};  // keys looked up twice in the cache
+    std::atomic<uint64_t> copied_down{0};  // keys looked up in the cache to move rows
   };
 
   TieredStore(const StoreOptions& options, const TierOptions& tiers);  // may throw std::bad_alloc
@@ -243,7 +243,7 @@ class TieredStore final : public Store,
                      const SlotsOut& slots) const;
 
   // Demotes rows until the cache has room for `wanted` more; rows of the batch stay. Changed rows
-  // are written under shared locks, and dropped under exclusive ones.
+  // are written under shared locks, and dropped under exclusive locks.
   Status MakeRoom(const ExecContext& context, const KeyBatch& batch, size_t wanted) const;
   // The same. REQUIRES: exclusive access.
   Status MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch, size_t wanted) const;
@@ -344,7 +344,7 @@ class TieredStore final : public Store,
               const SlotsOut& slots) const;
   // The keys of a batch that miss the cache, with their positions. Not a use of the others.
   Status NotCached(const ExecContext& inner, const KeyBatch& batch, Keys* cold) const;
-  // Looks up keys that missed the cache at `moves`, and promotes those in the lower tier.
+  // Looks up keys that missed the cache at `moves`, and promotes the keys found in the lower tier.
   Status FindBelow(const ExecContext& context, const KeyBatch& batch, const Keys& absent,
                    uint64_t moves, const DefaultRows& defaults, void* weights, bool* exists,
                    const SlotsOut& slots) const;
@@ -368,7 +368,7 @@ class TieredStore final : public Store,
   // Held during promotion, and while rows are written for demotion. Its holder never waits for a
   // thread pool.
   mutable OrderedMutex promotion_{LockRank::kTier};
-  mutable std::atomic<uint64_t> moves_{0};    // bumped when rows come up or are replaced
+  mutable std::atomic<uint64_t> moves_{0};    // bumped when rows are promoted or replaced
   mutable Victims victims_;                   // guarded by promotion_ or exclusive access
   mutable std::atomic<size_t> next_tick_{0};  // cache size at which a tick ends
   mutable PreparedBatches seen_;

@@ -76,8 +76,8 @@ Status TieredStore::UpdateAllRows(const ExecContext& context, const Rule& rule) 
   const ReplaceLocks alone(locks_, context);
   const ExecContext inner = context.Holding(Held::kWriting);
   // The scan comes first, because it may fail, and no row has changed then. The lower tier loses
-  // its copies of shared rows before they change in the cache. Otherwise the old copies would come
-  // back after a failure in between. Cold rows go through a temporary store in batches.
+  // its copies of shared rows before they change in the cache. Otherwise a failure in between would
+  // bring the old copies back. Cold rows go through a temporary store in batches.
   Keys cold(options_.allocator);
   WholeRows rows(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(cold.Resize(lower_->size()));

@@ -116,7 +116,8 @@ Status Compaction::Step(What what, uint64_t below_serial, const StoreRule& rule,
     }
   }
   if (next_block_ < blocks) return Status();
-  // Live rows that could not be moved would keep the segment forever.
+  // If live rows are left, their index entries match no row of the file. Compaction must not choose
+  // the segment again.
   const uint32_t number = segment_->number;
   if (segment_->live.load() > 0) segment_->unreadable.store(true);
   segments_->RetireIfEmpty(number);

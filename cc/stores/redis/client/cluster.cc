@@ -53,7 +53,7 @@ bool SlotMap::Update(const redisReply& reply, const Address& from) {
     }
     const long long first = range.element[0]->integer, last = range.element[1]->integer;
     if (first < 0 || last < first || last >= kSlots) return false;
-    // A server that does not know its own address is reachable where it was asked.
+    // A server that does not know its address is reachable at the address that was asked.
     const redisReply& host = *master.element[0];
     const bool has_host = host.type == REDIS_REPLY_STRING && host.len > 0;
     const int number = NumberOf(

@@ -48,7 +48,7 @@ class Pool {
     bool is_clean_ = false;
   };
 
-  // Takes an idle connection or makes one. Waits if the limit is reached.
+  // Takes an idle connection, or opens a new connection. Waits if the limit is reached.
   Failure Take(std::vector<Lease>* leases) {
     std::unique_ptr<Connection> connection;
     leases->reserve(leases->size() + 1);
