@@ -159,7 +159,7 @@ struct WriteKernel {
   }
 };
 
-// Buckets to search for expired rows when `new_keys` keys want to come. If each bucket has at least
+// Buckets to search for expired rows when `new_keys` keys want rows. If each bucket has at least
 // one key, a pass over the store ends before the new keys exceed half of its rows.
 inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
   constexpr uint64_t kOfNewKey = 2;

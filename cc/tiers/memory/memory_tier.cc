@@ -416,8 +416,7 @@ Status MemoryTier::SetRule(const RuleSlots& rule, const std::function<Status()>&
     Buffer<char> slots(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(wide.Resize(layout.wide_slot_bytes));
     TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
-    std::fill_n(slots.data(), layout.slot_bytes,
-                char{0});  // also clears the padding between groups
+    std::fill_n(slots.data(), layout.slot_bytes, char{0});  // also clears padding of groups
     DispatchSlots(options_.value_type, [&](auto tag) {
       StoreInitialSlots<typename decltype(tag)::Type>(rule, slots.data());
     });
