@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: the wrapper for a model's, and rules that Keras lacks."""
+"""Optimizers: the wrapper of a model's optimizer, and rules that Keras lacks."""
 
 from tf_embed.optimizers.dynamic_embedding_optimizer import DynamicEmbeddingOptimizer
 from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad

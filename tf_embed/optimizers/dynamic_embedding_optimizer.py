@@ -43,7 +43,7 @@ from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor, run_if
 from tf_embed.variable.outer_optimizers import check_around
 
-_joining = threading.RLock()  # held while an optimizer is built and while a table joins one
+_joining = threading.RLock()  # held while an optimizer is built or a table joins it
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -53,47 +53,49 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     Dense variables are trained by the optimizer itself. The rows of tables are trained in the
     table, by the same rule with the same hyper-parameters, learning rate, schedule and step. Only
     rows that a step touches change, also by weight decay, and gradients of equal keys are summed
-    first. A table that has its own optimizer is trained by that one. If a model is compiled again
-    with a new optimizer, the slots of tables are re-initialized, like those of dense variables.
+    first. A table that has its own optimizer is trained by its own optimizer. If a model is
+    compiled again with a new optimizer, the slots of tables are re-initialized, like those of dense
+    variables.
 
     The rule is the optimizer on a dense variable of the rows that a step touches, with the dense
     gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl
     and SmartDecayAdam run in the table, and those of FBGEMM's and OneFlow's optimizers (see
-    `tf_embed.tbe` and `tf_embed.one_embedding`). Any other optimizer, also your own, runs on the
-    rows gathered; statistics that it takes over a variable (Lamb's norms, Adafactor's) are over
+    `tf_embed.tbe` and `tf_embed.one_embedding`). Any other optimizer, including your own, runs on
+    the gathered rows; statistics that it takes over a variable (Lamb's norms, Adafactor's) are over
     these rows.
 
     Options work as in Keras, but over touched rows: clipping of the summed gradient,
     `global_clipnorm` with dense variables and tables together; `weight_decay` and `use_ema` change
-    a row only in steps that touch it, and the end of `fit` puts the averages in place of all rows;
+    a row only in steps that touch it, and the end of `fit` replaces all rows by their averages;
     `gradient_accumulation_steps`; `loss_scale_factor`. Gradients that wait for a row are dropped if
-    it is removed or the table is cleared. They make a row anew that is evicted or restricted. A NaN
-    or infinite gradient affects the rows of its step as it would affect a dense variable of those
-    rows. Other rows stay finite, which is not guaranteed for a dense variable of all rows. Clip by
-    these options: tf.clip_by_global_norm takes the norm of each use of a key, before they are
-    summed, and in a table-batched layer the norm of the pooled values. For mixed_float16 give a
-    keras.optimizers.LossScaleOptimizer to this one, which is an instance of that class then.
+    it is removed or the table is cleared. If the row is evicted or restricted, they insert it
+    again. A NaN or infinite gradient affects the rows of its step as it would affect a dense
+    variable of those rows. Other rows stay finite, which is not guaranteed for a dense variable of
+    all rows. Use these options to clip: tf.clip_by_global_norm takes the norm of each use of a key,
+    before they are summed, and in a table-batched layer the norm of the pooled values. For
+    mixed_float16, pass a keras.optimizers.LossScaleOptimizer; the wrapper is then an instance of
+    that class too.
 
-    A table that comes after the first step joins with the first one that names it. Dense variables
-    must be there when the optimizer is built, as in Keras.
+    A table that is added after the first step joins in the first step that names it. Dense
+    variables must exist when the optimizer is built, as in Keras.
 
-    Threads may train a table together, by an optimizer each or by one, and no update of a row is
-    lost. A rule that runs in the table changes each row in its place; any other reads rows and
-    writes them back, and such steps take turns on the table. The step, `iterations`, and dense
-    variables are as safe as Keras leaves them. Averages of `use_ema` that take the place of weights
-    undo the upserts and removals of other threads meanwhile.
+    Threads may train a table together, with separate optimizers or a common one, and no update of a
+    row is lost. A rule that runs in the table changes each row in place; any other optimizer reads
+    rows and writes them back, and such steps take turns on the table. The step, `iterations`, and
+    dense variables are as safe as Keras leaves them. When averages of `use_ema` replace the
+    weights, upserts and removals that other threads make at the same time are undone.
 
-    Under tf.distribute.MirroredStrategy a table makes one step of the gradients of all replicas.
-    The optimizer must then be one whose rule runs in the table, without `global_clipnorm`,
-    `use_ema`, `gradient_accumulation_steps` and LossScaleOptimizer.
+    Under tf.distribute.MirroredStrategy a table makes one step with the gradients of all replicas.
+    The rule of the optimizer must then run in the table, without `global_clipnorm`, `use_ema`,
+    `gradient_accumulation_steps` and LossScaleOptimizer.
 
     Args:
         keras_optimizer: A Keras optimizer or its name. Not MultiOptimizer.
-        bp_v2: Whether other optimizers train the tables too, such as one in each thread. Slots that
-            they have made are kept then, and shared by optimizers of one kind. By default a new
-            optimizer's tables begin with new slots, except for slots that other processes have made
-            on parameter servers or in Redis.
-        synchronous: Stored. There is one process so far.
+        bp_v2: Whether other optimizers train the tables too, such as one in each thread. Their
+            slots are then kept, and shared by optimizers of the same kind. By default a new
+            optimizer's tables begin with new slots, except for slots that other processes made on
+            parameter servers or in Redis.
+        synchronous: Stored, without effect; accepted for TFRA compatibility.
         name: Name of the optimizer.
 
     Raises:
@@ -129,7 +131,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         if is_base and isinstance(keras_optimizer, keras.optimizers.LossScaleOptimizer):
             # Not `__new__`, because subclasses have other arguments.
             object.__setattr__(self, "__class__", LossScalingTableOptimizer)
-        # Keras wants a number here. The property below is the inner optimizer's.
+        # Keras needs a number here. The property below returns the inner optimizer's.
         keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
         self._inner_optimizer = keras_optimizer
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
@@ -138,7 +140,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self._split: SplitVariables | None = None
         self._untrained = UntrainedTables(name)
 
-    # In a tf.function that it is the first step of, AutoGraph would take both ways at each `if`.
+    # In the first step of a tf.function, AutoGraph would trace both branches of each `if`.
     @tf.autograph.experimental.do_not_convert
     def build(self, variables: list[Any]) -> None:
         """Makes the optimizer's variables and chooses the rule of each table.
@@ -147,10 +149,10 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             variables: The trainable variables of the model.
 
         Raises:
-            ValueError: A keras.optimizers.LossScaleOptimizer wraps this one, or the strategy is a
-                MirroredStrategy and the optimizer can't train tables under it.
+            ValueError: If a keras.optimizers.LossScaleOptimizer wraps this optimizer, or the
+                strategy is a MirroredStrategy and the optimizer can't train tables under it.
         """
-        # Not `built`, which Keras sets before all is done that a step of another thread needs.
+        # Not `built`, which Keras sets before the optimizer is ready for a step of another thread.
         if self._split is not None:
             return
         with _joining:
@@ -169,26 +171,26 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         ]
         self._check_strategy(split.anchors, trainers)
         self._tables.check(split.anchors, trainers)
-        # Without variables, because Keras would track them in a list, in the order of this build.
+        # Without variables: Keras would track them in a list, in the order of this build.
         keras.optimizers.Optimizer.build(self, [])
         dense = split.dense
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             with tf.init_scope():
-                # A LossScaleOptimizer can't look into the gradients of tables. The gradient of this
-                # variable tells it if they are finite.
+                # A LossScaleOptimizer can't check the gradients of tables. The gradient of this
+                # variable tells it whether they are finite.
                 guard = keras.Variable(0.0, dtype="float32", name="loss_scale_guard")
             split = dataclasses.replace(split, guard=guard)
             self._guard = guard  # an attribute, so that checkpoints find it
             dense = [*dense, guard]
         self.inner_optimizer.build(dense)
         with tf.init_scope():
-            # An optimizer that was restored has made steps, and slots in the tables may be its own.
+            # A restored optimizer has made steps, and may own the slots in the tables.
             is_new = int(tf.convert_to_tensor(step_variable(rule_optimizer))) == 0
         for trainer in trainers:
-            # Rows on a server have the slots that other processes have trained with this rule.
+            # Rows on a server have slots that other processes trained with this rule.
             is_kept = trainer.table.outlives_process and not trainer.table.is_bound
             trainer.bind()
-            if is_new and not is_kept and not self.bp_v2:  # as dense variables, nothing from before
+            if is_new and not is_kept and not self.bp_v2:  # like dense variables
                 trainer.table.drop_slots()
         self._tables.add(split.anchors, trainers)
         self._split = split
@@ -245,7 +247,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
             tables.append(TableGradient(variable, trainer, keys, values))
         tables = one_for_each_table(check_scale(tables, self.inner_optimizer))
-        if tf.distribute.has_strategy():  # it may be built elsewhere
+        if tf.distribute.has_strategy():  # the optimizer may have been built outside of it
             self._check_strategy(
                 [table.anchor for table in tables],
                 [table.trainer for table in tables if not table.is_own],
@@ -256,12 +258,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         scale = self.inner_optimizer.loss_scale_factor or 1.0
         if largest := row_gradients.clipping(self._rule_optimizer).global_clipnorm:
             tables, dense_grads = clip_together(tables, dense_grads, scale, largest)
-        # Before the dense step, which counts `iterations` up: rows go by the number of this step.
+        # Before the dense step, which increments `iterations`: rows use the number of this step.
         train_all(tables, scale)
         if any(gradient is not None for gradient in dense_grads):
             self._apply_dense(dense_grads, dense)
         else:
-            # A step of tables alone counts too: schedules and bias corrections go by the count.
+            # A step of tables alone counts too: schedules and bias corrections use the count.
             step_variable(self._rule_optimizer).assign_add(1)
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
@@ -281,9 +283,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """Computes the gradients of a loss, and applies them.
 
         Args:
-            loss: A callable without arguments that gives the loss; or the loss, a tensor, with the
-                `tape` that saw how it was made.
-            var_list: The variables and anchors to train, or a callable that gives them, which is
+            loss: A callable without arguments that returns the loss; or the loss, a tensor, with
+                the `tape` that recorded it.
+            var_list: The variables and anchors to train, or a callable that returns them, which is
                 called after the loss.
             tape: The tape of a loss that is a tensor.
 
@@ -291,8 +293,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             `iterations`.
 
         Raises:
-            TypeError: An argument is of another type.
-            ValueError: The loss is a tensor and there is no tape.
+            TypeError: If an argument has another type.
+            ValueError: If the loss is a tensor and there is no tape.
 
         Example:
             >>> import keras, tf_embed
@@ -311,7 +313,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 given, loss = loss, loss()
                 check_loss(loss, given)
                 variables = variables_in(var_list() if callable(var_list) else var_list, "var_list")
-                # On the tape too, because gradients are taken of the scaled loss.
+                # Under the tape, because gradients are taken of the scaled loss.
                 loss = self.scale_loss(loss)
         elif tape is None:
             raise ValueError(
@@ -326,15 +328,15 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
     def __repr__(self) -> str:
-        known = vars(self)  # it may be half made
+        known = vars(self)  # `__init__` may have failed halfway
         texts = [f"keras_optimizer={type(known.get('_inner_optimizer')).__name__}"]
         if (split := known.get("_split")) is not None:
-            tables = len(self._tables.anchors)  # with those that have joined since
+            tables = len(self._tables.anchors)  # including tables that joined since the build
             texts += [f"tables={tables}", f"dense variables={len(split.dense)}"]
         return optimizer_text(self, texts)
 
     def scale_loss(self, loss: Any) -> Any:
-        """Scales the loss as the inner optimizer does, for the gradients to be taken of.
+        """Scales the loss as the inner optimizer does, before gradients are taken.
 
         Args:
             loss: The loss, a scalar.
@@ -345,7 +347,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return self.inner_optimizer.scale_loss(loss)
 
     def _apply_dense(self, grads: list[Any], variables: list[Any]) -> None:
-        """The inner optimizer's step.
+        """Makes the inner optimizer's step.
 
         Keras sums gradients over replicas, even if there is only one. TensorFlow's gradient of that
         sum leaks the whole graph of a traced step. Within a merge call there is no such sum.
@@ -361,13 +363,13 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         """Makes a step of a LossScaleOptimizer, unless some gradient is not finite.
 
-        The gradient of an additional variable, the guard, represents those of the tables.
+        The gradient of an additional variable, the guard, represents the gradients of the tables.
         """
         # The scale of this step: the step of the inner optimizer below may change it.
         scale = tf.identity(self.inner_optimizer.dynamic_scale)
         if largest := row_gradients.clipping(self._rule_optimizer).global_clipnorm:
             tables, dense_grads = clip_together(tables, dense_grads, scale, largest)
-        # Of clipped gradients: a norm that overflows makes NaN of finite ones.
+        # After clipping: a norm that overflows turns finite gradients into NaN.
         tables_finite = row_gradients.all_finite(table.values for table in tables)
         dense_finite = row_gradients.all_finite(
             one.values if isinstance(one, tf.IndexedSlices) else one
@@ -399,11 +401,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self._check_strategy([anchor], [trainer])
         trainer.catch_up(next(iter(self.table_trainers), None))
         with _joining:
-            known = self._trainer_of_table(anchor.table)  # by another thread meanwhile
+            known = self._trainer_of_table(anchor.table)  # another thread may have joined it
             if known is not None:
                 return known
             self._tables.check([anchor], [trainer])
-            # Slots of a table that nothing has trained in this process are those of a checkpoint.
+            # If no optimizer has trained the table in this process, its slots are from a
+            # checkpoint.
             is_new = trainer.table.is_bound and not trainer.has_trained_before
             trainer.bind()
             if is_new and not self.bp_v2:
@@ -412,7 +415,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return trainer
 
     def _check_strategy(self, anchors: list[Anchor], trainers: list[TableTrainer]) -> None:
-        """Refuses several replicas for tables, and those of them that have no own optimizer."""
+        """Refuses a strategy of several replicas that can't train the tables."""
         if anchors and isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             tables = [table for anchor in anchors for table in anchor.tables]
             refuse_if_mirrored("LossScaleOptimizer", tables)
@@ -435,7 +438,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def table_trainers(self) -> list[TableTrainer]:
-        """The trainers of tables without an optimizer of their own, once this one is built."""
+        """The trainers of tables without their own optimizer, once this optimizer is built."""
         return list(self._tables.trainers.values())
 
     @property
@@ -447,7 +450,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """The Keras optimizer.
 
         Raises:
-            ValueError: keras.callbacks.SwapEMAWeights asks, to swap its variables itself.
+            ValueError: If keras.callbacks.SwapEMAWeights reads it to swap its variables.
         """
         asks = isinstance(callers.caller_object(), keras.callbacks.SwapEMAWeights)
         if asks and self.table_trainers:
@@ -460,7 +463,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def iterations(self) -> Any:
-        """Number of steps made: the inner optimizer's."""
+        """The number of steps that the inner optimizer has made."""
         return self.inner_optimizer.iterations
 
     @property
@@ -482,11 +485,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """Sets `variables`. Rows and slots of tables are not among them.
 
         Args:
-            weights: A list of an array for each.
+            weights: A list with an array for each variable.
 
         Raises:
-            TypeError: It is not a list.
-            ValueError: An array is missing, or has another shape or no numbers.
+            TypeError: If `weights` is not a list.
+            ValueError: If an array is missing, has another shape or has no numbers.
         """
         assign_all(self.variables, weights)
 
@@ -503,7 +506,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             var_names: A list of parts of names. Default: None, no list.
 
         Raises:
-            ValueError: The optimizer is built, and its tables would not hear of it.
+            ValueError: If the optimizer is built, because its tables would not see the change.
         """
         if self.built:
             raise ValueError(
@@ -513,7 +516,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self._rule_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        """Puts averages in the place of weights, with `use_ema`. Keras calls it after training.
+        """Replaces weights by their averages, with `use_ema`. Keras calls it after training.
 
         Args:
             var_list: The variables and anchors of the model.
@@ -526,17 +529,17 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 trainer.finalize()
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the step and the state that is kept for tables outside their rows and slots.
+        """Writes the step and the state of tables outside their rows and slots.
 
-        Keras saves the inner optimizer, an attribute, by itself.
+        Keras saves the inner optimizer itself, because it is an attribute.
         """
         keras_file_state.save(store, self._rule_optimizer, self.table_trainers)
 
     def load_own_variables(self, store: Any) -> None:
-        """Makes ready for Keras to load the inner optimizer, and sees to the step.
+        """Loads the step, and prepares the inner optimizer to be loaded by Keras.
 
-        Keras skips an optimizer that is not built, with a warning, as one that a model has not used
-        yet. The tables would have slots of another step then.
+        Keras skips an optimizer that is not built, with a warning. The slots of the tables would
+        then be of another step.
         """
         arrays = keras_file_state.load_step(store, self.name, self._rule_optimizer)
         if arrays is None:
@@ -569,8 +572,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 class LossScalingTableOptimizer(DynamicEmbeddingOptimizer, keras.optimizers.LossScaleOptimizer):
     """A `DynamicEmbeddingOptimizer` around a LossScaleOptimizer, which scales the loss.
 
-    It is one as well, because Keras puts one around any other optimizer of a mixed_float16 model,
-    also when it loads the model.
+    It is a LossScaleOptimizer too, because Keras wraps any other optimizer of a mixed_float16 model
+    in a LossScaleOptimizer, also when it loads the model.
     """
 
     def __init__(self, keras_optimizer: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps that Keras optimizers apply to gradients before the rule, for gradients of rows.
 
-All of it is defined on the gradient of the variable, so gradients of equal keys are summed first.
+The steps are defined on the gradient of the variable, so gradients of equal keys are summed first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tf_embed.ops import pooling_ops
 def sum_equal_keys(
     keys: tf.Tensor, gradients: tf.Tensor, dtype: tf.DType, handle: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Distinct keys and the sums of their gradients, in the order in which they first come.
+    """Distinct keys and the sums of their gradients, in the order of first occurrence.
 
     Args:
         keys: [n].
         gradients: [n, dim].
         dtype: The dtype of sums.
-        handle: The table on whose device it is done; None: on the host.
+        handle: The table whose device computes the sums. None: the host.
 
     Returns:
         Keys [m] and sums [m, dim], m at most n.
@@ -36,7 +36,7 @@ def sum_equal_keys(
 
 
 class Clipping(NamedTuple):
-    """The options by which an optimizer clips gradients: the one that counts, and 0 for others."""
+    """The clipping options of an optimizer: the option that counts, and 0 for others."""
 
     clipnorm: float = 0.0
     global_clipnorm: float = 0.0
@@ -61,8 +61,8 @@ def clip(optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor) -> tf.Tenso
     """The gradient of one variable, clipped.
 
     Args:
-        optimizer: Whose options are meant. For the global norm there is no other variable.
-        gradient: Of a whole variable: of distinct rows, [n, dim].
+        optimizer: The optimizer that has the options. The global norm has no other variable.
+        gradient: The gradient of a whole variable: distinct rows, [n, dim].
     """
     norm, global_norm, value = clipping(optimizer)
     if norm or global_norm:
@@ -87,10 +87,10 @@ def norm_factor(squares: tf.Tensor, largest: float) -> tf.Tensor:
 
 
 def sum_of_squares(gradients: Iterable[Any], scale: Any = 1.0) -> tf.Tensor:
-    """Of all numbers of some gradients, each divided by a scale; float32 scalar.
+    """The sum of squares of some gradients, each divided by a scale; float32 scalar.
 
-    As in Keras, slices of equal indices count one by one. With their sums, Keras's own norm would
-    be above the bound still, and it would clip dense variables once more.
+    As in Keras, slices of equal indices count separately. If their sums counted, Keras's own norm
+    would still be above the bound, and it would clip dense variables again.
 
     Args:
         gradients: Dense tensors, or tf.IndexedSlices of dense variables.
@@ -113,6 +113,6 @@ def scaled(gradient: Any, factor: Any) -> Any:
 
 
 def all_finite(gradients: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Whether there is neither an infinity nor a NaN in some tensors; bool scalar."""
+    """Whether some tensors have neither an infinity nor a NaN; bool scalar."""
     finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
     return tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`JoinedTables`: the tables of an optimizer, in places that a save has with their names."""
+"""`JoinedTables`: the tables of an optimizer, in numbered places that a save names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Name:
 
     Attributes:
         text: The name.
-        is_automatic: Whether Keras has numbered it. Numbers go on over all models of a process.
+        is_automatic: Whether Keras has numbered it. Numbers continue over all models of a process.
     """
 
     text: str
@@ -44,14 +44,14 @@ class Places:
         self._restored: dict[str, str] = {}
 
     def saved(self) -> dict[str, str]:
-        """The names by place, as they are saved."""
+        """The names by place, as saved."""
         return {place: name.text for place, name in self._now.items()}
 
     def restore(self, saved: dict[str, str]) -> None:
-        """Takes the saved names, for tables that join later.
+        """Remembers the saved names, for tables that join later.
 
         Raises:
-            ValueError: If a table that has joined is in the place of another one.
+            ValueError: If a joined table is in the place of another table.
         """
         places = self.places_in(saved)
         if places != [place if place in saved else None for place in self._now]:
@@ -66,8 +66,8 @@ class Places:
     def places_in(self, saved: Mapping[str, str]) -> list[str | None]:
         """Returns the place of each table that has joined in a save, or None.
 
-        Tables of other names are taken for renamed ones, in the same order, if there are as many of
-        them in the save.
+        Tables whose names are not in the save are taken for renamed tables, in the same order, if
+        the save has as many unmatched names.
 
         Args:
             saved: The names by place.
@@ -100,7 +100,7 @@ class Places:
         self._matches(names, self._free())
 
     def take(self, names: Sequence[_Name]) -> list[str]:
-        """Returns the place of each table that joins: the saved one of its name, or a new one.
+        """Returns the place of each table that joins: the saved place of its name, or a new place.
 
         Raises:
             ValueError: As `check`.
@@ -133,10 +133,10 @@ class Places:
         """Returns the place of each name in a save, or None.
 
         Raises:
-            ValueError: If several tables may be the one.
+            ValueError: If several tables may have the name.
         """
         places: list[str | None] = [None] * len(names)
-        # Automatic names last, because they may be any that others leave.
+        # Automatic names last, because they may match any name that is left.
         groups = [(name.is_automatic, _key(name)) for name in names]
         for is_automatic, key in sorted(set(groups)):
             members = [i for i, group in enumerate(groups) if group == (is_automatic, key)]
@@ -164,10 +164,10 @@ class Places:
 class JoinedTables(tf.Module, tf.train.experimental.PythonState):
     """The anchors and trainers of an optimizer's tables.
 
-    A checkpoint has each in a numbered place, with the names of all. A table that joins a restored
-    optimizer gets the place of its name, whatever the order. Keras numbers the layers of all models
-    of a process, so automatic names are matched by the order of their numbers, if there are as many
-    in the checkpoint.
+    A checkpoint has each table in a numbered place, and the names of all tables. A table that joins
+    a restored optimizer gets the place of its name, whatever the order. Keras numbers the layers of
+    all models of a process, so automatic names are matched by the order of their numbers, if there
+    are as many in the checkpoint.
 
     Args:
         owner: The optimizer's name.
@@ -177,7 +177,8 @@ class JoinedTables(tf.Module, tf.train.experimental.PythonState):
         super().__init__()
         self.anchor_places = Places(owner)
         self.trainer_places = Places(owner)
-        # By place. The dicts are there before their members, so a checkpoint can wait for these.
+        # By place. The dicts exist before their members, so that a checkpoint can wait for the
+        # members.
         self.anchors: dict[str, Anchor] = {}
         self.trainers: dict[str, TableTrainer] = {}
 
@@ -189,7 +190,7 @@ class JoinedTables(tf.Module, tf.train.experimental.PythonState):
         """Takes the names of a checkpoint. TensorFlow calls it before it reads any tensor.
 
         Raises:
-            ValueError: If a table that has joined is in the place of another one.
+            ValueError: If a joined table is in the place of another table.
         """
         anchors, trainers = json.loads(tf.compat.as_text(string_value))
         self.anchor_places.restore(anchors)
@@ -205,10 +206,10 @@ class JoinedTables(tf.Module, tf.train.experimental.PythonState):
 
         Args:
             anchors: Their anchors.
-            trainers: The trainers of those without an optimizer of their own.
+            trainers: The trainers of the tables without their own optimizer.
 
         Raises:
-            ValueError: If it isn't clear which of the tables of a restored checkpoint one is.
+            ValueError: If a table can't be matched to the tables of a restored checkpoint.
         """
         places = self.anchor_places.take(_names_of_anchors(anchors))
         for place, anchor in zip(places, anchors, strict=True):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a `DynamicEmbeddingOptimizer` in the files of Keras, beside the inner optimizer's.
 
-It is the step, and the state that trainers keep for tables outside of their rows and slots.
+It is the step, and the state that trainers keep for tables outside of rows and slots.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def save(store: Any, rule_optimizer: Any, trainers: Sequence[TableTrainer]) -> N
 
     Args:
         store: The store that Keras gives to `save_own_variables`.
-        rule_optimizer: The optimizer whose step it is.
+        rule_optimizer: The optimizer that counts the steps.
         trainers: The trainers of its tables.
     """
     arrays = {
@@ -47,7 +47,7 @@ def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarr
     Args:
         store: The store that Keras gives to `load_own_variables`.
         owner: The name of the optimizer, for messages.
-        rule_optimizer: The optimizer whose step it is.
+        rule_optimizer: The optimizer that counts the steps.
 
     Raises:
         ValueError: If the arrays are damaged.
@@ -74,10 +74,10 @@ def load_tables(
         places: Their places.
 
     Raises:
-        ValueError: If it isn't clear which of the saved tables one is.
+        ValueError: If a table can't be matched to the saved tables.
     """
     found = {int(one.group(1)): arrays[one.string] for one in map(_NAME.fullmatch, arrays) if one}
-    # In the order of joining. Older files have no names, but numbers.
+    # In the order of joining. Older files have numbers instead of names.
     saved = {
         str(number): keras_files.text_of(found[number])
         for number in sorted(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`own_optimizer`: the copy of an optimizer that trains one table alone."""
+"""`own_optimizer`: the copy of an optimizer that trains a single table."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tf_embed.optimizers.trainer import check_optimizer, in_own_thread
 
 
 def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
-    """A copy of an optimizer, or the one of that name, for one table alone.
+    """A copy of an optimizer, or the optimizer of that name, for a single table.
 
     Raises:
         TypeError: If it is not a Keras optimizer.
         ValueError: If it can't train a table, has no config, or has options that need the model's
             optimizer.
     """
-    # A layer may be made in the `build` of another one, which Keras calls symbolically.
+    # A layer may be made in the `build` of another layer, which Keras calls symbolically.
     if tf.executing_eagerly():
         return _copy_of(identifier)
     return in_own_thread(lambda: _copy_of(identifier, is_symbolic=True))
@@ -53,8 +53,8 @@ def _copy_of(identifier: Any, is_symbolic: bool = False) -> keras.optimizers.Opt
     if not learning_rate_is_number(config):
         rate = config["learning_rate"]
         if rate.get("class_name") in ("function", "__lambda__"):
-            # The function itself, so that files name it. `learning_rate` would call it, and from
-            # the config Keras finds registered functions alone.
+            # The function itself, so that files name it. `learning_rate` would call it, and Keras
+            # finds only registered functions from the config.
             config["learning_rate"] = optimizer._learning_rate
     copied = type(optimizer).from_config(config)
     # `exclude_from_weight_decay` is public in Keras, but its result is not, and no config has it.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any Keras optimizer on the rows of a table: the general way to train, beside the fused rules.
+"""Any Keras optimizer on the rows of a table: the alternative to the fused rules.
 
 A copy of the optimizer is built on variables whose first dimension is open. Each step loads the
 touched rows and slots into these variables, runs the copy's own `apply`, and reads the result back.
 So a table's rows get exactly the update of a dense variable of these rows, from Keras's own code.
 Statistics that an optimizer takes over a variable are taken over these rows.
 
-Optimizer state of the variable's shape, or of one number or vector for each row, is a slot and is
+Optimizer state of the variable's shape, or with a number or vector for each row, is a slot and is
 stored in the table. State without a row dimension belongs to the whole table.
 """
 
@@ -25,13 +25,13 @@ import tensorflow as tf
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 
-# Weights of a probe row, which tell slots that start at the weights from those that start at a
-# number. No optimizer starts from these.
+# Weights of a probe row, which tell slots that start at the weights from slots that start at a
+# number. No optimizer starts from these values.
 _PROBE = (0.7310585786, -1.3132616875)
 
 _MAX_SLOTS = 16  # variables; a row of a table has no more groups of slots
 
-# Those whose steps were tried, and need not be traced for each table to see whether they can be.
+# Optimizers whose steps were tried, so they need no trial for each table.
 _TRIED = (
     keras.optimizers.SGD,
     keras.optimizers.RMSprop,
@@ -60,7 +60,7 @@ class RowsVariable(keras.Variable):
     """
 
     def __init__(self, row_shape: tuple[int, ...], initializer: Any, dtype: str, name: str) -> None:
-        # Keras wants a shape without None; the resulting variable has no rows and is never used.
+        # Keras needs a shape without None; the resulting variable has no rows and is never used.
         super().__init__(
             "zeros", shape=(0, *row_shape), dtype=dtype, trainable=True, autocast=False, name=name
         )
@@ -91,15 +91,15 @@ class RowsVariable(keras.Variable):
         return math.prod(self.row_shape)
 
     def assign(self, value: Any) -> Any:
-        """Takes other rows, of any number."""
+        """Replaces the rows by any number of rows."""
         return self._rows.assign(tf.cast(value, self._rows.dtype))
 
 
 class _RowsMixin(keras.optimizers.Optimizer):
     """A mixin that makes an optimizer's slots RowsVariables.
 
-    A class of an optimizer and of this one has the optimizer's own methods first, and these in
-    place of those of keras.optimizers.Optimizer.
+    In a class that derives from an optimizer and this mixin, the optimizer's own methods win, and
+    these methods replace the methods of keras.optimizers.Optimizer.
     """
 
     row_slots: list[RowsVariable]
@@ -125,7 +125,7 @@ class _RowsMixin(keras.optimizers.Optimizer):
             keras.backend.standardize_dtype(dtype or keras.backend.floatx()),
             name or "slot",
         )
-        # Past `setattr`, by which TensorFlow would track the list and wrap it.
+        # Bypasses `setattr`, with which TensorFlow would track and wrap the list.
         self.__dict__.setdefault("_row_slots", []).append(slot)
         return slot
 
@@ -140,7 +140,7 @@ class _RowsMixin(keras.optimizers.Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class _Copy:
-    """The copy and its variables, in an object that neither Keras nor TensorFlow looks into."""
+    """The copy and its variables, in an object that neither Keras nor TensorFlow tracks."""
 
     optimizer: Any
     rows: RowsVariable
@@ -153,16 +153,16 @@ class RowOptimizer:
 
     Args:
         optimizer: The optimizer. Its learning rate, schedule and number of steps are followed;
-            other hyper-parameters are taken as they are now. Steps on gradients before the rule
-            (clipping, accumulation, loss scale) and moving averages are not done here.
+            other hyper-parameters are copied now. Steps on gradients before the rule (clipping,
+            accumulation, loss scale) and moving averages are not done here.
         dim: Number of weights in a row.
         dtype: The dtype of the computation, float32 or float64.
         weight_decay: Whether its weight decay applies.
         is_trial: Whether this object only serves to test the optimizer.
 
     Raises:
-        ValueError: If the optimizer can't be copied from its config, or has state that no row can
-            keep.
+        ValueError: If the optimizer can't be copied from its config, or has state that can't be
+            kept per row.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class RowOptimizer:
                 copied.exclude_from_weight_decay(var_list=[rows])
             try:
                 copied.build([rows])
-            # The user's optimizer may raise anything.
+            # The user's optimizer may raise any exception.
             except Exception as error:
                 raise ValueError(
                     f"Dynamic tables can't be trained by {_name(type(optimizer))}: it can't be "
@@ -204,14 +204,14 @@ class RowOptimizer:
             follows = isinstance(copied.learning_rate, keras.Variable)
             self._copy = _Copy(copied, rows, slots, follows)
             initial_values = tuple(self._initial_value(slot) for slot in slots)
-            # These follow the user's optimizer in each step, and are no state of the table.
+            # These follow the user's optimizer in each step, and are not state of the table.
             known = {id(rows), id(copied.iterations), id(copied.learning_rate)}
             self._state = [
                 variable
                 for variable in copied.variables
                 if not isinstance(variable, RowsVariable) and id(variable) not in known
             ]
-        # A trial changes the slots, so it has a copy of its own.
+        # A trial changes the slots, so it uses a separate copy.
         if type(optimizer) not in _TRIED and not is_trial:
             RowOptimizer(optimizer, dim, dtype, weight_decay, is_trial=True)._try()
         widths = tuple(slot.width for slot in slots)
@@ -224,7 +224,7 @@ class RowOptimizer:
     @property
     def slot_names(self) -> list[str]:
         """The optimizer's names of its slots, in the order of the rule's groups."""
-        # One that bears the name of the variable itself is called as the optimizer's list of it.
+        # A slot that has the variable's name is named after the optimizer's list that holds it.
         lists: dict[int, str] = {
             id(one): name.strip("_")
             for name, value in vars(self._copy.optimizer).items()
@@ -239,28 +239,28 @@ class RowOptimizer:
 
     @property
     def state(self) -> list[Any]:
-        """The state that it keeps for the whole table; Keras variables."""
+        """The state that the optimizer keeps for the whole table; Keras variables."""
         return list(self._state)
 
     def catch_up(self, other: RowOptimizer | None) -> None:
-        """Takes over the numbers of the whole table, which are those of the optimizer's steps.
+        """Copies the whole-table numbers, such as Nadam's product of momenta.
 
-        Such as Nadam's product of momenta. State that has columns is of rows, and stays.
+        State with columns depends on rows, and stays.
 
         Args:
-            other: That of another table; None: the optimizer.
+            other: The RowOptimizer of another table. None: the optimizer itself.
         """
-        # Keras's optimizers keep such numbers as attributes, of one name in both.
+        # Keras's optimizers keep such numbers as attributes, with the same name in both.
         mine = vars(self._copy.optimizer)
         theirs = vars(self._optimizer if other is None else other._copy.optimizer)
         state = {id(one) for one in self._state if not one.ndim}
-        with tf.init_scope():  # now, and not with each run of a step that is being traced
+        with tf.init_scope():  # now, not in each run of a step that is being traced
             for name, number in mine.items():
                 if id(number) in state and isinstance(theirs.get(name), keras.Variable):
                     number.assign(theirs[name])
 
     def step(self, rows: tf.Tensor, slots: tf.Tensor, gradients: tf.Tensor) -> tuple[Any, Any]:
-        """One step.
+        """Makes a step.
 
         Args:
             rows: Weights [n, dim]; n is not 0.
@@ -278,7 +278,7 @@ class RowOptimizer:
             begin += slot.width
         if parts.follows_learning_rate:
             parts.optimizer.learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
-        # The copy's `apply` counts up its own number; the user's optimizer counts once for all
+        # The copy's `apply` increments its own count; the user's optimizer counts once for all
         # tables.
         parts.optimizer.iterations.assign(self._optimizer.iterations)
         parts.optimizer.apply([gradients], [parts.rows])
@@ -289,10 +289,10 @@ class RowOptimizer:
         return tf.convert_to_tensor(parts.rows.value), after
 
     def _try(self) -> None:
-        """Makes steps of several numbers of rows, after which this one is of no more use.
+        """Makes steps on several numbers of rows. This object is useless afterwards.
 
-        A variable that the optimizer made without Keras's help, with a row for each that there was
-        when it was built, fails them.
+        The steps fail if the optimizer made a variable without Keras's methods, with the number of
+        rows that there was at build time.
         """
         columns = (self._copy.rows.width, sum(slot.width for slot in self._copy.slots))
         try:
@@ -300,12 +300,12 @@ class RowOptimizer:
             with tf.init_scope():
                 rows, slots = (tf.TensorSpec([None, width], self._dtype) for width in columns)
                 tf.function(self.step).get_concrete_function(rows, slots, rows)
-                # The copy was built on one row, and must step on any number.
+                # The copy was built on one row, and must make steps on any number.
                 for count in (2, 3):
                     rows, slots = (tf.ones([count, width], self._dtype) for width in columns)
                     tf.ensure_shape(self.step(rows, slots, rows)[0], rows.shape)
         except Exception as error:
-            # TensorFlow's message is a traceback here, so it is left in the cause.
+            # TensorFlow's message is a traceback here, so only the cause has it.
             raise ValueError(
                 f"Dynamic tables can't be trained by {_name(type(self._optimizer))} as it is: its "
                 f"step fails with {type(error).__name__} on a number of rows that is not known "
@@ -327,20 +327,20 @@ class RowOptimizer:
 
 
 def config_of(optimizer: Any) -> dict[str, Any]:
-    """An optimizer's config, without Keras's warning that a callable in it can't go into a file.
+    """An optimizer's config, without Keras's warning that a callable in it can't be saved.
 
     Raises:
-        ValueError: If it has none, as with a learning rate that Keras can't describe.
+        ValueError: If it has no config, as with a learning rate that Keras can't describe.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the config goes into no file
+            warnings.simplefilter("ignore", UserWarning)  # the config is not saved
             config = dict(optimizer.get_config())
         rate = config.get("learning_rate")
         if isinstance(rate, dict) and rate.get("class_name") == "method":
-            raise TypeError("a bound method is in no config")  # Keras finds out when it loads it
+            raise TypeError("a bound method is in no config")  # Keras would fail only at load time
         return config
-    # A config of the user's own may raise anything.
+    # A user's `get_config` may raise any exception.
     except Exception as error:
         raise ValueError(
             "`optimizer` must have a config, because tables are trained by copies of it. Keras "
@@ -361,9 +361,9 @@ def _copy(optimizer: Any) -> Any:
     kind = type(optimizer)
     config = config_of(optimizer)
     if not learning_rate_is_number(config):
-        # A schedule or a callable stays a callable: some optimizers ask which of the two it is.
+        # A schedule or a callable stays a callable: some optimizers distinguish it from a number.
         config["learning_rate"] = lambda: optimizer.learning_rate
-    # The trainer does all of these itself, before and after the step of the copy.
+    # The trainer does all of these itself, before and after the copy's step.
     config.update(
         clipnorm=None,
         clipvalue=None,
@@ -377,7 +377,7 @@ def _copy(optimizer: Any) -> Any:
     try:
         copied = rows_kind.from_config(config)
         if not isinstance(copied.learning_rate, keras.Variable):
-            copied.learning_rate = lambda: optimizer.learning_rate  # of the optimizer's own step
+            copied.learning_rate = lambda: optimizer.learning_rate  # at the optimizer's own step
     except Exception as error:
         raise ValueError(
             f"Dynamic tables can't be trained by {_name(kind)}: no copy of it can be made from "
@@ -391,11 +391,11 @@ def _probe(shape: Any) -> np.ndarray:
 
 
 def _fingerprint(kind: type, names: list[str], widths: tuple[int, ...]) -> int:
-    """A number that tells this optimizer's slots from those of others; the same in any process."""
-    # The top package alone, because classes move between the modules of a package.
+    """A number that identifies this optimizer's slots; the same in any process."""
+    # Only the top package, because classes move between the modules of a package.
     text = repr((kind.__module__.split(".")[0], kind.__qualname__, names, widths))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    # 63 bits, which fit int64.
+    # 63 bits fit int64.
     return int.from_bytes(digest, "little") >> 1
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowRuleOptimizer`: the base of FBGEMM's and OneFlow's optimizers, which are rules on rows.
+"""`RowRuleOptimizer`: the base of FBGEMM's and OneFlow's optimizers.
 
-Each is a rule on rows: a step changes a row's weights and slots by that row's gradient alone. For
-tables, the rules are in cc/core/rules. This module has the same formulas in TensorFlow ops, for
+Each is a rule on rows: a step changes a row's weights and slots by that row's gradient only. For
+tables, the rules are in cc/core/rules. This module has the same formulas as TensorFlow ops, for
 dense variables with rows along the first axis. As in a table, a step does not touch rows that are
 missing in a sparse gradient.
 """
@@ -31,7 +31,7 @@ class Slot:
 
     Attributes:
         name: Its name in the formulas.
-        is_wide: Whether there is one number for each weight, otherwise one for each row.
+        is_wide: Whether each weight has a number; otherwise each row has a number.
         starts_at_weights: Whether the initial value is a copy of the weights.
         initial_value: The initial number otherwise.
     """
@@ -44,16 +44,16 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a step, in the type that is computed in.
+    """The rows of a step, in the dtype of the computation.
 
     Attributes:
         weights: [n, dim].
-        gradients: [n, dim]; the rows that a rule returns from a pass have none.
+        gradients: [n, dim]; unset in rows that a pass over all rows returns.
         slots: By name, [n, dim] or [n, 1].
         rate: The learning rate, a scalar.
         step: The number of the step, from 1; a scalar.
         decays: Whether weight decay applies.
-        max_counter: One more than the largest count of all rows, as it was last looked up.
+        max_counter: The largest count of all rows plus 1, when it was last looked up.
     """
 
     weights: Any
@@ -65,12 +65,12 @@ class Rows:
     max_counter: Any = None
 
     def after(self, weights: Any, **slots: Any) -> Rows:
-        """With other weights and some other slots."""
+        """Returns the rows with other weights and some other slots."""
         return dataclasses.replace(self, weights=weights, slots={**self.slots, **slots})
 
 
 def fused(optimizer_class: Any) -> Any:
-    """Makes tables run a class of RowRuleOptimizer by its `rule`, as a decorator."""
+    """A decorator: makes tables run a class of RowRuleOptimizer by its `rule`."""
     rules.register(optimizer_class, _rule_of)
     return optimizer_class
 
@@ -113,7 +113,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         learning_rate = as_learning_rate(learning_rate, "learning_rate")
         if name is not None:
             validation.name_of(name)
-        # Keras's own weight decay, which would come before the rule, has no part in this.
+        # Keras's own weight decay, which would run before the rule, is not used.
         super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
         if not self.has_decay:
             self.refuse("weight_decay", weight_decay or 0.0, 0.0)
@@ -122,19 +122,19 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         self._slots_of: Callable[[Any], list[Any]] | None = None
 
     def keep_slots(self, slots_of: Callable[[Any], list[Any]]) -> None:
-        """Registers the source of `slot_variables` for the tables that it trains on its own."""
+        """Registers the source of `slot_variables` for tables that it trains without a wrapper."""
         self._slots_of = slots_of
 
     def slot_variables(self, table: Any) -> list[Any]:
-        """Returns the state that it keeps for a layer's table, see `Variable.get_slot_variables`.
+        """Returns its state for a layer's table, see `Variable.get_slot_variables`.
 
-        None of a table that it does not train, or that a wrapper of it trains.
+        The list is empty if it does not train the table, or a wrapper of it does.
         """
         return [] if self._slots_of is None else self._slots_of(table)
 
     @property
     def looks_at_all_rows(self) -> bool:
-        """Whether a step takes more than the rows that it touches."""
+        """Whether a step reads more than the rows that it touches."""
         return self.changes_all_rows or self.max_counter_every is not None
 
     @property
@@ -158,10 +158,10 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         return ()
 
     def make_adjustable(self) -> None:
-        """Makes variables of the numbers of `adjustable`, saved with the optimizer's others.
+        """Turns the numbers of `adjustable` into variables, which are saved with the optimizer.
 
-        Steps in tables read them each time, those of functions that are traced already too. Dense
-        variables' steps keep to the numbers of when they were traced.
+        Steps in tables read them each time, also in functions that are already traced. Traced steps
+        of dense variables keep the numbers of the time of tracing.
         """
         assert not self._numbers and not self.built
 
@@ -177,14 +177,14 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         ]
 
     def adjust(self, name: str, value: Any) -> None:
-        """Changes a number from the next step on; after `make_adjustable`.
+        """Changes a number from the next step on. Call `make_adjustable` first.
 
         Args:
             name: One of `adjustable`.
             value: A float.
 
         Raises:
-            ValueError: It is out of range.
+            ValueError: If the value is out of range.
         """
         value = self.check(name, value)
         self._numbers[self.adjustable.index(name)].assign(value)
@@ -201,8 +201,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         return optimizer_text(self, numbers={"weight_decay": vars(self).get("decay")})
 
     def _take_loaded(self) -> None:
-        """Sets the attributes of `adjustable` to their variables, which a restore sets alone."""
-        # A `repr` may come before `__init__` has made them.
+        """Copies the variables of `adjustable`, which a restore has set, to the attributes."""
+        # `repr` may be called before `__init__` has made them.
         if vars(self).get("_numbers") and tf.executing_eagerly():
             for name, number in zip(self.adjustable, self._numbers, strict=True):
                 self._take(name, float(keras.ops.convert_to_numpy(number)))
@@ -212,7 +212,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
     @abc.abstractmethod
     def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
-        """The hyper-parameters of the rule's own, by the names that the rule has for them.
+        """The rule's own hyper-parameters, by the rule's names.
 
         Args:
             decay: The weight decay, or 0 if it does not apply.
@@ -221,7 +221,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
     @abc.abstractmethod
     def step_rows(self, rows: Rows) -> Rows:
-        """One step on the rows that it touches."""
+        """Makes a step on the rows that it touches."""
 
     def pass_over(self, rows: Rows) -> Rows:
         """Updates all rows at the end of a step, if `changes_all_rows`."""
@@ -232,10 +232,10 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
         Args:
             dim: Number of weights in a row.
-            name: Whose rows.
+            name: Name of the owner of the rows.
 
         Raises:
-            ValueError: It can't.
+            ValueError: If it can't.
         """
 
     @override
@@ -296,9 +296,9 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
             self.assign(slot, _like(after.slots[name], slot))
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what Keras saved, except for an optimizer whose layer has read it by name.
+        """Reads Keras's saved state, unless the optimizer's layer has read it by name.
 
-        Keras would go by the position alone, also if another class saved the numbers.
+        Keras would match by position only, even if another class saved the numbers.
         """
         if self._slots_of is None:
             super().load_own_variables(store)
@@ -384,7 +384,7 @@ def _compute_dtype(variable: Any) -> str:
 
 
 def _rows_of(value: Any, dtype: str) -> tf.Tensor:
-    """A variable as rows: its first axis, and all others as one. A scalar is a row of one."""
+    """A variable as a matrix of its rows along the first axis. A scalar is a row of one weight."""
     value = tf.cast(tf.convert_to_tensor(value), dtype)
     return value if value.shape.rank == 2 else tf.reshape(value, [-1, math.prod(value.shape[1:])])
 

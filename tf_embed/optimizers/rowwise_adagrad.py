@@ -20,7 +20,7 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
 
     For the gradient g of a row: s += mean(g^2); w -= learning_rate * g / (sqrt(s) + epsilon). It
     costs a table 4 bytes a row, while Adagrad costs 4 for each weight. On a dense variable a row is
-    the last axis, and a scalar is a row of one.
+    the last axis, and a scalar is a row of one weight.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
@@ -32,8 +32,9 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        TypeError: An argument is of another type.
-        ValueError: `initial_accumulator_value` or `epsilon` is negative, or a number is not finite.
+        TypeError: If an argument has another type.
+        ValueError: If `initial_accumulator_value` or `epsilon` is negative, or a number is not
+            finite.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -100,7 +101,7 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
     @override
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         # Rows that sparse slices leave out have the gradient 0, which changes nothing. In float16
-        # the default epsilon would be 0, and so the divisor of these rows.
+        # the default epsilon, and so the divisor of these rows, would be 0.
         wide = tf.float64 if variable.dtype == "float64" else tf.float32
         gradient = tf.cast(tf.convert_to_tensor(gradient), wide)
         learning_rate = tf.cast(learning_rate, wide)

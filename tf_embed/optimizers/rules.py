@@ -25,8 +25,8 @@ class RuleSlot(NamedTuple):
 
     Attributes:
         name: Its name in Keras or in the formulas.
-        is_wide: Whether there is one number for each weight; otherwise one for each row.
-        initial_value: Of a new row. NaN: the weights.
+        is_wide: Whether each weight has a number; otherwise each row has a number.
+        initial_value: Its value in a new row. NaN: the weights.
     """
 
     name: str
@@ -35,13 +35,13 @@ class RuleSlot(NamedTuple):
 
 
 class FusedRule(NamedTuple):
-    """The rule that an optimizer is in a table.
+    """The rule of an optimizer in a table.
 
     Attributes:
         name: One of cc/core/rules/rule_list.h.
-        slots: In the order in which they lie in a row: wide ones first.
-        numbers: Gives the hyper-parameters of the rule's own, by name. Takes whether weight decay
-            applies, and the largest count of all rows plus 1 or None.
+        slots: The slots in their order in a row: wide slots first.
+        numbers: Returns the rule's own hyper-parameters by name. Its arguments are whether weight
+            decay applies, and the largest count of all rows plus 1, or None.
     """
 
     name: str
@@ -55,11 +55,11 @@ _RULES: dict[type, Callable[[Any], FusedRule]] = {}
 def register(optimizer_class: type, rule_of: Callable[[Any], FusedRule]) -> None:
     """Makes tables run the optimizers of a class as a fused rule.
 
-    It speaks for the class alone: a subclass may change behavior that the rule does not know.
+    Subclasses are not included, because they may change behavior that the rule does not know.
 
     Args:
         optimizer_class: A class of Keras optimizers.
-        rule_of: Gives the rule of an optimizer of that class.
+        rule_of: Returns the rule of an optimizer of that class.
     """
     _RULES[optimizer_class] = rule_of
 
@@ -112,7 +112,7 @@ def _rowwise_adagrad(optimizer: Any) -> FusedRule:
     numbers = {
         "initial_accumulator_value": first,
         "epsilon": optimizer.epsilon,
-        "decay": 0.0,  # of the rule's own
+        "decay": 0.0,  # the rule's own decay
         "decay_mode": 0.0,
         "max_norm": 0.0,
     }
@@ -141,7 +141,7 @@ def _ftrl(optimizer: Any) -> FusedRule:
         "l2": optimizer.l2_regularization_strength,
         "l2_shrinkage": optimizer.l2_shrinkage_regularization_strength,
         "beta": optimizer.beta,
-        "decay": 0.0,  # of the gradient, which Keras lacks
+        "decay": 0.0,  # decay of the gradient, which Keras lacks
     }
     return FusedRule("ftrl", _wide("accumulator", "linear", first=first), lambda *_: numbers)
 
@@ -151,16 +151,16 @@ register(keras.optimizers.RMSprop, _rmsprop)
 register(keras.optimizers.Adagrad, _adagrad)
 register(RowwiseAdagrad, _rowwise_adagrad)
 register(keras.optimizers.Adam, _adam)
-# Keras's AdamW is its Adam with a weight decay, which every rule has.
+# Keras's AdamW is Adam with weight decay, which every rule supports.
 register(keras.optimizers.AdamW, _adam)
 register(keras.optimizers.Ftrl, _ftrl)
 
 
 def optimizer_of(identifier: Any) -> Any:
-    """The optimizer that `keras.optimizers.get` gives, or the RowwiseAdagrad of that name.
+    """The optimizer that `keras.optimizers.get` returns, or a RowwiseAdagrad for its name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: If there is none.
     """
     if isinstance(identifier, str) and identifier.lower().replace("_", "") == "rowwiseadagrad":
         return RowwiseAdagrad()
@@ -178,16 +178,16 @@ def optimizer_of(identifier: Any) -> Any:
 def optimizer_of_config(
     config: dict[str, Any], custom_objects: dict[str, Any] | None = None
 ) -> Any:
-    """The optimizer of a config as `keras.optimizers.serialize` gives it.
+    """The optimizer of a config that `keras.optimizers.serialize` returned.
 
     Args:
-        config: The config, which stays as it is.
+        config: The config, which is not changed.
         custom_objects: As in `keras.saving.deserialize_keras_object`.
     """
     config = copy.deepcopy(config)  # Keras puts objects into it
     name = config.get("class_name")
-    # `keras.optimizers.deserialize` has a list of its own, in which Lamb is missing. It alone knows
-    # names in lower case.
+    # `keras.optimizers.deserialize` has a separate list, in which Lamb is missing. But only this
+    # function knows names in lower case.
     if isinstance(name, str) and isinstance(getattr(keras.optimizers, name, None), type):
         config.setdefault("module", "keras.optimizers")
         config.setdefault("registered_name", None)
@@ -196,8 +196,8 @@ def optimizer_of_config(
 
 
 def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
-    """The variable that counts an optimizer's steps, those that only accumulate too."""
-    # By name: `iterations` is another number while gradients are accumulated.
+    """The variable that counts an optimizer's steps, including steps that only accumulate."""
+    # Found by name: `iterations` is another number while gradients are accumulated.
     return next(one for one in optimizer.variables if one.name == "iteration")
 
 
@@ -205,7 +205,7 @@ def _rule_of(optimizer: keras.optimizers.Optimizer) -> FusedRule:
     """The rule of an optimizer whose class is registered.
 
     Raises:
-        ValueError: The op library has no such rule, or it keeps other slots.
+        ValueError: If the op library has no such rule, or its rule has other slots.
     """
     rule = _RULES[type(optimizer)](optimizer)
     known = _library.vocabulary()["rules"]
@@ -225,7 +225,7 @@ def _rule_of(optimizer: keras.optimizers.Optimizer) -> FusedRule:
 
 
 def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
-    """Name of the rule that an optimizer is, or None."""
+    """The name of an optimizer's fused rule, or None."""
     return _rule_of(optimizer).name if type(optimizer) in _RULES else None
 
 
@@ -241,17 +241,15 @@ def hyper_parameters(
     """Hyper-parameters of a fused rule at this step, as the op TfEmbedApply takes them.
 
     Args:
-        optimizer: One that `fused_rule` knows.
+        optimizer: An optimizer with a `fused_rule`.
         weight_decay: Whether its weight decay applies.
-        max_counter: One more than the largest count of all rows, a float64 scalar, if the rule asks
-            for it.
+        max_counter: The largest count of all rows plus 1, a float64 scalar, if the rule needs it.
 
     Returns:
         A float64 vector.
 
     Raises:
-        ValueError: The rule has a hyper-parameter that the optimizer does not give, or it gives
-            another one.
+        ValueError: If the hyper-parameters of the optimizer and of the rule differ.
     """
     learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
     decay = optimizer.weight_decay if weight_decay else None
@@ -264,5 +262,5 @@ def hyper_parameters(
             f"Received: {', '.join(by_name) or 'none'}"
         )
     numbers = [learning_rate, decay or 0.0, *(by_name[name] for name in names)]
-    # tf.cast would make float32 of a Python number on the way.
+    # tf.cast would convert a Python number to float32 first.
     return tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])

@@ -22,29 +22,29 @@ class SmartDecayAdam(RowRuleOptimizer):
     """Adam that makes up for the steps in which a row had no gradient.
 
     On a dense variable, `keras.optimizers.Adam` changes all rows in each step: the moments m and v
-    of a row without a gradient decay, and its weights go on moving by m. Here a row is changed only
-    by steps that have it. A step t that has the row again after step t0 first replays the missed
-    steps s = t0 + 1, ..., t - 1:
+    of a row without a gradient decay, and its weights go on moving by m. Here only steps with the row
+    change it. A step t that has the row again after step t0 first replays the missed steps
+    s = t0 + 1, ..., t - 1:
 
         m *= beta_1; v *= beta_2; w -= alpha_s m / (sqrt(v) + epsilon)
         alpha_s = learning_rate sqrt(1 - beta_2^s) / (1 - beta_1^s)
 
-    and then is Adam's step with the gradient. So after a step its rows equal those of a dense
+    and then makes Adam's step with the gradient. So after a step its rows equal the rows of a dense
     variable that got the same gradients, except for rounding.
 
     It differs from Adam on a dense variable in these points:
 
-    - A lookup gives a row as its last step left it, without the moves of the steps since then. So
-      training is the same as with a dense variable only if no batch looks up a row that missed the
-      step before, or if gradients do not depend on the rows. Otherwise a gradient is taken at a row
-      that lacks these moves.
+    - A lookup returns a row as its last step left it, without the moves of later steps. So training
+      is the same as with a dense variable only if no batch looks up a row that missed the step
+      before, or if gradients do not depend on the rows. Otherwise a gradient is taken at a row that
+      lacks these moves.
     - Missed steps use the learning rate of the present step. A schedule is followed only in the
       steps that have the row.
     - Missed steps move a row 2^20 times at most, which bounds the time of a step. With the default
       `beta_2` and `epsilon`, and a `beta_1` of at most 0.999, no later move would change a weight.
 
-    `keras.optimizers.Adam` on the rows of a table leaves a row alone in the steps that do not have
-    it: neither its moments decay nor do its weights move.
+    `keras.optimizers.Adam` on the rows of a table does not change a row in the steps that do not
+    have it: its moments do not decay and its weights do not move.
 
     The replay of a weight ends as soon as no later move can change it. If beta_1^2 <= beta_2, moves
     never grow, and it ends with the first move that does not change the weight. With the default
@@ -54,7 +54,8 @@ class SmartDecayAdam(RowRuleOptimizer):
     numbers, which are exact up to step 2^48.
 
     On a dense variable a row is an entry of the first axis. Rows that a sparse gradient leaves out
-    are missed; a dense gradient has all rows, and the step is that of `keras.optimizers.Adam`.
+    are missed; a dense gradient has all rows, and the step equals the step of
+    `keras.optimizers.Adam`.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
@@ -66,7 +67,7 @@ class SmartDecayAdam(RowRuleOptimizer):
         **kwargs: Options of keras.optimizers.Optimizer, without weight decay.
 
     Raises:
-        TypeError: If an argument is of another type.
+        TypeError: If an argument has another type.
         ValueError: If a number is out of range, or there is weight decay.
 
     Example:
@@ -116,12 +117,12 @@ class SmartDecayAdam(RowRuleOptimizer):
         step = tf.cast(self.iterations, tf.int64) + 1
         last = tf.cast(slots["last_step_high"], tf.int64) * _BASE
         last += tf.cast(slots["last_step_low"], tf.int64)
-        # A row that has made no step has missed none.
+        # A row without a step has missed no steps.
         missed = tf.where(last > 0, tf.maximum(step - last - 1, 0), 0)
         w, m, v = rows.weights, slots["momentum"], slots["velocity"]
         w = self._replay(w, m, v, last, missed, rows.rate)
         keeps = (self._keep(self.beta_1, dtype), self._keep(self.beta_2, dtype))
-        # In double: a power of a number near 1 loses digits.
+        # In float64, because a power of a number near 1 loses digits.
         m *= tf.cast(keeps[0] ** tf.cast(missed, tf.float64), dtype)
         v *= tf.cast(keeps[1] ** tf.cast(missed, tf.float64), dtype)
         m += (rows.gradients - m) * (1.0 - self.beta_1)
@@ -146,10 +147,10 @@ class SmartDecayAdam(RowRuleOptimizer):
         }
 
     def _replay(self, w: Any, m: Any, v: Any, last: Any, missed: Any, rate: Any) -> Any:
-        """The weights after the missed steps; the formulas are those of the rule in a table."""
+        """The weights after the missed steps, by the same formulas as the rule in a table."""
         dtype = w.dtype
         m_decay = tf.cast(self._keep(self.beta_1, dtype), dtype)
-        # sqrt(v) decays by the root of the factor of v, so a move takes no square root.
+        # sqrt(v) decays by the root of v's factor, so a move needs no square root.
         root_decay = tf.cast(np.sqrt(self._keep(self.beta_2, dtype)), dtype)
         moves_shrink = self.beta_1 * self.beta_1 <= self.beta_2
         most = tf.minimum(tf.reduce_max(missed), _MOST_REPLAYED)
@@ -184,18 +185,18 @@ class SmartDecayAdam(RowRuleOptimizer):
 
     @staticmethod
     def _keep(beta: float, dtype: tf.DType) -> Any:
-        """Returns the factor by which a step without a gradient scales a moment, in double."""
-        # Keras multiplies by 1 - beta, rounded to the dtype, so the factor that is left is its
+        """Returns the factor by which a step without a gradient scales a moment, in float64."""
+        # Keras multiplies by 1 - beta, rounded to the dtype, so the remaining factor is its
         # complement.
         return np.float64(1.0) - np.float64(dtype.as_numpy_dtype(1.0 - beta))
 
 
 def _bias(beta: float, step: Any) -> Any:
-    """1 - beta^step in double, of a beta that Keras rounds to float32."""
+    """1 - beta^step in float64, for a beta that Keras rounds to float32."""
     return 1.0 - tf.pow(tf.constant(np.float32(beta), tf.float64), tf.cast(step, tf.float64))
 
 
 def _next_bias(beta: float, bias: Any) -> Any:
-    """1 - beta^(s + 1), by that of s."""
+    """1 - beta^(s + 1), computed from 1 - beta^s."""
     rounded = float(np.float32(beta))
     return bias * tf.cast(rounded, bias.dtype) + tf.constant(1.0 - rounded, bias.dtype)

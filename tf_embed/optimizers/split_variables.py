@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables of a model, with the anchors of tables apart from the dense ones."""
+"""The variables of a model, split into anchors of tables and dense variables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tf_embed.variable.anchor import Anchor
 
 @dataclasses.dataclass(frozen=True)
 class SplitVariables:
-    """The variables of a model; in an object of its own, so that Keras does not track them.
+    """The variables of a model; an object, so that Keras does not track them.
 
     Attributes:
         variables: All of them.
         anchors: The anchors, one for each table.
-        dense: The others.
-        guard: The variable that tells a loss scale optimizer of the gradients of tables; None
+        dense: The dense variables.
+        guard: The variable that tells a loss scale optimizer about the gradients of tables; None
             without such an optimizer.
     """
 
@@ -31,7 +31,7 @@ class SplitVariables:
 
 
 def split_variables(variables: Iterable[Any]) -> SplitVariables:
-    """Splits the variables of a model. Of the anchors of one table the first one counts."""
+    """Splits the variables of a model. Only the first anchor of each table counts."""
     variables = list(variables)
     # Reversed twice: the first anchor of each table stays, and the order too.
     anchors = {id(one.table): one for one in reversed(variables) if isinstance(one, Anchor)}

@@ -20,7 +20,7 @@ def items_in(value: Any, argument: str) -> list[Any]:
     Raises:
         TypeError: If it is not such an iterable. A str, mapping, set or tensor is refused too.
     """
-    # A tensor is iterable as well, but is one gradient.
+    # A tensor is iterable too, but is a single gradient.
     is_one = isinstance(value, (str, bytes, Mapping, Set)) or hasattr(value, "dtype")
     if is_one or isinstance(value, type) or not isinstance(value, Iterable):
         raise TypeError(
@@ -78,10 +78,10 @@ def check_loss(loss: Any, given: Any) -> None:
 
     Args:
         loss: The loss.
-        given: The argument that it is, or that gave it.
+        given: The argument that is the loss or returned it.
 
     Raises:
-        TypeError: It is none.
+        TypeError: If it is not.
     """
     if not tf.is_tensor(loss):
         raise TypeError(
@@ -106,10 +106,10 @@ _OPTIONS = (
 def check_no_option(name: str, value: Any) -> None:
     """Refuses an option of Keras optimizers that is set on the wrapper, which would ignore it.
 
-    A None or False that turns it off is let through: a LossScaleOptimizer sets one.
+    A None or False that turns it off is accepted, because a LossScaleOptimizer sets such values.
 
     Raises:
-        ValueError: It is one.
+        ValueError: If the option is set.
     """
     if name in _OPTIONS and value is not None and value is not False:
         raise ValueError(
@@ -123,11 +123,11 @@ def assign_all(variables: list[Any], weights: Any) -> None:
 
     Args:
         variables: The variables.
-        weights: A list of an array for each.
+        weights: A list with an array for each variable.
 
     Raises:
-        TypeError: It is not a list.
-        ValueError: There are more or fewer, or one has another shape or no numbers.
+        TypeError: If `weights` is not a list.
+        ValueError: If the number of arrays differs, or an array has another shape or no numbers.
     """
     weights = items_in(weights, "weights")
     shapes = [tuple(np.shape(one)) for one in weights]
@@ -140,8 +140,8 @@ def assign_all(variables: list[Any], weights: Any) -> None:
     values = []
     for variable, weight in zip(variables, weights, strict=True):
         try:
-            # Keras casts tensors of another dtype, which TensorFlow alone would refuse. Keras alone
-            # would leave a sparse tensor as it is.
+            # Keras casts tensors of another dtype, which TensorFlow would refuse. But Keras would
+            # leave a sparse tensor unchanged.
             cast = keras.ops.convert_to_tensor(weight, variable.dtype)
             values.append(tf.convert_to_tensor(cast))
         except (TypeError, ValueError, tf.errors.UnimplementedError) as error:

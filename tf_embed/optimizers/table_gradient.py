@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of tables at one step of an optimizer of several tables."""
+"""The gradients of several tables in one step of their optimizer."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class TableGradient:
     trainer: TableTrainer
     keys: tf.Tensor
     values: tf.Tensor
-    is_summed: bool = False  # keys are distinct, and nothing is to be done but the rule
+    is_summed: bool = False  # keys are distinct, and only the rule is left to run
 
     @property
     def is_own(self) -> bool:
-        """Whether the table has an optimizer of its own, which counts its steps itself."""
+        """Whether the table has its own optimizer, which counts its steps itself."""
         return self.anchor.own_trainer is not None
 
     def train_unless_frozen(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
-        """One step, by these keys and values, which are those of all replicas.
+        """Makes a step with the keys and gradients of all replicas.
 
-        A frozen table has none, but state that counts steps for all tables still advances.
+        A frozen table makes no step, but state that counts steps for all tables still advances.
         """
         step = functools.partial(self._train, keys, values, scale)
         trainer = self.trainer
@@ -46,7 +46,7 @@ class TableGradient:
             self.anchor.unless_frozen(step)
 
     def summed(self, scale: Any) -> TableGradient:
-        """With the gradients of equal keys summed, and without the loss scale."""
+        """Returns the gradient with equal keys summed, and without the loss scale."""
         keys, values = self.trainer.sums(self.keys, self.values, scale)
         return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
 
@@ -57,7 +57,7 @@ class TableGradient:
             self.trainer.train_sums(keys, values, trained)
         else:
             self.trainer.train(keys, values, scale, trained)
-        # The wrapper counts its step once, for all tables without an optimizer of their own.
+        # The wrapper counts its step once, for all tables without their own optimizer.
         if self.is_own:
             self.trainer.advance(trained)
 
@@ -65,7 +65,7 @@ class TableGradient:
 def clip_together(
     tables: list[TableGradient], dense_grads: list[Any], scale: Any, largest: float
 ) -> tuple[list[TableGradient], list[Any]]:
-    """Clips gradients by the norm of all of them together, without those of tables' own optimizers.
+    """Clips gradients by their global norm, except those of tables with their own optimizer.
 
     The optimizer of dense variables then clips by the norm of the dense gradients alone, which is
     within the bound already.
@@ -74,10 +74,10 @@ def clip_together(
         tables: The gradients of tables.
         dense_grads: The gradients of dense variables, with None for a missing one.
         scale: The factor of the loss.
-        largest: The norm that they may have together.
+        largest: The bound of their global norm.
 
     Returns:
-        The gradients of tables, summed and without the loss scale, and those of dense variables.
+        The gradients of tables, summed and without the loss scale, and the dense gradients.
     """
     summed = [table if table.is_own else table.summed(scale) for table in tables]
     squares = row_gradients.sum_of_squares((one for one in dense_grads if one is not None), scale)
@@ -95,7 +95,7 @@ def clip_together(
 
 
 def train_all(tables: list[TableGradient], scale: Any) -> None:
-    """One step of each table, by the gradients of all replicas."""
+    """Makes a step of each table, with the gradients of all replicas."""
 
     def train(all_keys: list[tf.Tensor], all_values: list[tf.Tensor]) -> None:
         for table, keys, values in zip(tables, all_keys, all_values, strict=True):
@@ -134,18 +134,18 @@ def each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, 
 def check_scale(
     gradients: list[TableGradient], optimizer: keras.optimizers.Optimizer
 ) -> list[TableGradient]:
-    """Refuses a loss that is scaled if a lookup clips gradients, which still have the scale.
+    """Refuses a scaled loss if a lookup clips gradients, which still have the scale.
 
     Args:
         gradients: The gradients of tables.
         optimizer: The optimizer of the step.
 
     Returns:
-        The gradients. If a table is frozen, those that clip raise the error in a step that runs
-        after it is unfrozen.
+        The gradients. If a table is frozen, a clipped gradient raises the error in a step that runs
+        after the table is unfrozen.
 
     Raises:
-        ValueError: There are both, and the table is not frozen.
+        ValueError: If there are both, and the table is not frozen.
     """
     is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not is_outer and not optimizer.loss_scale_factor:
@@ -172,10 +172,10 @@ def _while_frozen(gradient: TableGradient, optimizer: keras.optimizers.Optimizer
 
 
 def one_for_each_table(gradients: list[TableGradient]) -> list[TableGradient]:
-    """The gradients of each table's anchors together, for a step is one step.
+    """Joins the gradients of each table's anchors, so that the table makes one step.
 
-    In the order in which the tables were made: steps of several optimizers that take turns on some
-    tables then never wait for each other in a circle, whatever orders the steps of a graph.
+    The tables are in order of creation, in any graph. So steps of several optimizers that take
+    turns on some tables never wait for each other in a circle.
     """
     by_table: dict[int, TableGradient] = {}
     for gradient in gradients:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`TableTrainer`: one Keras optimizer training one table.
 
-A step, in the order that Keras has for a dense variable: the loss scale is taken off; gradients
-are accumulated, if so asked, and only each k-th step goes on; equal keys are summed and the sums
-clipped; then the rule runs, fused in the table or Keras's own on gathered rows; then the moving
-average.
+A step has the order that Keras has for a dense variable. The loss scale is removed. Gradients are
+accumulated if that is set, and only each k-th step continues. Gradients of equal keys are summed,
+and the sums are clipped. The rule runs, fused in the table or as Keras's own on gathered rows.
+Last, the moving average is updated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import Anchor, run_if
 
 _REFUSED: tuple[type, ...] = (keras.optimizers.LossScaleOptimizer,)
-if hasattr(keras.optimizers, "MultiOptimizer"):  # from Keras 3.15 on
+if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.15
     _REFUSED += (keras.optimizers.MultiOptimizer,)
 
 
@@ -70,8 +70,8 @@ def check_optimizer(optimizer: Any) -> None:
             "keeps to rows of a step, and looks at all rows itself. Received: use_ema=True"
         )
     if optimizer.gradient_accumulation_steps:
-        # Keras does not define these together with tables: they would need its own accumulated
-        # gradients, and averages of steps that change nothing.
+        # These options can't be combined for tables: they would need Keras's own accumulated
+        # gradients, and averages in steps that change nothing.
         norm = row_gradients.clipping(optimizer).global_clipnorm
         for option, value in (("global_clipnorm", norm), ("use_ema", optimizer.use_ema)):
             if value:
@@ -88,7 +88,7 @@ def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
 
     Args:
         received: The optimizer or its option.
-        tables: The tables to train. One that is sharded over workers is refused anywhere.
+        tables: The tables to train. A table that is sharded over workers is always refused.
     """
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -104,10 +104,10 @@ def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
 
 
 def _check_on_servers(optimizer: keras.optimizers.Optimizer, name: str) -> None:
-    """Refuses an optimizer that can't train on parameter servers: a step is one op on each.
+    """Refuses an optimizer that can't train on parameter servers, where a step is one op.
 
     Raises:
-        ValueError: The optimizer is of that kind, or has an option that needs more ops.
+        ValueError: If the optimizer, or one of its options, needs more ops.
     """
     refused = None
     for option in ("use_ema", "gradient_accumulation_steps"):
@@ -132,7 +132,7 @@ def _with_rules() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """Attributes that TensorFlow must not save with the trainer, since they are saved elsewhere."""
+    """Attributes that are saved elsewhere, so TensorFlow must not save them with the trainer."""
 
     table: Table
     optimizer: Any
@@ -160,8 +160,8 @@ class TableTrainer(tf.Module):
         super().__init__()
         check_optimizer(optimizer)
         options = anchor.table.options
-        # exclude_from_weight_decay is public in Keras, but its result is not. It is by identity or
-        # by name. For a new anchor Keras may have no identity yet.
+        # exclude_from_weight_decay is public in Keras, but its result is not. Keras matches
+        # variables by identity or name, and may not know a new anchor's identity yet.
         key = f"tf_embed: {anchor.path}" if is_own else optimizer._var_key(anchor)
         decay = optimizer._use_weight_decay(_StandIn(anchor.path, key))
         rows = None
@@ -223,22 +223,22 @@ class TableTrainer(tf.Module):
         return any(one.optimizer is self.optimizer for one in self.table.trainers)
 
     def catch_up(self, other: TableTrainer | None) -> None:
-        """Takes over the whole-table numbers as steps without this table have left them.
+        """Copies the whole-table numbers after steps that this table missed.
 
         Args:
-            other: A trainer that has made these steps; None: the optimizer itself has.
+            other: A trainer that made these steps. None: the optimizer made them.
         """
         if self._parts.rows is not None:
             self._parts.rows.catch_up(None if other is None else other._parts.rows)
 
     @property
     def needs_every_step(self) -> bool:
-        """Whether a step without a gradient for the table is a step of its optimizer still."""
+        """Whether a step without a gradient for the table still counts for its optimizer."""
         return bool(self.state) or self.changes_every_row
 
     @property
     def changes_every_row(self) -> bool:
-        """Whether there are steps that change rows which they do not touch."""
+        """Whether some steps change rows that they do not touch."""
         return (
             self.accumulator is not None
             or bool(self.optimizer.ema_overwrite_frequency)
@@ -249,8 +249,8 @@ class TableTrainer(tf.Module):
         """Refuses a MirroredStrategy if its replicas can't train the table together.
 
         Raises:
-            ValueError: The present tf.distribute strategy is one, and the optimizer has no rule in
-                the table or an option that needs more than that.
+            ValueError: If such a strategy is active, and the optimizer has no rule in the table, or
+                an option that the rule does not cover.
         """
         optimizer, tables = self._parts.optimizer, [self._parts.table]
         name = type(optimizer).__name__
@@ -271,16 +271,16 @@ class TableTrainer(tf.Module):
 
     @property
     def can_be_told(self) -> bool:
-        """Whether steps take `trained`, because all that they change is in one op."""
+        """Whether steps take `trained`. They do if one op makes all their changes."""
         is_rule = self._parts.rows is None and self.accumulator is None and not self.state
-        draws = self.table.options.initializer.is_of_python  # rows, before the op
+        draws = self.table.options.initializer.is_of_python  # draws rows before the op
         return is_rule and self.table.on_update is None and not draws
 
     def advance(self, trained: tf.Tensor | None = None) -> None:
-        """Goes to the next step.
+        """Advances to the next step.
 
         Args:
-            trained: Whether there was one, a bool scalar. Default: there was.
+            trained: Whether the step was made, a bool scalar. Default: True.
         """
         step = step_variable(self._parts.optimizer)
         step.assign_add(1 if trained is None else tf.cast(trained, step.dtype))
@@ -305,19 +305,18 @@ class TableTrainer(tf.Module):
         scale: Any = 1.0,
         trained: tf.Tensor | None = None,
     ) -> None:
-        """One step, without `advance`.
+        """Makes a step, without `advance`.
 
         Args:
             keys: [n]; keys may repeat.
             gradients: [n, dim].
             scale: The factor of the loss.
-            trained: Whether there is a step at all, a bool scalar. Default: there is. REQUIRES:
-                can_be_told.
+            trained: Whether to make the step, a bool scalar. Default: True. REQUIRES: can_be_told.
         """
         steps = self._parts.optimizer.gradient_accumulation_steps
         accumulator = self.accumulator
         if steps and accumulator is not None:
-            # No step of another thread may come between the export and the clear.
+            # No step of another thread may run between the export and the clear.
             with self.table.turn():
                 self._accumulate(accumulator, keys, gradients, scale, steps)
         elif self._parts.rows is None and not row_gradients.clips(self._parts.optimizer):
@@ -332,7 +331,7 @@ class TableTrainer(tf.Module):
     def train_sums(
         self, keys: tf.Tensor, sums: tf.Tensor, trained: tf.Tensor | None = None
     ) -> None:
-        """One step of gradients that need no more than the rule, without `advance`.
+        """Makes a step with gradients that only need the rule, without `advance`.
 
         Args:
             keys: [n], distinct.
@@ -352,10 +351,10 @@ class TableTrainer(tf.Module):
 
     def _take_averages(self) -> None:
         table, rows = self._parts.table, self._parts.rows
-        assert rows is not None  # as there are averages
+        assert rows is not None  # because there are averages
         rule = self._external_rule(rows)
         no_keys = tf.zeros([0], table.options.key_dtype)
-        table.find_slots(no_keys, rule)  # slots are this rule's, even if no step was made yet
+        table.find_slots(no_keys, rule)  # binds this rule, even if no step was made yet
         before = table.export()
         # Averages are the last group of slots.
         averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
@@ -391,11 +390,11 @@ class TableTrainer(tf.Module):
                 self.accumulator.clear()
 
     def _external_rule(self, rows: RowOptimizer) -> ExternalRule:
-        """The rule of gathered rows, with the averages behind the optimizer's own slots."""
+        """The rule of gathered rows, with the averages after the optimizer's own slots."""
         if not self._parts.optimizer.use_ema:
             return rows.rule
         return ExternalRule(
-            # Another rule than without averages, because a row has one more group of slots.
+            # Averages make it another rule, because a row has one more group of slots.
             id=rows.rule.id ^ 1,
             widths=(*rows.rule.widths, self._parts.table.options.dim),
             initial_values=(*rows.rule.initial_values, float("nan")),
@@ -404,7 +403,7 @@ class TableTrainer(tf.Module):
     def _accumulate(
         self, accumulator: Table, keys: tf.Tensor, gradients: tf.Tensor, scale: Any, steps: int
     ) -> None:
-        """Adds to the accumulator, and takes it all out in each `steps`-th step."""
+        """Adds to the accumulator, and empties it in each `steps`-th step."""
         dtype = self._parts.table.options.slot_dtype
         add = tf.constant([-1.0, 0.0], tf.float64)  # a step of SGD, w -= -1 * g
         one = tf.constant(1, tf.int64)
@@ -435,7 +434,7 @@ class TableTrainer(tf.Module):
         if self._parts.rows is None:
             self._run_fused(keys, gradients, distinct, trained)
             return
-        # Between the reading of rows and their writing another step would be lost.
+        # A step of another thread between the read and the write would be lost.
         with contextlib.nullcontext() if has_turn else self.table.turn():
             self._run_on_rows(self._parts.rows, keys, gradients)
 
@@ -462,7 +461,7 @@ class TableTrainer(tf.Module):
         def look() -> None:
             # The counter is the last slot of a row.
             slot = len(optimizer.slots) - 1
-            # After the op, so that the counters have this step.
+            # After the op, so that the counters include this step.
             with tf.control_dependencies([] if applied is None else [applied]):
                 largest = largest_slot(table.resource_handle, rule=rule, slot=slot)
             self.state[0].assign(tf.cast(1.0 + largest, self.state[0].dtype))
@@ -475,13 +474,13 @@ class TableTrainer(tf.Module):
         stored, slots, _ = table.find_slots(keys, rule)
         weights = tf.cast(stored, dtype)
         slots = _start_at_weights(slots, weights, rule)
-        # Without rows, statistics over them are NaN: a row of zeros with the gradient 0 stands in.
-        # A number, such as a count of steps, advances. State that has columns is of rows, and is
-        # put back.
+        # Statistics over no rows are NaN, so a row of zeros with the gradient 0 stands in. A
+        # number, such as a count of steps, advances. State with columns depends on rows, and is
+        # restored.
         count = tf.shape(weights)[0]
         none = tf.equal(count, 0)
         stand_in = [[0, tf.cast(none, tf.int32)], [0, 0]]
-        # A copy of each, because the step changes the variable.
+        # Copied, because the step changes the variables.
         columns = [
             (variable, tf.identity(variable.value)) for variable in self.state if variable.ndim
         ]
@@ -495,7 +494,7 @@ class TableTrainer(tf.Module):
             variable.assign(tf.where(none, before, variable.value))
         after, left = after[:count], left[:count]
         if optimizer.use_ema:
-            # As Keras: the first average is the variable itself.
+            # As in Keras, the first average is the variable itself.
             momentum = tf.where(tf.equal(optimizer.iterations, 0), 0.0, optimizer.ema_momentum)
             momentum = tf.cast(momentum, dtype)
             average = momentum * slots[:, width:] + (1 - momentum) * after
@@ -520,11 +519,11 @@ def max_counter_of(optimizer: Any) -> list[Any]:
 
 
 class _StandIn:
-    """The tf.Variable of a path, as Keras asks about it: a traced step that runs again makes none.
+    """A stand-in for the tf.Variable of a path: a traced step that runs again creates none.
 
     Args:
         path: The path of the Keras variable.
-        key: The identity, by which Keras also remembers its answer.
+        key: The identity, under which Keras also caches its answer.
     """
 
     def __init__(self, path: str, key: Any) -> None:
@@ -536,18 +535,18 @@ class _StandIn:
 def in_own_thread(make: Callable[[], Any]) -> Any:
     """Returns the result of a function, called while no scope of Keras is open.
 
-    A layer may be built while Keras goes through a model symbolically, and then no optimizer can be
-    made. Such scopes are of a thread.
+    A layer may be built while Keras runs a model symbolically, and no optimizer can be made in such
+    a scope. Scopes are per thread.
     """
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(make).result()
 
 
 def _accumulator(options: TableOptions) -> Table:
-    """A table of gradients: 0 for a key that has none. It loses none, whatever the rows' policy."""
+    """A table of gradients, 0 for absent keys. It keeps all of them, whatever the rows' policy."""
     dtype = options.slot_dtype
-    # Gradients of rows in Redis stay in this process. On the server they would have the keys of the
-    # rows, and other processes would share them.
+    # Gradients of rows in Redis stay in this process. On the server they would use the rows' keys,
+    # and other processes would share them.
     storage = options.storage if options.redis is None else None
     return Table(
         dataclasses.replace(
@@ -564,11 +563,11 @@ def _accumulator(options: TableOptions) -> Table:
 
 
 def _start_at_weights(slots: tf.Tensor, weights: tf.Tensor, rule: ExternalRule) -> tf.Tensor:
-    """Returns slots [n, slots of a row], with the weights in new slots that start at them."""
+    """Fills slots [n, slots of a row] that are new and start at the weights with the weights."""
     groups, begin = [], 0
     for width, initial_value in zip(rule.widths, rule.initial_values, strict=True):
         group = slots[:, begin : begin + width]
-        # NaN, which alone differs from itself, stands for the weights of the row.
+        # NaN, the only value that differs from itself, stands for the weights of the row.
         if initial_value != initial_value:
             group = tf.where(tf.math.is_nan(group), weights, group)
         groups.append(group)

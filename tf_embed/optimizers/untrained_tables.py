@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of tables that a step looks up and no optimizer trains, or that have no gradient."""
+"""Warnings about tables that are looked up but not trained, or that have no gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_embed.variable.anchor_tokens import anchors_of_step
 
 
 class UntrainedTables:
-    """The tables of which an optimizer has warned; in an object, so that Keras does not track it.
+    """The tables that an optimizer has warned about; an object, so that Keras does not track them.
 
     Args:
         optimizer: Name of the optimizer.
@@ -28,10 +28,10 @@ class UntrainedTables:
 
     @tf.autograph.experimental.do_not_convert
     def warn(self, variables: list[Any], gradients: list[Any]) -> None:
-        """Warns once of each table that the traced step looks up and no optimizer trains.
+        """Warns once about each table that the traced step looks up and no optimizer trains.
 
-        Frozen tables, and tables that some optimizer has trained or will train, are left out. Warns
-        once too of each table whose anchors in the step have no gradient, as Keras does of dense
+        Skips frozen tables, and tables that some optimizer has trained or will train. Also warns
+        once about each table whose anchors in the step have no gradient, as Keras does for dense
         variables.
 
         Args:
@@ -47,8 +47,8 @@ class UntrainedTables:
             if anchor.frozen or anchor.own_trainer is not None:
                 continue
             self._warned.add(table)
-            # No error: a step may leave a table out with good reason, such as one that another
-            # optimizer, which is not built yet, trains in its turn, or one of a target network.
+            # Not an error, because a step may omit a table for a good reason: another optimizer,
+            # not built yet, may train it, or it may belong to a target network.
             warnings.warn(
                 f"Table {anchor.table_name!r} was looked up in a training step, but no optimizer "
                 f"has it, so it is not trained. The step's optimizer is {self._optimizer!r}. "
@@ -64,7 +64,7 @@ class UntrainedTables:
         pairs = [
             one for one in zip(variables, gradients, strict=True) if isinstance(one[0], Anchor)
         ]
-        # A table may have several anchors, and one of them is enough.
+        # A table may have several anchors, and a gradient for any of them is enough.
         reached = {id(table) for one, grad in pairs if grad is not None for table in one.tables}
         missing = []
         for anchor, gradient in pairs:
@@ -75,7 +75,7 @@ class UntrainedTables:
                 self._without_gradient.add(table)
                 missing.append(anchor.table_name)
         if missing:
-            # No error: a step may leave tables out, as one of several losses does.
+            # Not an error: with several losses, a step may omit some tables.
             warnings.warn(
                 f"Gradients do not exist for tables {missing} when minimizing the loss, so the "
                 "step does not train them. Lookups through a ShadowVariable have gradients for "

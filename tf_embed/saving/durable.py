@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and names that survive a crash of the machine, in folders of this machine.
 
-A file system may keep writes, renames and removals in memory for half a minute, and bring them to
-the disk in any order. In other file systems than local ones these functions do nothing: an
-object store answers when an object is safe.
+A file system may keep writes, renames and removals in memory for half a minute, and flush them to
+disk in any order. If a file system is not local, these functions do nothing: an object store
+answers when an object is safe.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SCHEME = "file://"
 
 
 def sync(path: str, *, must_be_readable: bool = True) -> None:
-    """Brings a file, or the names in a folder, to the disk.
+    """Flushes a file, or the names in a folder, to disk.
 
     Args:
         path: The file or folder.
-        must_be_readable: Whether one that this process may not read is an error. Otherwise it is
-            passed over.
+        must_be_readable: Whether it is an error if this process may not read the path. Otherwise
+            the path is skipped.
 
     Raises:
         tf.errors.UnavailableError: If it can't be.
@@ -39,14 +39,14 @@ def sync(path: str, *, must_be_readable: bool = True) -> None:
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # something that can't be flushed, as some shared folders
+        if error.errno != errno.EINVAL:  # can't be flushed, such as some shared folders
             raise _unavailable(path, error) from error
     finally:
         os.close(opened)
 
 
 def sync_tree(path: str) -> None:
-    """Brings all files and names in a folder to the disk, but not the name of the folder itself.
+    """Flushes all files and names in a folder to disk, but not the name of the folder itself.
 
     Raises:
         tf.errors.UnavailableError: If something can't be.
@@ -61,19 +61,19 @@ def sync_tree(path: str) -> None:
 
 
 def sync_parent(path: str) -> None:
-    """Brings the name of a file or folder to the disk.
+    """Flushes the name of a file or folder to disk.
 
     Raises:
         tf.errors.UnavailableError: If its folder can't be.
     """
     local = local_path(path)
     if local is not None:
-        # One may make files in a folder that one may not read.
+        # A process may make files in a folder that it may not read.
         sync(os.path.dirname(os.path.abspath(local)), must_be_readable=False)
 
 
 def local_path(path: str) -> str | None:
-    """The path for the system's calls; None if it is of another file system."""
+    """The path for system calls; None if the file system is not local."""
     path = path.removeprefix(_SCHEME)
     return None if "://" in path else path
 

@@ -91,7 +91,7 @@ def _is_special(local: str) -> bool:
 
 @contextlib.contextmanager
 def _removing(path: str) -> Iterator[None]:
-    """Raises the error of a removal as one of TensorFlow that names the path."""
+    """Raises the error of a removal as a TensorFlow error that names the path."""
     try:
         yield
     except OSError as error:

@@ -2,13 +2,14 @@
 """Tables in the files of Keras, .keras and .weights.h5.
 
 Keras gives an object a mapping from names to arrays, its store, to write its state. A table writes
-the results of `Table.export`, an array each under the names of `ops.Exported`, and its kind, as
-text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string keys as one
-array of all their bytes and one of their lengths, so that no byte is lost. Beside all arrays of a
-store goes a checksum, since HDF5 has none: damaged data raises, and nothing of it is loaded.
+the results of `Table.export` as arrays under the names of `ops.Exported`, and its kind as text.
+bfloat16 is written as the integers of its bits, which HDF5 supports. String keys are written as an
+array of all their bytes and an array of their lengths, so that no byte is lost. A store also has a
+checksum of all its arrays, since HDF5 has none. If data is damaged, a load raises an error and
+loads nothing.
 
-Large arrays are handed on one at a time and without copies of ours, so that there are no more of
-them in memory than Keras and TensorFlow make.
+Large arrays are passed on singly and are not copied here, so memory holds no more copies than Keras
+and TensorFlow make.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ROWS = Exported._fields
 _STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
 _KIND = "kind"
 _CHECKSUM = "checksum"
-# An array may be so many times as long as its data in HDF5; its filters do less than that.
+# The largest ratio of an array's size to its stored data. HDF5's filters compress less.
 _MAX_EXPANSION = 2_000
 
 
@@ -57,7 +58,7 @@ def array_of_text(text: str) -> np.ndarray:
 
 
 def text_of(array: np.ndarray) -> str:
-    """Returns the text of an array that `read` gave."""
+    """Returns the text of an array from `read`."""
     return array.tobytes().decode(errors="replace")
 
 
@@ -66,11 +67,11 @@ def write(store: Any, arrays: dict[str, Any]) -> None:
 
     Args:
         store: The store that Keras gives to `save_own_variables`.
-        arrays: Arrays or tensors by name. Emptied.
+        arrays: Arrays or tensors by name. The dict is emptied.
     """
     checksum = 0
     for name in sorted(arrays):
-        # Taken out, so that each array is freed once it is written.
+        # Removed from the dict, so that each array is freed once it is written.
         array = _array_of(arrays.pop(name))
         checksum = _checksum(checksum, name, array)
         store[name] = array
@@ -82,10 +83,10 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
 
     Args:
         store: The store that Keras gives to `load_own_variables`.
-        owner: Whose arrays they are, for messages.
+        owner: Name of the owner of the arrays, for messages.
 
     Raises:
-        ValueError: There are none, or they are damaged.
+        ValueError: If there are no arrays, or they are damaged.
     """
     try:
         arrays = {name: _array_in(store, name) for name in sorted(store.keys())}
@@ -107,15 +108,15 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
 
 
 def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -> None:
-    """Replaces the content of a table by the saved one.
+    """Replaces the content of a table by the saved content.
 
     Args:
         table: The table. It may have another number of shards.
-        arrays: The result of `read`. Those of the table are taken out.
+        arrays: The result of `read`. The table's arrays are removed from it.
         prefix: As in `arrays_of`.
 
     Raises:
-        ValueError: There is no table, or one of another dim or dtype. Nothing is changed then.
+        ValueError: If there is no table, or it has another dim or dtype. Then nothing is changed.
     """
     import_all([table], arrays, [prefix])
 
@@ -123,12 +124,12 @@ def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -
 def import_all(
     tables: Sequence[Table], arrays: dict[str, np.ndarray], prefixes: Sequence[str]
 ) -> None:
-    """As `import_into`, of several tables. Nothing is changed unless all can be.
+    """The same as `import_into`, for several tables. Changes all tables or none.
 
     Args:
         tables: The tables.
-        arrays: The result of `read`. Those of the tables are taken out.
-        prefixes: Of each table as in `arrays_of`.
+        arrays: The result of `read`. The tables' arrays are removed from it.
+        prefixes: The prefix of each table, as in `arrays_of`.
 
     Raises:
         ValueError: As `import_into`.
@@ -162,12 +163,12 @@ def _check_kind(table: Table, arrays: dict[str, np.ndarray], prefix: str) -> Non
 
 
 def save(table: Table, store: Any, beside: Mapping[str, Any] | None = None) -> None:
-    """Writes a table, and arrays beside it, into a store of their own."""
+    """Writes a table, and arrays beside it, into a separate store."""
     write(store, {**arrays_of(table), **(beside or {})})
 
 
 def load(table: Table, store: Any) -> dict[str, np.ndarray]:
-    """Replaces the content of a table by that from `save`, and returns the arrays beside it.
+    """Replaces the content of a table by the result of `save`; returns the arrays beside it.
 
     Raises:
         ValueError: If the file has no table, a table of another dim or dtype, or damaged data. Then
@@ -179,7 +180,7 @@ def load(table: Table, store: Any) -> dict[str, np.ndarray]:
 
 
 def _array_of(value: Any) -> np.ndarray:
-    """An array or eager tensor as an array that HDF5 takes; not a copy."""
+    """An array or eager tensor as an array that HDF5 accepts; not a copy."""
     if tf.is_tensor(value):
         value = tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value
         return np.asarray(memoryview(value))
@@ -187,9 +188,9 @@ def _array_of(value: Any) -> np.ndarray:
 
 
 def _array_in(store: Any, name: str) -> np.ndarray:
-    """An array of a store, which must be there before memory is taken for it.
+    """An array of a store, whose data must be present before memory is allocated for it.
 
-    HDF5 gives zeros for elements that an array has by its shape, and that the file does not hold.
+    HDF5 returns zeros for elements that the shape of an array has and the file does not hold.
 
     Raises:
         ValueError: If the array is far longer than its stored data, or lies in another file.
@@ -210,7 +211,7 @@ def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarra
     """Strings from all their bytes, one after the other, and their lengths.
 
     Raises:
-        ValueError: The lengths are not those of the bytes.
+        ValueError: If the lengths do not add up to the bytes.
     """
     if np.any(lengths < 0) or lengths.sum(dtype=np.uint64) != whole.size:
         raise _damaged(owner, f"its strings are of {whole.size} bytes, and not as long together")
@@ -230,8 +231,8 @@ def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
 class LoadAttempts:
     """The errors of Keras's attempts to load a layer.
 
-    Keras tries again at each other place of the layer, although the file has nothing of it there,
-    and reports the last error alone.
+    Keras tries again at each other place of the layer, although the file has no data of it there,
+    and reports only the last error.
     """
 
     def __init__(self) -> None:
@@ -239,10 +240,11 @@ class LoadAttempts:
 
     @contextlib.contextmanager
     def attempt(self, store: Any) -> Iterator[None]:
-        """A load from a store.
+        """Runs a load from a store.
 
         Raises:
-            ValueError: The store is empty, and a load before this one failed: that one's error.
+            ValueError: If the store is empty and an earlier load failed. It is the error of that
+                load.
         """
         try:
             yield
@@ -269,8 +271,8 @@ def _damaged(owner: str, how: str) -> ValueError:
 def refuse_old_format(layer_name: str) -> None:
     """Raises an error if Keras is writing a model to an .h5 file, its old format.
 
-    That format only has variables, so the rows would be lost silently. A layer can't tell from
-    Keras's call for its config, so this function inspects the callers.
+    That format only has variables, so the rows would be lost silently. Keras's call for a layer's
+    config does not show the format, so this function inspects the callers.
 
     Raises:
         ValueError: If Keras is writing an .h5 file.

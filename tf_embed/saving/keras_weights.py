@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The value of a table in Keras's `get_weights`: an empty array that carries the rows.
 
-Keras asks each weight for its value as a NumPy array, and hands arrays of the same shapes back in
+Keras asks each weight for its value as a NumPy array, and passes arrays of the same shapes to
 `set_weights`. A table's weight, its anchor, has the shape (0, dim), so the value has no room for
-rows; they go beside it, in a subclass. A new array made of it, as by NumPy's arithmetic, lacks the
-rows and is refused: rows are never lost without a word.
+rows; a subclass of the array carries them. An array that is computed from it, such as by NumPy's
+arithmetic, lacks the rows and is refused: rows are never lost silently.
 
-As in any `get_weights`, optimizer state is not in it. The table's slots stay as they are when rows
-are replaced.
+As in any `get_weights`, optimizer state is not included. The table keeps its slots when rows are
+replaced.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Rows:
         name: The table's name.
         keys: [n].
         values: [n, dim].
-        meta: As `Table.export` gives it.
+        meta: As returned by `Table.export`.
         statistics: [n, statistics of a row].
-        policy: As `Table.export` gives it.
+        policy: As returned by `Table.export`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Rows:
 class RowsArray(np.ndarray):
     """An array of shape (0, dim) that also carries the rows of one or several tables.
 
-    Copies and pickles carry the rows too. Other NumPy results of it do not.
+    Copies and pickles carry the rows too. Other NumPy results do not.
     """
 
     _rows: tuple[Rows, ...]
@@ -64,7 +64,7 @@ class RowsArray(np.ndarray):
 
     @classmethod
     def of_batch(cls, *rows: Rows) -> RowsArray:
-        """The array of tables that one optimizer trains at once: of shape (0, 1) and float32."""
+        """The array of tables that one optimizer trains together: of shape (0, 1) and float32."""
         return cls._carrying(np.zeros((0, 1), np.float32), rows)
 
     @classmethod
@@ -75,7 +75,7 @@ class RowsArray(np.ndarray):
 
     @property
     def rows(self) -> tuple[Rows, ...]:
-        """The rows of each table; none if they were left behind."""
+        """The rows of each table; empty if NumPy dropped them."""
         return self._rows
 
     def __array_finalize__(self, template: Any) -> None:
@@ -114,7 +114,7 @@ def get_weights(table: Table) -> RowsArray:
 
 
 def get_batch_weights(tables: Iterable[Table]) -> RowsArray:
-    """The rows of tables that one optimizer trains at once, as they are now."""
+    """The rows of tables that one optimizer trains together, as they are now."""
     return RowsArray.of_batch(*(_rows_of(table) for table in tables))
 
 
@@ -125,15 +125,15 @@ def _rows_of(table: Table) -> Rows:
 
 
 def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
-    """Replaces the rows of tables, and their seeds, by those that `get_weights` gave.
+    """Replaces the rows of tables, and their seeds, by the result of `get_weights`.
 
-    They may be those of other tables, with another number of shards. Rows that stay keep their
-    optimizer slots, new ones get initial ones.
+    The rows may be from other tables, with another number of shards. Rows that stay keep their
+    optimizer slots, and new rows get initial slots.
 
     Args:
         value: The array.
         *tables: The tables.
-        owner: The owner's name in messages. Default: the name of the first one.
+        owner: The owner's name in messages. Default: the name of the first table.
 
     Raises:
         ValueError: If the array carries no rows, or rows of another dim or dtype. The tables do not
@@ -158,7 +158,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
                 f"{table.options.name!r} can't take the rows of {rows.name!r}: it has "
                 f"{table.options.kind}, and they have {kind}."
             )
-    # A second loop, so that no table changes unless all kinds fit.
+    # In a second loop, so that no table changes unless all kinds match.
     for table, rows in zip(tables, all_rows, strict=True):
         slots, meta = _slots_and_meta(table, rows)
         table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
@@ -166,7 +166,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
 
 
 def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns slots of rows, initial ones for rows that the table lacks, and the table's meta."""
+    """Returns slots of rows, initial slots for rows that the table lacks, and the table's meta."""
     keys, _, present, numbers, _, _ = table.export()
     meta = TableMeta.of(numbers)
     slots = np.tile(meta.initial_slots(present.dtype), (rows.keys.shape[0], 1))

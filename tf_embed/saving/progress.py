@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of saves and loads: the argument `progress`, and the calls that it asks for.
+"""Progress of saves and loads: the argument `progress`, and the calls that it requests.
 
 A save is one op. A thread reads the table's count of saved rows while the op runs. A load is a loop
 over blocks, which counts their rows itself.
@@ -31,7 +31,7 @@ _SECONDS_BETWEEN_CALLS = 0.1
 
 
 def calls_of(progress: Any, *, prints: bool = True, tables: int = 1) -> RowCalls | None:
-    """Returns the progress calls for an argument `progress`, or None if it asks for none.
+    """Returns the progress calls for an argument `progress`, or None if it requests none.
 
     Args:
         progress: The argument.
@@ -40,7 +40,7 @@ def calls_of(progress: Any, *, prints: bool = True, tables: int = 1) -> RowCalls
 
     Raises:
         TypeError: If `progress` is neither a bool nor callable with two numbers.
-        ValueError: If it asks for calls in a graph.
+        ValueError: If it requests calls in a graph.
     """
     if progress is None:
         return None
@@ -64,7 +64,7 @@ def _function_of_two(progress: Any) -> Tell:
         try:
             inspect.signature(progress).bind(0, 0)
             return progress
-        except ValueError:  # a function of C, which has no signature
+        except ValueError:  # a C function, which has no signature
             return progress
         except TypeError:
             pass
@@ -75,9 +75,9 @@ def _function_of_two(progress: Any) -> Tell:
 
 
 class RowCalls:
-    """The calls of one save or load. An error that a call raises is kept until the end.
+    """The calls of a save or load. An error that a call raises is kept until the end.
 
-    One thread at a time uses it.
+    Only one thread at a time may use it.
 
     Args:
         tell: The function to call.
@@ -100,22 +100,22 @@ class RowCalls:
             self.update(0)
 
     def add(self, rows: int) -> None:
-        """Some more rows are done."""
+        """Adds rows that are done."""
         self.update(self._done + rows)
 
     def update(self, done: int) -> None:
-        """So many rows are done. Calls the function, unless it was called just now."""
+        """Sets the number of rows that are done. Calls the function, unless it was just called."""
         assert self._total is not None
         self._done = done
         now = time.monotonic()
-        # The last call is that of `end`.
+        # `end` makes the last call.
         if self._told < done < self._total and now >= self._next_time:
             self._next_time = now + _SECONDS_BETWEEN_CALLS
             self._told = done
             self._call(done, self._total)
 
     def end(self) -> None:
-        """All rows are done: makes the last call.
+        """Makes the last call, because all rows are done.
 
         Raises:
             BaseException: If a call raised it.
@@ -128,7 +128,7 @@ class RowCalls:
         if self._error is None:
             try:
                 self._tell(done, total)
-            except BaseException as error:  # also SystemExit: rows are not to be lost by it
+            except BaseException as error:  # also SystemExit, which must not lose rows
                 self._error = error
 
 
@@ -137,7 +137,7 @@ def watched(calls: RowCalls | None, tables: Sequence[Table]) -> Iterator[None]:
     """Makes the calls of a save, except the last one, while the block writes its rows.
 
     Args:
-        calls: The calls. None: this does nothing.
+        calls: The calls. None: do nothing.
         tables: The tables, each with a resource.
     """
     if calls is None:
@@ -145,16 +145,16 @@ def watched(calls: RowCalls | None, tables: Sequence[Table]) -> Iterator[None]:
         return
     over = threading.Event()
     with contextlib.ExitStack() as at_end, contextlib.ExitStack() as turns:
-        # In one order, so that two saves of some tables never wait for each other in a circle.
+        # In a fixed order, so that two saves of some tables never wait for each other in a circle.
         for table in sorted(tables, key=lambda one: one.number):
-            turns.enter_context(table.save_turn)  # or rows of another save would be counted
+            turns.enter_context(table.save_turn)  # otherwise rows of another save would be counted
         before = _rows_saved(tables)
         calls.expect(sum(int(whole_table_ops.size(table.resource_handle, -1)) for table in tables))
         thread = threading.Thread(
             target=_watch, args=(calls, tables, before, over), name="progress of a save"
         )
         thread.start()
-        # After the turns are given up, so that a call that saves the table itself can end.
+        # After the turns are released, so that a call that saves the table itself can end.
         at_end.callback(thread.join)
         at_end.callback(over.set)
         yield
@@ -163,11 +163,11 @@ def watched(calls: RowCalls | None, tables: Sequence[Table]) -> Iterator[None]:
 
 
 def _watch(calls: RowCalls, tables: Sequence[Table], before: int, over: threading.Event) -> None:
-    """Tells of the rows that are saved, until that is over."""
+    """Reports the rows that are saved, until the save is over."""
     while not over.wait(_SECONDS_BETWEEN_CALLS):
         try:
             saved = _rows_saved(tables) - before
-        except tf.errors.OpError:  # as of a server that is gone, which the save itself reports
+        except tf.errors.OpError:  # such as a lost server, which the save itself reports
             return
         calls.update(saved)
 
@@ -177,7 +177,7 @@ def _rows_saved(tables: Sequence[Table]) -> int:
 
 
 class _Bar:
-    """A bar as Keras prints it."""
+    """A progress bar, as Keras prints it."""
 
     def __init__(self) -> None:
         self._bar: keras.utils.Progbar | None = None

@@ -12,13 +12,13 @@ from tf_embed.ops import row_stream_ops
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-# Those that the ops carry.
+# Dtypes that the row-stream ops support.
 KEY_DTYPES = (tf.int64, tf.int32, tf.uint64, tf.uint32)
 VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 
 
 class RowReader:
-    """The rows of a save. Every byte is checked when it is opened.
+    """The rows of a save. Every byte is checked when the save is opened.
 
     Args:
         folder: The folder of its files.
@@ -34,7 +34,7 @@ class RowReader:
         meta: State of the table outside its rows, for `RowWriter`.
 
     Raises:
-        TypeError: If keys or weights are of a dtype that is not read.
+        TypeError: If keys or weights have a dtype that is not supported.
         tf.errors.OpError: If there is no such save, or a file is damaged.
     """
 
@@ -54,7 +54,7 @@ class RowReader:
             )
 
     def blocks(self) -> Iterator[Rows]:
-        """Reads keys [n], weights [n, dim] and slots [n, slots] of one block after the other."""
+        """Reads keys [n], weights [n, dim] and slots [n, slots], block by block."""
         for block in range(self._num_blocks):
             # The caller may have closed the files between two blocks.
             if self._rows is None:
@@ -71,15 +71,14 @@ class RowReader:
 
 
 class RowWriter:
-    """A save of rows with int64 keys, which is there when it is finished and not before.
+    """A save of rows with int64 keys, which appears only when it is finished.
 
     Args:
         folder: The folder of its files.
         file_name: The stem of the files' names.
         value_dtype: Dtype of weights.
         dim: Number of weights in a row.
-        meta: That of a `RowReader`: rows get slots, rule and seed as its. None: rows of no
-            optimizer and no seed.
+        meta: `RowReader.meta`, to keep that save's optimizer state and seed. Default: neither.
 
     Raises:
         tf.errors.OpError: If the files can't be made.
@@ -99,7 +98,7 @@ class RowWriter:
         )
 
     def append(self, keys: np.ndarray, weights: np.ndarray, slots: np.ndarray) -> None:
-        """Writes rows. No key may come twice in `keys`; of two calls, the later row is loaded.
+        """Writes rows. Keys must be distinct in a call; of two calls, the later row is loaded.
 
         Raises:
             tf.errors.OpError: If the file can't be written.
@@ -109,10 +108,10 @@ class RowWriter:
         )
 
     def finish(self) -> None:
-        """Puts the save in place of an earlier one.
+        """Replaces an earlier save by this save.
 
         Raises:
-            tf.errors.OpError: If that fails. Then the earlier one is still there.
+            tf.errors.OpError: If that fails. Then the earlier save is still there.
         """
         stream, self._stream = self._stream, None
         row_stream_ops.finish_rows(stream)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files that TFRA's `save_to_file_system` writes, so that users can bring their tables.
 
-TensorFlow Recommenders Addons 0.8.1 writes two files for each shard, `-keys` and `-values`: the
-bytes of the one tensor and of the other, and nothing about their dtypes, their dim or their end. So
-the variable that reads them must be told all this. The only possible checks are that the lengths
-fit each other, and that every file of a save is there. (Strings are no use: there it writes
-addresses of memory in their place.)
+TensorFlow Recommenders Addons 0.8.1 writes two files for each shard, `-keys` and `-values`. They
+have the bytes of the two tensors, but no dtypes, dim or length, so the reading variable must know
+these. The only possible checks are that the lengths fit each other, and that every file of a save
+is there. (Strings can't be read, because TFRA writes memory addresses instead.)
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ def find(folder: str, name: str, key_bytes: int, row_bytes: int) -> list[TfraFil
         row_bytes: Bytes of a row.
 
     Raises:
-        ValueError: There are none, some are missing or of another save, or their lengths are none
-            of such keys and rows. The file is named.
+        ValueError: If there are no files, files are missing or of another save, or their lengths do
+            not fit such keys and rows. The message names the file.
     """
     stem = name.replace("/", "_")
     pattern = re.compile(re.escape(stem) + r"_mht_(\d+)of(\d+)_rank(\d+)_size(\d+)-(keys|values)")
@@ -52,7 +51,7 @@ def find(folder: str, name: str, key_bytes: int, row_bytes: int) -> list[TfraFil
             shard, shards, rank, processes = map(int, match.groups()[:4])
             save = present.setdefault((shards, processes), {})
             save.setdefault((shard, rank), set()).add(match.group(5))
-    # Saves by several numbers of shards may share a folder, and nothing says which is newer.
+    # Saves with different numbers of shards may share a folder, and it is unknown which is newer.
     if len(present) != 1:
         saves = " and ".join(
             f"{shards} shards of {ranks} processes" for shards, ranks in sorted(present)
@@ -89,7 +88,7 @@ def _rows_of(stem: str, key_bytes: int, row_bytes: int) -> int:
 def batches(
     file: TfraFile, key_dtype: tf.DType, value_dtype: tf.DType, dim: int, batch: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The keys [n] and rows [n, dim] of a shard, so many at a time."""
+    """The keys [n] and rows [n, dim] of a shard, in batches."""
     with (
         tf.io.gfile.GFile(f"{file.stem}-keys", "rb") as keys,
         tf.io.gfile.GFile(f"{file.stem}-values", "rb") as values,
