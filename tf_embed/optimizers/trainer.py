@@ -563,7 +563,7 @@ def _accumulator(options: TableOptions) -> Table:
 
 
 def _start_at_weights(slots: tf.Tensor, weights: tf.Tensor, rule: ExternalRule) -> tf.Tensor:
-    """Fills slots [n, slots of a row] that are new and start at the weights with the weights."""
+    """Replaces NaN by the weights, in slots [n, slots of a row] that start at the weights."""
     groups, begin = [], 0
     for width, initial_value in zip(rule.widths, rule.initial_values, strict=True):
         group = slots[:, begin : begin + width]

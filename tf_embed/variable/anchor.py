@@ -39,7 +39,7 @@ from tf_embed.variable.outer_optimizers import check_beside_own
 
 
 class Trainer(Protocol):
-    """An optimizer as a table sees it; `optimizers/trainer.py` has it."""
+    """A table's view of an optimizer; implemented in `optimizers/trainer.py`."""
 
     @property
     def optimizer(self) -> Any:
@@ -62,11 +62,11 @@ class Trainer(Protocol):
     ) -> None:
         """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim].
 
-        If there is `trained`, a bool scalar that is False, it does nothing.
+        Does nothing if `trained`, a bool scalar, is False.
         """
 
     def advance(self, trained: tf.Tensor | None = None) -> None:
-        """Goes to the next step, unless there is `trained` and it is False."""
+        """Advances to the next step, unless `trained` is False."""
 
     def check_strategy(self) -> None:
         """Refuses a strategy whose replicas can't train the table together."""
@@ -78,12 +78,12 @@ _adding_twin = threading.Lock()
 class Anchor(keras.Variable):
     """The variable of shape (0, dim) through which a table is trained.
 
-    Checkpoints that reach it carry the table and its optimizer too: Keras leaves layers in lists
-    and dicts out of checkpoints, and then there is only the way by the model's optimizer.
+    Checkpoints that reach it also include the table and its optimizer. Keras omits layers in lists
+    and dicts from checkpoints, so their tables are reached only through the model's optimizer.
 
     Args:
         table: The table.
-        checkpoint: Whether checkpoints carry the table.
+        checkpoint: Whether checkpoints include the table.
         name: Name of the variable.
         dim: The second number of its shape. Default: the table's dim.
     """
@@ -101,8 +101,8 @@ class Anchor(keras.Variable):
             shape=(0, dim or options.dim),
             dtype=_dtype_of_anchor(options.value_dtype) if dim is None else "float32",
             trainable=True,
-            # Within a layer of mixed precision Keras would cast the value, and the lookup op takes
-            # it in the dtype of rows.
+            # In a mixed precision layer Keras would cast the value, but the lookup op needs the
+            # dtype of rows.
             autocast=False,
             name=name,
         )
@@ -119,7 +119,7 @@ class Anchor(keras.Variable):
         self.clips_gradient = False
         # The maximum norm of rows in lookups through this anchor.
         self.max_norm: Any = None
-        # Weak, because a twin refers to this anchor. Threads read a dict that nothing changes.
+        # Weak, because a twin refers to this anchor. Threads read a dict that is never modified.
         self._twins: dict[str, weakref.ref[TwinAnchor]] = {}
         self._checkpoint = checkpoint
         if checkpoint:
@@ -127,17 +127,17 @@ class Anchor(keras.Variable):
 
     @property
     def table(self) -> Table:
-        """The table it stands for."""
+        """The table that it represents."""
         return self._table
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables it stands for."""
+        """All tables that it represents."""
         return (self._table,)
 
     @property
     def table_of_keys(self) -> Table | None:
-        """The table whose keys a gradient has; None if it has none that need an owner."""
+        """The table whose keys a gradient has; None if no keys need an owner."""
         return self._table
 
     @property
@@ -152,7 +152,7 @@ class Anchor(keras.Variable):
         return {name: twin for name, twin in twins if twin is not None}
 
     def _add_twin(self, name: str, twin: TwinAnchor) -> None:
-        """Adds one to `twins`, as long as it is in use. It replaces another one of its `name`."""
+        """Adds a twin to `twins` while it is in use. It replaces a twin of the same `name`."""
         with _adding_twin:
             twins = self.twins | {name: twin}
             self._twins = {name: weakref.ref(one) for name, one in twins.items()}
@@ -171,9 +171,9 @@ class Anchor(keras.Variable):
 
     @property
     def trainable(self) -> bool:
-        """True, so that a step that Keras has traced goes on to ask for the gradient.
+        """True, so that a step that Keras has traced still computes the gradient.
 
-        To set it is to set `frozen`, which a traced step obeys at once.
+        Setting it sets `frozen`, which a traced step obeys at once.
         """
         return True
 
@@ -183,7 +183,7 @@ class Anchor(keras.Variable):
 
     @property
     def is_on_tapes(self) -> bool:
-        """Whether lookups have gradients for it. Those of a frozen table have, it may thaw."""
+        """Whether lookups record gradients. A frozen table's do, because it may be unfrozen."""
         return True
 
     @property
@@ -194,19 +194,19 @@ class Anchor(keras.Variable):
     @frozen.setter
     def frozen(self, frozen: bool) -> None:
         self.begin(frozen)
-        # A step that is being traced sets it anew each time it runs.
+        # A traced step sets it again each time it runs.
         if not tf.executing_eagerly():
             self._is_trained.assign(not self._frozen)
 
     def begin(self, frozen: bool) -> None:
-        """Sets `frozen` as a layer does that makes the anchor: now, and in no traced step.
+        """Sets the initial `frozen`. Call it while the layer is built, outside of traced steps.
 
         Args:
             frozen: Whether gradients are ignored from now on.
         """
         self._frozen = bool(frozen)
-        # Keras builds layers in a graph that it throws away, and an op there would never run. A
-        # step that builds the layer must not undo what is set after it was traced.
+        # Keras builds layers in a graph that it discards, so an op there would never run. A step
+        # that builds the layer must not undo later changes of `frozen`.
         with tf.init_scope():
             self._is_trained.assign(not self._frozen)
 
@@ -237,10 +237,10 @@ class Anchor(keras.Variable):
         """An array of shape (0, dim) that carries the rows, for `get_weights`.
 
         Raises:
-            ValueError: If `get_state_tree` is the caller. Its result has the optimizer's variables
-                too, and Orbax, which saves it, would drop even the rows.
+            ValueError: If `get_state_tree` is the caller. Its result includes the optimizer's
+                variables, and Orbax, which saves it, would drop the rows.
         """
-        # `get_weights` calls this method too, so the name of the caller tells the two apart.
+        # `get_weights` calls this method too, so the name of the caller distinguishes them.
         if callers.calls_function("get_state_tree"):
             raise ValueError(
                 f"`get_state_tree` does not carry what an optimizer keeps for {self.table_name!r}, "
@@ -256,7 +256,7 @@ class Anchor(keras.Variable):
             ValueError: If a Keras layer other than DynamicEmbedding writes it to a file, which
                 would drop the rows.
         """
-        # Keras makes an array of each weight of a layer that has no saving of its own.
+        # Keras makes an array of each weight of a layer that does not save itself.
         if callers.calls_function("save_own_variables"):
             raise ValueError(
                 f"The rows of {self.table_name!r} are not saved in Keras files with a layer that "
@@ -273,7 +273,7 @@ class Anchor(keras.Variable):
         return super().__tf_tensor__(dtype, name)
 
     def assign(self, value: Any) -> Any:
-        """Takes a gradient, or the rows of a table.
+        """Applies a gradient, or replaces the rows of the table.
 
         Args:
             value: A gradient, tf.IndexedSlices, runs one step of the table's own optimizer. An
@@ -283,14 +283,14 @@ class Anchor(keras.Variable):
             The value.
 
         Raises:
-            ValueError: If the gradient is a tensor, so its keys are lost; the table has no
-                optimizer of its own; or the value has no rows, or rows of another kind of table.
+            ValueError: If the gradient is a tensor, so its keys are lost; the table has no own
+                optimizer; or the value has no rows, or rows of another kind of table.
         """
         # A Keras optimizer assigns the gradient; see `overwrite_with_gradient`.
         if isinstance(value, tf.IndexedSlices):
             self._train(value)
             return value
-        # Only a gradient that became dense comes as a tensor. This call raises its error.
+        # A plain tensor here is a gradient that was densified; `slices_of` raises the error.
         if isinstance(value, tf.Tensor):
             self.slices_of(value)
         # The rows of another anchor are in its `numpy`; its value has none.
@@ -304,7 +304,7 @@ class Anchor(keras.Variable):
         keras_weights.set_weights(rows, self._table)
 
     def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Gives the keys and the rows of a gradient; none if the table is frozen.
+        """Returns the keys and the rows of a gradient; no rows if the table is frozen.
 
         Args:
             gradient: A tf.IndexedSlices, whose indices are keys.
@@ -326,7 +326,7 @@ class Anchor(keras.Variable):
             )
         self._check_dtypes(gradient)
         keys = gradient_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
-        # A step over several workers pays for each small op, so this one stands for the ops below.
+        # Small ops are costly in a step over several workers, so this op replaces the ops below.
         if isinstance(self._table, WorkerTable) and gradient.values.shape.rank == 2:
             with tf.device("/CPU:0"):
                 return routing_ops.unless_frozen(keys, gradient.values, self.is_trained)
@@ -335,9 +335,9 @@ class Anchor(keras.Variable):
         return keys[:count], gradient.values[:count]
 
     def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
-        """Refuses slices of a user's own making, which a cast would make others of."""
+        """Refuses slices that a user made and a cast would change."""
         keys, values = (
-            # Slices of a user's own may have lists.
+            # Slices that a user made may have lists.
             tf.as_dtype(part.dtype) if hasattr(part, "dtype") else None
             for part in (gradient.indices, gradient.values)
         )
@@ -353,14 +353,14 @@ class Anchor(keras.Variable):
             )
 
     def no_rows(self) -> tf.IndexedSlices:
-        """The gradient of a step that looked nothing up."""
+        """The gradient of a step without a lookup."""
         options = self._table.options
         return tf.IndexedSlices(
             tf.zeros([0, options.dim], options.value_dtype), tf.zeros([0], options.key_dtype)
         )
 
     def _train(self, gradient: tf.IndexedSlices) -> None:
-        """One step of the table's own optimizer."""
+        """Makes a step of the table's own optimizer."""
         keys, gradients = self.slices_of(gradient)
         trainer = self.own_trainer
         if trainer is None:
@@ -372,7 +372,7 @@ class Anchor(keras.Variable):
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             trainer.check_strategy()
 
-        # Within `joint_steps` a step is held back, so that one exchange serves all tables.
+        # Within `joint_steps` a step is deferred, so that all tables share an exchange.
         if _of_thread.steps is None:
             _run_steps([(self, keys, gradients)])
         else:
@@ -391,8 +391,8 @@ class Anchor(keras.Variable):
         """
         run_if(self._is_trained, step)
 
-    # There is nothing in it, but in a SavedModel it is a variable like any other. While Keras
-    # builds a model symbolically it has no value yet, and could not be restored by Keras's hooks.
+    # It is empty, but in a SavedModel it is a variable like any other. While Keras builds a model
+    # symbolically it has no value yet, and Keras's hooks could not restore it.
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
@@ -418,7 +418,7 @@ class Anchor(keras.Variable):
                 self._check_outer_optimizer(optimizer)
 
     def _check_outer_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
-        # A frozen table needs no optimizer. `_train` asks again in each step, as it may thaw.
+        # A frozen table needs no optimizer. `_train` checks again, because it may be unfrozen.
         if self.own_trainer is None:
             if self.frozen:
                 return
@@ -427,14 +427,14 @@ class Anchor(keras.Variable):
 
 
 class TwinAnchor(Anchor):
-    """One more anchor of a table, for lookups whose gradients are wanted apart from others'.
+    """A further anchor of a table, for lookups whose gradients are wanted separately.
 
-    An optimizer brings the gradients of all anchors of a table together and makes one step.
+    An optimizer joins the gradients of all anchors of a table and makes one step.
 
     Args:
         table: The table.
         anchor: The table's anchor. None: the table is not trained.
-        checkpoint: Whether checkpoints carry the table.
+        checkpoint: Whether checkpoints include the table.
         name: Name of the variable.
     """
 
@@ -484,7 +484,7 @@ class TwinAnchor(Anchor):
             self._anchor.begin(frozen)
 
 
-# Of a thread, because steps of other threads must not be held back.
+# Per thread, because steps of other threads must not be deferred.
 class _OfThread(threading.local):
     steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]] | None = None
 
@@ -494,9 +494,9 @@ _of_thread = _OfThread()
 
 @contextlib.contextmanager
 def joint_steps() -> Iterator[None]:
-    """Runs the steps that the block asks for at its end, with one exchange between workers.
+    """Defers the steps of the block to its end, and runs them with one exchange between workers.
 
-    These are steps of tables with an optimizer of their own, which Keras asks for one by one.
+    They are steps of tables with their own optimizer, which Keras requests one at a time.
     """
     before, _of_thread.steps = _of_thread.steps, []
     try:
@@ -510,15 +510,15 @@ def joint_steps() -> Iterator[None]:
 
 
 def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
-    """A step of the own optimizer of each anchor, by keys and gradients of this replica."""
+    """Makes a step of each anchor's own optimizer, with the keys and gradients of this replica."""
     anchors = [anchor for anchor, _, _ in steps]
 
     def train(all_keys: list[tf.Tensor], all_gradients: list[tf.Tensor]) -> None:
         for anchor, keys, gradients in zip(anchors, all_keys, all_gradients, strict=True):
             step = functools.partial(_train_and_advance, anchor, keys, gradients)
             trainer = anchor.own_trainer
-            # A condition of TensorFlow has a switch for each tensor that goes in. An input of the
-            # op is cheaper.
+            # A TensorFlow condition has a switch for each captured tensor. An input of the op is
+            # cheaper.
             if trainer is not None and trainer.can_be_told:
                 step(anchor.is_trained)
             else:
@@ -544,14 +544,14 @@ def _train_and_advance(
 def _dtype_of_anchor(value_dtype: tf.DType) -> str:
     """The dtype of rows, unless the strategy can't make variables of it."""
     on_workers = strategies.worker_count(tf.distribute.get_strategy()) > 1
-    # A new variable is broadcast, which TensorFlow does not do with bfloat16.
+    # A new variable is broadcast, which TensorFlow does not support for bfloat16.
     return "float32" if on_workers and value_dtype == tf.bfloat16 else value_dtype.name
 
 
 def run_if(condition: Any, action: Callable[[], None]) -> None:
-    """Runs something now, or in the graph, if a bool scalar is true."""
+    """Runs an action now, or in the graph, if a bool scalar is true."""
 
-    # Both branches of a tf.cond must give the same outputs, and `action` gives none.
+    # Both branches of a tf.cond must return the same outputs, and `action` returns none.
     def run() -> tf.Tensor:
         action()
         return tf.constant(True)
@@ -572,15 +572,15 @@ def once_for_all_replicas(
 
     Args:
         train: Called once with the keys and the gradients of all replicas.
-        tables: The tables. None: the keys are at their owners already.
-        keys: Of each table, the keys of this replica, [n].
-        gradients: Of each table, the gradients of this replica, [n, dim].
+        tables: The tables. None: the keys are already at their owners.
+        keys: For each table, the keys of this replica, [n].
+        gradients: For each table, the gradients of this replica, [n, dim].
     """
     context = tf.distribute.get_replica_context()
     # MultiWorkerMirroredStrategy assigns variables in a merge call, also if there is one worker.
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    # Outside of replicas this runs once already.
+    # Outside of replicas this already runs once.
     if context is None or (context.num_replicas_in_sync == 1 and not on_workers):
         train(*gradients_to_owners(tables, keys, gradients))
         return

@@ -16,7 +16,7 @@ from tf_embed.ops import lookup_gradient
 from tf_embed.ops.function_graphs import outermost_graph
 from tf_embed.variable.anchor import Anchor
 
-# Weak, so that neither a graph nor a table lives longer. An anchor has no hash, as any variable.
+# Weak, so that neither a graph nor a table lives longer. Like any variable, an anchor has no hash.
 _Anchors = weakref.WeakValueDictionary[int, Anchor]
 _anchors_of: weakref.WeakKeyDictionary[tf.Graph, _Anchors] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -40,7 +40,7 @@ def token_of(
 def anchors_of_step() -> list[Anchor]:
     """Returns the anchors whose tokens the outermost tf.function has so far; none if eager.
 
-    A function that it calls counts if it was traced within it, and not before.
+    A function that it calls counts only if it was traced within it.
     """
     if tf.executing_eagerly():
         return []

@@ -15,7 +15,7 @@ from tf_embed.table.table import Table
 
 
 class Eviction:
-    """Evicts rows in the order of a table's policy, and gives evicted ones.
+    """Evicts rows in the order of a table's policy, and returns evicted rows.
 
     Args:
         table: The table.
@@ -33,7 +33,7 @@ class Eviction:
         """
         name, policy = self._table.options.name, self._table.options.policy
         if policy is None:
-            # As the docstring of `Variable.restrict` says. No row leaves, so nothing is lost.
+            # As documented in `Variable.restrict`. No row leaves, so nothing is lost.
             logging.warning("%r has no policy by which it could be restricted.", name)
             return None
         if unknown:

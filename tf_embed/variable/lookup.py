@@ -39,9 +39,9 @@ def embedding_lookup(
     """Looks up rows, differentiably.
 
     The gradient of `params.trainable_variables` is a tf.IndexedSlices. Its indices are the ids
-    (int64 of the same bits for uint64 ids, int64 for uint32), its values the gradients of their
-    rows. `tf_embed.DynamicEmbeddingOptimizer` applies it to the table. Ids may repeat, and a step
-    may look up one variable many times; the gradients of equal ids are summed.
+    (int64 of the same bits for uint64 ids, int64 for uint32), and its values are the gradients of
+    their rows. `tf_embed.DynamicEmbeddingOptimizer` applies it to the table. Ids may repeat, and a
+    step may look up one variable many times; the gradients of equal ids are summed.
 
     A lookup works in loops, maps and conditions of TensorFlow and Keras, in a tf.function, and in a
     tf.data pipeline. The tape may be inside or outside of them.
@@ -60,8 +60,8 @@ def embedding_lookup(
     Args:
         params: The variable, or a list of it. It may also be the variable's anchor, or a
             `tf_embed.tfra.shadow_ops.ShadowVariable` of it, which then receives the gradient.
-        ids: Integers, or strings, of any shape. A tensor is cast to the key dtype if that has all
-            numbers of its own.
+        ids: Integers, or strings, of any shape. A tensor is cast to the key dtype if the key dtype
+            has all numbers of the tensor's dtype.
         partition_strategy: Ignored; accepted for TFRA compatibility. The variable's partitioner
             decides.
         name: Name of the operation. It does not select an anchor, because a variable has a single
@@ -69,7 +69,7 @@ def embedding_lookup(
         validate_indices: Ignored; accepted for TFRA compatibility. Every id is valid.
         max_norm: None, or the L2 norm to which longer rows are scaled down, differentiably, as in
             tf.nn.embedding_lookup. Stored rows do not change. Above 0 and at most 1e19. None takes
-            that of a ShadowVariable in `params`.
+            the `max_norm` of a ShadowVariable in `params`.
         return_trainable: Whether to also return the variable for gradients.
         training: Whether this counts as a use of the rows, if a policy keeps statistics. A step of
             an optimizer always counts as a use.
@@ -124,7 +124,7 @@ def embedding_lookup_unique(
     distinct rows, `unique_rows` saves the most.
 
     Args:
-        params: As in `embedding_lookup`, and so are all others.
+        params: As in `embedding_lookup`, like all other arguments.
 
     Returns:
         As in `embedding_lookup`.
@@ -154,9 +154,10 @@ def unique_rows(
 
     `tf.gather(rows, inverse)` equals the result of `embedding_lookup`. If ids repeat often, as
     popular items do, this saves memory and work in the layers that can use distinct rows: a
-    projection of the rows, attention over them, or a sampled softmax. The gradient is that of
-    `embedding_lookup`, with distinct ids as its indices. It is in the dtype of the rows, and so are
-    the sums that `tf.gather` makes; of narrow rows these lose more than the table's, in float32.
+    projection of the rows, attention over them, or a sampled softmax. The gradient equals the
+    gradient of `embedding_lookup`, with distinct ids as its indices. It has the dtype of the rows,
+    and so do the sums that `tf.gather` makes. For narrow rows these sums lose more precision than
+    the table's sums in float32.
 
     Args:
         params: As in `embedding_lookup`.
@@ -165,9 +166,9 @@ def unique_rows(
         training: As in `embedding_lookup`.
 
     Returns:
-        rows: [u, dim], the rows of the distinct ids in order of first occurrence. Ids without a
-            row yield their initial row, and are not inserted. The `max_norm` of a ShadowVariable in
-            `params` holds.
+        rows: [u, dim], the rows of the distinct ids in order of first occurrence. Ids without a row
+            yield their initial row, and are not inserted. The `max_norm` of a ShadowVariable in
+            `params` applies.
         inverse: int32, ids.shape; the index in `rows` of each id.
 
     Raises:
@@ -269,7 +270,7 @@ def norm_of(max_norm: Any) -> Any:
 
 
 def norm_of_lookup(params: Params, max_norm: Any) -> Any:
-    """The argument `max_norm` of a lookup; if it is None, that of an anchor in `params`."""
+    """The argument `max_norm` of a lookup. If None, the `max_norm` of an anchor in `params`."""
     if max_norm is not None:
         return max_norm
     (params,) = params if isinstance(params, (list, tuple)) else (params,)
@@ -299,7 +300,8 @@ def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
 
 def token_of(table: Table, anchor: Anchor | None) -> tf.Tensor | None:
     """The token that makes a tape record a lookup; None if the table can't be trained."""
-    # A frozen table has one too, because the step that is traced now may run after it is unfrozen.
+    # A frozen table has a token too, because a step that is traced now may run after it is
+    # unfrozen.
     if anchor is None or not anchor.is_on_tapes or substitutes.are_used():
         return None
     options = table.options

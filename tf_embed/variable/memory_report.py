@@ -13,13 +13,13 @@ from tf_embed.table.table import Table
 from tf_embed.variable.row_statistics import stats_of
 
 _WORD = 8  # bytes of a statistic, and of a reference to a string
-_ROW_ALIGNMENT = 16  # a row begins at a multiple of so many bytes
+_ROW_ALIGNMENT = 16  # a row begins at a multiple of this many bytes
 _KEY = 8  # bytes of a key, or of the number of a string
 _BLOCK_FRAME = 20  # bytes of a block on disk that are not of rows
 _PAGE = 4096
 # The share of a bound on files that rows can fill. Compaction needs the rest.
 _DISK_SHARE = 5 / 6
-_MARK = 1  # bytes that a tier over another one keeps of a row: its last use and its state
+_MARK = 1  # bytes of a row's last use and state, in a tier above another tier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class TierReport:
         name: "gpu", "host", "disk" or "redis".
         bound_bytes: The most bytes that the tier may hold; None: no bound.
         capacity_rows: How many rows fit within the bound, for all shards together; None: no bound.
-            Of the disk, about so many: compaction of files needs a part of the bound.
+            For the disk it is approximate: compaction of files needs a part of the bound.
         rows: Rows in the tier now. A row that is in the cache and below it counts in both.
-        bytes: Bytes of these rows; of the disk, bytes of files.
+        bytes: Bytes of these rows; for the disk, bytes of files.
     """
 
     name: str
@@ -54,10 +54,9 @@ class MemoryReport:
         statistics_bytes: Bytes of the statistics of a row.
         mark_bytes: Additional bytes of a row in memory if the table has a cache.
         row_bytes: Bytes that a row takes in memory: these four, padded.
-        index_bytes: Bytes of the index from keys to rows. Of a table with a `path` it includes the
+        index_bytes: Bytes of the index from keys to rows. For a table with a `path` it includes the
             statistics of rows on disk, which are in memory.
-        slack_bytes: Bytes of host memory beside these and the bytes of the tiers: places of rows
-            that left, room that is not used yet, and buffers.
+        slack_bytes: Other bytes of host memory: places of rows that left, unused room, and buffers.
         tiers: A `TierReport` for each tier, fastest first.
     """
 
@@ -132,17 +131,17 @@ def bytes_of_row(weights: int, slots: int, statistics: int, *, is_cached: bool) 
         weights: Bytes of its weights.
         slots: Bytes of its optimizer slots.
         statistics: Bytes of its statistics.
-        is_cached: Whether the memory is a cache, or a tier below one.
+        is_cached: Whether the memory is a cache, or a tier below a cache.
     """
     row = _padded(_padded(weights, _WORD) + slots, _ROW_ALIGNMENT)
     return row + statistics + (_MARK if is_cached else 0)
 
 
 def _bytes_on_disk(weights: int, slots: int) -> int:
-    """Bytes that a row takes in files: it is in a block of whole pages, beside others."""
+    """Bytes that a row takes in files, as a part of a block of whole pages."""
     row = _KEY + weights + slots
     block = _padded(row, _PAGE)
-    # As files do it: a block grows until rows fill three quarters of it.
+    # As in the files: a block grows until rows fill three quarters of it.
     while (rows := (block - _BLOCK_FRAME) // row) * row < block // 4 * 3:
         block += _PAGE
     return block // rows
@@ -171,7 +170,7 @@ def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _slot_bytes_of_rule(table: Table) -> int:
-    """Bytes of the slots that the optimizer which is bound to the table will keep of a row."""
+    """Bytes of the slots of a row for the optimizer that is bound to the table."""
     rule, size = table.rule, table.options.slot_dtype.size
     if rule is None:
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras optimizers that would leave tables out of a part of their work, and are refused."""
+"""Refuses Keras optimizers that would skip tables in a part of their work."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def check_beside_own(optimizer: keras.optimizers.Optimizer, table_name: str) -> 
     """Refuses a model's optimizer if it can't be beside a table that has its own.
 
     Args:
-        optimizer: The model's.
-        table_name: The table's, for messages.
+        optimizer: The model's optimizer.
+        table_name: The table's name, for messages.
 
     Raises:
         ValueError: If its options would reach dense variables only.

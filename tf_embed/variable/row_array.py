@@ -30,7 +30,7 @@ class RowNumberArguments(RowArguments):
 
         Raises:
             TypeError: If the numbers are not integers.
-            ValueError: If one is out of range; from an op, tf.errors.InvalidArgumentError.
+            ValueError: If a number is out of range; the op raises tf.errors.InvalidArgumentError.
         """
         message = (
             f"`keys` of {self._options.name!r} must be row numbers, from 0 to {self._num_rows - 1}."
@@ -46,8 +46,8 @@ class RowArray(Variable):
 
     Args:
         num_rows: The number of rows, at least 1.
-        **kwargs: Arguments of `Variable`, without `key_dtype`. The `policy` must let all rows in,
-            and keep them.
+        **kwargs: Arguments of `Variable`, without `key_dtype`. The `policy` must admit and keep all
+            rows.
 
     Raises:
         ValueError: If an argument is out of range. All methods that take row numbers raise it for a

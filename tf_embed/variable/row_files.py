@@ -58,7 +58,7 @@ class RowFiles:
         name: str | None,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """Saves all rows, those of each part of the table to files of its own."""
+        """Saves all rows. Each part of the table has separate files."""
         if validation.flag(append_to_file, "append_to_file"):
             raise ValueError(
                 "`append_to_file` must be False: a save has the rows of one moment, each key once, "
@@ -76,8 +76,8 @@ class RowFiles:
         with validation.name_scope(name, "save_to_file_system"):
             with watched(calls, self._table.parts):
                 for number, part in enumerate(self._table.parts):
-                    # Only a table on servers has several parts. Each of them writes as a process of
-                    # its own.
+                    # Only a table on servers has several parts. Each part writes like a separate
+                    # process.
                     part_place = dataclasses.replace(place, rank=place.rank + number)
                     with part.save_turn:
                         saved.append(
@@ -88,7 +88,7 @@ class RowFiles:
             if folder is not None:
                 _nameless[folder, rank] = self._table
             if isinstance(self._table, WorkerTable):
-                self._table.barrier()  # after it the files of all workers are there
+                self._table.barrier()  # then the files of all workers exist
             if calls is not None:
                 calls.end()
             return None if tf.executing_eagerly() else tf.group(*saved)
@@ -109,13 +109,13 @@ class RowFiles:
         """Loads the rows of a save that this process owns. Other rows stay."""
         processes, rank = self._processes(proc_size, proc_rank)
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
-        # Checked only: blocks are read as the save wrote them.
+        # Only checked: blocks are read as the save wrote them.
         validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         whole = validation.flag(load_entire_dir, "load_entire_dir")
         calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
         has = None
         if isinstance(self._table, WorkerTable):
-            # Any number of workers may have saved. Each reads all parts and keeps the rows it owns.
+            # Any number of workers may have saved. Each worker reads all parts and keeps its rows.
             whole, has = True, self._table.is_mine
         with validation.name_scope(name, "load_from_file_system"):
             if isinstance(self._table, ServerTable):
@@ -139,7 +139,7 @@ class RowFiles:
         return None if tf.executing_eagerly() else tf.group(*loaded)
 
     def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
-        """The number of processes that have a part each, and the number of this one.
+        """The number of processes that each have a part, and the number of this process.
 
         Raises:
             ValueError: If the table is on servers and an argument is given, or it is sharded over
@@ -182,7 +182,7 @@ class RowFiles:
             dirpath: The folder of its files.
             file_name: The name that its files begin with.
             has: A function of keys [n] that returns bool [n]: the keys to load. None: all.
-            calls: Are made as rows are loaded, except the last one.
+            calls: The calls to make as rows are loaded, except the last call.
         """
         place = Place(tf.constant(dirpath), "", file_name, rank=0, processes=1)
         self._load(place, whole=False, has=has, calls=calls)
@@ -264,14 +264,14 @@ class RowFiles:
         chooses = _is_chosen_here(table) or some_stay_out
 
         def owners_of(keys: tf.Tensor) -> tf.Tensor:
-            # With `whole` no row is left out by the number of its process.
+            # With `whole` no row is skipped because of its process.
             by_key = tf.constant(False) if whole else saved.by_key
             owners = _owners(table, keys, by_key, place)
             return owners if has is None else tf.where(has(keys), owners, LEFT_OUT)
 
         def load_block(block: Any) -> tf.Operation | None:
             keys = owners = None
-            # Keys come to Python only if they are needed there; otherwise one op loads the block.
+            # Keys are read in Python only if they are needed; otherwise one op loads the block.
             if chooses or table.on_update is not None:
                 keys = row_file_ops.saved_keys(
                     table.resource_handle, saved.rows, block, key_dtype=key_dtype
@@ -286,7 +286,7 @@ class RowFiles:
                 tf.zeros([0], tf.int32) if owners is None else owners,
             )
             if table.on_update is not None:
-                # The policy may read the rows, so they must be there before.
+                # The policy may read the rows, so they must be loaded first.
                 with tf.control_dependencies([] if done is None else [done]):
                     if owners is not None:
                         keys = tf.boolean_mask(keys, tf.not_equal(owners, LEFT_OUT))
@@ -295,8 +295,8 @@ class RowFiles:
 
         forgotten = None
         policy = table.options.policy
-        # The save has the admission counts of keys of all processes. The table forgets those of
-        # keys that other processes own.
+        # The save has the admission counts of the keys of all processes. The table forgets the keys
+        # that other processes own.
         if some_stay_out and policy is not None and policy.admission is not None:
             others = tf.equal(owners_of(saved.waiting), LEFT_OUT)
             others_keys = tf.boolean_mask(saved.waiting, others)
@@ -311,13 +311,13 @@ class RowFiles:
                 if calls is not None:
                     calls.add(int(counts[block]))
             if table._rule is not None:
-                table.bind_rule(table._rule)  # the saved rows may have had another
+                table.bind_rule(table._rule)  # the saved rows may have another rule
             expiry.warn_of_expired(table)
             return None
 
         def body(block: tf.Tensor) -> tf.Tensor:
             done = load_block(block)
-            # The next block waits for this one, so that one block at a time is in memory.
+            # The next block waits for this block, so that memory holds one block at a time.
             with tf.control_dependencies([] if done is None else [done]):
                 return block + 1
 
@@ -350,17 +350,18 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
     elif ranks is None:
         ranks = sharding.default_partition_fn(keys, place.processes)
     is_mine = tf.equal(tf.cast(ranks, tf.int32), place.rank)
-    # If as many processes saved, the file of this rank has its rows, whatever their keys.
+    # If the same number of processes saved, the file of this rank has its rows, whatever their
+    # keys.
     return tf.where(tf.logical_or(is_mine, tf.logical_not(by_key)), shards, LEFT_OUT)
 
 
 def _with_names_there(error: tf.errors.NotFoundError, place: Place) -> tf.errors.NotFoundError:
-    """The error with the names that the folder has saves of, if the wanted one is not there."""
+    """The error, with the names of the saves in the folder if the wanted save is missing."""
     folder = _real_folder(place.folder, place.folder_variable)
     try:
         files = [] if folder is None else tf.io.gfile.listdir(folder)
     except tf.errors.OpError:
-        files = []  # there is no such folder, and the error says so
+        files = []  # the folder is missing, which the error says
     stems = {found.group(1) for found in map(_MANIFEST.fullmatch, files) if found}
     names = sorted(
         _ESCAPED.sub(
@@ -379,7 +380,7 @@ def _with_names_there(error: tf.errors.NotFoundError, place: Place) -> tf.errors
     return tf.errors.NotFoundError(error.node_def, error.op, message)
 
 
-# The table of the last variable of the default name that saved into a folder.
+# For each folder, the table of the last variable with the default name that saved into it.
 _nameless: weakref.WeakValueDictionary[tuple[str, int], Table] = weakref.WeakValueDictionary()
 
 
@@ -399,9 +400,9 @@ def _check_nameless(table: Table, folder: str | None, rank: int) -> None:
 
 
 def _real_folder(dirpath: Any, dirpath_env: str) -> str | None:
-    """The folder that a save writes to now, by one name; None if a graph will know it only later.
+    """The canonical name of the folder that a save writes to; None if a graph knows it only later.
 
-    Two names of one local folder give the same.
+    Two names of the same local folder give the same result.
     """
     by_variable = os.environ.get(dirpath_env) if dirpath_env else None
     if by_variable:
@@ -433,7 +434,7 @@ def _folder(dirpath: Any) -> tf.Tensor:
             "`dirpath` must be a str, a path or a string tensor. Received: dirpath="
             f"{validation.shown(dirpath)} of type {type(dirpath).__name__}"
         )
-    # No folder at all is for the operation to refuse, if no environment variable names one.
+    # The operation refuses a missing folder, unless an environment variable names a folder.
     return tf.constant(validation.path_of(dirpath, "dirpath") if dirpath else "")
 
 

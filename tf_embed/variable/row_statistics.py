@@ -14,7 +14,7 @@ from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table import Table
 from tf_embed.variable.row_arguments import RowArguments
 
-# The vector that the table gives, in its order.
+# The numbers in the vector that the table returns, in order.
 _COUNTS = _library.vocabulary()["stats"]
 
 
@@ -55,12 +55,12 @@ class RowStatistics:
 
     def set_clock(self, step: Any, time_ms: Any, epoch: Any) -> tf.Operation | None:
         """Sets the clock of all parts of the table."""
-        # The numbers of tensors are known when the op runs; here only their shapes are checked.
+        # Values of tensors are known only when the op runs, so only their shapes are checked here.
         for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
             if tf.is_tensor(value):
                 validation.scalar_of(value, argument)
-        # Numbers of the op: -1 keeps the step, -2 the time, and an epoch of -1 follows the steps. A
-        # time of -1 is the system's.
+        # For the op, a step of -1 and a time of -2 mean no change. An epoch of -1 follows the
+        # steps, and a time of -1 means the system's time.
         if step is None:
             step = -1
         elif not tf.is_tensor(step):
@@ -100,7 +100,7 @@ class RowStatistics:
 
 def stats_of(table: Table) -> dict[str, Any]:
     """The counts of a table, with the ratios that `Variable.stats` documents."""
-    # The servers of a table have counts each; every other table has one part.
+    # Each server of a table has its own counts. Any other table has a single part.
     vector = tf.add_n([whole_table_ops.stats(part.resource_handle) for part in table.parts])
     eager = tf.executing_eagerly()
     numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
@@ -113,7 +113,7 @@ def stats_of(table: Table) -> dict[str, Any]:
     wanted = counts["disk_rows_read"] * counts["disk_live_bytes"]
     return {
         **counts,
-        # Places are of the index in memory: of a table with tiers, that of the cache.
+        # Places belong to the index in memory. For a table with tiers it is the index of the cache.
         "load": _ratio(counts["cache_rows" if table.options.has_tiers else "rows"], places),
         "mean_probe_length": _ratio(read, probed),
         "cache_hit_rate": _known_ratio(counts["cache_hits"], found),

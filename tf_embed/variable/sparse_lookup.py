@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups of sparse and ragged ids that give one row for each bag of them.
+"""Lookups of sparse and ragged ids that return one row for each bag.
 
-Both containers are brought to one form, `_Bagged`: ids, and the number of the bag of each.
+Both containers are converted to `_Bagged`: ids, and the bag number of each id.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ def embedding_lookup_sparse(
     *,
     training: bool = False,
 ) -> Any:
-    """Looks up the rows of sparse ids and pools those along all axes but the first, differentiably.
+    """Looks up the rows of sparse ids and pools all axes except the first, differentiably.
 
-    As tf.nn.embedding_lookup_sparse, but empty rows of ids give zeros, wherever they are, ids may
-    be in any order, and no array of a row for each id is made.
+    Differences from tf.nn.embedding_lookup_sparse: empty rows of ids give zeros anywhere, ids may
+    be in any order, and no array with a row for each id is made.
 
     Args:
         params: As in `tf_embed.embedding_lookup`.
         sp_ids: A tf.SparseTensor or tf.RaggedTensor of at least two axes, [d0, ...]; integers or
             strings.
         sp_weights: None, or the weight of each id, with the indices of `sp_ids`. They are cast to
-            float64 if rows are, otherwise to float32. Their gradient is that of the rows that were
-            looked up, even if rows change before the backward pass.
-        partition_strategy: Accepted for the sake of old code.
-        name: Name of the operation, and nothing more.
-        combiner: "sum", of the rows times their weights; "mean", which divides it by the sum of
-            the weights; "sqrtn", by the root of the sum of their squares. None: "mean".
+            float64 if rows are, otherwise to float32. Their gradient is computed from the rows that
+            were looked up, even if rows change before the backward pass.
+        partition_strategy: Ignored; accepted for TFRA compatibility.
+        name: Name of the operation.
+        combiner: "sum" of the rows times their weights; "mean", the sum divided by the sum of the
+            weights; "sqrtn", the sum divided by the root of the sum of squared weights. None:
+            "mean".
         max_norm: As in `tf_embed.embedding_lookup`; rows are scaled down before they are pooled.
         return_trainable: As in `tf_embed.embedding_lookup`.
         training: As in `tf_embed.embedding_lookup`.
@@ -100,11 +101,11 @@ def safe_embedding_lookup_sparse(
     *,
     training: bool = False,
 ) -> Any:
-    """Looks up the rows of sparse ids and pools those along the last axis, differentiably.
+    """Looks up the rows of sparse ids and pools the last axis, differentiably.
 
-    As tf.nn.safe_embedding_lookup_sparse, but every id is valid, also a negative one. Ids whose
-    weight is not positive count for nothing, unless the combiner is "sum". A bag without ids has
-    the row of `default_id`, or zeros.
+    The same as tf.nn.safe_embedding_lookup_sparse, except that every id is valid, also a negative
+    id. Ids whose weight is not positive are ignored, unless the combiner is "sum". A bag without
+    ids has the row of `default_id`, or zeros.
 
     Args:
         embedding_weights: `params` of `tf_embed.embedding_lookup`.
@@ -113,8 +114,8 @@ def safe_embedding_lookup_sparse(
         combiner: As in `tf_embed.embedding_lookup_sparse`.
         default_id: The id that an empty bag has, with the weight 1. Default: none, and the bag
             gives zeros and trains nothing.
-        name: Name of the operation, and nothing more.
-        partition_strategy: Accepted for the sake of old code.
+        name: Name of the operation.
+        partition_strategy: Ignored; accepted for TFRA compatibility.
         max_norm: As in `tf_embed.embedding_lookup`; rows are scaled down before they are pooled.
         return_trainable: As in `tf_embed.embedding_lookup`.
         training: As in `tf_embed.embedding_lookup`.
@@ -172,10 +173,10 @@ class _Bagged:
 
     Attributes:
         keys: [n].
-        bags: int64 [n], the bag of each.
+        bags: int64 [n], the bag of each id.
         num_bags: int64 scalar.
         weights: None, or [n].
-        unflatten: Takes rows [num_bags, dim] and gives them the axes that are left of the ids.
+        unflatten: Takes rows [num_bags, dim] and restores the remaining axes of the ids.
     """
 
     keys: tf.Tensor
@@ -185,7 +186,7 @@ class _Bagged:
     unflatten: Callable[[tf.Tensor], Any]
 
     def with_positive_weights(self) -> _Bagged:
-        """Without the ids whose weight is not positive."""
+        """Removes the ids whose weight is not positive."""
         if self.weights is None:
             return self
         places = tf.where(self.weights > 0)[:, 0]
@@ -197,7 +198,7 @@ class _Bagged:
         )
 
     def filled(self, key: tf.Tensor) -> _Bagged:
-        """With a key, of weight 1, in each bag that has none."""
+        """Adds a key, of weight 1, to each empty bag."""
         ones = tf.ones_like(self.bags)
         counts = tf.math.unsorted_segment_sum(ones, self.bags, self.num_bags)
         empty = tf.where(tf.equal(counts, 0))[:, 0]
@@ -215,7 +216,7 @@ class _Bagged:
 def _bagged(
     ids: Any, weights: Any, table: Table, names: tuple[str, str], *, of_first_axis: bool = False
 ) -> _Bagged:
-    """Checked ids and weights, with a bag for each row along the last axis, or of the first.
+    """Checked ids and weights, with a bag for each row along the last axis, or of the first axis.
 
     Raises:
         TypeError: If the container or the dtype is not supported.
@@ -259,7 +260,7 @@ def _bagged(
 
 def _of_sparse(ids: tf.SparseTensor, weights: tf.Tensor | None, of_first_axis: bool) -> _Bagged:
     outer = ids.dense_shape[:1] if of_first_axis else ids.dense_shape[:-1]
-    # The number of a bag: its indices, each times the number of bags in one step of it.
+    # The number of a bag is the sum of its indices, each times its stride in bags.
     strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
     count = 1 if of_first_axis else ids.shape.rank - 1
     bags = tf.reduce_sum(ids.indices[:, :count] * strides, axis=1)

@@ -17,7 +17,7 @@ _OUTSIDE = ("disk", "redis")
 
 
 def kind_text(table: Table) -> list[str]:
-    """The dim, the dtypes and the placement of a table, a text each."""
+    """The texts of the dim, the dtypes and the placement of a table."""
     options = table.options
     texts = [
         f"dim={options.dim}",
@@ -35,7 +35,7 @@ def kind_text(table: Table) -> list[str]:
 
 
 def settings_text(table: Table) -> list[str]:
-    """The policy, the storage and the optimizer of a table, a text for each that it has."""
+    """The texts of a table's policy, storage and optimizer, if it has them."""
     options = table.options
     texts = [] if options.policy is None else [f"policy={options.policy!r}"]
     if options.storage is not None:
@@ -43,7 +43,7 @@ def settings_text(table: Table) -> list[str]:
     names = {type(trainer.optimizer).__name__ for trainer in table.trainers}
     if names:
         texts.append(f"optimizer={' and '.join(sorted(names))}")
-    elif isinstance(table.rule, str):  # restored, and not trained since
+    elif isinstance(table.rule, str):  # restored, but not trained yet
         texts.append(f"optimizer={table.rule}")
     return texts
 

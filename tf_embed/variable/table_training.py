@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TableTraining`: a table as optimizers train it."""
+"""`TableTraining`: the training side of a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_embed.variable.anchor import Anchor
 
 
 class TableTraining:
-    """A table, the anchor that gradients reach it by, and the slots of its optimizers.
+    """A table, its anchor, and the slots of its optimizers.
 
     Args:
         table: The table.
@@ -59,7 +59,7 @@ class TableTraining:
     def _twins(self) -> dict[str, Anchor]:
         """The other anchors of the table, by name."""
         twins = {} if self._anchor is None else self._anchor.twins
-        # A copy of a variable has the anchors that are of the first one.
+        # A copy of a variable has the anchors of the original variable.
         return {name: one for name, one in twins.items() if one.table is self._table}
 
     def slots_of(self, optimizer: Any) -> list[SlotVariable]:
@@ -76,7 +76,7 @@ class TableTraining:
         of_table = getattr(optimizer, "slot_variables", None)
         if of_table is not None:
             return of_table(self._table)
-        # A trainer is of the optimizer within it.
+        # A trainer refers to the inner optimizer.
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             optimizer = optimizer.inner_optimizer
         trainers = (one for one in self._table.trainers if one.optimizer is optimizer)

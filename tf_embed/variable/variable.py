@@ -47,9 +47,9 @@ class Variable(tf.Module):
     at once. `lookup` also works in tf.data pipelines and in loaded SavedModels. tf.train.Checkpoint
     and SavedModels save the rows, and a checkpoint restores into any number of shards.
 
-    A tensor of a narrower dtype, such as int32 for int64 keys, is cast; one of a dtype with numbers
-    that are no keys raises TypeError. In a graph, keys that a cast has rounded or wrapped on their
-    way raise tf.errors.InvalidArgumentError; see `tf_embed.layers.DynamicEmbedding`.
+    A tensor of a narrower dtype, such as int32 for int64 keys, is cast; a dtype with numbers that
+    are no keys raises TypeError. In a graph, keys that a cast has rounded or wrapped raise
+    tf.errors.InvalidArgumentError; see `tf_embed.layers.DynamicEmbedding`.
 
     `lookup` is not differentiable. `tf_embed.embedding_lookup` is differentiable with respect to
     `trainable_variables`. In a Keras model use `tf_embed.layers.DynamicEmbedding`.
@@ -150,7 +150,7 @@ class Variable(tf.Module):
     ) -> None:
         del short_file_name
         check_eager()
-        super().__init__()  # without a name: that of a tf.Module must be an identifier
+        super().__init__()  # without a name, which would have to be an identifier
         name = validation.name_of(name)
         validation.function_of(partitioner, "partitioner")
         key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
@@ -282,9 +282,9 @@ class Variable(tf.Module):
             keys: Integers, or strings, of any shape.
             values: keys.shape + [dim].
             name: Name of the operation.
-            distinct: A hint that all keys are distinct, which skips the search for duplicates.
-                The search takes a noticeable part of a large write to rows that are present. If a
-                key does occur twice, any one of its positions wins.
+            distinct: A hint that all keys are distinct, which skips the search for duplicates. The
+                search takes a noticeable part of a large write to present rows. If a key does occur
+                twice, any of its positions wins.
 
         Returns:
             The operation in a graph, None in eager execution.
@@ -409,8 +409,8 @@ class Variable(tf.Module):
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
         """Removes keys, with their rows and optimizer slots. Absent keys are ignored.
 
-        Gradients that wait for the keys are dropped, those of `gradient_accumulation_steps`. A
-        tf.function does this if it is traced after the optimizer's first step.
+        Gradients of `gradient_accumulation_steps` that wait for the keys are dropped. A tf.function
+        does this if it is traced after the optimizer's first step.
 
         Args:
             keys: Integers, or strings, of any shape.
@@ -622,12 +622,13 @@ class Variable(tf.Module):
     def drain_evicted(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the rows that the policy evicted since the last call, and clears the log.
 
-        The log has the rows that were evicted by a bound or by `restrict`, and expired rows. It has
-        no rows that `remove` or `clear` took out. With it you can keep evicted rows elsewhere.
+        The log has the rows that were evicted by a bound or by `restrict`, and expired rows. It
+        does not have rows that `remove` or `clear` removed. With it you can keep evicted rows
+        elsewhere.
 
         Returns:
-            Keys [n] in the order of their eviction, and rows [n, dim] as of that moment. A key
-            that came back and was evicted again occurs twice.
+            Keys [n] in the order of their eviction, and rows [n, dim] as of that moment. A key that
+            was inserted and evicted again occurs twice.
 
         Raises:
             ValueError: If the variable keeps no log, because its policy has no `log_evicted`.
@@ -824,7 +825,7 @@ class Variable(tf.Module):
     ) -> tf.Operation | None:
         """Sets the clock of the usage statistics, to replay a log or to test a policy.
 
-        By default steps count from 1, one for each call that changes rows, and the time is the
+        By default each call that changes rows is a step, counted from 1, and the time is the
         system's.
 
         Args:
@@ -857,7 +858,7 @@ class Variable(tf.Module):
         return self._statistics.set_clock(step, time_ms, epoch)
 
     def restart_ttl(self) -> tf.Tensor:
-        """Begins the time to live of all rows now, expired ones included.
+        """Begins the time to live of all rows now, including expired rows.
 
         For a table that is loaded after a pause and trained on. Rows keep the time of their last
         use in every save, so a pause longer than `ttl_seconds` leaves only expired rows. Lookups
@@ -921,8 +922,8 @@ class Variable(tf.Module):
             proc_size: Number of processes that each save a part, at least 1. Default: the number of
                 workers that the variable is sharded over, otherwise 1.
             proc_rank: The number of this process, from 0. Default: this worker, otherwise 0.
-            file_name_list: A list of one name, which the file names take instead of the variable's
-                name. Default: None, the variable's name.
+            file_name_list: A list of one name, which replaces the variable's name in file names.
+                Default: None, the variable's name.
             dirpath_env: Name of an environment variable. If it is set when the operation runs, it
                 replaces `dirpath`.
             append_to_file: Must be False, because a save is one snapshot.
@@ -932,10 +933,10 @@ class Variable(tf.Module):
                 processes save, the first one prints. A function is called with `done_rows` and
                 `total_rows`, two ints, at most ten times a second: first with no row done, then by
                 a thread while rows are written, and a last time, with two equal numbers, when the
-                files are complete. Rows are those that this process saves. If a call raises, it was
-                the last one, and its error is raised once the save is complete. A save that fails
-                makes no last call. A call that does not return keeps the save from returning. In
-                eager execution only. Default: None.
+                files are complete. Only rows that this process saves count. If a call raises, no
+                further call is made, and the error is raised once the save is complete. A save that
+                fails makes no last call. A call that does not return keeps the save from returning.
+                In eager execution only. Default: None.
 
         Returns:
             The operation in a graph, None in eager execution.
@@ -1017,7 +1018,7 @@ class Variable(tf.Module):
                 written.
             name: Name of the operation.
             progress: None, True or a function, as in `save_to_file_system`. There is no call while
-                files are checked. Rows are those that this process reads, with those that it
+                files are checked. All rows that this process reads count, including rows that it
                 leaves to others. All calls are made by the thread that loads. Default: None.
 
         Returns:
