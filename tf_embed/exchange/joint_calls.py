@@ -71,7 +71,7 @@ class OneProcess(JointCalls):
 
 
 class AllWorkers(JointCalls):
-    """The calls of workers. All workers must make the same ones, in the same order.
+    """The calls of workers. All workers must make the same calls, in the same order.
 
     Args:
         workers: The workers.

@@ -220,7 +220,7 @@ def plan_of(
         gathered: The counts of each worker, [tables, workers], and the words of its messages,
             [workers]; flattened.
         num_tables: Number of tables.
-        reply_parts: The types of the parts that come back.
+        reply_parts: The types of the parts in the reply.
     """
     with tf.device(channel.workers.device):
         return exchange_ops.plan_exchange(
@@ -256,7 +256,7 @@ def to_owners(
         gathered = channel.all_gather(
             tf.concat([tf.reshape(sent.counts, [-1]), words], 0), key=_COUNTS + num_tables
         )
-        # The plan goes by ranks.
+        # The plan is ordered by rank.
         if workers.places is not None:
             by_place = tf.reshape(gathered, [workers.count, -1])
             gathered = tf.reshape(tf.gather(by_place, workers.places), [-1])

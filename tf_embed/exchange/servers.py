@@ -19,17 +19,17 @@ class Servers:
     """The parameter servers that this process is connected to.
 
     Args:
-        run_id: The prefix of this run's tables on the servers, which may have those of other runs.
-            Default: a name that no other run has.
+        run_id: The prefix of this run's tables on the servers, which may also have tables of other
+            runs. Default: a unique name.
 
     Attributes:
         run_id: The same.
-        is_named: Whether `run_id` was given, so that a later chief may use the same.
+        is_named: Whether `run_id` was given, so that a later chief may use the same name.
         devices: The CPU of each server.
     """
 
     def __init__(self, run_id: str | None = None) -> None:
-        # A strategy does not give its cluster away, but TensorFlow knows the devices.
+        # A strategy does not expose its cluster, but TensorFlow knows the devices.
         found = map(tf.DeviceSpec.from_string, _names_of_cpus())
         self._tasks = sorted({(one.job, one.task) for one in found if one.job in _JOBS})
         if not any(job == "ps" for job, _ in self._tasks):
@@ -41,7 +41,7 @@ class Servers:
         self.run_id = uuid.uuid4().hex if run_id is None else run_id
         self.devices = tuple(_cpu_of(job, task) for job, task in self._tasks if job == "ps")
         self._next_table = 0
-        self._generation = 0  # the one that this process began last
+        self._generation = 0  # the last generation that this process began
 
     @property
     def count(self) -> int:
@@ -54,7 +54,7 @@ class Servers:
         return sum(job == "worker" for job, _ in self._tasks)
 
     def name_of_next_table(self, name: str) -> str:
-        """Returns the servers' name of the next table. All chiefs of a run make the same ones."""
+        """Returns the servers' name of the next table. All chiefs of a run make the same names."""
         number, self._next_table = self._next_table, self._next_table + 1
         return f"tf_embed/{self.run_id}/{number}/{name}"
 
@@ -74,7 +74,7 @@ class Servers:
         for number in range(self.count):
             try:
                 is_alive = self._generation_on(number) >= self._generation
-            except tf.errors.OpError:  # this is the answer
+            except tf.errors.OpError:  # the server was lost
                 is_alive = False
             if not is_alive:
                 found.append(number)
@@ -97,7 +97,7 @@ class Servers:
             )
 
     def check_builds(self) -> None:
-        """Compares the op library of this process with that of each server and worker.
+        """Compares the op library of this process with the library of each server and worker.
 
         Raises:
             RuntimeError: If a process has no library or another build. The message names it.
@@ -122,7 +122,7 @@ class Servers:
                     )
 
 
-# Weak, so that an entry goes with its strategy.
+# Weak, so that an entry is freed with its strategy.
 _servers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Servers] = weakref.WeakKeyDictionary()
 
 
@@ -135,7 +135,7 @@ def servers_of(strategy: tf.distribute.Strategy, run_id: str | None = None) -> S
 
     Raises:
         RuntimeError: If a server or a worker has another build of the library.
-        ValueError: If there is no server, or `run_id` comes too late or is not a valid name.
+        ValueError: If there is no server, or `run_id` is given too late or is not a valid name.
     """
     found = _servers.get(strategy)
     if found is not None and run_id is not None and found.run_id != run_id:
@@ -152,7 +152,7 @@ def servers_of(strategy: tf.distribute.Strategy, run_id: str | None = None) -> S
 
 
 def servers_of_scope() -> Servers | None:
-    """The parameter servers of the strategy whose scope this is; None: of another, or none."""
+    """The parameter servers of the current scope's strategy; None if it has none."""
     if not tf.distribute.has_strategy():
         return None
     strategy = tf.distribute.get_strategy()

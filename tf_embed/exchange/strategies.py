@@ -14,7 +14,7 @@ MOST_NUMBERS = 8
 
 
 def worker_count(strategy: tf.distribute.Strategy) -> int:
-    """The number of processes in a strategy's steps: 1 unless it is a multi-worker one."""
+    """The number of processes in a strategy's steps: 1 unless it is a multi-worker strategy."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     cluster = strategy.cluster_resolver.cluster_spec().as_dict()
@@ -22,19 +22,19 @@ def worker_count(strategy: tf.distribute.Strategy) -> int:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one that prints and writes models.
+    """Whether this process prints and writes models.
 
-    That is the task "chief", or the worker 0 if there is none. It is the only process if the
-    strategy is no multi-worker one.
+    It does if it is the task "chief", or worker 0 if there is no chief, or if the strategy is not a
+    multi-worker strategy.
 
     Args:
         strategy: A tf.distribute.Strategy.
 
     Returns:
-        Whether it is, a bool.
+        A bool.
 
     Raises:
-        TypeError: If it is no strategy.
+        TypeError: If `strategy` is not a strategy.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -54,9 +54,9 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 @functools.cache
-# One function for each strategy, so that later calls trace nothing.
+# A function for each strategy, so that later calls trace nothing.
 def _gather(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A function from numbers of this worker to those of all replicas."""
+    """A function from the numbers of this worker to the numbers of all replicas."""
 
     @tf.function
     def gather(numbers: tf.Tensor) -> tf.Tensor:
@@ -78,9 +78,9 @@ def numbers_of_workers(
 ) -> list[list[int]]:
     """Some numbers, at most `MOST_NUMBERS`, of each replica, in the replicas' order.
 
-    Every worker must call it at the same point, which makes it a barrier also.
+    Every worker must call it at the same point, so it is also a barrier.
     """
-    # Always as many: TensorFlow remembers the shape of a collective.
+    # Always the same length: TensorFlow remembers the shape of a collective.
     padded = [*numbers, *[0] * (MOST_NUMBERS - len(numbers))]
     rows = _gather(strategy)(tf.constant(padded, tf.int64)).numpy()
     return [[int(one) for one in row[: len(numbers)]] for row in rows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A time-out for all collectives of a block, at the cost of no thread."""
+"""A time-out for all collectives of a block, without a thread."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def timeout(
 ) -> contextlib.AbstractContextManager[None]:
     """Ends the collectives of a block with an error if the block takes too long.
 
-    For eager code that calls a step of several workers. A worker that waits for one that hangs
+    For eager code that calls a step of several workers. A worker that waits for a hung worker
     raises tf.errors.DeadlineExceededError, and must be restarted from a checkpoint. Unlike the
     `timeout_seconds` of tf.distribute.experimental.CommunicationOptions, it keeps no thread asleep
     for each collective until the time is over.
 
     Args:
         seconds: How long the block may take, a number above 0. Default: 300.
-        what: The work of the block, for the message; a name as that of a `tf_embed.Variable`.
+        what: The work of the block, for the message; a name with the rules of a `tf_embed.Variable`
+            name.
 
     Returns:
         A context manager.
@@ -55,7 +56,7 @@ class RenewedTimeout:
 
     def renew(self, seconds: float, what: str = "a step") -> None:
         """Ends the collectives of this process unless it is renewed or ended in time."""
-        # Eager, because the watch is to start now and not in each run of a graph.
+        # Eager, because the watch must start now and not in each run of a graph.
         with tf.init_scope():
             self._watch, _ = watch_ops.start_watch(float(seconds), what)
 

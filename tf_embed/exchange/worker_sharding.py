@@ -12,7 +12,7 @@ import keras
 from tf_embed import validation
 from tf_embed.configs import KerasConfig
 
-# Each worker has a table of its own, and nothing is exchanged.
+# Each worker has its own table, and nothing is exchanged.
 LOCAL = "local"
 # Each key has a row on one of the workers.
 SHARDED = "sharded"
@@ -31,8 +31,8 @@ class WorkerSharding(KerasConfig):
             set of keys evenly. "remainder": worker `key % workers`, by floor division, for keys
             that are integers. Or a function of keys [n] and the number of workers, which gives the
             worker of each key, int32 or int64 [n]. Default: "hash".
-        wire_dtype: "bfloat16" or "float16": rows and gradients of float32 are rounded to it while
-            they travel, which halves their bytes. Default: None, they travel as they are.
+        wire_dtype: "bfloat16" or "float16": rows and gradients of float32 are rounded to it in
+            messages, which halves their bytes. Default: None, they are sent unchanged.
         timeout_seconds: Seconds after which an exchange fails if another worker does not take part
             in it, a number above 0. Default: 300.
         communication_hint: Which implementation TensorFlow's collectives use, "auto", "ring" or
@@ -65,7 +65,7 @@ class WorkerSharding(KerasConfig):
 
 
 def as_sharding(distribution: Any) -> WorkerSharding | None:
-    """The argument `distribution` of a table's owner; None: each worker has a table of its own.
+    """The argument `distribution` of a table's owner; None: each worker has its own table.
 
     Args:
         distribution: None or "sharded", "local", or a WorkerSharding.

@@ -3,9 +3,9 @@
 
 The collectives are TensorFlow's, public raw ops. Three things about them shape this module. All
 workers must call each of them, with the same keys. TensorFlow permanently records the shape of an
-instance key and fails on another shape, so each shape has a key of its own. Two concurrent
-collectives must not have the same key, so the collectives of a channel take a resource, by which a
-tf.function orders them as in its code.
+instance key and fails on another shape, so each shape has its own key. Two concurrent collectives
+must not have the same key, so the collectives of a channel take a resource, by which a tf.function
+orders them as in its code.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tf_embed.exchange import strategies
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import watch_ops
 
-# Of all our collectives. TensorFlow's strategies count their groups up from 1.
+# The group key of all our collectives. TensorFlow's strategies count their groups from 1.
 _GROUP_KEY = 0x7E3BED
-# Instance keys of a channel: of counts, then of messages by their length, and so on.
+# Instance keys of a channel: for counts, then for messages by length, and so on.
 _KEYS_OF_CHANNEL = 1024
 MAX_CHANNELS = 2**31 // _KEYS_OF_CHANNEL - 1
 _SHORT = 4096  # bytes of a text that workers compare
 
 
 class Channel:
-    """A series of exchanges, one after the other: of lookups, or of steps, of some tables.
+    """A series of consecutive exchanges: of lookups, or of steps, of some tables.
 
     Args:
         workers: Its workers.
-        number: Which of their channels it is.
+        number: The number of the channel among their channels.
         sharding: The time-out, and the implementation of the collectives.
     """
 
@@ -44,9 +44,9 @@ class Channel:
         self.workers = workers
         self.number = number
         self._sharding = sharding
-        # It outlives the graph that may be being traced.
+        # It outlives a graph that is being traced.
         with tf.init_scope(), tf.device(workers.device):
-            # It has no value that matters. Named by the process alone, so no strategy mirrors it.
+            # Its value does not matter. It is named by the process only, so no strategy mirrors it.
             self._order = tf.raw_ops.VarHandleOp(
                 dtype=tf.int32, shape=[], shared_name=f"tf_embed/channel_{number}"
             )
@@ -63,10 +63,10 @@ class Channel:
         return channel
 
     def all_gather(self, vector: tf.Tensor, key: int | tf.Tensor = 0) -> tf.Tensor:
-        """The vectors of all workers, one behind the other.
+        """The vectors of all workers, concatenated.
 
         Args:
-            vector: [n], of the same n for one key.
+            vector: [n], with the same n for a key.
             key: From 0, less than 1024.
         """
         with self._watched() as (watch, arguments):
@@ -74,10 +74,11 @@ class Channel:
             return watch_ops.end_watch(watch, gathered)
 
     def all_to_all(self, messages: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """The messages of all workers to this one, that of worker 0 first.
+        """The messages of all workers to this worker, from worker 0.
 
         Args:
-            messages: One to each worker, int32 [workers, words], of the same length for one key.
+            messages: A message to each worker, int32 [workers, words], with the same length for a
+                key.
             key: From 0, less than 1024.
         """
         workers = self.workers
@@ -120,7 +121,7 @@ class Workers:
 
     Attributes:
         count: How many there are.
-        rank: The number of this one; the chief is 0.
+        rank: The number of this worker; the chief is 0.
         device: The CPU of this worker, on which messages are packed.
         places: The position of each worker in a collective. None: the order of their numbers.
         ranks: The worker at each position.
@@ -141,7 +142,8 @@ class Workers:
         self.places: tf.Tensor | None = None
         self.ranks: tf.Tensor | None = None
         self._next_channel = 0
-        # TensorFlow orders the workers of a collective by itself. The first one finds that order.
+        # TensorFlow orders the workers of a collective by itself. The first collective finds that
+        # order.
         first = self._new_channel(sharding)
         with tf.init_scope():
             gathered = first.all_gather(tf.constant([self.rank]))
@@ -151,7 +153,7 @@ class Workers:
             self.ranks = tf.constant(ranks, tf.int32)
 
     def new_channels(self, count: int, sharding: WorkerSharding) -> list[Channel]:
-        """Makes channels. All workers must make the same ones, in the same order."""
+        """Makes channels. All workers must make the same channels, in the same order."""
         return [self._new_channel(sharding) for _ in range(count)]
 
     def _new_channel(self, sharding: WorkerSharding) -> Channel:
@@ -169,7 +171,7 @@ class Workers:
         """The texts of all workers, of at most 4 KiB each, now. All workers must call this.
 
         Args:
-            text: That of this worker.
+            text: The text of this worker.
             sharding: How long to wait for the others.
             channel: The channel to use. Default: the channel in which tables are compared.
         """
@@ -179,7 +181,7 @@ class Workers:
         padded = len(data).to_bytes(4, "little") + data.ljust(_SHORT - 4, b"\0")
         with tf.init_scope():
             words = tf.constant(np.frombuffer(padded, np.int32))
-            # Key 0 of the first channel is that of the ranks, which have another shape.
+            # Key 0 of the first channel is for the ranks, which have another shape.
             gathered = channel.all_gather(words, key=1).numpy().tobytes()
         texts = [gathered[at : at + _SHORT] for at in range(0, len(gathered), _SHORT)]
         lengths = [int.from_bytes(one[:4], "little") for one in texts]
@@ -193,12 +195,12 @@ class Workers:
         return range(self.count) if self.places is None else self.places.numpy().tolist()
 
 
-# Weak, so that an entry goes with its strategy.
+# Weak, so that an entry is freed with its strategy.
 _workers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Workers] = weakref.WeakKeyDictionary()
 
 
 def workers_of_scope(sharding: WorkerSharding) -> Workers | None:
-    """The workers of the strategy whose scope this is; None if there is one worker, or no strategy.
+    """The workers of the current scope's strategy; None if there is one worker, or no strategy.
 
     Args:
         sharding: How long to wait for the others.

@@ -2,8 +2,8 @@
 """Pooled lookups at the workers that own the keys.
 
 For many tables, `split_bags` splits the bags of a batch by owner. Owners pool their parts, and
-`join_bags` adds up the sums that they send back. For one table of any kind, use `split_pooled`. See
-cc/ops/bag_exchange_ops.cc.
+`join_bags` adds up the sums that they send back. For a single table of any kind, use
+`split_pooled`. See cc/ops/bag_exchange_ops.cc.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ tf.no_gradient("TfEmbedSplitPooled")
 class SplitPooled(NamedTuple):
     """The keys of a pooled lookup, worker by worker.
 
-    A lookup asks by keys or by bags. By keys, it gets the row of each distinct key, and has
-    `asked` and `places`. By bags, it gets the sum of each worker's keys of a bag, and has
-    `bag_keys`. The tensors of the other way are empty.
+    A lookup asks by keys or by bags. By keys, it gets the row of each distinct key, and has `asked`
+    and `places`. By bags, it gets the sum of each worker's keys of a bag, and has `bag_keys`. The
+    tensors of the other method are empty.
 
     Attributes:
         asked: The distinct keys [u].
@@ -220,7 +220,7 @@ def _join_bags_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     combiner = op.get_attr("combiner")
     gradient = tf.convert_to_tensor(gradient)
     most = op.get_attr("max_gradient")
-    # As FBGEMM, which clips the gradient of the output, before sums by key.
+    # As in FBGEMM, which clips the gradient of the output before it is summed by key.
     if most > 0.0:
         gradient = tf.clip_by_value(gradient, -most, most)
     of_values, of_weights = _raw.tf_embed_join_bags_gradient(

@@ -25,7 +25,7 @@ def check_bounds(
     mode: str,
     padding: Sequence[int],
 ) -> Any:
-    """Takes indices out that are no row numbers, and mends offsets; see cc/ops/bounds_ops.cc.
+    """Removes indices that are no row numbers, and corrects offsets; see cc/ops/bounds_ops.cc.
 
     Returns:
         `checked_indices`, `checked_offsets`, `kept`, `changed` and `num_events`.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The casts that numbers of a graph have come through, and which numbers these change.
+"""The casts that numbers of a graph have passed through, and the numbers that they change.
 
-Keras casts what a model is given to the dtype of its inputs, and pandas gives one matrix of floats
-for columns of any kind. A cast to floats rounds large ids, and a cast to narrower integers wraps
-them: two ids become one, without an error. A graph shows such casts, also if ids are sliced,
-gathered or stacked after them. In eager execution nothing shows them.
+Keras casts a model's data to the dtype of its inputs, and pandas converts columns of any kind to
+one matrix of floats. A cast to floats rounds large ids, and a cast to narrower integers wraps them:
+two ids become one, without an error. A graph shows such casts, also if ids are sliced, gathered or
+stacked after them. In eager execution nothing shows them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
-# Below, every whole number is one that the type holds, and none is another one rounded.
+# Below this bound the type holds every whole number, and no other whole number is rounded to it.
 EXACT_BELOW = {tf.bfloat16: 2**8, tf.float16: 2**11, tf.float32: 2**24, tf.float64: 2**53}
 
-# Ops with a type attribute for numbers that they move, select, or change only in their sign. The
-# inputs of that type are the numbers, and others are places, sizes and conditions.
+# Ops with a type attribute for numbers that they move, select, or change only in sign. The inputs
+# of that type are the numbers. Other inputs are places, sizes and conditions.
 _MOVES = frozenset(
     (
         *("Abs", "BroadcastTo", "Ceil", "CheckNumerics", "ClipByValue", "Concat", "ConcatV2"),
@@ -34,9 +34,9 @@ _MOVES = frozenset(
         *("UniqueWithCounts", "UniqueWithCountsV2", "Unpack"),
     )
 )
-# Their first input is the numbers, or a list of tensors of these.
+# Ops whose first input is the numbers, or a list of tensors of numbers.
 _LISTS = frozenset(("TensorListFromTensor", "TensorListGather", "TensorListGetItem"))
-# Of integers and strings, functions that are meant to give different results for different numbers.
+# Functions of integers and strings that are meant to map different numbers to different results.
 _NAMES = frozenset(
     (
         *("AddV2", "AsString", "Mul", "StringJoin", "Sub"),
@@ -51,10 +51,10 @@ class Narrowing:
     """A condition for numbers that a cast may have changed.
 
     Attributes:
-        numbers: A tensor of the present graph or of one around it.
-        above: The numbers must be above this one,
-        below: and below this one.
-        dtype: The dtype that has changed them otherwise.
+        numbers: A tensor of the present graph or of a graph around it.
+        above: The numbers must be above this bound.
+        below: The numbers must be below this bound.
+        dtype: The dtype that has otherwise changed them.
     """
 
     numbers: tf.Tensor
@@ -64,7 +64,7 @@ class Narrowing:
 
 
 def holds(dtype: tf.DType, other: tf.DType) -> bool:
-    """Whether a dtype has all numbers of another one, so that a cast changes none."""
+    """Whether a dtype has all numbers of another dtype, so that a cast changes none."""
     if dtype == other:
         return True
     if dtype.is_integer and other.is_integer:
@@ -73,13 +73,13 @@ def holds(dtype: tf.DType, other: tf.DType) -> bool:
 
 
 def narrowings(tensor: tf.Tensor) -> list[Narrowing]:
-    """The conditions under which the numbers of a tensor are those that its graph was given.
+    """The conditions under which the numbers of a tensor equal the inputs of its graph.
 
     Args:
-        tensor: Integers, floats or strings of a graph. Of floats the whole numbers count.
+        tensor: Integers, floats or strings of a graph. Only whole numbers count among floats.
 
     Returns:
-        None for a tensor that comes from no cast that changes numbers.
+        An empty list if no cast of the tensor changes numbers.
     """
     search = _Search()
     search.limit(tensor, search.float_of(tensor))
@@ -92,13 +92,13 @@ class _Search:
         self._floats: dict[object, tf.DType | None] = {}
 
     def limit(self, numbers: tf.Tensor, float_dtype: tf.DType | None) -> None:
-        """Adds the condition for numbers that have been of a floating dtype."""
+        """Adds the condition for numbers that have had a floating dtype."""
         if float_dtype is not None:
             below = EXACT_BELOW[float_dtype]
             self.found.append(Narrowing(numbers, -below, below, float_dtype))
 
     def float_of(self, tensor: tf.Tensor, depth: int = 0) -> tf.DType | None:
-        """The narrowest floating dtype that all numbers of a tensor have been of, if any."""
+        """The narrowest floating dtype that all numbers of a tensor have had, if any."""
         own = tensor.dtype if tensor.dtype in EXACT_BELOW else None
         if depth == _FAR or not tf.is_symbolic_tensor(tensor):
             return own
@@ -135,7 +135,7 @@ class _Search:
     ) -> tf.DType | None:
         source, dtype = tensor.op.inputs[0], tensor.dtype
         if not (source.dtype.is_integer or source.dtype in EXACT_BELOW):
-            return own  # bools, say, are not the numbers that they become
+            return own  # bools, for example, are not the numbers that they become
         before = self.float_of(source, depth)
         if dtype.is_integer and not _is_checked_later(source.dtype, before, dtype):
             self.found.append(Narrowing(source, int(dtype.min) - 1, int(dtype.max) + 1, dtype))
@@ -145,10 +145,10 @@ class _Search:
 
 
 def _is_checked_later(source: tf.DType, before: tf.DType | None, dtype: tf.DType) -> bool:
-    """Whether a cast to integers changes no number, or only to such as `EXACT_BELOW` excludes."""
+    """Whether a cast to integers changes no number, or to one that `EXACT_BELOW` excludes."""
     if source.is_integer:
         return holds(dtype, source)
-    # Here a float that does not fit, or is no number, becomes the least number.
+    # Here a float that does not fit, or is NaN, becomes the lowest number.
     return dtype.size == 8 or (dtype == tf.int32 and EXACT_BELOW[before] < dtype.max)
 
 
@@ -185,9 +185,9 @@ def _type_attributes(op: tf.Operation, arguments: Iterable[Any]) -> list[str]:
     return names
 
 
-@tf.autograph.experimental.do_not_convert  # there is nothing in it to convert
+@tf.autograph.experimental.do_not_convert  # it has nothing to convert
 def unchanged(numbers: tf.Tensor, argument: str, owner: str) -> tf.Tensor:
-    """Ids, unless a cast in their graph has changed them, such as one that Keras makes of an input.
+    """Returns ids, unless a cast in their graph has changed them, such as Keras's cast of an input.
 
     It costs nothing without such a cast. In eager execution no cast can be seen.
 
@@ -227,7 +227,7 @@ def unchanged(numbers: tf.Tensor, argument: str, owner: str) -> tf.Tensor:
 def _within(numbers: tf.Tensor, above: int, below: int) -> tf.Tensor:
     """Whether each number is above and below the bounds, which are not included."""
     dtype = numbers.dtype
-    if dtype.is_floating:  # false of what is no number
+    if dtype.is_floating:  # false for NaN
         return tf.logical_and(
             numbers > tf.cast(float(above), dtype), numbers < tf.cast(float(below), dtype)
         )

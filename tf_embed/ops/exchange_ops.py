@@ -12,7 +12,7 @@ from tf_embed import _library
 
 _raw = _library.load()
 
-SAME = "same"  # the wire type of numbers that travel as they are
+SAME = "same"  # the wire type of numbers that are sent unchanged
 
 for _name in ("MessageWords", "PlanExchange", "PackMessages", "UnpackMessages"):
     tf.no_gradient(f"TfEmbed{_name}")
@@ -60,9 +60,9 @@ class Plan(NamedTuple):
     Attributes:
         capacity: Words of a message, int64 scalar.
         number: The number of that capacity, int32 scalar, less than `NUM_CAPACITIES`.
-        reply_capacity: The same of a reply.
-        reply_number: The same of a reply.
-        received: How many keys of each table come from each worker, int32 [tables, workers].
+        reply_capacity: The same for a reply.
+        reply_number: The same for a reply.
+        received: How many keys of each table arrive from each worker, int32 [tables, workers].
     """
 
     capacity: tf.Tensor
@@ -104,16 +104,16 @@ def pack_messages(sent: Sent, capacity: tf.Tensor) -> tf.Tensor:
 def unpack_messages(
     messages: tf.Tensor, counts: tf.Tensor, parts: Sequence[PartType], sent: Sent | None = None
 ) -> list[tf.Tensor]:
-    """The parts of the messages that came, those of worker 0 first.
+    """The parts of the received messages, by worker, from worker 0.
 
     Args:
         messages: int32 [workers, capacity].
-        counts: How many keys of each table came from each, int32 [tables, workers].
+        counts: How many keys of each table arrived from each worker, int32 [tables, workers].
         parts: The packed parts.
-        sent: The message of this worker, if it takes its own share from there; None: its own
-            message is among the others.
+        sent: The message of this worker, if it takes its own parts from there. None: its message is
+            among `messages`.
     """
-    # This worker's own parts are among the messages that came.
+    # This worker's own parts are among the received messages.
     if sent is None or sent.rank < 0:
         sent = Sent([], counts)
     return _raw.tf_embed_unpack_messages(
@@ -137,10 +137,10 @@ def plan_exchange(
     rank: int,
     reply_parts: Sequence[PartType],
 ) -> Plan:
-    """Makes a plan of the counts and words of all workers.
+    """Makes a plan from the counts and words of all workers.
 
     Args:
-        gathered: int32; of each worker its counts, [tables, workers], and its words, [workers].
+        gathered: int32; for each worker its counts, [tables, workers], and its words, [workers].
         num_workers: Number of workers.
         num_tables: Number of tables.
         rank: The number of this worker.

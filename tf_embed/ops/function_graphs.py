@@ -11,8 +11,8 @@ import tensorflow as tf
 def outermost_graph() -> tf.Graph:
     """The graph of the outermost tf.function that is being traced."""
     graph = tf.compat.v1.get_default_graph()
-    # Only graphs of functions have the attribute. The last one's is a graph that is no function's.
-    # AutoGraph, which converts this in a traced step, can't read an assignment expression.
+    # Only function graphs have the attribute. The outermost function's outer graph is no function
+    # graph. AutoGraph, which converts this in a traced step, can't read an assignment expression.
     outer: Any = getattr(graph, "outer_graph", None)
     while hasattr(outer, "outer_graph"):
         graph = outer
@@ -27,7 +27,7 @@ def innermost_graph() -> tf.Graph:
     """
     outermost = outermost_graph()
     graph: Any = tf.compat.v1.get_default_graph()
-    # Graphs of conditions and loops have classes of their own. No class of these has a public name.
+    # Graphs of conditions and loops have other classes. None of these classes is public.
     while graph is not outermost and type(graph) is not type(outermost):
         graph = graph.outer_graph
     return graph

@@ -3,10 +3,10 @@
 
 For the anchor, the variable that stands for a table on a gradient tape, it is a tf.IndexedSlices of
 the keys and the gradients of their rows. TensorFlow can't carry slices out of a loop or a condition
-of a graph: it makes tensors of them, of the anchor's shape, which has no rows. So a lookup in a
-graph takes a *token*, made of the anchor's value outside of all loops and conditions. Within one,
-the token's gradient is a variant of which TensorFlow makes sums and zeros, see
-cc/tf/row_gradients.h; outside, it becomes slices again.
+of a graph: it turns them into tensors of the anchor's shape, which has no rows. So a lookup in a
+graph takes a *token*, made of the anchor's value outside of all loops and conditions. Within them,
+the token's gradient is a variant that TensorFlow can add and zero, see cc/tf/row_gradients.h;
+outside, it becomes slices again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from tf_embed.ops import gradient_ops
 
-# Graphs of loops and conditions. TensorFlow has no public word for them, so tests watch over the
-# names of their classes. In a loop that is not known here, gradients are refused.
+# Graphs of loops and conditions. TensorFlow has no public names for them, so tests check the names
+# of their classes. In a loop of an unknown class, gradients are refused.
 _CONTROL_FLOW = ("WhileBodyFuncGraph", "CondBranchFuncGraph")
 
 
@@ -28,8 +28,8 @@ def token_of(
     """Returns the token that a lookup takes so that its gradient reaches the anchor.
 
     Args:
-        anchor: The tf.Variable [0, dim]. Its value is taken, not its handle, of which a tape would
-            see nothing.
+        anchor: The tf.Variable [0, dim]. Its value is used, because a tape does not record its
+            handle.
         key_dtype: Dtype of the table's keys.
         rows: Number of rows, for the shape of the gradient; -1 if the table has none.
         dtype: Dtype of the table's rows. Default: the anchor's.
@@ -50,16 +50,16 @@ def token_of(
 
 
 class RowSlices(tf.IndexedSlices):
-    """Gradients of rows at their keys, which TensorFlow must not make a tensor of.
+    """Gradients of rows at their keys, which TensorFlow must not convert to a tensor.
 
-    If slices pass the boundary of a tf.function or are added to others, TensorFlow makes plain ones
-    of them. These have no dense form either: their dense_shape has -1 rows, at which TensorFlow
-    stops. With 0, the anchor's number, it would drop negative keys without a word.
+    If slices cross the boundary of a tf.function or are added to others, TensorFlow turns them into
+    plain tf.IndexedSlices. These have no dense form either: their dense_shape has -1 rows, which
+    TensorFlow rejects. With 0 rows, as the anchor has, it would silently drop negative keys.
     """
 
 
 def _row_slices(keys: tf.Tensor, values: tf.Tensor, dim: int, rows: int = -1) -> tf.IndexedSlices:
-    """The gradient of a table, which has a dense form if the table has a number of rows."""
+    """The gradient of a table, which has a dense form if the table has a fixed number of rows."""
     if rows >= 0:
         return tf.IndexedSlices(values, keys, tf.constant([rows, dim], tf.int64))
     if keys.dtype == tf.uint64:
@@ -72,14 +72,14 @@ def _row_slices(keys: tf.Tensor, values: tf.Tensor, dim: int, rows: int = -1) ->
 
 @tf.RegisterGradient("TfEmbedFind")
 def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any) -> list[Any]:
-    """For the token, the gradients of the rows at their keys; for all else, none."""
+    """For the token, the gradients of the rows at their keys; for other inputs, none."""
     del exists_gradient
     gradients: list[Any] = [None] * len(op.inputs)
     # Without a token no gradient is wanted, as in `Variable.lookup`.
     if not op.get_attr("num_tokens"):
         return gradients
     dim = op.get_attr("dim")
-    # An input of the forward op, handed back as it is, breaks a tape outside the tf.function.
+    # If an input of the forward op is returned unchanged, a tape outside the tf.function breaks.
     keys = tf.identity(tf.reshape(op.inputs[1], [-1]))
     values = tf.reshape(values_gradient, [-1, dim])
     gradients[4] = gradient_of_token(op.inputs[4], keys, values, dim)
@@ -111,7 +111,7 @@ def gradient_of_token(
 
 @tf.RegisterGradient("TfEmbedToken")
 def _token_gradient(op: tf.Operation, gradient: Any) -> Any:
-    """For the anchor, slices: those of one lookup, or those that a loop has added up."""
+    """For the anchor, the slices of a lookup, or the slices that a loop has added up."""
     if isinstance(gradient, tf.IndexedSlices):
         return gradient
     dim = op.get_attr("dim")
@@ -136,9 +136,9 @@ def _second_gradient(op: tf.Operation, *gradients: Any) -> None:
 
 
 def is_skipped(op: tf.Operation, index: int) -> bool:
-    """Whether a tape has said that it does not want the gradient of an input.
+    """Whether a tape does not need the gradient of an input.
 
-    TensorFlow's own gradient functions read the same attribute. Without it, all may be wanted.
+    TensorFlow's own gradient functions read the same attribute. Without it, all may be needed.
     """
     return index in (getattr(op, "skip_input_indices", None) or ())
 

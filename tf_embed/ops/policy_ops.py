@@ -11,11 +11,11 @@ _raw = _library.load()
 
 
 def restrict(handle: tf.Tensor, num_reserved: tf.Tensor, *, order: str) -> tf.Tensor:
-    """Removes rows until `num_reserved` are left; the number of those that went, int64 scalar.
+    """Removes rows until `num_reserved` are left; the number of removed rows, int64 scalar.
 
     Args:
         num_reserved: int64 scalar.
-        order: Which ones go first, a name of `policies.ORDERS`.
+        order: The order of removal, a name of `policies.ORDERS`.
     """
     return _raw.tf_embed_restrict(table=handle, num_reserved=num_reserved, order=order)
 
@@ -23,7 +23,7 @@ def restrict(handle: tf.Tensor, num_reserved: tf.Tensor, *, order: str) -> tf.Te
 def drain_evicted(
     handle: tf.Tensor, *, key_dtype: tf.DType, value_dtype: tf.DType, dim: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keys [n] and rows [n, dim] that have left by the policy since the last call."""
+    """Keys [n] and rows [n, dim] that the policy has evicted since the last call."""
     return _raw.tf_embed_drain_evicted(
         table=handle, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
     )
@@ -32,7 +32,7 @@ def drain_evicted(
 def row_statistics(
     handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the statistics of the use of rows. The call itself is no use.
+    """Returns the usage statistics of rows. The call itself is not a use.
 
     Returns:
         int64, keys.shape + [5]: last step, last time in milliseconds, number of steps, score,
@@ -45,7 +45,7 @@ def row_statistics(
 def set_scores(
     handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor, scores: tf.Tensor
 ) -> tf.Operation | None:
-    """Sets the scores of rows, int64, keys.shape; absent keys are passed over."""
+    """Sets the scores of rows, int64, keys.shape; absent keys are skipped."""
     return _raw.tf_embed_set_scores(table=handle, keys=keys, owners=owners, scores=scores)
 
 
@@ -59,8 +59,8 @@ def set_clock(
 
     Args:
         step: The number of the present step, -1 to leave it.
-        milliseconds: The time since 1970, at which it stands then; -1 to go by the system's, -2 to
-            leave it.
+        milliseconds: The time since 1970, at which the clock then stands; -1 for the system's time,
+            -2 to leave it.
         epoch: The number of the present epoch, -1 to leave it to the steps.
     """
     return _raw.tf_embed_set_clock(
@@ -83,7 +83,7 @@ def expired_rows(handle: tf.Tensor, *, renews: bool = False) -> tf.Tensor:
 def export_scores(
     handle: tf.Tensor, split_size: int | tf.Tensor, *, key_dtype: tf.DType, order: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """All keys [n] and, int64 [n], the number that an order goes by first.
+    """All keys [n] and the number that an order compares first, int64 [n].
 
     Args:
         split_size: How many rows are copied at a time, at most.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of a pooled lookup, and that of its gradient.
+"""The gradient of a pooled lookup, and the gradient of that gradient.
 
-For the token of the lookup it is one of distinct keys and the sums of their gradients, read bag by
-bag, see cc/ops/pooling_ops.cc. The gradient of the weights, and gradients of gradients, are those
-of the same pooling made of TensorFlow's ops, `Pooling.pool`. The gradient of the weights is of the
-rows of the forward pass, as in tf.nn.embedding_lookup_sparse.
+For the token of the lookup it has distinct keys and the sums of their gradients, read bag by bag,
+see cc/ops/pooling_ops.cc. The gradient of the weights, and gradients of gradients, are computed by
+the same pooling made of TensorFlow's ops, `Pooling.pool`. The gradient of the weights uses the rows
+of the forward pass, as in tf.nn.embedding_lookup_sparse.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def find_pooled(
     combiner: str,
     **options: Any,
 ) -> tf.Tensor:
-    """`pooling_ops.find_pooled`, whose weights have the gradient of the rows that it finds.
+    """`pooling_ops.find_pooled`, with a gradient of the weights for the rows that it finds.
 
     With weights it also looks up the row of each key, because the table may change before the
-    backward pass. Arguments and result are as there.
+    backward pass. Arguments and result are the same.
     """
     if weights is not None:
-        # A bag of each key, so that padding is not looked up. With the token, so that the gradient
+        # A bag for each key, so that padding is not looked up. With the token, so that the gradient
         # of the weights has a gradient too.
         alone = tf.expand_dims(keys, -1)
         if (defaults.shape.rank or 2) > 1:  # a row for each key
@@ -45,8 +45,8 @@ def find_pooled(
         rows = pooling_ops.find_pooled(
             handle, alone, owners, defaults, token, (), None, combiner="sum", **options
         )
-        # The op gets these rows as those of absent keys. Its gradient finds them there: inputs are
-        # kept in loops, conditions and SavedModels, and an attribute of Python is not.
+        # The op gets these rows as the defaults of absent keys, where its gradient finds them:
+        # loops, conditions and SavedModels keep inputs, but not Python attributes.
         defaults = tf.cast(rows, options["value_dtype"])
     return pooling_ops.find_pooled(
         handle, keys, owners, defaults, token, bags, weights, combiner=combiner, **options
@@ -55,7 +55,7 @@ def find_pooled(
 
 @tf.RegisterGradient("TfEmbedFindPooled")
 def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
-    """For the token, sums by key; for the weights, a tensor; for all else, none."""
+    """For the token, sums by key; for the weights, a tensor; for other inputs, none."""
     handle, keys, _, defaults = op.inputs[:4]
     token = op.inputs[4] if op.get_attr("num_tokens") else None
     pooling = _pooling_of(op, first_list=4 if token is None else 5)
@@ -141,8 +141,8 @@ class Pooling:
             rows: [number of keys, dim].
             upstream: The gradient of the pooled rows.
         """
-        # A tensor of this graph. In a loop or a condition the weights are of the graph around it,
-        # and each op would get another stand-in for them, which the tape does not watch.
+        # A tensor of this graph. In a loop or a condition the weights belong to the graph around
+        # it, and each op would get another stand-in for them, which the tape does not watch.
         weights = tf.identity(self.weights)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
@@ -152,7 +152,7 @@ class Pooling:
     def find_and_pool(
         self, keys: tf.Tensor, rows_of: Callable[[tf.Tensor], tf.Tensor], dim: int
     ) -> tf.Tensor:
-        """Pools the rows of keys, which padding has none of.
+        """Pools the rows of keys; padding has no row.
 
         Args:
             keys: The keys.
@@ -192,7 +192,7 @@ class Pooling:
         return self._bags_of(keys)[0]
 
     def is_padding(self, keys: tf.Tensor) -> tf.Tensor:
-        """The mask [n] of keys that count for nothing. REQUIRES: there is padding."""
+        """The mask [n] of keys that are padding. REQUIRES: there is padding."""
         padding = self.padding
         # The padding comes from a user, unsigned, or from an attribute of an op, signed.
         if keys.dtype == tf.uint64:

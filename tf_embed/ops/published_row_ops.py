@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops by which a table follows another one, typed."""
+"""The ops by which a table follows another table, typed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _raw = _library.load()
 
 
 class PublishedRows(NamedTuple):
-    """Files of one save, open, every byte of them checked.
+    """Open files of a save. Every byte has been checked.
 
     Attributes:
         rows: The files, a variant scalar, as `row_file_ops.load_saved_rows` takes them.
@@ -42,5 +42,5 @@ def open_published_rows(handle: tf.Tensor, folder: str, file_name: str, save: in
 
 
 def begin_published_rows(handle: tf.Tensor, rows: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
-    """Makes a table ready to take a save; the keys [n] that are to be removed."""
+    """Prepares a table for a save; returns the keys [n] to remove."""
     return _raw.tf_embed_begin_published_rows(table=handle, rows=rows, key_dtype=key_dtype)

@@ -25,17 +25,18 @@ def route_keys(
     num_workers: int,
     owner_rules: Sequence[str],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
-    """Brings the keys of some tables together by the worker that owns them.
+    """Groups the keys of some tables by the worker that owns them.
 
     Args:
-        keys: Of each table, any shape.
-        owners: Of each table, the worker of each key, flattened, int32; [0]: by the rule.
+        keys: For each table, any shape.
+        owners: For each table, the worker of each key, flattened, int32; [0]: by the rule.
         num_workers: Number of workers.
-        owner_rules: Of each table, "hash" or "remainder".
+        owner_rules: For each table, "hash" or "remainder".
 
     Returns:
-        Of each table, the distinct keys [u], worker by worker; of each table, the index of each key
-        among them, int32, keys.shape; and how many each worker owns, int32 [tables, num_workers].
+        For each table, the distinct keys [u], worker by worker; for each table, the index of each
+        key among them, int32, keys.shape; and how many each worker owns, int32 [tables,
+        num_workers].
     """
     return _raw.tf_embed_route_keys(
         keys=list(keys),
@@ -53,16 +54,16 @@ def route_gradients(
     num_workers: int,
     owner_rules: Sequence[str],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
-    """Sums the gradients of equal keys, and brings them together by the worker that owns them.
+    """Sums the gradients of equal keys, and groups them by the worker that owns the keys.
 
     Args:
-        keys: Of each table, [n].
-        gradients: Of each table, [n, dim].
+        keys: For each table, [n].
+        gradients: For each table, [n, dim].
         owners, num_workers, owner_rules: As in `route_keys`.
 
     Returns:
-        Of each table, the distinct keys [u], worker by worker; of each table, the sums [u, dim],
-        float64 for gradients of float64, else float32; and how many keys each worker owns, int32
+        For each table, the distinct keys [u], worker by worker; for each table, the sums [u, dim],
+        float64 for float64 gradients, otherwise float32; and how many keys each worker owns, int32
         [tables, num_workers].
     """
     return _raw.tf_embed_route_gradients(
@@ -78,7 +79,7 @@ def route_gradients(
 def unless_frozen(
     keys: tf.Tensor, gradients: tf.Tensor, trained: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The gradient of a table as it is if `trained`, a bool scalar; otherwise that of no keys.
+    """The gradient of a table unchanged if `trained`, a bool scalar; otherwise without keys.
 
     Args:
         keys: [n].
@@ -98,7 +99,7 @@ def routed_rows(
     noted: tf.Tensor | None = None,
     label: str = "",
 ) -> tf.Tensor:
-    """The rows of a batch, from those of its distinct keys. Their gradient goes to the token.
+    """The rows of a batch, from the rows of its distinct keys. Their gradient goes to the token.
 
     Args:
         keys: The batch, any shape.

@@ -12,19 +12,19 @@ from tf_embed import _library
 
 _raw = _library.load()
 
-# Owners of keys that are no shard: the table's own rule decides, or the row is not loaded.
+# Owners that are no shard: the table's own rule decides, or the row is not loaded.
 TABLES_CHOICE = -2
 LEFT_OUT = -3
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a save is, and whose.
+    """The location of a save and the process that wrote it.
 
     Attributes:
         folder: A path, a string scalar.
         folder_variable: An environment variable; if it is set when the op runs, it is the folder.
-            Empty: none is.
+            Empty: no variable.
         file_name: The stem of the files' names.
         rank: Which process this is.
         processes: How many there are.
@@ -37,15 +37,15 @@ class Place:
     processes: int
 
     def arguments(self) -> dict[str, Any]:
-        """As the ops take it."""
+        """The arguments of the ops."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 class Part(NamedTuple):
-    """The part of a save that is of this process.
+    """This process's part of a save.
 
     Attributes:
-        save: The number that the save is to have.
+        save: The number of the save.
         rank: Which process this is.
         processes: How many there are.
     """
@@ -55,20 +55,20 @@ class Part(NamedTuple):
     processes: int
 
     def arguments(self) -> dict[str, tf.Tensor]:
-        """As the ops take it."""
+        """The arguments of the ops."""
         return {name: tf.constant(value, tf.int64) for name, value in self._asdict().items()}
 
 
 class SavedRows(NamedTuple):
-    """Files of rows, open, every byte of them checked.
+    """Open files of rows. Every byte has been checked.
 
     Attributes:
         rows: The files, a variant scalar.
         num_blocks: How many blocks of rows they have, int64 scalar.
-        by_key: Whether another number of processes saved them, bool scalar: each then picks its
-            own by their keys.
-        waiting: Keys that wait for a row in the table since then, [n]. Filters and strings tell
-            none.
+        by_key: Whether another number of processes saved them, bool scalar. Each process then picks
+            its rows by key.
+        waiting: Keys that wait for a row in the table since then, [n]. Empty for filters and
+            strings.
     """
 
     rows: tf.Tensor
@@ -85,7 +85,7 @@ def save_rows(
     links: bool = False,
     with_slots: bool = True,
 ) -> tf.Operation | None:
-    """Writes all rows, as they are at one moment; files of a table over disk may be linked."""
+    """Writes a consistent snapshot of all rows; files of a table over disk may be linked."""
     return _raw.tf_embed_save_rows(
         table=handle,
         buffer_bytes=buffer_bytes,
@@ -96,7 +96,7 @@ def save_rows(
 
 
 def rows_saved(handle: tf.Tensor) -> tf.Tensor:
-    """The rows that saves have written so far, int64 scalar. Does not wait for a save that runs."""
+    """The rows that saves have written so far, int64 scalar. Does not wait for a running save."""
     return _raw.tf_embed_rows_saved(table=handle)
 
 
@@ -108,7 +108,7 @@ def open_saved_rows(
     with_slots: bool,
     key_dtype: tf.DType,
 ) -> SavedRows:
-    """Finds and checks saved rows, and makes the table ready for them."""
+    """Finds and checks saved rows, and prepares the table for them."""
     return SavedRows(
         *_raw.tf_embed_open_saved_rows(
             table=handle,
@@ -121,7 +121,7 @@ def open_saved_rows(
 
 
 def forget_waiting(handle: tf.Tensor, keys: tf.Tensor) -> tf.Operation | None:
-    """Forgets how often keys [n] have come that wait for a row."""
+    """Forgets the counts of keys [n] that wait for a row."""
     return _raw.tf_embed_forget_waiting(table=handle, keys=keys)
 
 

@@ -13,7 +13,7 @@ _raw = _library.load()
 
 
 class OpenRows(NamedTuple):
-    """Files of rows, open, every byte of them checked.
+    """Open files of rows. Every byte has been checked.
 
     Attributes:
         rows: The files, a variant scalar.
@@ -29,7 +29,7 @@ class OpenRows(NamedTuple):
 
 
 def slot_dtype_of(value_dtype: tf.DType) -> tf.DType:
-    """The dtype of slots in files: that in which rules compute."""
+    """The dtype of slots in files: the dtype in which rules compute."""
     return tf.float64 if value_dtype == tf.float64 else tf.float32
 
 
@@ -62,7 +62,7 @@ def begin_rows(
     Args:
         folder: The folder of the files.
         file_name: The stem of the files' names.
-        meta: That of `OpenRows`, for rows with slots and a seed as those; or int64 [0].
+        meta: The `meta` of an `OpenRows`, to keep its slots and seed; or int64 [0].
         value_dtype: Dtype of weights.
         dim: How many weights a row has.
     """
@@ -73,12 +73,12 @@ def begin_rows(
 
 
 def append_rows(stream: tf.Tensor, keys: tf.Tensor, weights: tf.Tensor, slots: tf.Tensor) -> None:
-    """Writes rows with int64 keys, of which none comes twice."""
+    """Writes rows with distinct int64 keys."""
     with tf.device("/CPU:0"):
         _raw.tf_embed_append_row_stream(stream=stream, keys=keys, weights=weights, slots=slots)
 
 
 def finish_rows(stream: tf.Tensor) -> None:
-    """Ends a save, which takes the place of an earlier one of the same name."""
+    """Ends a save, which replaces an earlier save of the same name."""
     with tf.device("/CPU:0"):
         _raw.tf_embed_finish_row_stream(stream=stream)

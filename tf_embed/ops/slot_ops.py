@@ -19,7 +19,8 @@ _raw = _library.load()
 class ExternalRule:
     """An optimizer that runs outside of the table, on rows that it reads and writes back.
 
-    Two are the same rule to a table when `id` and `widths` are; rows keep their slots then.
+    Two rules with the same `id` and `widths` are the same rule to a table; rows then keep their
+    slots.
 
     Attributes:
         id: Which optimizer, a number of int64.
@@ -34,7 +35,7 @@ class ExternalRule:
     initial_values: tuple[float, ...]
 
     def attributes(self) -> dict[str, Any]:
-        """As the ops take it."""
+        """The arguments of the ops."""
         return {
             "rule_id": self.id,
             "slot_widths": list(self.widths),
@@ -54,8 +55,8 @@ def find_slots(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Reads whole rows for an external rule and inserts nothing.
 
-    A table of another rule gets this one first: its rows keep their weights and get the initial
-    slots of this rule.
+    If the table has another rule, this rule replaces it first: rows keep their weights and get the
+    initial slots of this rule.
 
     Args:
         defaults: As in `find`.
@@ -91,7 +92,7 @@ def assign_slots(
 ) -> tf.Operation | None:
     """Writes whole rows of a rule, for distinct keys.
 
-    If an external rule is not the table's any more, fails with FailedPrecondition and writes
+    If the rule is external and the table no longer has it, fails with FailedPrecondition and writes
     nothing. A fused rule becomes the table's; its first group starts at `initial_value`.
     """
     return _raw.tf_embed_assign_slots(
@@ -118,7 +119,7 @@ def read_slots(
     rule: str | ExternalRule,
     initial_value: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are there.
+    """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are present.
 
     Absent keys have initial slots, and so do all keys if the table has another rule. The first
     group of a fused rule starts at `initial_value`.

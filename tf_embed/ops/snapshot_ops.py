@@ -15,11 +15,11 @@ _raw = _library.load()
 
 
 def begin_snapshot(handles: Sequence[tf.Tensor], since: Sequence[int]) -> tf.Tensor:
-    """Begins a snapshot of tables that keep track of changes, at this moment; a variant scalar.
+    """Begins a snapshot, as of now, of tables that track changes; a variant scalar.
 
     Args:
         handles: The tables.
-        since: For each the number of the save since which changes are wanted; 0: all rows.
+        since: For each table, the save since which changes are wanted, by number; 0: all rows.
     """
     with tf.device("/CPU:0"):
         return _raw.tf_embed_begin_snapshot(
@@ -37,15 +37,16 @@ def write_snapshot(
     *,
     with_slots: bool = True,
 ) -> int:
-    """Writes one of the tables of a snapshot to files; the number of the save.
+    """Writes a table of a snapshot to files; returns the number of the save.
 
     Args:
         snapshot: The result of `begin_snapshot`.
         number: Which of the tables, from 0.
         folder: The folder of the files.
         file_name: The stem of the files' names.
-        since_name: The name of the folder beside it that these are changes of; "" if it has all.
-        part: Which part of the save this is. None: it is the whole one.
+        since_name: The name of the folder beside it that the changes build on; "" if the save is
+            complete.
+        part: Which part of the save this is. None: the whole save.
         with_slots: Whether the optimizer slots of rows are written.
     """
     with tf.device("/CPU:0"):
@@ -63,7 +64,7 @@ def write_snapshot(
 
 
 def join_rows(folder: str, file_name: str, processes: int) -> int:
-    """Makes one save of the parts of processes; its number."""
+    """Joins the parts of processes to one save; returns its number."""
     with tf.device("/CPU:0"):
         save = _raw.tf_embed_join_rows(
             folder=folder, file_name=file_name, processes=tf.constant(processes, tf.int64)
@@ -72,7 +73,7 @@ def join_rows(folder: str, file_name: str, processes: int) -> int:
 
 
 def note_snapshot(handle: tf.Tensor, save: int) -> None:
-    """Says that a table has just the rows of a save, by its number."""
+    """Tells a table that its rows equal a save, by its number."""
     # Numbers of saves are unsigned, and ops take int64 of the same bits.
     signed = save - 2**64 if save >= 2**63 else save
     with tf.device("/CPU:0"):
@@ -80,14 +81,14 @@ def note_snapshot(handle: tf.Tensor, save: int) -> None:
 
 
 def drop_snapshot(handle: tf.Tensor, save: int) -> None:
-    """Says that no snapshot will have the changes since a save, by its number."""
+    """Tells a table that no later snapshot will build on a save, by its number."""
     signed = save - 2**64 if save >= 2**63 else save
     with tf.device("/CPU:0"):
         _raw.tf_embed_drop_snapshot(table=handle, save=tf.constant(signed, tf.int64))
 
 
 def fold_rows(folder: str, file_name: str, to_folder: str, to_file_name: str) -> int:
-    """Writes a save of changes and all that it is changes of as one; the number of the new save."""
+    """Merges a save of changes with the saves that it builds on; the number of the new save."""
     with tf.device("/CPU:0"):
         save = _raw.tf_embed_fold_rows(
             folder=folder, file_name=file_name, to_folder=to_folder, to_file_name=to_file_name
@@ -98,7 +99,7 @@ def fold_rows(folder: str, file_name: str, to_folder: str, to_file_name: str) ->
 def aside_of(file_name: str) -> re.Pattern[str]:
     """The names under which `put_file` writes a file before it is complete.
 
-    A process that is killed leaves one. The digits are random (`Folder::Replace`).
+    A process that is killed leaves such a file. The digits are random (`Folder::Replace`).
 
     Args:
         file_name: A pattern of the file's name.
@@ -107,6 +108,6 @@ def aside_of(file_name: str) -> re.Pattern[str]:
 
 
 def put_file(folder: str, file_name: str, text: str | bytes) -> None:
-    """Puts a small file in a folder at once."""
+    """Writes a small file into a folder atomically."""
     with tf.device("/CPU:0"):
         _raw.tf_embed_put_file(folder=folder, file_name=file_name, text=text)

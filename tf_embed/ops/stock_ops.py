@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_PRUNED = -1  # an index that is left out without being a fault
-_TAIL = 8  # bytes behind the codes of a quantized row: scale and bias, float32 each
+_PRUNED = -1  # an index that is skipped, which is not a fault
+_TAIL = 8  # bytes after the codes of a quantized row: scale and bias, float32 each
 
 
 class CheckedBounds(NamedTuple):
@@ -23,7 +23,7 @@ class CheckedBounds(NamedTuple):
 
 
 def as_int64(padding: int) -> int:
-    """The number of int64 that has the bits of one of uint64."""
+    """The int64 number that has the bits of a uint64 number."""
     return padding - 2**64 if padding >= 2**63 else padding
 
 
@@ -40,7 +40,7 @@ def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
     # Empty bags put several steps at one position, which scatter_nd adds up.
     steps = tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), splits[-1:] + 1)
     numbers = tf.cumsum(steps)[:-1]
-    numbers.set_shape([None])  # which TensorFlow can't tell from a computed size
+    numbers.set_shape([None])  # TensorFlow can't infer it from a computed size
     return numbers
 
 
@@ -52,7 +52,7 @@ def places_of(starts: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
         counts: int64 [m]; how many numbers to count.
 
     Returns:
-        The numbers [sum of counts], start by start, and which start each is of; int64.
+        The numbers [sum of counts], start by start, and the index of each number's start; int64.
     """
     splits = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(counts)], 0)
     which = bag_of_each(splits)
@@ -103,7 +103,7 @@ def find_pooled_tables(
     """See `table_batch_ops.find_pooled_tables`.
 
     Args:
-        rows_of: Of each table a function from keys [n] to rows [n, dim].
+        rows_of: For each table, a function from keys [n] to rows [n, dim].
     """
     lengths = offsets[1:] - offsets[:-1]
     values, places = [], []
@@ -181,7 +181,7 @@ def check_bounds(
     if mends:
         events += tf.math.count_nonzero(is_fault)
     kept = tf.where(is_good)[:, 0]
-    # How many indices are kept before each one, which gives the new offsets.
+    # The number of kept indices before each index, which gives the new offsets.
     before = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(tf.cast(is_good, tf.int64))], 0)
     return CheckedBounds(
         checked_indices=tf.gather(indices, kept),
@@ -195,18 +195,18 @@ def check_bounds(
 def _mended(offsets: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """The nearest offsets that go from 0 to `count` and never fall."""
     inner = tf.clip_by_value(offsets[1:-1], 0, count)
-    # Offsets are nearly always in order, and the passes are saved.
+    # Offsets are nearly always in order, which saves the passes.
     inner = tf.cond(
         tf.reduce_all(inner[1:] >= inner[:-1]), lambda: inner, lambda: _running_maximum(inner)
     )
     last = tf.size(offsets) - 1
     ends = tf.concat([[tf.constant(0, tf.int64)], inner, count[tf.newaxis]], 0)
-    # Without bags there is one offset, which is the last one.
+    # Without bags there is only the last offset.
     return tf.cond(last > 0, lambda: ends, lambda: count[tf.newaxis])
 
 
 def _running_maximum(numbers: tf.Tensor) -> tf.Tensor:
-    """Of each number the greatest up to it, in as many passes as the length has bits."""
+    """For each number, the greatest number up to it, in as many passes as the length has bits."""
 
     def double(shift: tf.Tensor, highest: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         later = tf.maximum(highest[shift:], highest[:-shift])

@@ -2,8 +2,8 @@
 """Stand-ins for the tables of a model while it is traced for stock TensorFlow.
 
 A model that is exported without tables looks up by TensorFlow's ops alone. Its code is the same: a
-lookup asks here for its table's stand-in, and the ops that have no table ask whether they are to be
-made of TensorFlow's, `stock_ops`. Nothing stands in unless a thread is in `using`.
+lookup asks here for its table's stand-in, and ops without a table ask whether to use `stock_ops`,
+made of TensorFlow's ops. Nothing stands in unless a thread is in `using`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INLINE = (
 
 
 class StandIn(Protocol):
-    """A lookup in place of a table's. Arguments are those of `Table`."""
+    """A lookup in place of a table's. It has the arguments of `Table`."""
 
     def find(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None
@@ -44,7 +44,7 @@ class StandIn(Protocol):
         """A row for each bag."""
 
 
-# Of a thread, because others go on looking up in the tables themselves.
+# Per thread, because other threads still look up in the tables themselves.
 class _OfThread(threading.local):
     stand_in_of: Callable[[Any], StandIn] | None = None
 
@@ -57,7 +57,7 @@ def using(stand_in_of: Callable[[Any], StandIn]) -> Iterator[None]:
     """Lets stand-ins answer the lookups of the block.
 
     Args:
-        stand_in_of: Gives the stand-in of a table.
+        stand_in_of: Returns the stand-in of a table.
     """
     before, _of_thread.stand_in_of = _of_thread.stand_in_of, stand_in_of
     try:
@@ -70,7 +70,7 @@ def are_used() -> bool:
     """Whether this thread is in `using`.
 
     Raises:
-        ValueError: If it is, and traces a tf.function within another one.
+        ValueError: If it is, and traces a tf.function within another tf.function.
     """
     if _of_thread.stand_in_of is None:
         return False

@@ -38,15 +38,15 @@ def find_pooled_tables(
     rows: Sequence[int] = (),
     fixed_weights: bool = False,
 ) -> tf.Tensor:
-    """Looks rows up in many tables, pools those of each bag, and changes no row.
+    """Looks up rows in many tables, pools the rows of each bag, and changes no row.
 
     Differentiable with respect to tokens and weights. With weights it also looks up the row of each
     index, because the tables may change before the backward pass. Shards are chosen by the
     remainder.
 
     Args:
-        handles: The tables' resources. Keys are int64; rows are float32, float16, bfloat16, or
-            those of `quantized_rows`.
+        handles: The tables' resources. Keys are int64; rows are float32, float16, bfloat16, or from
+            `quantized_rows`.
         indices: int64 [n].
         offsets: int64 [bags + 1], from 0 to n.
         pieces: int64 [pieces, 5]: number of the table, first bag, number of bags, first value and
@@ -54,21 +54,21 @@ def find_pooled_tables(
             as many as the table's dim. Pieces cover all values and do not overlap.
         size: int64 scalar, the number of values.
         weights: None, or float32 [n].
-        tokens: The targets of gradients, see `ops.token`: one for each table, or none; with `packs`
-            one for all tables.
+        tokens: The targets of gradients, see `ops.token`: a token for each table, or none; with
+            `packs` a single token for all tables.
         row_dtypes: Dtype of the rows of each table.
-        dims: Number of weights of a row of each table; of int8 ones, 8 less than its dim.
+        dims: Number of weights of a row of each table; for int8 rows, 8 less than its dim.
         combiner: "sum" of weight x row; or "mean", which divides by the number of indices in a bag.
         packs: Whether the gradient of the token is the batch and the gradient of its pooled values,
-            for `apply_tables`; else that of each token are rows of its table.
+            for `apply_tables`. Otherwise the gradient of each token is rows of its table.
         max_gradient: The bound for clipping elements of the gradient of the pooled values; 0: none.
         training: Whether this is a use of the rows.
-        rows: Number of rows of each table, for the shape of its gradient, -1 if a table has none;
-            or none at all.
+        rows: Number of rows of each table, for the shape of its gradient; -1 if a table has no such
+            number. May be empty.
         fixed_weights: Whether the weights have no gradient, which saves that lookup.
 
     Returns:
-        The pooled values, float32 [size]. Those of an empty bag are 0.
+        The pooled values, float32 [size]. The values of an empty bag are 0.
 
     Raises:
         ValueError: If there are tokens, and rows of int8.
@@ -95,8 +95,8 @@ def find_pooled_tables(
         weights = tf.stop_gradient(weights)
         tokens.append(tf.zeros([0]))
     elif weights is not None:
-        # The rows that the gradient of the weights is made of. They are one more token, because the
-        # lookup takes no notice of tokens, and inputs are kept in loops and SavedModels.
+        # The rows for the gradient of the weights. They are passed as another token, because the
+        # lookup ignores tokens, and inputs are kept in loops and SavedModels.
         with tf.device("/CPU:0"):
             alone = _each_alone(offsets, pieces, dims)
             every = tf.range(tf.size(indices, tf.int64) + 1)
@@ -115,12 +115,12 @@ def find_pooled_tables(
 
 
 class _Alone(NamedTuple):
-    """The indices of a batch, each in a bag of its own. Their rows come piece by piece.
+    """The indices of a batch, each in a separate bag. Their rows are returned piece by piece.
 
     Attributes:
         first: The first index of each piece.
         pieces: As in `find_pooled_tables`.
-        size: See there.
+        size: As in `find_pooled_tables`.
     """
 
     first: tf.Tensor
@@ -132,7 +132,7 @@ class _Alone(NamedTuple):
         indices, piece = stock_ops.places_of(self.first, self.pieces[:, 2])
         begin, dim = tf.gather(self.pieces[:, 3], piece), tf.gather(self.pieces[:, 4], piece)
         places = begin + (indices - tf.gather(self.first, piece)) * dim
-        # Pieces may be in any order, and leave bags out.
+        # Pieces may be in any order, and omit bags.
         return tf.scatter_nd(indices[:, tf.newaxis], places, count[tf.newaxis])
 
 
@@ -159,14 +159,14 @@ def apply_tables(
     slot_types: Sequence[tf.DType] = (),
     stochastic_rounding: bool = False,
 ) -> tf.Operation | None:
-    """One step of an optimizer in many tables, each of one shard.
+    """Makes a step of an optimizer in many tables of one shard each.
 
     Args:
         handles: As in `find_pooled_tables`.
-        batches: int64; the results for the batches of any number of lookups with `packs`, one
-            behind the other.
+        batches: int64; the results for the batches of any number of lookups with `packs`,
+            concatenated.
         gradients: float32; the gradients of their pooled values, in the same order.
-        hyper: float64 vector, or one for each table; see TfEmbedApply.
+        hyper: float64 vector, or a vector for each table; see TfEmbedApply.
         step: int64 scalar, from 1.
         dims: Dim of each table.
         combiner: As in the lookups.
@@ -191,7 +191,7 @@ def apply_tables(
 
 @tf.RegisterGradient("TfEmbedFindPooledTables")
 def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
-    """For each token the sums by key of its table, or the batch; for the weights a tensor."""
+    """For each token, the sums by key of its table, or the batch; for the weights, a tensor."""
     dims = op.get_attr("dims")
     count, num_weights = len(dims), op.get_attr("num_weights")
     indices, offsets, pieces, size = op.inputs[count : count + 4]
@@ -199,7 +199,7 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     tokens = op.inputs[count + 4 + num_weights : len(op.inputs) - num_weights]
     gradient = tf.convert_to_tensor(gradient)
     most = op.get_attr("max_gradient")
-    # As FBGEMM, which clips the gradient of the output, before sums by key.
+    # As in FBGEMM, which clips the gradient of the output before it is summed by key.
     if most > 0.0:
         gradient = tf.clip_by_value(gradient, -most, most)
     combiner = op.get_attr("combiner")
@@ -213,7 +213,7 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     }
     of_tokens: list[Any] = []
     if tokens and op.get_attr("packs"):
-        # The fused step sums by key itself. Tables have different dims, so the gradients are one
+        # The fused step sums by key itself. Tables have different dims, so the gradients are a
         # column.
         packed = _raw.tf_embed_pack_batch(tables=op.inputs[:count], **batch, size=size)
         column = tf.reshape(gradient, [-1, 1])
@@ -236,7 +236,7 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         return [None] * (count + 4) + of_tokens
     of_weights = None
     if not is_skipped(op, count + 4):
-        # The rows of the indices are behind the tokens, see `find_pooled_tables`.
+        # The rows of the indices follow the tokens, see `find_pooled_tables`.
         of_weights = _gradient_of_weights(op.inputs[-1], gradient, batch)
     return [None] * (count + 4) + [of_weights, *of_tokens, None]
 

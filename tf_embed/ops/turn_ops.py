@@ -11,7 +11,7 @@ _raw = _library.load()
 
 
 def take_turn(handle: tf.Tensor) -> tf.Tensor:
-    """Waits for the turn of a table, first come, first served; a variant that holds it."""
+    """Waits for the turn of a table, in order of arrival; a variant that holds it."""
     return _raw.tf_embed_take_turn(table=handle)
 
 

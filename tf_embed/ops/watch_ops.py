@@ -11,10 +11,10 @@ _raw = _library.load()
 
 
 def start_watch(seconds: float, what: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Ends all collectives of this process with an error if they are not over in some time.
+    """Ends all collectives of this process with an error if they do not end in time.
 
     Args:
-        seconds: How long.
+        seconds: The time limit.
         what: The awaited event, for the message.
 
     Returns:

@@ -22,8 +22,8 @@ class SmartDecayAdam(RowRuleOptimizer):
     """Adam that makes up for the steps in which a row had no gradient.
 
     On a dense variable, `keras.optimizers.Adam` changes all rows in each step: the moments m and v
-    of a row without a gradient decay, and its weights go on moving by m. Here only steps with the row
-    change it. A step t that has the row again after step t0 first replays the missed steps
+    of a row without a gradient decay, and its weights go on moving by m. Here only steps with the
+    row change it. A step t that has the row again after step t0 first replays the missed steps
     s = t0 + 1, ..., t - 1:
 
         m *= beta_1; v *= beta_2; w -= alpha_s m / (sqrt(v) + epsilon)
