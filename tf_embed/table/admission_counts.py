@@ -7,7 +7,7 @@ A CounterAdmission saves a list of keys and counts, at the end of the vector `po
 
 The two lists are the younger and the older generation (cc/core/policy/admission.h). A
 BloomAdmission saves the cells of filters, from which keys can't be recovered. Counts of strings
-have the number of a string for a key, from which the owner can't be computed.
+have the number of the string as a key, from which the owner can't be computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def gathered(policy: tf.Tensor, gather: Callable[[list[tf.Tensor]], list[tf.Tens
 
     Args:
         policy: The vector.
-        gather: Gives the rows of all workers for matrices [n, 2].
+        gather: Returns the rows of all workers for matrices [n, 2].
     """
     head, young, old, is_counter = _split(policy)
     young, old = gather([young, old])
@@ -55,9 +55,9 @@ def chosen(
     """A vector `policy` with the counts of some keys.
 
     Args:
-        policy: The vector. One without counts, or a damaged one, stays as it is.
+        policy: The vector. A vector without counts, or a damaged vector, is unchanged.
         is_mine: A function of keys [n] that returns bool [n]: the keys to keep.
-        key_dtype: The table's, of integers.
+        key_dtype: The table's key dtype, of integers.
     """
 
     def kept(pairs: tf.Tensor) -> tf.Tensor:
@@ -74,9 +74,9 @@ def chosen(
 def _split(policy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The vector before the counts, both generations [n, 2], and whether there are counts."""
     kinds = (tf.int64, tf.int64, tf.int64, tf.bool)
-    # In NumPy, because the lengths of both lists stand among the numbers.
+    # In NumPy, because the lengths of both lists are among the numbers.
     head, young, old, is_counter = tf.numpy_function(_split_array, [policy], kinds)
-    # tf.numpy_function forgets all shapes.
+    # tf.numpy_function loses all shapes.
     return (
         tf.ensure_shape(head, [None]),
         tf.ensure_shape(young, [None, 2]),
@@ -92,7 +92,7 @@ def _split_array(policy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
         rest = policy[fixed + 2 :]
         young, rest = _pairs(rest)
         old, rest = _pairs(rest)
-        # Any other vector stays whole, and the table that imports it checks it.
+        # Any other vector is unchanged, and the table that imports it checks it.
         if young is not None and old is not None and len(rest) == 0:
             return policy[: fixed + 2], young, old, np.bool_(True)
     return policy, none, none, np.bool_(False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is saved of a table by a checkpoint or a SavedModel."""
+"""The parts of a table that a checkpoint or a SavedModel saves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tf_embed import callers
 def saves_all(name: str) -> bool:
     """Whether slots and statistics are saved, as a checkpoint does.
 
-    A SavedModel serves, so it has neither. TensorFlow asks for its tensors as it asks for those of
-    a checkpoint.
+    A SavedModel is for serving, so it has neither. TensorFlow requests the tensors of both in the
+    same way.
 
     Args:
         name: The name of the table.

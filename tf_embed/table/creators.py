@@ -197,7 +197,7 @@ class HkvHashTableConfig(KerasConfig):
         return TablePolicy(
             max_rows=self.max_capacity,
             eviction=eviction,
-            # TFRA's config may have these two with any strategy; `TablePolicy` refuses them then.
+            # TFRA's config may have both with any strategy, but `TablePolicy` would refuse them.
             steps_per_epoch=self.step_per_epoch or None if by_epochs else None,
             score_fn=self.gen_scores_fn if eviction == "score" else None,
         )
@@ -219,7 +219,8 @@ class KVCreator(KerasConfig):
     """The base class of creators. A variable takes an instance of a subclass.
 
     Args:
-        config: The settings, an instance of the creator's config class. Default: its defaults.
+        config: The settings, an instance of the creator's config class. Default: the defaults of
+            that class.
         saver: A `FileSystemSaver`, or None.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where tables are: on the CPU, or on a GPU of a build that has GPU support."""
+"""The device of a table: the CPU, or a GPU if the build has GPU support."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _names(devices: Any) -> tuple[str, ...]:
     """
     if isinstance(devices, str):
         return (devices,)
-    # Keras has lists of its own, for layers.
+    # Not only `list`, because Keras wraps lists in layers in its own class.
     names = tuple(devices) if isinstance(devices, Sequence) else (None,)
     if not all(isinstance(name, str) for name in names) or isinstance(devices, bytes):
         raise TypeError(
@@ -106,7 +106,7 @@ def _has_gpu() -> bool:
 
 
 def _place(name: str) -> tuple[str, int]:
-    """The type and the number of a device of this machine, of which "GPU" alone is the first."""
+    """The type and the number of a device of this machine; "GPU" alone is the first GPU."""
     spec = tf.DeviceSpec.from_string(name)
     return spec.device_type.upper(), spec.device_index or 0
 

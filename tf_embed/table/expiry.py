@@ -12,7 +12,7 @@ from tf_embed.ops import policy_ops
 
 
 def has_ttl(table: Any) -> bool:
-    """Whether the rows of a `Table` expire in this process. Those in Redis expire there."""
+    """Whether the rows of a `Table` expire in this process. Rows in Redis expire there."""
     policy = table.options.policy
     return policy is not None and policy.ttl_seconds is not None and not table.outlives_process
 
@@ -21,8 +21,8 @@ def expired_rows(table: Any, *, renews: bool = False) -> tf.Tensor:
     """Returns the number of rows that have expired and are still there, an int64 scalar.
 
     Args:
-        table: A table with a time to live. Of one that is sharded over workers, the rows of this
-            worker.
+        table: A table with a time to live. If it is sharded over workers, only this worker's rows
+            count.
         renews: Whether the time to live of all rows begins now.
     """
     counts = []
@@ -35,13 +35,13 @@ def expired_rows(table: Any, *, renews: bool = False) -> tf.Tensor:
 def warn_of_expired(table: Any) -> None:
     """Logs a warning if rows that were just loaded have expired. Every load calls it.
 
-    Lookups show such rows, so that a loaded model looks good until its first step. In a graph it
-    does nothing: the table of a SavedModel is not trained.
+    Lookups show such rows, so a loaded model looks good until its first step. Does nothing in a
+    graph, because the table of a SavedModel is not trained.
     """
     if not tf.executing_eagerly() or not has_ttl(table):
         return
     expired = int(expired_rows(table))
-    if expired:  # no error, because old rows may be wanted, to serve them or to expire
+    if expired:  # no error, because old rows may be served, or be meant to expire
         logging.warning(
             "%r: %d of its %d rows have expired: they were not used for ttl_seconds=%s before this "
             "load. Training begins each of them again. Call `restart_ttl()` of the variable before "

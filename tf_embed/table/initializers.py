@@ -48,7 +48,7 @@ _OF_KIND = {
     "truncated_normal": keras.initializers.TruncatedNormal,
     "uniform": keras.initializers.RandomUniform,
 }
-# TensorFlow's own initializers, and those of Keras with the same arguments.
+# TensorFlow's own initializers, and the Keras initializers with the same arguments.
 _OF_TENSORFLOW = {
     tf.zeros_initializer: keras.initializers.Zeros,
     tf.ones_initializer: keras.initializers.Ones,
@@ -112,11 +112,11 @@ def table_id_of(name: str) -> int:
 def current_initializer(initializer: RowInitializer, handle: tf.Tensor) -> RowInitializer:
     """An initializer with the seed that its table has now.
 
-    A load gives a table the seed of the saved one, and so its initial rows. The options keep the
+    A load gives a table the seed of the saved table, and so its initial rows. The options keep the
     seed that the table was made with.
 
     Args:
-        initializer: That of the table's options.
+        initializer: The initializer in the table's options.
         handle: The table's resource, in this process or on a server.
     """
     with tf.init_scope():
@@ -132,8 +132,8 @@ def row_initializer(
     Args:
         initializer: None for 0 or empty strings. If the value dtype is string: a string, or `dim`
             of them. Otherwise a number; an array of shape [dim]; a Keras initializer, or its name
-            or config; one of TensorFlow's; or a callable that takes a shape (n, dim) and a dtype.
-            In a graph n is an int32 scalar tensor.
+            or config; a TensorFlow initializer; or a callable that takes a shape (n, dim) and a
+            dtype. In a graph n is an int32 scalar tensor.
         dim: Number of weights in a row.
         value_dtype: Their dtype.
         name: The variable's name, for `table_id` and for messages.
@@ -187,9 +187,9 @@ def row_initializer(
 
 
 def keras_initializer(initializer: Any, value_dtype: tf.DType) -> Any:
-    """The Keras initializer that draws as one of TensorFlow's own; other values unchanged.
+    """The Keras equivalent of a TensorFlow initializer; other values unchanged.
 
-    TensorFlow's uniform one, which draws integers too, is left as it is for those.
+    TensorFlow's uniform initializer can draw integers, and is unchanged for integer dtypes.
     """
     kind = _OF_TENSORFLOW.get(type(initializer))
     if kind is None or (kind in _SEEDED and not value_dtype.is_floating):
@@ -201,25 +201,25 @@ def keras_initializer(initializer: Any, value_dtype: tf.DType) -> Any:
     }
     if arguments.get("maxval", 0) is None:
         arguments["maxval"] = 1.0
-    # Keras takes no integers of NumPy.
+    # Keras does not accept NumPy integers.
     if isinstance(arguments.get("seed"), SupportsIndex):
         arguments["seed"] = operator.index(arguments["seed"])
     return kind(**arguments)
 
 
 def _seeded_by_tensorflow(initializer: Any, value_dtype: tf.DType) -> Any:
-    """`keras_initializer`, but one of TensorFlow's without a seed follows tf.random.set_seed."""
+    """`keras_initializer`, but TensorFlow initializers without a seed follow tf.random.set_seed."""
     of_keras = keras_initializer(initializer, value_dtype)
     config = {} if of_keras is initializer else of_keras.get_config()
     if config.get("seed", 0) is not None:
         return of_keras
-    # The seed is drawn once and now, not in a graph, which counts its own seeds.
+    # The seed is drawn once, now and outside of a graph, which counts its own seeds.
     with tf.init_scope():
         seed, seed_of_op = tf.compat.v1.random.get_seed(None)
     if seed is None:  # nothing was set, and Keras draws a seed
         return of_keras
-    # Both are below 2^31. TensorFlow draws another second one for each op.
-    # TensorFlow keeps a seed of NumPy's as it is, which Keras does not take.
+    # Both are below 2^31. TensorFlow draws another second seed for each op. TensorFlow keeps a
+    # NumPy seed unchanged, which Keras does not accept.
     return type(of_keras)(**{**config, "seed": (int(seed) << 32) | int(seed_of_op)})
 
 
@@ -227,16 +227,16 @@ def with_own_seed(initializer: Any) -> Any:
     """The same initializer, with its seed fixed.
 
     A Keras initializer without a seed, or with a keras.random.SeedGenerator, writes no seed into
-    its config, so a copy made from that would draw other rows. From a config with a class of
-    TensorFlow's, Keras makes no copy at all.
+    its config, so a copy from the config would draw other rows. Keras can't copy a TensorFlow
+    initializer from its config at all.
 
     Args:
         initializer: As in `row_initializer`, for floating rows.
 
     Returns:
-        A Keras initializer with an int as seed, if `initializer` is a random one of Keras or of
-        TensorFlow, or a name, config or class of Keras's. The one of Keras for another of
-        TensorFlow's. Otherwise `initializer` itself.
+        A Keras initializer with an int as seed, if `initializer` is a random initializer of Keras
+        or TensorFlow, or a name, config or class of Keras. For another TensorFlow initializer, its
+        Keras equivalent. Otherwise `initializer` itself.
 
     Raises:
         TypeError: If `initializer` is a class, but not of an initializer.
@@ -253,9 +253,9 @@ def with_own_seed(initializer: Any) -> Any:
 def for_rows(initializer: Any, rows: int, dim: int) -> Any:
     """The initializer of a table that has a known number of rows.
 
-    A row is drawn by itself, so Glorot, He, LeCun and other initializers that scale by the shape of
-    a matrix would take that of one row. Those become one of the same distribution and seed that
-    does not scale.
+    Each row is drawn separately, so Glorot, He, LeCun and other initializers that scale by the
+    shape of a matrix would use the shape of a single row. They are replaced by an initializer with
+    the same distribution and seed that does not scale.
 
     Args:
         initializer: As in `row_initializer`, for floating rows.
@@ -263,7 +263,8 @@ def for_rows(initializer: Any, rows: int, dim: int) -> Any:
         dim: Number of weights in a row.
 
     Returns:
-        A Keras initializer in place of one that scales; others as `with_own_seed` returns them.
+        A Keras initializer instead of an initializer that scales; otherwise the result of
+        `with_own_seed`.
 
     Raises:
         TypeError, ValueError: As `with_own_seed`.
@@ -290,7 +291,7 @@ def _object_of(initializer: Any, name: str | None) -> Any:
     owner = "`initializer`" if name is None else f"`initializer` of {name!r}"
     if isinstance(initializer, type):
         base = keras.initializers.Initializer
-        # An abstract class makes an object too, but that draws nothing.
+        # An abstract class can be instantiated too, but draws nothing.
         if not issubclass(initializer, base) or initializer.__call__ is base.__call__:
             raise TypeError(
                 f"{owner} must be an object and not a class. Received: initializer="
@@ -309,10 +310,10 @@ def _object_of(initializer: Any, name: str | None) -> Any:
 
 
 def _seed_of(initializer: Any) -> int:
-    """The seed that a Keras initializer drew from Keras's global one, or was given."""
+    """The seed of a Keras initializer, given or drawn from Keras's global seed."""
     seed = initializer.seed
     if isinstance(seed, keras.random.SeedGenerator):
-        # `next` changes a variable: the seed is drawn once and now, not in each run of a graph.
+        # `next` changes a variable, so the seed is drawn once and now, not in each run of a graph.
         with tf.init_scope():
             high, low = (int(half) for half in np.asarray(seed.next()))
         # The op takes the seed as int64, so the sign bit stays clear.
@@ -338,7 +339,7 @@ def _distribution(
             result = float(value)
         except (TypeError, ValueError, OverflowError):
             result = math.nan  # refused below
-        # Written so that NaN is refused as well.
+        # Written so that NaN is also refused.
         if not abs(result) <= value_dtype.max or (least is not None and result < least):
             bound = "" if least is None else f" and at least {least:g}"
             raise ValueError(
@@ -399,7 +400,7 @@ def _check_call(initializer: Callable[..., Any], dim: int, name: str) -> None:
     try:
         inspect.signature(initializer).bind((1, dim), dtype="float32")
     except ValueError:
-        return  # it has no signature to look at
+        return  # it has no signature to inspect
     except TypeError as error:
         raise TypeError(
             f"`initializer` of {name!r} must be callable with a shape and `dtype`, "
@@ -408,7 +409,7 @@ def _check_call(initializer: Callable[..., Any], dim: int, name: str) -> None:
 
 
 def _strings(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
-    """A row of strings, from one for all or one for each place."""
+    """A row of strings, from a single string or a string for each place."""
     strings = [initializer] * dim if isinstance(initializer, (str, bytes)) else initializer
     try:
         row = tuple(strings)
@@ -426,7 +427,8 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
     """One number, or `dim` of them, that the value dtype and float64 both hold."""
     try:
         if isinstance(initializer, (tf.Tensor, tf.Variable)):
-            # The numbers are settings of the table, so they are read now also if a graph is traced.
+            # The numbers are settings of the table, so they are read now, even while a graph is
+            # traced.
             with tf.init_scope():
                 initializer = initializer.numpy()
         array = np.asarray(initializer)
@@ -478,15 +480,15 @@ def drawn_rows(
     value_dtype: tf.DType,
     name: str,
 ) -> tf.Tensor | None:
-    """The rows that Python draws, one for each distinct key.
+    """The rows that Python draws, a row for each distinct key.
 
     Args:
-        initializer: One that is of Python.
-        keys: Any shape. A key may come several times.
-        skipped: Which of them need no row, keys.shape; None: each needs one.
+        initializer: An initializer that draws in Python.
+        keys: Any shape. A key may occur several times.
+        skipped: The mask of keys that need no row, keys.shape. None: each key needs a row.
         dim: Number of values in a row.
         value_dtype: Their dtype.
-        name: Of the table, for messages.
+        name: Name of the table, for messages.
 
     Returns:
         keys.shape + [dim], of the value dtype; zeros for skipped keys. None if it is known here
@@ -516,7 +518,7 @@ def drawn_rows(
         if isinstance(count, int):
             drawn = _called(draw, count, **kind)
         else:
-            # A user's function need not take 0 rows. AutoGraph converts it within a lambda alone.
+            # A user's function need not accept 0 rows. AutoGraph converts it only within a lambda.
             drawn = tf.cond(
                 count > 0,
                 lambda: _called(draw, count, **kind),
@@ -531,14 +533,14 @@ def drawn_rows(
 def _called(
     draw: Callable[..., Any], count: Any, *, dim: int, value_dtype: tf.DType, name: str
 ) -> tf.Tensor:
-    """The rows that a user's function gives for keys.
+    """The rows that a user's function returns for keys.
 
     Args:
         draw: The function.
         count: How many rows, an int, or in a graph an int32 scalar.
-        dim: Number of values in each.
+        dim: Number of values in each row.
         value_dtype: Their dtype.
-        name: Of the table, for messages.
+        name: Name of the table, for messages.
 
     Returns:
         [count, dim], of the value dtype.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookups of several tables that share an exchange between workers.
 
-A model looks up its tables one by one. A joint call runs the model's code twice. First it runs it
+A model looks up its tables separately. A joint call runs the model's code twice. First it runs it
 in `recorded`, which records the lookups and returns zeros. Then it looks up all recorded keys in
-one exchange. Last it runs the code in `answered`, which returns the rows to each lookup.
+one exchange. Finally it runs the code in `answered`, which returns the rows to each lookup.
 
-A tf.function that this code calls keeps its trace, so a lookup in there exchanges its keys itself.
+A tf.function that this code calls keeps its trace, so a lookup in it exchanges its keys itself.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Answers:
     queues: dict[int, collections.deque[Answer | PooledAnswer]]
 
 
-# Of a thread: other threads look up meanwhile, neither recorded nor answered.
+# Per thread: lookups of other threads are neither recorded nor answered.
 class _OfThread(threading.local):
     recording: _Recording | None = None
     answers: _Answers | None = None
@@ -136,7 +136,7 @@ def call_to_record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
     try:
         call(*args, **kwargs)
     except Exception:
-        # AutoGraph and Keras raise other exceptions in place of ours.
+        # AutoGraph and Keras replace our exceptions by others.
         if not recording.has_left:
             raise
         del recording.lookups[count:]
@@ -155,7 +155,7 @@ def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
         collections.deque
     )
     for answer in answers:
-        # One queue for each table: its own lookups come in order, those of other tables in between.
+        # A queue for each table: its lookups are in order, between lookups of other tables.
         queues[id(answer.lookup.table)].append(answer)
     _of_thread.answers = _Answers(innermost_graph(), queues)
     try:

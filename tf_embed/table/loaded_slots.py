@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether loads bring the optimizer slots of rows."""
+"""The choice whether loads include the optimizer slots of rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 
-# Of a thread, because loads of other threads must not change.
+# Per thread, because loads of other threads must not change.
 class _OfThread(threading.local):
     without = False
 
@@ -22,15 +22,15 @@ _of_thread = _OfThread()
 def load_without_slots() -> Iterator[None]:
     """Makes loads in the block leave out the optimizer slots of rows.
 
-    For a process that only predicts from a file of a training. With Adam, a row of float32 then
-    takes a third of the memory. It holds for tables of all kinds that this thread loads: by
+    For a process that only predicts with a trained model. With Adam, a float32 row then takes a
+    third of the memory. It applies to tables of all kinds that this thread loads with
     `keras.models.load_model` and `load_weights`, tf.train.Checkpoint,
-    `Variable.load_from_file_system`, and `Snapshots.load`. SavedModels, and what a
+    `Variable.load_from_file_system`, and `Snapshots.load`. SavedModels, and the files that a
     `serving.Follower` reads, have no slots anyway.
 
-    All else is loaded, also the number of steps. If a table is trained after such a load, its
-    slots begin anew. A checkpoint that waits for a table is loaded when the table is made, so make
-    it in the block too. Workers with a sharded table must all use the block.
+    Everything else is loaded, including the number of steps. If a table is trained after such a
+    load, its slots are re-initialized. A checkpoint that waits for a table is loaded when the table
+    is made, so make it in the block too. Workers with a sharded table must all use the block.
 
     Yields:
         None.
@@ -56,7 +56,7 @@ def load_without_slots() -> Iterator[None]:
 
 
 def loads_slots() -> bool:
-    """Whether a load by this thread brings slots."""
+    """Whether a load by this thread includes slots."""
     return not _of_thread.without
 
 
@@ -65,10 +65,10 @@ def left_out(saved: dict[str, tf.Tensor], slot_dtype: tf.DType) -> dict[str, tf.
 
     Args:
         saved: The arguments of `Table.import_`.
-        slot_dtype: The table's.
+        slot_dtype: The table's slot dtype.
     """
     meta = saved["meta"]
-    # By cc/core/files/table_meta.h: no rule, no slots in a row, and no groups of slots.
+    # As in cc/core/files/table_meta.h: no rule, no slots in a row, and no groups of slots.
     none = tf.zeros([2], tf.int64)
     return {
         **saved,

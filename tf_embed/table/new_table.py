@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New tables: where they may be made, how large they begin, and of which kind they are."""
+"""New tables: their permitted contexts, initial sizes and kinds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def check_eager() -> None:
     Raises:
         RuntimeError: If the outermost context is not eager.
     """
-    # From a tf.function this lifts to eager execution; in a plain tf.Graph it stays in the graph.
+    # In a tf.function, init_scope lifts to eager execution; in a plain tf.Graph it stays in the
+    # graph.
     with tf.init_scope():
         if not tf.executing_eagerly():
             raise RuntimeError(
@@ -106,7 +107,7 @@ def new_table(
 
     Args:
         options: The options of the table.
-        sharding: The sharding. None: each worker has a table of its own.
+        sharding: The sharding. None: each worker has its own table.
         restrict_policy: The class of the restrict policy. None: no policy.
 
     Raises:
@@ -146,7 +147,7 @@ def _check_redis(
     """Refuses options that a table in Redis does not support.
 
     Raises:
-        ValueError: If there is one. The message names it.
+        ValueError: If there is such an option. The message names it.
     """
     policy = options.policy or TablePolicy(eviction=None)
     workers = None if sharding is None else workers_of_scope(sharding)
@@ -179,7 +180,7 @@ def _check_supported(
     """Refuses options that a sharded table does not support.
 
     Raises:
-        ValueError: If there is one. The message names it.
+        ValueError: If there is such an option. The message names it.
     """
     name = options.name
     if options.value_dtype == tf.string:

@@ -37,14 +37,14 @@ class CounterAdmission(KerasConfig):
     """Admits a key in the `n`-th training step that contains it, counted exactly.
 
     Until then the key has its initial row, and its gradients are dropped. A key that waits for
-    admission takes about 20 bytes. If there is no room in its `n`-th step, it gets its row in the
-    next of its steps that has room. A key whose row was evicted is counted from 0 again. A restored
-    table continues the counts of another CounterAdmission, but not those of a BloomAdmission.
+    admission takes about 20 bytes. If there is no room in its `n`-th step, it gets its row in its
+    next step with room. A key whose row was evicted is counted from 0 again. A restored table
+    continues the counts of another CounterAdmission, but not the counts of a BloomAdmission.
 
     Args:
         n: Number of steps, from 1; 1 gives each key its row at once.
-        max_keys: The most keys that wait. Beyond that, about half of them are forgotten, those
-            that were not seen for the longest. Default: no bound.
+        max_keys: The most keys that wait. Beyond that, about half of them are forgotten, the
+            longest unseen first. Default: no bound.
 
     Raises:
         TypeError: If an argument is not an int.
@@ -89,8 +89,8 @@ class BloomAdmission(KerasConfig):
         n: Number of steps, from 1 to 65535.
         error_rate: The probability, from 1e-9 to 0.5, that a key is admitted early. No key is
             admitted late.
-        max_keys: The most keys that wait. Beyond that, about half of them are forgotten, those
-            that were not seen for the longest. Default: no bound, and the filters grow.
+        max_keys: The most keys that wait. Beyond that, about half of them are forgotten, the
+            longest unseen first. Default: no bound, and the filters grow.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -166,7 +166,7 @@ class TablePolicy(KerasConfig):
             - "ttl": first the rows that were not used for the longest time.
             - "score": first the rows of the lowest score, see `score_fn` and `Variable.set_scores`.
             - "epoch_lru": first the rows whose last use was in the earliest epoch, then by "lru".
-              Of the step of a use, the lowest 32 bits count.
+              Only the lowest 32 bits of the step of a use count.
             - "epoch_lfu": the same, then by the fewest steps with a use since the row's insertion.
             - None: evicts no rows, refuses new keys at the bound, and keeps no statistics.
 
@@ -306,10 +306,10 @@ class TablePolicy(KerasConfig):
 
 
 def share_of(policy: TablePolicy, number: int, count: int) -> TablePolicy:
-    """The policy of one of several tables, whose bounds add up to that of the policy.
+    """The policy of one of several tables, whose bounds add up to the bound of the policy.
 
     Args:
-        policy: The policy of all of them. REQUIRES: it has `max_rows`, at least `count`.
+        policy: The policy of all tables. REQUIRES: it has `max_rows`, at least `count`.
         number: The number of the table.
         count: Number of tables.
     """

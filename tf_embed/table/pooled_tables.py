@@ -26,11 +26,11 @@ def find_pooled_tables(
     combiner: str,
     **options: Any,
 ) -> tf.Tensor:
-    """Looks rows up in many tables, pools those of each bag, and changes no row.
+    """Looks up rows in many tables, pools the rows of each bag, and changes no row.
 
     Args:
         tables: The tables, of int64 keys.
-        indices: This and all others as in `table_batch_ops.find_pooled_tables`.
+        indices: As in `table_batch_ops.find_pooled_tables`, like all other arguments.
         offsets: See there.
         pieces: See there.
         size: See there.
@@ -41,7 +41,7 @@ def find_pooled_tables(
         **options: See there.
 
     Returns:
-        The pooled values, float32 [size]. Those of an empty bag are 0.
+        The pooled values, float32 [size]. The values of an empty bag are 0.
     """
     if substitutes.are_used():
         return stock_ops.find_pooled_tables(
@@ -72,5 +72,5 @@ def find_pooled_tables(
 def _rows_of(table: Table, keys: tf.Tensor) -> tf.Tensor:
     """The rows [n, dim] of keys [n]."""
     stand_in = substitutes.of(table)
-    assert stand_in is not None  # as they are used
+    assert stand_in is not None  # because stand-ins are used
     return stand_in.find(keys)[0]

@@ -21,10 +21,10 @@ def defaults(
     empty: tf.Tensor,
     padding: pooling_ops.Padding | None,
 ) -> tf.Tensor:
-    """The `defaults` argument of an op that makes absent keys have rows that Python draws.
+    """The `defaults` argument of an op that gives absent keys rows that Python draws.
 
-    A row is drawn for each new key. If rows expire, it is drawn for present keys too, because to
-    the op a row may be absent that a lookup finds.
+    A row is drawn for each new key. If rows expire, it is drawn for present keys too, because a row
+    that a lookup finds may be absent to the op.
 
     Args:
         handle: The table's resource.
@@ -54,22 +54,22 @@ def defaults(
 
 
 def put_in(options: TableOptions, keys: tf.Tensor, rows: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
-    """Gives the keys that a lookup did not find their rows.
+    """Fills in the rows of the keys that a lookup did not find.
 
     Args:
-        options: Of the table.
+        options: The options of the table.
         keys: Any shape.
-        rows: The rows that the lookup gave, keys.shape + [dim]; zeros for absent keys.
+        rows: The rows that the lookup returned, keys.shape + [dim]; zeros for absent keys.
         exists: Which keys are present, keys.shape.
 
     Returns:
-        The rows. Their gradient is that of `rows`, also for absent keys.
+        The rows. Their gradient goes to `rows`, also for absent keys.
     """
     drawn = _drawn(options, keys, exists)
     if drawn is None:
         return rows
     if options.value_dtype.is_floating:
-        # The sum hands the gradients of absent keys on to the lookup, which a tf.where would not.
+        # The sum passes the gradients of absent keys to the lookup, unlike tf.where.
         return rows + tf.stop_gradient(drawn)
     return tf.where(exists[..., tf.newaxis], rows, drawn)
 

@@ -21,7 +21,7 @@ _STANDALONE, _CLUSTER = 2, 0
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class RedisTableConfig(KerasConfig):
-    """Where a table in Redis is, as TFRA has it: the path of a JSON file.
+    """The location of a table in Redis, in TFRA's form: the path of a JSON file.
 
     The file is read when a table is made. `docs/migrating/from_tfra.md` lists the effect of each
     field here. The rows are not compatible with TFRA's: their keys in Redis differ.
@@ -29,8 +29,8 @@ class RedisTableConfig(KerasConfig):
     Args:
         redis_config_abs_dir: Path of the file. Default: none, a server on this machine at port
             6379.
-        redis_config_abs_dir_env: Name of an environment variable that has the path, which goes
-            before the other.
+        redis_config_abs_dir_env: Name of an environment variable that has the path, which takes
+            precedence.
 
     Raises:
         TypeError: If an argument is not a str.
@@ -58,7 +58,7 @@ class RedisTableConfig(KerasConfig):
                 )
 
     def server(self) -> RedisServer:
-        """The same as a `RedisServer`.
+        """The config as a `RedisServer`.
 
         Raises:
             ValueError: If the file can't be read, a field is unknown, or its value is not
@@ -130,13 +130,13 @@ def _same(value: Any, name: str) -> Any:
 
 
 def _text(value: Any, name: str) -> Any:
-    """A str as it is, and None for an empty one, which is TFRA's default."""
+    """Returns a str unchanged, and None for an empty str, which is TFRA's default."""
     del name
     return None if value == "" else value
 
 
 def _only(value: Any, name: str) -> Any:
-    """A value, or the only one of a list."""
+    """Returns a value, or the only value of a list."""
     if not isinstance(value, list):
         return value
     if len(value) != 1:
@@ -172,9 +172,9 @@ _TAKEN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "model_tag_runtime": ("model", _same),
 }
 
-# Fields that say nothing that a table here could do in another way.
+# Fields that have no effect on a table here.
 _WITHOUT_EFFECT = (
-    "redis_master_name",  # these five are read in the mode of sentinels alone
+    "redis_master_name",  # these five are only read in sentinel mode
     "redis_sentinel_user",
     "redis_sentinel_password",
     "redis_sentinel_connect_timeout",

@@ -16,7 +16,7 @@ from tf_embed.configs import Config, as_bool
 _MAX_SLICES = 4096
 _MAX_CONNECTIONS = 4096
 _MAX_KEYS_PER_COMMAND = 2**16
-_MAX_SECONDS = 2_000_000.0  # int32 has it in milliseconds
+_MAX_SECONDS = 2_000_000.0  # fits int32 in milliseconds
 
 _MAX_NAME = 255  # characters
 
@@ -29,7 +29,7 @@ def _is_name(text: str) -> bool:
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class RedisServer(Config):
-    """A Redis server or cluster that has the rows of a table, for `Storage(redis=...)`.
+    """A Redis server or cluster that holds the rows of a table, for `Storage(redis=...)`.
 
     The table is shared: each process that makes a variable with the same server, `model` and
     `table` reads and writes the same rows. Lookups see the writes of another process as soon as its
@@ -52,10 +52,10 @@ class RedisServer(Config):
         timeout_seconds: How long to wait for the server in each read and each write, above 0. Then
             the call raises tf.errors.AbortedError.
         max_connections: The most connections to each server at once, an int from 1 to 4096.
-        model: Begins the names of the model's tables. No colon, blank or brace.
+        model: The prefix of the names of the model's tables. No colon, blank or brace.
         table: Name of the table, without blanks and braces. Default: the variable's.
-        slices: Into how many parts the table is cut, an int from 1 to 4096. A part is on one server
-            of a cluster. All processes must say the same.
+        slices: The number of parts of the table, an int from 1 to 4096. Each part is on one server
+            of a cluster. All processes must use the same number.
         keys_per_command: The most keys in a command, an int from 1 to 65536. The server does
             nothing else during a command.
         restore: Whether a checkpoint or a Keras file replaces the rows in Redis when it is loaded.
@@ -101,7 +101,7 @@ class RedisServer(Config):
         }
         for name, (least, most) in leasts_and_mosts.items():
             number = validation.int_in(getattr(self, name), name, least=least, most=most)
-            # NumPy's integers become Python's, which JSON knows.
+            # NumPy integers become Python integers, which JSON supports.
             object.__setattr__(self, name, int(number))
         for name in ("connect_timeout_seconds", "timeout_seconds"):
             seconds = validation.positive_number(getattr(self, name), name, most=_MAX_SECONDS)
@@ -148,7 +148,7 @@ class RedisServer(Config):
 
         Raises:
             ValueError: If there is no variable of the name `password_env`, or the name of the
-                variable can't be one in Redis.
+                variable is invalid in Redis.
         """
         name = self.table or table
         if not _is_name(name):

@@ -2,7 +2,7 @@
 """TFRA's restrict policies, which evict rows of a variable on demand.
 
 `TimestampRestrictPolicy` and `FrequencyRestrictPolicy` use the table's own statistics. Users may
-write further policies.
+write other policies.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _OrderPolicy(RestrictPolicy):
 
         Raises:
             TypeError: If `num_reserved` or `trigger` is not an integer.
-            ValueError: If one of them is negative.
+            ValueError: If either is negative.
         """
         wanted = number_of_rows(num_reserved, "num_reserved")
         limit = None if trigger is None else number_of_rows(trigger, "trigger")
@@ -195,7 +195,7 @@ class FrequencyRestrictPolicy(_OrderPolicy):
     """Removes the rows that were used in the fewest steps, the longest unused of these first.
 
     A use is defined as in `TimestampRestrictPolicy`. A key that is used several times in a step
-    counts once. A row that was removed and comes back starts at 1.
+    counts once. A row that is removed and inserted again starts at 1.
 
     Args:
         var: The variable, which creates the policy from its `restrict_policy`.
@@ -242,7 +242,7 @@ def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
         num_shards: Number of shards.
 
     Raises:
-        TypeError: If one of them is not a policy.
+        TypeError: If either is not a policy.
         ValueError: If the bound is less than a row for each shard, or a statistic that
             `restrict_policy` needs is unknown.
     """

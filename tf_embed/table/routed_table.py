@@ -29,11 +29,11 @@ class RoutedTable(Table):
 
     @property
     def _where(self) -> str:
-        """Where its rows are, for messages: "on 2 servers"."""
+        """The location of its rows, for messages: "on 2 servers"."""
         raise AssertionError("Each class of such tables says where rows are.")
 
     def __copy__(self) -> Table:
-        # TensorFlow copies each resource when it writes a SavedModel, before it asks for rows.
+        # TensorFlow copies each resource when it writes a SavedModel, before it requests rows.
         if callers.saves_a_model():
             raise ValueError(
                 f"The table of {self.options.name!r} is {self._where}, and a SavedModel is of one "
@@ -92,7 +92,7 @@ class RoutedTable(Table):
     def _with_defaults(
         self, rows: tf.Tensor, exists: tf.Tensor, defaults: tf.Tensor | None
     ) -> tf.Tensor:
-        """Rows, with the defaults of absent keys, which have gradients as all rows."""
+        """Rows, with the defaults of absent keys, which have gradients like all rows."""
 
         @tf.custom_gradient
         def replaced(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -129,7 +129,7 @@ class RoutedTable(Table):
             )
 
     def _owned(self, saved: Exported, owns: Callable[[tf.Tensor], tf.Tensor]) -> Exported:
-        """The part of an export that one process owns.
+        """The part of an export that a process owns.
 
         Args:
             saved: The export.
@@ -155,7 +155,7 @@ class RoutedTable(Table):
 
 
 def share_of_options(options: TableOptions, number: int, count: int, process: str) -> TableOptions:
-    """The options of one process's table: a share of the bounds, and a folder of its own.
+    """The options of a process's table: a share of the bounds, and a separate folder.
 
     Args:
         options: The options of the whole table.

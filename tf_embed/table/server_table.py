@@ -30,7 +30,7 @@ from tf_embed.table.worker_shares import share_of
 
 
 class ServerPart(Table):
-    """The rows of a table that one server has.
+    """The rows of a table on a server.
 
     Args:
         options: The options of this part; `device` is the CPU of the server.
@@ -55,8 +55,8 @@ class ServerPart(Table):
     def keep(self) -> None:
         """Makes the server keep the rows until it ends, if a later chief may find them.
 
-        Otherwise they would go with the chief: TensorFlow drops all that a process has made on a
-        server ten minutes after it has last heard of it.
+        Otherwise they would be lost with the chief: TensorFlow drops a process's resources on a
+        server ten minutes after its last contact with the process.
         """
         if self._is_named and not self._is_kept_by_server():
             with tf.init_scope(), tf.device(self.options.device):
@@ -69,7 +69,7 @@ class ServerPart(Table):
             return int(tf.raw_ops.QueueSizeV2(handle=self._keeper())) > 0
 
     def _keeper(self) -> tf.Tensor:
-        """A queue of the server with the handle, which a later chief finds by this name."""
+        """A queue on the server that holds the handle. A later chief finds it by its name."""
         return tf.raw_ops.FIFOQueueV2(
             component_types=[tf.resource],
             capacity=1,
@@ -111,7 +111,7 @@ class ServerTable(RoutedTable):
         return f"on {self._servers.count} servers"
 
     def _create_resource(self) -> tf.Tensor:
-        return self._parts[0].resource_handle  # it has none of its own
+        return self._parts[0].resource_handle  # it has no handle itself
 
     @property
     @override
@@ -222,9 +222,10 @@ class ServerTable(RoutedTable):
         routed = self._route(keys)
         sums = routed.sums(tf.cast(tf.reshape(gradients, [-1, self.options.dim]), wide))
         sums = tf.cast(sums, self._wire_type_of(wide))
-        # Each tensor is a call between processes, so all numbers of the step are one.
+        # Each tensor is a call between processes, so all numbers of the step are in a single
+        # tensor.
         token = step_tokens.token_of_step()
-        # Floats travel by their bits, among integers.
+        # Floats are sent by their bits, among integers.
         numbers = [tf.bitcast(tf.cast(hyper, tf.float64), tf.int64), tf.reshape(step, [1]), *token]
         sizes = [hyper.shape[0], 1, *(2 for _ in token)]
         if trained is not None:
@@ -298,12 +299,12 @@ class ServerTable(RoutedTable):
 
     @override
     def size(self, shard: int = -1) -> tf.Tensor:
-        """Sums the rows of all servers, or those of one shard on each server."""
+        """Sums the rows of all servers, or the rows of a shard on each server."""
         return tf.reduce_sum(tf.stack(self._of_all(lambda part: part.size(shard))))
 
     @override
     def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
-        """Joins the rows of the servers. Those of one server are as of one moment."""
+        """Joins the rows of the servers. The rows of each server are a consistent snapshot."""
         if with_policy:
             self._check_counts()
         exported = self._of_all(
@@ -361,7 +362,7 @@ class ServerTable(RoutedTable):
         if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
             everything = tf.constant(MAX_ROWS, tf.int64)
             removed = self._of_all(lambda part: part.restrict(everything, order))
-        # Sizes are taken after expired rows have left.
+        # Sizes are read after expired rows have left.
         with tf.control_dependencies(removed):
             sizes = tf.stack(self._of_all(lambda part: part.size()))
         for number, part in enumerate(self._parts):
@@ -399,7 +400,7 @@ class ServerTable(RoutedTable):
         return routing.route(keys, self._servers.count, self._sharding, self.options.name)
 
     def _wire_type_of(self, dtype: tf.DType) -> tf.DType:
-        """The dtype in which rows, or gradients, of a dtype travel."""
+        """The dtype in which rows, or gradients, of a dtype are sent."""
         narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
         return dtype if narrow is None else tf.as_dtype(narrow)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Shard`: one shard of a table, to look at."""
+"""`Shard`: a view of a shard of a table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tf_embed.table.table import Table
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One shard of a table, to look at.
+    """A view of a shard of a table.
 
     Attributes:
         table: The table that holds it.
-        index: Which one, from 0.
+        index: The number of the shard, from 0.
         device: The device of the shard.
     """
 

@@ -10,15 +10,15 @@ import tensorflow as tf
 
 from tf_embed import validation
 
-# Takes keys [n] and the number of shards, gives the shard of each key [n], int32 or int64.
+# Takes keys [n] and the number of shards, returns the shard of each key [n], int32 or int64.
 PartitionFn: TypeAlias = Callable[[tf.Tensor, int], Any]
 
 
 def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
     """Spreads keys over shards by their remainder.
 
-    The remainder is that of floor division, so negative keys have a shard too, and the same on
-    every device.
+    The remainder is the remainder of floor division, so negative keys have a shard too, and the
+    same shard on every device.
 
     Args:
         keys: Integer tensor of any shape.
@@ -69,7 +69,7 @@ def owners(
 
     Raises:
         TypeError: If the function returns neither int32 nor int64.
-        ValueError: If the function returns another shape than that of the keys.
+        ValueError: If the shapes of the result and of the keys differ.
     """
     if partition_fn is default_partition_fn or shard_num == 1:
         return None
@@ -92,6 +92,6 @@ def owners(
         f"`partitioner` of {name!r} must give one shard for each key.",
     )
     shards = validation.with_dependencies(shards, same)
-    # The table refuses a shard that there is not, by its number. One that int32 can't hold would
-    # come to it as another; every such number is as wrong as the nearest that it can.
+    # The table refuses an invalid shard number. A number that int32 can't hold would arrive as
+    # another number, so it is clipped to the nearest int32, which is also invalid.
     return tf.cast(tf.clip_by_value(shards, tf.int32.min, tf.int32.max), tf.int32)

@@ -27,7 +27,7 @@ def check_copy(options: TableOptions) -> None:
 
 
 def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
-    """Replaces the rows of a table by saved ones, unless its server says that it keeps them.
+    """Replaces the rows of a table by saved rows, unless its server is set to keep its rows.
 
     Args:
         table: A `Table`.
@@ -38,7 +38,7 @@ def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
     if redis is not None and redis.restore == "if_empty" and tf.executing_eagerly():
         rows = int(table.size())
         if rows:
-            # The user asked for it by `restore="if_empty"`: no row is lost in Redis.
+            # The user requested this by `restore="if_empty"`: no row is lost in Redis.
             logging.warning(
                 "%r keeps its %d rows in Redis: the %d saved ones are not restored. Say "
                 'RedisServer(restore="always") to replace them.',

@@ -16,15 +16,15 @@ from tf_embed.table.table import Table
 
 @dataclasses.dataclass(frozen=True)
 class SlotVariable:
-    """One slot of each row of a variable, such as Adam's velocity. `Variable.get_slot_variables`.
+    """A slot of each row of a variable, such as Adam's velocity. See `Variable.get_slot_variables`.
 
-    A view: slots belong to the row, and come, change, leave and are saved with it.
+    A view: slots belong to the row, and are inserted, changed, removed and saved with it.
 
     Attributes:
         name: The variable's name, and the slot's.
-        dim: Number of slots in a row: that of the weights, or 1 for one slot of the whole row.
+        dim: Number of slots in a row: the number of weights, or 1 for a slot of the whole row.
         table: The table.
-        rule: The optimizer rule that the slot is of.
+        rule: The optimizer rule that the slot belongs to.
         begin: The offset of the slot among all slots of a row.
         initial_value: The slot's value in a new row. NaN: the row's weights.
     """
@@ -43,7 +43,7 @@ class SlotVariable:
 
     @property
     def value_dtype(self) -> tf.DType:
-        """Dtype of the slots: float64 beside float64 rows, else float32."""
+        """Dtype of the slots: float64 for float64 rows, otherwise float32."""
         return self.table.options.slot_dtype
 
     def lookup(
@@ -89,6 +89,6 @@ class SlotVariable:
             return keys, self.lookup(keys)
 
     def size(self, name: str | None = None) -> tf.Tensor:
-        """Counts keys: those of the variable; int64 scalar."""
+        """Counts the keys of the variable; int64 scalar."""
         with validation.name_scope(name, "slot_size"):
             return self.table.size()

@@ -2,7 +2,7 @@
 """The number of the step that is being traced, which a table on servers applies once.
 
 A coordinator runs a step again if it does not know whether a worker has ended it. So each step has
-a token, and the update of a table takes it along.
+a token, which is sent with the update of a table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 
-# Of a thread, because several steps may be traced at once.
+# Per thread, because several steps may be traced at once.
 class _OfThread(threading.local):
     tokens: Sequence[tf.Tensor] = ()
 
@@ -27,7 +27,7 @@ def with_token(token: tf.Tensor) -> Iterator[None]:
     """Gives all updates of tables in the block a token.
 
     Args:
-        token: int64 [2]: the number of the step, and one below which all steps are over.
+        token: int64 [2]: the number of the step, and a number below which all steps are over.
     """
     with with_tokens([token]):
         yield

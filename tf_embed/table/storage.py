@@ -23,15 +23,14 @@ class Storage(Config):
     otherwise the host's.
 
     A table on a CPU with a `path` keeps its most recently used rows in host memory, which is a
-    cache, and all others in files in that folder. Rows move between the two by themselves. Results
-    are the same as in memory, to the last bit. `Variable.prefetch` and the `prefetch` of layers
-    read the rows of later batches ahead of time. The files are working storage: they are gone when
-    the table is freed, or Python ends. Checkpoints and saved models have all rows, as those of any
-    table.
+    cache, and all others in files in that folder. Rows move between them automatically. Results are
+    the same as in memory, to the last bit. `Variable.prefetch` and the `prefetch` of layers read
+    the rows of later batches ahead of time. The files are working storage: they are gone when the
+    table is freed, or Python ends. Checkpoints and saved models have all rows, as for any table.
 
     A table on a GPU with a `path` does the same with `gpu_bytes` of the GPU's memory for a cache.
     With `host_bytes` it has three tiers. Rows that leave the cache go to host memory. If that is
-    full, those that came there first go on to the files. Without `host_bytes` rows go from the
+    full, the rows that entered it first move on to the files. Without `host_bytes` rows go from the
     cache to the files. With `gpu_cache` and without a `path` the GPU's memory is a cache over host
     memory alone. Keys of a batch go to the host, which knows where each row is; rows and gradients
     stay on the GPU. Pooled lookups copy their sums.
@@ -39,19 +38,19 @@ class Storage(Config):
     A table on a GPU without a `path` and without `gpu_cache` puts new rows in the GPU's memory
     while the bounds leave room, and then in pinned host memory, which the GPU reads and writes over
     the bus. A row stays where it was put. The index from keys to rows is always in the GPU's memory
-    and takes 30 to 60 bytes for each row of both. If no bound leaves room for a new row, it evicts
-    another by the `eviction` of the table's `TablePolicy`, with or without `max_rows`; without a
-    policy it is refused and counted in `Variable.stats()`. Tables take memory from the GPU's
-    driver. TensorFlow leaves almost none there unless
+    and takes 30 to 60 bytes for each row of both. If no bound leaves room for a new row, another
+    row is evicted by the `eviction` of the table's `TablePolicy`, with or without `max_rows`;
+    without a policy the new row is refused and counted in `Variable.stats()`. Tables take memory
+    from the GPU's driver. TensorFlow leaves almost none there unless
     `tf.config.experimental.set_memory_growth` is called before the GPU is used.
 
-    The bounds of the GPU have no effect on a table on a CPU. Bounds are those of all shards of a
-    variable together, divided evenly. A row is its weights, its optimizer slots, and 8 bytes for
-    each statistic that is kept of it.
+    The bounds of the GPU have no effect on a table on a CPU. Bounds apply to all shards of a
+    variable together, divided evenly. A row consists of its weights, its optimizer slots, and 8
+    bytes for each kept statistic.
 
     A table with `redis` has all rows on a Redis server, which several processes share.
 
-    A `TablePolicy` goes by the rows of all tiers. The statistics of rows on disk are in memory, 8
+    A `TablePolicy` counts the rows of all tiers. The statistics of rows on disk are in memory, 8
     bytes for each, and are not part of `host_bytes`.
 
     Limits of a table on a GPU with a `path` or `gpu_cache`: it takes no `gpu_total_bytes`, and its
@@ -73,11 +72,11 @@ class Storage(Config):
             bound; with a `path` on a GPU no rows; and a table on a GPU without `gpu_bytes` and
             `gpu_total_bytes` puts no rows there, because its rows would leave no GPU memory for
             the index.
-        gpu_cache: Whether the GPU's memory is a cache over host memory, so that rows in use come to
+        gpu_cache: Whether the GPU's memory is a cache over host memory, so that rows in use move to
             the GPU's memory and others leave it. It needs `gpu_bytes`. With a `path` the GPU's
             memory is a cache anyway. Default: False, a row stays where it was put.
         path: A folder of this machine for rows on disk, a str or an os.PathLike. It is made if it
-            is missing. Each table makes a folder of its own in it. Default: None, no disk.
+            is missing. Each table makes its own folder in it. Default: None, no disk.
         disk_bytes: Bytes of files in that folder, an int from 1. Default: None, no bound except the
             file system's.
         keep_leftovers: Whether files that a dead process left in the table's folder are kept, under
@@ -175,7 +174,7 @@ class Storage(Config):
         return self.host_bytes if self.path is not None or self.bounds_gpu else 0
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the op that creates a table, without those of `redis`."""
+        """The settings of the op that creates a table, without the settings of `redis`."""
         return {
             "gpu_total_bytes": self.gpu_total_bytes,
             "gpu_bytes": self.gpu_bytes,

@@ -64,23 +64,23 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
             self._rule: str | ExternalRule | None = None
             self.number = next(_numbers)  # in order of creation
-            self.trainers = TrainerSet()  # that bound a rule
+            self.trainers = TrainerSet()  # the trainers that bound a rule
             self.on_update: Callable[[tf.Tensor], Any] | None = None  # told each step's keys
             # Waits for a thread that writes the rows to files, before all rows are replaced.
             self.wait_until_written: Callable[[], object] = lambda: None
-            # Held while rows are written to files, one save after the other.
+            # Held while rows are written to files, so that saves run one at a time.
             self.save_turn = threading.RLock()
-            # Raise to reject the rule of an optimizer that is to be bound, functions to be saved.
+            # Raise to reject the rule of an optimizer to bind, or functions to save.
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self.check_functions: Callable[[Iterable[Any]], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
-            # Made once, because in eager execution a small lookup takes less time than these.
+            # Made once, because in eager execution these take longer than a small lookup.
             with tf.device(options.device):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
-            eagerly = self._destruction_context  # in which TensorFlow destroys a resource
+            eagerly = self._destruction_context  # TensorFlow destroys a resource in it
             freed = weakref.finalize(self, new_table_ops.destroy, self.resource_handle, eagerly)
-            # Memory goes with the process, but files in a folder would stay.
+            # Memory is freed with the process, but files in a folder would stay.
             freed.atexit = options.storage is not None and options.storage.path is not None
 
     def _create_resource(self) -> tf.Tensor:
@@ -116,7 +116,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
         """A separate table with the same rows, slots and seed."""
         shared_rows.check_copy(self.options)
-        # In `memo` before the rest is copied, because `on_update` may lead back to this table.
+        # In `memo` before the rest is copied, because `on_update` may refer to this table.
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
         copied.on_update = copy.deepcopy(self.on_update, memo)
@@ -376,7 +376,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self._updated(keys, done)
 
     def turn(self) -> AbstractContextManager[None]:
-        """A lock, first come first served, for a block that reads rows and writes them back.
+        """A lock in order of arrival, for a block that reads rows and writes them back.
 
         It is not reentrant. The table's own operations do not take it.
         """
@@ -460,7 +460,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             policy=policy,
         )
         if self._rule is not None and tf.executing_eagerly():
-            self.bind_rule(self._rule)  # the export may have had another
+            self.bind_rule(self._rule)  # the export may have another rule
         return imported
 
     def restrict(
@@ -506,7 +506,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     @property
     def outlives_process(self) -> bool:
-        """Whether the rows are on a server, for processes before, beside and after this one."""
+        """Whether the rows are on a server, and so outlive this process and may be shared."""
         return self.options.redis is not None
 
     @property
@@ -597,14 +597,14 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def _initial_rows(
         self, keys: tf.Tensor, owners: tf.Tensor, padding: pooling_ops.Padding | None = None
     ) -> tf.Tensor:
-        """The `defaults` argument of the ops that makes absent keys have initial rows."""
+        """The `defaults` argument of the ops that gives absent keys initial rows."""
         rows = self._rows_of_engine()
         if not self.options.initializer.is_of_python:
             return rows
         return python_rows.defaults(self.resource_handle, self.options, keys, owners, rows, padding)
 
     def _rows_of_engine(self) -> tf.Tensor:
-        """That argument if the table draws initial rows itself: empty, or a row of strings."""
+        """The `defaults` input that makes the engine draw initial rows."""
         options = self.options
         if options.initializer.strings:
             return tf.constant(options.initializer.strings)

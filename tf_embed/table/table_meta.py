@@ -10,22 +10,22 @@ import numpy as np
 import tensorflow as tf
 
 _SEED, _TABLE_ID, _GROUPS = 1, 2, 9
-_WIDTH = 0xFFFFFFFF  # of a group; its type stands above
+_WIDTH = 0xFFFFFFFF  # the bits of a group's width; the higher bits are its type
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMeta:
-    """The numbers, read.
+    """Reads the numbers.
 
     Attributes:
-        numbers: int64 vector, as an export gives it.
+        numbers: int64 vector, as an export returns it.
     """
 
     numbers: np.ndarray
 
     @classmethod
     def of(cls, meta: Any) -> TableMeta:
-        """The meta that an export gave."""
+        """The meta that an export returned."""
         return cls(np.asarray(meta))
 
     def initial_slots(self, dtype: tf.DType) -> np.ndarray:

@@ -108,7 +108,7 @@ class TableOptions:
 
         Args:
             for_graph: Whether it becomes a part of a graph. A SavedModel keeps the rows in memory
-                and needs no server, so nothing of the server is in its graph, and no password.
+                and needs no server, so its graph has no settings of the server, and no password.
         """
         settings: dict[str, Any] = {} if self.policy is None else self.policy.settings()
         bits = sum(STATISTICS[one] for one in self.statistics)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TrainerSet`: the trainers of a table, which threads add and look at."""
+"""`TrainerSet`: the trainers of a table, which threads add and read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrainerSet:
     def forget(self, keys: tf.Tensor | None = None) -> None:
         """Drops the gradients that wait for their step, before their rows are removed.
 
-        Otherwise the step would bring the rows back.
+        Otherwise the step would insert the rows again.
 
         Args:
             keys: The keys. None: all.

@@ -13,7 +13,7 @@ from tf_embed.ops import turn_ops
 
 @contextlib.contextmanager
 def turn_of(handle: tf.Tensor) -> Iterator[None]:
-    """Runs a block while no other one has the turn of the table; see `Table.turn`.
+    """Runs a block while no other block has the turn of the table; see `Table.turn`.
 
     Args:
         handle: The table.

@@ -3,11 +3,11 @@
 
 A lookup of rows sends its distinct keys to their owners. A pooled lookup may also send bags: each
 owner gets its part of every bag, and returns sums. Each worker picks the way that sends fewer
-bytes, see `bag_exchange_ops.split_pooled`. Owners answer both ways in one exchange, so workers need
-not agree.
+bytes, see `bag_exchange_ops.split_pooled`. Owners answer both ways in the same exchange, so workers
+need not agree.
 
 The gradients of rows go to the owners with the step. The gradients of sums return to the owner in
-the backward pass, and the owner still has the keys. This takes one more exchange, which is skipped
+the backward pass, and the owner still has the keys. This takes a further exchange, which is skipped
 if no worker sent bags.
 """
 
@@ -35,7 +35,7 @@ _NUM_COUNTS = 3
 
 
 def look_up(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
-    """Looks up in sharded tables, with one exchange of keys and one of rows for all of them."""
+    """Looks up in sharded tables, with one exchange of keys and one of rows for all tables."""
     answers: list[Answer | PooledAnswer] = []
     for some in _groups(lookups):
         answers += _look_up_together(some)
@@ -53,8 +53,7 @@ def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
         # tf.equal would raise if the shapes differ. This op gives False, and the message below is
         # raised.
         same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
-        # Answers of a joint lookup go by order alone, so other ids would get rows that are not
-        # theirs.
+        # Answers of a joint lookup are matched by order only, so other ids would get wrong rows.
         check = tf.debugging.Assert(
             tf.reduce_all(same),
             [
@@ -67,7 +66,7 @@ def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
 
 
 def _groups(lookups: Sequence[Lookup]) -> Iterator[list[Lookup]]:
-    """The lookups, in groups that one exchange can count."""
+    """Yields the lookups in groups that an exchange can count."""
     group: list[Lookup] = []
     counted = 0
     for one in lookups:
@@ -109,10 +108,10 @@ class _Rows:
 
     Attributes:
         size: Number of lookups.
-        counts: How many keys of each lookup go to each worker: one tensor [lookups, workers], or
+        counts: How many keys of each lookup go to each worker: a tensor [lookups, workers], or
             none.
         parts: The keys that are sent.
-        reply_types: The types of the rows that come back.
+        reply_types: The types of the returned rows.
     """
 
     def __init__(self, lookups: Sequence[Lookup], channel: Channel) -> None:
@@ -136,7 +135,7 @@ class _Rows:
         return [_row_part(one, row_type, some) for one, row_type, some in lookups]
 
     def answers(self, rows: Sequence[tf.Tensor]) -> list[Answer]:
-        """The answers of the lookups, from the rows that came back."""
+        """The answers of the lookups, from the returned rows."""
         if not self._lookups:
             return []
         keys, places = self._routed.keys, self._routed.places
@@ -154,9 +153,9 @@ class _Pools:
     Attributes:
         counts: For each lookup, how much of `split.asked`, `split.bag_keys` and `split.lengths`
             goes to each worker, [3, workers].
-        parts: The tensors that are sent: these three of all lookups, then the weights of the keys
-            in bags.
-        reply_types: The types of the rows and sums that come back, lookup by lookup.
+        parts: The tensors that are sent: these three tensors of all lookups, then the weights of
+            the keys in bags.
+        reply_types: The types of the returned rows and sums, lookup by lookup.
     """
 
     def __init__(self, lookups: Sequence[Lookup], channel: Channel, first: int) -> None:
@@ -181,20 +180,20 @@ class _Pools:
         for i, pool in enumerate(self._pools):
             asked, keys, lengths = got[_NUM_COUNTS * i : _NUM_COUNTS * (i + 1)]
             of_keys = None if pool.pooling.weights is None else next(weights)
-            # Kept for `answers`, which links them to the sums that come back.
+            # Kept for `answers`, which links them to the returned sums.
             self._sums.append(pool.sums_at_owner(keys, lengths, of_keys))
             parts.append(_row_part(pool.lookup, pool.row_type, asked))
             parts.append(pool.sum_part(self._sums[-1]))
         return parts
 
     def answers(self, back: Sequence[tf.Tensor], exchange: _Exchange) -> list[PooledAnswer]:
-        """The answers of the lookups, from the parts that came back.
+        """The answers of the lookups, from the returned parts.
 
         REQUIRES: reply() was called.
         """
         if not self._pools:
             return []
-        # Rows and sums come back in turn, pool by pool.
+        # Rows and sums alternate in the reply, pool by pool.
         sums = self._sums_of_batch(back[1::2], exchange)
         with tf.device("/CPU:0"):
             return [
@@ -203,7 +202,7 @@ class _Pools:
             ]
 
     def _sums_of_batch(self, sums: Sequence[tf.Tensor], exchange: _Exchange) -> list[tf.Tensor]:
-        """The sums that came back; their gradients go to the owners."""
+        """The returned sums; their gradients go to the owners."""
         plan = exchange.plan_of([pool.sum_type for pool in self._pools])
         any_bags = exchange.has_any([pool.first + _SUMS for pool in self._pools])
 
@@ -221,7 +220,7 @@ class _Pools:
         )
 
     def _weights_at_owner(self, got: Sequence[tf.Tensor], exchange: _Exchange) -> list[tf.Tensor]:
-        """The weights that came; their gradients go back."""
+        """The received weights; their gradients go back."""
         if not self._weighted:
             return []
         numbers = [pool.first + _BAG_KEYS for pool in self._weighted]
@@ -267,12 +266,12 @@ class _Pool:
 
     @property
     def row_type(self) -> PartType:
-        """The type of the rows that come back."""
+        """The type of the returned rows."""
         return _row_type(self.lookup, self.first + _ASKED)
 
     @property
     def sum_type(self) -> PartType:
-        """The type of the sums that come back."""
+        """The type of the returned sums."""
         return _sum_type(self.lookup, self.first + _SUMS)
 
     def sum_part(self, sums: tf.Tensor) -> Part:
@@ -287,7 +286,7 @@ class _Pool:
     def sums_at_owner(
         self, keys: tf.Tensor, lengths: tf.Tensor, weights: tf.Tensor | None
     ) -> tf.Tensor:
-        """The sums of the bags that came from all workers; their gradient goes to the token."""
+        """The sums of the bags received from all workers; their gradient goes to the token."""
         with tf.device("/CPU:0"):
             ends = tf.cumsum(tf.cast(lengths, tf.int64))
             splits = tf.concat([tf.zeros([1], tf.int64), ends], 0)
@@ -304,7 +303,7 @@ class _Pool:
         )
 
     def joined(self, rows: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
-        """The pooled rows, from the rows and the sums that came back. One of the two is empty."""
+        """The pooled rows, from the returned rows and sums. Either rows or sums are empty."""
         lookup, split = self.lookup, self.split
         keys = tf.gather(tf.reshape(lookup.keys, [-1]), split.place_positions)
         rows = routing_ops.routed_rows(keys, split.asked, rows, split.places, lookup.token)
@@ -417,7 +416,7 @@ class _Exchange:
             parts: The parts to send.
         """
 
-        # `condition` is of gathered counts, so all workers take the same branch.
+        # `condition` depends on gathered counts, so all workers take the same branch.
         def some() -> list[tf.Tensor]:
             return send(self._channel, plan, parts, self._counts)
 
@@ -425,7 +424,7 @@ class _Exchange:
             return [tf.zeros([0, part.tensor.shape[1]], part.tensor.dtype) for part in parts]
 
         values = tf.cond(condition, some, none)
-        # A condition forgets the static width.
+        # tf.cond loses the static width.
         return [
             tf.ensure_shape(value, [None, part.tensor.shape[1]])
             for value, part in zip(values, parts, strict=True)

@@ -24,7 +24,7 @@ def share_of(rank: int, num_reserved: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     kept = tf.minimum(num_reserved, total)
     up_to = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(sizes)], 0)[rank : rank + 2]
     # Floor of kept * up_to / total. The product may have more than 64 bits, so the quotient is
-    # taken of floats and then corrected by the remainder, for which the lower 64 bits suffice.
+    # computed in floats and then corrected by the remainder, for which the lower 64 bits suffice.
     divisor = tf.maximum(total, 1)
     wide = tf.cast(kept, tf.float64) * tf.cast(up_to, tf.float64)
     quotients = tf.cast(wide / tf.cast(divisor, tf.float64), tf.int64)
@@ -39,9 +39,9 @@ def agreed(
 
     Args:
         workers: The workers.
-        gathered: Of each worker, its number of rows, `num_reserved` and `trigger`, int64
-            [3 * workers].
-        name: The table's, for messages.
+        gathered: For each worker, its number of rows, `num_reserved` and `trigger`, int64 [3 *
+            workers].
+        name: The table's name, for messages.
 
     Returns:
         The number of rows of each worker, int64 [workers], and the common `num_reserved` and

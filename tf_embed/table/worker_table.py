@@ -2,8 +2,8 @@
 """`WorkerTable`: a table whose rows are spread over the workers of a cluster.
 
 Each worker has a table with the rows that it owns. An operation sends its keys to their owners.
-Each owner runs it on its own table, on the keys of all workers, those of worker 0 first. All
-workers must therefore call the same operations in the same order, with batches of any sizes.
+Each owner runs it on its own table, on the keys of all workers in order, from worker 0. All workers
+must therefore call the same operations in the same order, with batches of any sizes.
 
 Operations on the whole table, such as `export` and `clear`, use only the rows of this worker.
 """
@@ -55,11 +55,11 @@ class WorkerTable(RoutedTable):
     def __init__(self, options: TableOptions, workers: Workers, sharding: WorkerSharding) -> None:
         self._workers = workers
         self._sharding = sharding
-        # A channel runs its exchanges in order. Prefetches have their own, so that a thread beside
-        # the steps can call them.
+        # A channel runs its exchanges in order. Prefetches have their own channel, so that a thread
+        # beside the steps can call them.
         channels = workers.new_channels(4, sharding)
         self._reads, self._writes, self._saves, self._ahead = channels
-        # A collective call before there is a table: if workers differ, it raises on all of them.
+        # A collective call before the table exists: if workers differ, all of them raise.
         seed = _agree(options, workers, sharding, self._reads.number)
         initializer = dataclasses.replace(options.initializer, seed=seed)
         share = share_of_options(options, workers.rank, workers.count, "worker")
@@ -85,11 +85,11 @@ class WorkerTable(RoutedTable):
         """Waits, in eager execution, until all workers are here."""
         if tf.executing_eagerly():
             # TensorFlow keeps the shape of a collective's key forever, so each shape that this
-            # channel sends has a key of its own: 2 to 7, and from 8 on those of `gather`.
+            # channel sends has its own key: 2 to 7, and from 8 on the keys of `gather`.
             self._saves.all_gather(tf.zeros([1], tf.int32), key=5)
 
     def route(self, keys: tf.Tensor) -> Routed:
-        """Brings keys together by owner."""
+        """Groups keys by owner."""
         return routing.route(keys, self._workers.count, self._sharding, self.options.name)
 
     def is_mine(self, keys: tf.Tensor) -> tf.Tensor:
@@ -202,12 +202,12 @@ class WorkerTable(RoutedTable):
 
     @property
     def reads(self) -> Channel:
-        """Where keys and rows of lookups travel."""
+        """The channel for keys and rows of lookups."""
         return self._reads
 
     @property
     def writes(self) -> Channel:
-        """Where gradients travel."""
+        """The channel for gradients."""
         return self._writes
 
     @override
@@ -215,7 +215,7 @@ class WorkerTable(RoutedTable):
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
         routed = self.route(keys)
-        # A message has rows of a known width, which a lookup of no keys tells while tracing.
+        # A message has rows of a known width, which a lookup without keys gives while tracing.
         with tf.init_scope():
             none = tf.zeros([0], self.options.key_dtype)
             width = int(super().read_slots(none, rule, initial_value)[0].shape[-1])
@@ -239,7 +239,7 @@ class WorkerTable(RoutedTable):
 
     @override
     def size(self, shard: int = -1) -> tf.Tensor:
-        # A shard is of this worker alone, and needs no collective.
+        # A shard belongs to this worker only, and needs no collective.
         if shard >= 0:
             return super().size(shard)
         sizes = self._saves.all_gather(tf.reshape(super().size(), [1]), key=2)
@@ -303,7 +303,7 @@ class WorkerTable(RoutedTable):
 
     @override
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
-        """Uses a channel of its own, so a thread apart from steps may call it, on all workers."""
+        """Uses a separate channel, so a thread beside the steps may call it, on all workers."""
         routed = self.route(keys)
         got = routing.to_owners(self._ahead, [routed.counts], [Part(0, routed.keys)])
         return super().prefetch(got.parts[0])
@@ -317,7 +317,7 @@ class WorkerTable(RoutedTable):
         limit = tf.constant(-1, tf.int64) if trigger is None else trigger
         mine = tf.stack([super().size(), num_reserved, limit])
         everyones = self._saves.all_gather(mine, key=6)
-        # All take the same branch, as they have the same numbers.
+        # All workers take the same branch, because they have the same numbers.
         sizes, reserved, limit = agreed(self._workers, everyones, self.options.name)
         return tf.cond(
             tf.reduce_sum(sizes) > limit,
@@ -326,7 +326,7 @@ class WorkerTable(RoutedTable):
         )
 
     def _restrict(self, sizes: tf.Tensor, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
-        """Restricts the table of this worker, of which all have so many rows [workers]."""
+        """Restricts the table of this worker. `sizes` [workers] are the rows of all workers."""
         policy, removed = self.options.policy, tf.constant(0, tf.int64)
         if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
             removed = super().restrict(tf.constant(MAX_ROWS, tf.int64), order)
@@ -366,12 +366,12 @@ class WorkerTable(RoutedTable):
         return mine._replace(keys=keys, **dict(zip(matrices, rest, strict=True)))
 
     def gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Of each part, [n] or [n, known], the rows of all workers. All workers must call this."""
+        """The rows of all workers for each part, [n] or [n, known]. All workers must call this."""
         channel, gathered = self._saves, []
         with tf.device(self._workers.device):
             for part in parts:
                 width = 0 if part.shape.rank == 1 else int(part.shape[1] or 0)
-                # Rows without numbers make no message, but their count is still the sum over all
+                # Rows of width 0 need no message, but their count is still the sum over all
                 # workers.
                 if part.shape.rank == 2 and width == 0:
                     rows = tf.reduce_sum(channel.all_gather(tf.shape(part)[:1], key=3))
@@ -382,7 +382,7 @@ class WorkerTable(RoutedTable):
                 words = exchange_ops.message_words(sent)
                 both = channel.all_gather(tf.concat([count, words], 0), key=4)
                 both = tf.transpose(tf.reshape(both, [-1, 2]))
-                # Lengths are powers of two, each with a key of its own.
+                # Lengths are powers of two, each with its own key.
                 log = tf.cast(
                     tf.math.ceil(
                         tf.math.log(tf.cast(tf.reduce_max(both[1]) + 1, tf.float64))
@@ -450,13 +450,13 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
 
 
 def _name_of(rule: Any) -> str | None:
-    """A rule, or the name of a function: its repr has an address, which differs."""
+    """A rule, or the name of a function, because the repr of a function has an address."""
     is_named = rule is None or isinstance(rule, str)
     return rule if is_named else getattr(rule, "__name__", type(rule).__name__)
 
 
 def _shortened(text: str) -> str:
-    """A text of at most 3 KiB, with a hash of the whole text if that is longer."""
+    """A text of at most 3 KiB, with a hash of the whole text if it was longer."""
     data = text.encode()
     # `gather_texts` has room for 4 KiB.
     if len(data) <= 3072:
@@ -468,16 +468,16 @@ def _shortened(text: str) -> str:
 def gradients_to_owners(
     tables: Sequence[Table | None], keys: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Sends gradients to the workers that own their rows, those of all tables together.
+    """Sends the gradients of all tables together to the workers that own their rows.
 
     Args:
         tables: The tables, or None. Tables that are not sharded keep their gradients.
-        keys: Of each table, [n].
-        gradients: Of each table, [n, dim].
+        keys: For each table, [n].
+        gradients: For each table, [n, dim].
 
     Returns:
-        Keys and gradients that this worker applies, by table. Keys may repeat, as they come from
-        several workers.
+        Keys and gradients that this worker applies, by table. Keys may repeat, because several
+        workers send them.
     """
     keys, gradients = list(keys), list(gradients)
     sharded = [i for i, table in enumerate(tables) if isinstance(table, WorkerTable)]
@@ -502,7 +502,7 @@ def gradients_to_owners(
 
 
 def _gradient_of(table: Table, gradients: tf.Tensor) -> tf.Tensor:
-    """Gradients [n, dim] whose sums are of the dtype that the rule of a table computes in."""
+    """Gradients [n, dim] whose sums have the dtype in which the table's rule computes."""
     options = table.options
     wide = pooling_ops.compute_dtype(options.value_dtype)
     if pooling_ops.compute_dtype(gradients.dtype) != wide:
