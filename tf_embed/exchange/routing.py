@@ -2,7 +2,7 @@
 """Sends keys to the workers that own them, and rows back.
 
 An exchange serves any number of tables at once. It takes one all-gather of the number of keys for
-each worker, and one all-to-all of keys and their rows. A reply takes one more all-to-all.
+each worker, and one all-to-all of keys and their rows. A reply takes another all-to-all.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Servers:
     def _generation_of(self, number: int) -> tf.Tensor:
         """Returns the variable with the generation of a server. It lives as long as the server."""
         with tf.device(self.devices[number]):
-            # A later chief finds the variable of an earlier one by this name.
+            # A later chief finds the variable of an earlier chief by this name.
             return tf.raw_ops.VarHandleOp(
                 dtype=tf.int64, shape=[], shared_name=f"tf_embed/{self.run_id}/generation"
             )

@@ -54,7 +54,7 @@ class Narrowing:
         numbers: A tensor of the present graph or of a graph around it.
         above: The numbers must be above this bound.
         below: The numbers must be below this bound.
-        dtype: The dtype that has otherwise changed them.
+        dtype: The dtype that has changed numbers outside of the bounds.
     """
 
     numbers: tf.Tensor
@@ -145,7 +145,7 @@ class _Search:
 
 
 def _is_checked_later(source: tf.DType, before: tf.DType | None, dtype: tf.DType) -> bool:
-    """Whether a cast to integers changes no number, or to one that `EXACT_BELOW` excludes."""
+    """Whether a cast to integers changes numbers only to values that `EXACT_BELOW` excludes."""
     if source.is_integer:
         return holds(dtype, source)
     # Here a float that does not fit, or is NaN, becomes the lowest number.

@@ -111,8 +111,8 @@ def sum_by_key(
         keys: Any shape.
         gradients: keys.shape + [dim]. With a combiner, the gradients of the rows that
             `find_pooled` returned for the same further arguments.
-        sum_dtype: Dtype of the sums. Its `compute_dtype`, in which the sums are computed, must be
-            the same as that of the gradients' dtype.
+        sum_dtype: Dtype of the sums. Its `compute_dtype`, in which the sums are computed, must
+            equal the `compute_dtype` of the gradients.
         handle: The table whose device runs the op. None runs it on the host, which also works in
             a build without GPUs.
 

@@ -14,7 +14,7 @@ _raw = _library.load()
 
 @functools.cache
 def has_gpu_tables() -> bool:
-    """Whether tables can be on GPUs: the build supports them, and CUDA finds one."""
+    """Whether tables can be on GPUs: the build supports them, and CUDA finds a GPU."""
     with tf.init_scope(), tf.device("/CPU:0"):
         return bool(_raw.tf_embed_has_gpu_tables())
 

@@ -24,7 +24,7 @@ class ExternalRule:
 
     Attributes:
         id: Which optimizer, a number of int64.
-        widths: Number of slots in each of its groups, at most 16; a group is one variable of the
+        widths: Number of slots in each of its groups, at most 16; a group is a variable of the
             optimizer.
         initial_values: The value of each group's slots in a new row. NaN is allowed; its meaning is
             up to the optimizer.
@@ -64,7 +64,7 @@ def find_slots(
         rule: The rule.
 
     Returns:
-        The rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], the initial ones
+        The rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], the initial slots
         for absent keys; and whether the table holds each key, keys.shape.
     """
     return _raw.tf_embed_find_slots(

@@ -37,7 +37,7 @@ def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
     """
     splits = tf.cast(splits, tf.int64)
     ends = splits[1:-1, tf.newaxis]  # the start of the next bag
-    # Empty bags put several steps at one position, which scatter_nd adds up.
+    # Empty bags put several steps at the same position, which scatter_nd adds up.
     steps = tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), splits[-1:] + 1)
     numbers = tf.cumsum(steps)[:-1]
     numbers.set_shape([None])  # TensorFlow can't infer it from a computed size

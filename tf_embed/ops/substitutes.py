@@ -30,7 +30,7 @@ class StandIn(Protocol):
     def find(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Rows, keys.shape + [dim], and whether each key has one."""
+        """Rows, keys.shape + [dim], and whether each key has a row."""
 
     def find_pooled(
         self,

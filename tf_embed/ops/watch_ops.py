@@ -18,7 +18,7 @@ def start_watch(seconds: float, what: str) -> tuple[tf.Tensor, tf.Tensor]:
         what: The awaited event, for the message.
 
     Returns:
-        The watch, which ends with its last tensor; and whether there is one, bool.
+        The watch, which ends with its last tensor; and whether there is a watch, bool.
     """
     return _raw.tf_embed_start_watch(seconds=seconds, what=what)
 

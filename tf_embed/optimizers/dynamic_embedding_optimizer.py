@@ -54,15 +54,15 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     table, by the same rule with the same hyper-parameters, learning rate, schedule and step. Only
     rows that a step touches change, also by weight decay, and gradients of equal keys are summed
     first. A table that has its own optimizer is trained by its own optimizer. If a model is
-    compiled again with a new optimizer, the slots of tables are re-initialized, like those of dense
-    variables.
+    compiled again with a new optimizer, the slots of tables are re-initialized, like the slots of
+    dense variables.
 
     The rule is the optimizer on a dense variable of the rows that a step touches, with the dense
     gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl
-    and SmartDecayAdam run in the table, and those of FBGEMM's and OneFlow's optimizers (see
-    `tf_embed.tbe` and `tf_embed.one_embedding`). Any other optimizer, including your own, runs on
-    the gathered rows; statistics that it takes over a variable (Lamb's norms, Adafactor's) are over
-    these rows.
+    and SmartDecayAdam run in the table, and so do the rules of FBGEMM's and OneFlow's optimizers
+    (see `tf_embed.tbe` and `tf_embed.one_embedding`). Any other optimizer, including your own, runs
+    on the gathered rows; statistics that it takes over a variable (Lamb's norms, Adafactor's) are
+    over these rows.
 
     Options work as in Keras, but over touched rows: clipping of the summed gradient,
     `global_clipnorm` with dense variables and tables together; `weight_decay` and `use_ema` change
@@ -199,8 +199,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """Updates variables and tables by gradients.
 
         Args:
-            grads: The gradients, with None for a missing one, and a tf.IndexedSlices for the anchor
-                of a table.
+            grads: The gradients, with None for a missing gradient, and a tf.IndexedSlices for the
+                anchor of a table.
             trainable_variables: The variable of each gradient. Default: the variables that the
                 optimizer was built with.
 
@@ -349,8 +349,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def _apply_dense(self, grads: list[Any], variables: list[Any]) -> None:
         """Makes the inner optimizer's step.
 
-        Keras sums gradients over replicas, even if there is only one. TensorFlow's gradient of that
-        sum leaks the whole graph of a traced step. Within a merge call there is no such sum.
+        Keras sums gradients over replicas, even if there is only one replica. TensorFlow's gradient
+        of that sum leaks the whole graph of a traced step. Within a merge call there is no such
+        sum.
         """
         replica = tf.distribute.get_replica_context()
         if replica is None or tf.distribute.has_strategy():

@@ -40,7 +40,7 @@ def save(store: Any, rule_optimizer: Any, trainers: Sequence[TableTrainer]) -> N
 
 
 def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarray] | None:
-    """Sets the step to the saved one, and returns the arrays for `load_tables`.
+    """Sets the step to the saved step, and returns the arrays for `load_tables`.
 
     If another kind of optimizer was saved, nothing is set, and the result is None.
 

@@ -285,7 +285,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         )
         after = self._step_touched(everything, _rows_of(gradient, dtype), touched)
         if max_counter is not None:
-            # This step is number iterations + 1, and the count is for the next one.
+            # This step is number iterations + 1, and the count is for the next step.
             due = tf.equal((self.iterations + 2) % self.max_counter_every, 0)
             largest = 1 + tf.reduce_max(after.slots["row_counter"])
             self.assign(max_counter, tf.where(due, largest, everything.max_counter))

@@ -18,7 +18,7 @@ from tf_embed.variable.anchor import Anchor, once_for_all_replicas
 
 @dataclasses.dataclass(frozen=True)
 class TableGradient:
-    """The gradient of one table at a step."""
+    """The gradient of a table in a step."""
 
     anchor: Anchor
     trainer: TableTrainer
@@ -67,12 +67,12 @@ def clip_together(
 ) -> tuple[list[TableGradient], list[Any]]:
     """Clips gradients by their global norm, except those of tables with their own optimizer.
 
-    The optimizer of dense variables then clips by the norm of the dense gradients alone, which is
+    The optimizer of dense variables then clips only by the norm of the dense gradients, which is
     within the bound already.
 
     Args:
         tables: The gradients of tables.
-        dense_grads: The gradients of dense variables, with None for a missing one.
+        dense_grads: The gradients of dense variables, with None for a missing gradient.
         scale: The factor of the loss.
         largest: The bound of their global norm.
 

@@ -394,7 +394,7 @@ class TableTrainer(tf.Module):
         if not self._parts.optimizer.use_ema:
             return rows.rule
         return ExternalRule(
-            # Averages make it another rule, because a row has one more group of slots.
+            # Averages make it another rule, because a row has an additional group of slots.
             id=rows.rule.id ^ 1,
             widths=(*rows.rule.widths, self._parts.table.options.dim),
             initial_values=(*rows.rule.initial_values, float("nan")),
@@ -507,7 +507,7 @@ class TableTrainer(tf.Module):
 
 
 def max_counter_of(optimizer: Any) -> list[Any]:
-    """Returns one more than the largest count of all rows, if the rule asks for it."""
+    """Returns the largest count of all rows plus 1, if the rule needs it."""
     if getattr(optimizer, "max_counter_every", None) is None:
         return []
     with tf.init_scope():

@@ -208,7 +208,7 @@ def _array_in(store: Any, name: str) -> np.ndarray:
 
 
 def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarray:
-    """Strings from all their bytes, one after the other, and their lengths.
+    """Strings from their concatenated bytes and their lengths.
 
     Raises:
         ValueError: If the lengths do not add up to the bytes.

@@ -134,7 +134,7 @@ class RowCalls:
 
 @contextlib.contextmanager
 def watched(calls: RowCalls | None, tables: Sequence[Table]) -> Iterator[None]:
-    """Makes the calls of a save, except the last one, while the block writes its rows.
+    """Makes the calls of a save, except the last call, while the block writes its rows.
 
     Args:
         calls: The calls. None: do nothing.

@@ -44,7 +44,7 @@ def gathered(policy: tf.Tensor, gather: Callable[[list[tf.Tensor]], list[tf.Tens
 
 
 def joined(policies: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The vector `policy` of the first of several tables with the counts of all."""
+    """The vector `policy` of the first of several tables with the counts of all tables."""
     heads, young, old, are_counters = zip(*map(_split, policies), strict=True)
     return _joined(heads[0], tf.concat(young, 0), tf.concat(old, 0), are_counters[0])
 

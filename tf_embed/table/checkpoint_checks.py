@@ -32,7 +32,7 @@ def saves_all(name: str) -> bool:
 
 
 def check_copy(check_functions: Callable[[Iterable[Any]], None] | None, name: str) -> None:
-    """Checks the functions of a SavedModel. TensorFlow copies each table when it writes one.
+    """Checks the functions of a SavedModel. TensorFlow copies each table to write a SavedModel.
 
     Args:
         check_functions: Raises to refuse the concrete functions, or None.

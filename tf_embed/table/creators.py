@@ -108,7 +108,7 @@ class FileSystemSaver(KerasConfig):
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class CuckooHashTableConfig(KerasConfig):
-    """An empty config. An unbounded table has no settings except those of `Variable`.
+    """An empty config. An unbounded table has no settings except the arguments of `Variable`.
 
     Example:
         >>> import tf_embed

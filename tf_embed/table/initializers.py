@@ -73,7 +73,7 @@ class RowInitializer:
             maximum]), "normal" or "truncated_normal" ([mean, standard deviation]).
         values: See `kind`.
         seed: Seed of the random kinds, int64.
-        table_id: The second half of the seed, so that tables of one seed differ, int64.
+        table_id: The second half of the seed, so that tables with the same seed differ, int64.
         draw: None, or a function of a shape (n, dim) and a dtype that returns initial rows of n
             keys. It replaces all attributes above.
         by_key: None, or a function of keys [n] that returns their initial rows [n, dim]. It
@@ -424,7 +424,7 @@ def _strings(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
 
 
 def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tuple[float, ...]:
-    """One number, or `dim` of them, that the value dtype and float64 both hold."""
+    """A number, or `dim` numbers, that the value dtype and float64 both hold."""
     try:
         if isinstance(initializer, (tf.Tensor, tf.Variable)):
             # The numbers are settings of the table, so they are read now, even while a graph is
@@ -502,7 +502,7 @@ def drawn_rows(
     if skipped is not None:
         needed = tf.where(tf.logical_not(tf.reshape(skipped, [-1])))  # [positions, 1]
         flat = tf.gather_nd(flat, needed)
-    # Equal keys share one drawn row.
+    # Equal keys share a drawn row.
     distinct, which = tf.unique(flat)
     count = tf.size(distinct)
     if tf.executing_eagerly():

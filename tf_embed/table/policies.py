@@ -184,8 +184,8 @@ class TablePolicy(KerasConfig):
         score_fn: For eviction="score": a function of the keys [n] of an `upsert`, `accum` or
             training step that returns their scores [n], int64. It may be called in a graph. The
             rows get the scores with the write. If a key occurs more than once, its last position
-            wins. A new row is refused if its score is lower than that of every row that could be
-            evicted for it. Default: a new row has the score 0, and is never refused for it.
+            wins. A new row is refused if its score is lower than the score of every row that could
+            be evicted for it. Default: a new row has the score 0, and is never refused for it.
         track_changes: Whether the table tracks the rows that changed and the keys that left since a
             snapshot, see `Snapshots`. Takes 8 bytes for each row. Not for tables on a GPU, nor for
             string keys or values.
@@ -289,7 +289,7 @@ class TablePolicy(KerasConfig):
 
         Raises:
             TypeError: If `score_fn` does not return integers.
-            ValueError: If it does not return one score for each key.
+            ValueError: If it does not return a score for each key.
         """
         if self.score_fn is None:
             return []

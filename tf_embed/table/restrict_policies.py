@@ -59,7 +59,7 @@ class RestrictPolicy(tf.Module):
         """Records a use of keys. Called in each training step, `upsert` and `accum`.
 
         Args:
-            ids: The distinct keys of the step, [n], including those that admission holds back.
+            ids: The distinct keys of the step, [n], including keys that admission holds back.
 
         Returns:
             Anything; the result is ignored.
@@ -95,7 +95,7 @@ class RestrictPolicy(tf.Module):
 
 @dataclasses.dataclass(frozen=True)
 class PolicyStatus:
-    """A view of the statistic of a policy, one number for each key.
+    """A view of the statistic of a policy, a number for each key.
 
     Attributes:
         var: The variable.

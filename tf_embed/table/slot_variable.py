@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SlotVariable`: a view of one optimizer slot of the rows of a table."""
+"""`SlotVariable`: a view of an optimizer slot of the rows of a table."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Storage(Config):
         TypeError: If a number of bytes is not an int, `path` is not a path, `gpu_cache` or
             `keep_leftovers` is not a bool, or `redis` is not a RedisServer.
         ValueError: If an argument is out of range, there is no room for any row, or an argument
-            needs another one.
+            needs another argument.
 
     Example:
         >>> import tempfile

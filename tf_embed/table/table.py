@@ -269,7 +269,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def accum(
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
-        """Adds differences to present rows and inserts absent ones; see `Variable.accum`."""
+        """Adds differences to present rows and inserts absent rows; see `Variable.accum`."""
         done = _raw.tf_embed_accum(
             **self._inputs(keys),
             old_values=old_values,
@@ -298,7 +298,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             keys: Any shape. The gradients of equal keys are summed before the rule runs.
             gradients: keys.shape + [dim], of the value dtype. They may be float32 if the value
                 dtype is float16 or bfloat16, to avoid overflow and underflow.
-            rule: Name of the rule. A rule that is not the present one replaces the table's slots.
+            rule: Name of the rule. If the rule is not the present rule, it replaces the table's
+                slots.
             hyper: float64 vector, the rule's hyper-parameters, see `optimizers/rules.py`.
             step: int64 scalar, the number of this step; the first is 1.
             distinct: A hint that all keys are distinct, which skips the search for equal keys.
@@ -387,7 +388,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The slots of a rule, keys.shape + [slots of a row], and whether each key is present.
 
-        The slots are initial ones for absent keys, or if the table has another rule.
+        The slots are initial for absent keys, or if the table has another rule.
         """
         return slot_ops.read_slots(
             self.resource_handle,
@@ -448,7 +449,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """Replaces the whole content with an export, from any number of shards.
 
         Statistics that the export lacks start now. If there are more rows than the bound, the
-        policy evicts the first ones in its order.
+        policy evicts the first rows in its order.
         """
         self.wait_until_written()
         imported = _raw.tf_embed_import(
@@ -518,7 +519,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def bind_rule(self, rule: str | ExternalRule) -> None:
         """Sets the optimizer rule that the table will be trained with.
 
-        If the rule is not the present one, the next step replaces the slots of all rows and keeps
+        If the rule is not the present rule, the next step replaces the slots of all rows and keeps
         their weights. A warning is logged if rows have slots of another rule.
         """
         if self.check_rule is not None:
@@ -538,7 +539,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     @tf.autograph.experimental.do_not_convert
     def drop_slots(self) -> None:
-        """Removes the optimizer slots of all rows. The next step gives them initial ones."""
+        """Removes the optimizer slots of all rows. The next step initializes them again."""
         with tf.init_scope():
             # The rule of SGD has no slots.
             if int(slot_ops.rows_of_other_rule(self.resource_handle, rule="sgd")):

@@ -61,7 +61,7 @@ class SavedKind(tf.train.experimental.PythonState):
         return self._kind
 
     def deserialize(self, string_value: Any) -> None:
-        """Compares the kind with the saved one.
+        """Compares the kind with the saved kind.
 
         Raises:
             ValueError: If they differ.

@@ -36,7 +36,7 @@ class TableOptions:
         partition_fn: Assigns keys to shards.
         device: TensorFlow's name of the device that holds the table.
         policy: The policy of admission and eviction. None admits keys at once and evicts no row.
-        wanted_statistics: Statistics of each row beyond those that the policy needs, names of
+        wanted_statistics: Statistics of each row in addition to the policy's, names of
             `policies.STATISTICS`.
         storage: The tiers that hold the rows, and their bounds. None means one unbounded memory.
     """

@@ -35,7 +35,7 @@ _NUM_COUNTS = 3
 
 
 def look_up(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
-    """Looks up in sharded tables, with one exchange of keys and one of rows for all tables."""
+    """Looks up in sharded tables, with an exchange of keys and an exchange of rows for all."""
     answers: list[Answer | PooledAnswer] = []
     for some in _groups(lookups):
         answers += _look_up_together(some)
@@ -148,7 +148,7 @@ class _Pools:
     Args:
         lookups: The lookups.
         channel: The channel to the owners.
-        first: The number of counts in the exchange before those of these lookups.
+        first: The number of counts in the exchange before the counts of these lookups.
 
     Attributes:
         counts: For each lookup, how much of `split.asked`, `split.bag_keys` and `split.lengths`

@@ -60,7 +60,7 @@ class Trainer(Protocol):
         scale: Any = 1.0,
         trained: tf.Tensor | None = None,
     ) -> None:
-        """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim].
+        """Makes a step on rows: keys [n], which may repeat, and gradients [n, dim].
 
         Does nothing if `trained`, a bool scalar, is False.
         """
@@ -218,7 +218,7 @@ class Anchor(keras.Variable):
             ValueError: If a Keras optimizer that is being built can't train this table.
         """
         # An optimizer without slots reads `overwrite_with_gradient` only at its first step. Every
-        # optimizer reads the value when it is built, so the error comes earlier here.
+        # optimizer reads the value when it is built, so the error is raised earlier here.
         if callers.optimizer_builds():
             self._check_outer_optimizers()
         return super().value
@@ -276,8 +276,8 @@ class Anchor(keras.Variable):
         """Applies a gradient, or replaces the rows of the table.
 
         Args:
-            value: A gradient, tf.IndexedSlices, runs one step of the table's own optimizer. An
-                array from `numpy`, as in `set_weights`, or another anchor replaces the rows.
+            value: A gradient, tf.IndexedSlices, makes a step of the table's own optimizer. An array
+                from `numpy`, as in `set_weights`, or another anchor replaces the rows.
 
         Returns:
             The value.

@@ -18,7 +18,7 @@ from tf_embed.variable import anchor_tokens
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
 
-# The argument of lookups: a variable, or an anchor of its table, or a list of one of these.
+# The argument of lookups: a variable, or an anchor of its table, or a list with one of them.
 Params: TypeAlias = Any
 
 # Its square must be finite in float32, in which rows are scaled and their squares summed.

@@ -42,7 +42,7 @@ class RowArguments:
         return rows
 
     def of_keys(self, keys: tf.Tensor, values: Any, dtype: tf.DType, argument: str) -> tf.Tensor:
-        """One value for each key.
+        """A value for each key.
 
         Raises:
             TypeError: If the values are not of the dtype.

@@ -87,7 +87,7 @@ class RowStatistics:
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def restart_ttl(self) -> tf.Tensor:
-        """Begins the time to live of all rows now, and counts the expired ones."""
+        """Begins the time to live of all rows now, and counts the expired rows."""
         options = self._table.options
         if not expiry.has_ttl(self._table):
             raise ValueError(

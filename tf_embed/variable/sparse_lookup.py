@@ -241,7 +241,7 @@ def _bagged(
             f"`{names[0]}` must be ragged along the last axis. Received: {names[0]}.shape="
             f"{ids.shape}"
         )
-    # Before anything reads the sizes, because TensorFlow aborts the process at a negative one.
+    # Before anything reads the sizes, because TensorFlow aborts the process at a negative size.
     if isinstance(ids, tf.SparseTensor):
         ids = tf.SparseTensor(*pooling_ops.checked_sparse(ids, f"`{names[0]}`"))
     flat_weights = validation.flat_weights(ids, weights, *(f"`{name}`" for name in names))

@@ -41,7 +41,7 @@ class Variable(tf.Module):
 
     The vocabulary need not be declared. Every integer of the key dtype and every string is a valid
     key. A lookup of an absent key returns its initial row and stores nothing. `upsert`, `accum` and
-    training insert rows. The rows are partitioned into shards, one for each entry of `devices`.
+    training insert rows. The rows are partitioned into shards, a shard for each entry of `devices`.
 
     All methods work in eager execution and in a tf.function, and may be called from several threads
     at once. `lookup` also works in tf.data pipelines and in loaded SavedModels. tf.train.Checkpoint
@@ -62,12 +62,12 @@ class Variable(tf.Module):
         dim: Number of weights in a row, at least 1.
         devices: The device name of each shard. Names may repeat, so `["/CPU:0"] * 4` makes four
             shards. The shards of a variable on a GPU are all on that GPU. Default: one shard, on
-            the first GPU if this build supports GPUs and the host has one, otherwise on the CPU.
+            the first GPU if this build supports GPUs and the host has a GPU, otherwise on the CPU.
         partitioner: A function of keys [n] and the number of shards that returns the shard of each
             key [n], int32 or int64. Default: `default_partition_fn`, the remainder.
         shared_name: Ignored; accepted for TFRA compatibility. Two variables never share rows, even
             if their names are equal.
-        name: The name in messages. It also makes the initial rows of variables with one seed
+        name: The name in messages. It also makes the initial rows of variables with the same seed
             differ. At most 1024 bytes in UTF-8, without control characters.
         initializer: The initial row of a key: None for 0 or empty strings, a number, an array
             [dim], a Keras initializer or its name, or a callable (shape, dtype) -> rows. String
@@ -263,7 +263,7 @@ class Variable(tf.Module):
 
     @property
     def tables(self) -> list[Shard]:
-        """The shards, one for each of `devices`."""
+        """The shards, in the order of `devices`."""
         return [
             Shard(self._table, index, device) for index, device in enumerate(self._device_names)
         ]
@@ -926,7 +926,7 @@ class Variable(tf.Module):
                 Default: None, the variable's name.
             dirpath_env: Name of an environment variable. If it is set when the operation runs, it
                 replaces `dirpath`.
-            append_to_file: Must be False, because a save is one snapshot.
+            append_to_file: Must be False, because a save is a single snapshot.
             buffer_size: Approximate bytes of a block of rows, from 1 to 2^30. (TFRA counts keys.)
             name: Name of the operation.
             progress: None, True or a function. True prints a bar, as Keras does; if several
