@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A custom training loop: two tables, ids that come and go, accumulation, checkpoints.
+"""A custom training loop: two tables, ids that appear and leave, accumulation, checkpoints.
 
     python examples/custom_loop.py
-    python examples/custom_loop.py --steps=1500    # goes on where the first run ended
+    python examples/custom_loop.py --steps=1500    # continues where the first run ended
 
-Predicts the clicks of users on items in a shop that changes: at every step some items are new and
-some are gone, and the same holds for users. The loop calls a tf.function over two
-`tf_embed.Variable`s and a small Keras model:
+Predicts the clicks of users on items in a shop that changes: at every step some items and users
+appear, and others leave. The loop calls a tf.function over two `tf_embed.Variable`s and a small
+Keras model:
 
   - `embedding_lookup` puts the rows on a tf.GradientTape like any variable;
-  - a step is made of several micro-batches, whose gradients are added up by hand;
+  - a step consists of several micro-batches, whose gradients are added up by hand;
   - the learning rate follows a Keras schedule, for the tables too;
-  - a tf.train.CheckpointManager saves rows, optimizer slots, dense weights and the step; started
-    again, also after a kill, the program goes on from the last checkpoint;
-  - items that are gone are removed, so their table stops growing.
+  - a tf.train.CheckpointManager saves rows, optimizer slots, dense weights and the step; after a
+    restart, even after a kill, the program resumes from the last checkpoint;
+  - discontinued items are removed, so their table stops growing.
 
 The clicks are drawn from chances that this file makes up, so the best possible loss is known: it is
 printed as "best".
@@ -42,27 +42,27 @@ REPORT_STEPS, SAVE_STEPS, REMOVE_STEPS = 100, 100, 20
 
 # --- A shop that changes --------------------------------------------------------------------------
 
-USERS, NEW_USERS = 2000, 1  # that are there at one time, and that are new at each step
+USERS, NEW_USERS = 2000, 1  # present at a time, and new at each step
 ITEMS, NEW_ITEMS = 500, 2
 PHASES = np.sqrt([2.0, 3.0, 5.0, 7.0])  # irrational: their multiples, modulo 1, look random
 
 
 def ids_of(numbers: np.ndarray) -> np.ndarray:
-    """Ids as in the wild: 64 bits without an order. An odd factor modulo 2**64 is one to one."""
+    """Realistic ids: 64 bits, unordered. Multiplying by an odd number modulo 2**64 is bijective."""
     return (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
 
 
 def tastes(numbers: np.ndarray) -> np.ndarray:
-    """The likes of a user and the traits of an item, `numbers.shape + [4]`, each from -1 to 1."""
+    """The tastes of users or the traits of items, `numbers.shape + [4]`, each from -1 to 1."""
     return 2.0 * (numbers[..., None] * PHASES % 1.0) - 1.0
 
 
 def batch_of(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """The clicks of a step, a function of its number: a resumed run reads the same ones.
+    """The clicks of a step, a function of its number, so a resumed run reads the same clicks.
 
     Returns:
-        Users, items and clicks, each `[MICRO_BATCHES, MICRO_BATCH_SIZE]`, and the best mean loss
-        that anyone could expect on them, the entropy of the clicks.
+        Users, items and clicks, each `[MICRO_BATCHES, MICRO_BATCH_SIZE]`, and the best expected
+        mean loss on them, the entropy of the clicks.
     """
     rng = np.random.default_rng([2026, step])
     shape = (MICRO_BATCHES, MICRO_BATCH_SIZE)
@@ -108,7 +108,7 @@ class Clicks(tf.Module):
             *self.item.trainable_variables,
             *self.dense.trainable_variables,
         ]
-        # Now and not by the first step, so that a checkpoint finds its variables at once.
+        # Build now and not at the first step, so that a checkpoint finds its variables at once.
         self.optimizer.build(self.variables_to_train)
 
     def loss(self, users: tf.Tensor, items: tf.Tensor, clicks: tf.Tensor) -> tf.Tensor:
@@ -119,7 +119,7 @@ class Clicks(tf.Module):
 
     @tf.function
     def train_step(self, users: tf.Tensor, items: tf.Tensor, clicks: tf.Tensor) -> tf.Tensor:
-        """One step of the optimizer; its mean loss."""
+        """Makes a step of the optimizer; returns its mean loss."""
         losses, gradients = [], []
         for part in range(MICRO_BATCHES):  # unrolled when this is traced
             with tf.GradientTape() as tape:
@@ -134,7 +134,7 @@ def added(parts: list[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor | tf.IndexedSl
     """The sum of a variable's gradients.
 
     The gradient of a table is a list of ids and of gradients of their rows. Such lists are added by
-    concatenating them: the table sums the gradients of one id, in one pass a step.
+    concatenation: the table sums the gradients of equal ids, in a single pass a step.
     tf.add_n would make a dense tensor of them, which has no ids.
     """
     if not isinstance(parts[0], tf.IndexedSlices):

@@ -5,14 +5,14 @@
     python examples/flights.py
 
 Two Keras models read the same flights of January to October 2013 and are asked about November and
-December, new tail numbers and flight numbers included. They differ in one thing:
+December, new tail numbers and flight numbers included. They differ only in the embeddings:
 
   static    a vocabulary of every training id, StringLookup, and an Embedding of that many rows;
-  tf_embed  a 64-bit fingerprint of the string, and a DynamicEmbedding that grows as ids come.
+  tf_embed  a 64-bit fingerprint of the string, and a DynamicEmbedding that grows as ids appear.
 
-Then the dynamic model goes the way of a model in production: it is checkpointed, restored into a
-fresh model, exported, and served by a second process that gets the same numbers, and by a third one
-that has TensorFlow alone. The program ends with "served == trained", or with a sentence that says
+Then the dynamic model is treated like a model in production: it is checkpointed, restored into a
+fresh model, exported, and served by a second process that gets the same numbers, and by a third
+process that has only TensorFlow. The program ends with "served == trained", or with a sentence that says
 which check failed and exit status 1.
 """
 
@@ -55,8 +55,8 @@ Embed = Callable[[str, keras.KerasTensor], keras.KerasTensor]
 
 LEARNING_RATE = 1e-3
 SERVED_FLIGHTS = 1024
-# tf_embed's mean AUC may lie this much below the static model's. One run on every eighth flight is
-# too noisy for a narrow margin.
+# tf_embed's mean AUC may lie this much below the static model's. A single run on every eighth
+# flight is too noisy for a narrow margin.
 AUC_MARGIN, SMALL_AUC_MARGIN = 0.002, 0.02
 # Two programs with the same rows and weights: TensorFlow is free to sum in another order, which
 # costs a few units in the last place of a float32.
@@ -70,12 +70,13 @@ PREDICTION_TOLERANCE = 1e-6
 class Fingerprint(keras.layers.Layer):
     """Turns strings into 64-bit integer ids, with no vocabulary.
 
-    A fingerprint keeps all 64 bits, and so tells ids apart: among n strings two share an id with
+    A fingerprint keeps all 64 bits, so it tells ids apart: among n strings two share an id with
     a chance of about n^2 / 2^65, 4e-13 for 4,000 tail numbers. Hashing into buckets would merge ids
-    from the start. Being TensorFlow ops, it is exported with the model: the server takes strings.
+    from the start. It consists of TensorFlow ops, so it is exported with the model: the server
+    takes strings.
 
-    Each column has a table of its own here. Columns that share one would put the column's name in
-    front of the string, or hour "8" and month "8" would be one row.
+    Each column has its own table here. If columns share a table, put the column's name in front of
+    the string; otherwise hour "8" and month "8" would have the same row.
     """
 
     def __init__(self, **kwargs):
@@ -93,7 +94,7 @@ def static_model(train: Flights, seed: int) -> keras.Model:
     def embed(column: str, strings: keras.KerasTensor) -> keras.KerasTensor:
         vocabulary = keras.layers.StringLookup(vocabulary=train.distinct(column))
         table = keras.layers.Embedding(
-            vocabulary.vocabulary_size(),  # one more than the ids: a row for all unknown ones
+            vocabulary.vocabulary_size(),  # one more than the ids: a row for all unknown ids
             _DIM.value,
             embeddings_initializer=_initializer(column, seed),
             name=column + "_table",
@@ -121,7 +122,7 @@ def dynamic_model(seed: int) -> keras.Model:
 
 
 def _with_dense_part(embed: Embed, seed: int) -> keras.Model:
-    """The shared part of the two models. With one seed, they start from the same dense weights."""
+    """The shared part of the two models. Equal seeds give them equal dense weights at the start."""
     strings = {column: keras.Input((), dtype="string", name=column) for column in COLUMNS}
     features = keras.layers.Concatenate()([embed(column, strings[column]) for column in COLUMNS])
     glorot = keras.initializers.GlorotUniform
@@ -157,7 +158,7 @@ def train_and_test(
 ) -> Run:
     watch = Watch(title, len(train), _BATCH_SIZE.value, _EPOCHS.value, rows)
     batches = train.batches(_BATCH_SIZE.value, shuffle_seed=seed)
-    # The batches come shuffled; the bar is the watch's.
+    # The batches are already shuffled; the watch draws the bar.
     model.fit(batches, epochs=_EPOCHS.value, shuffle=False, verbose=0, callbacks=[watch])
     watch.run.auc = auc(test.late, predict(model, test))
     return watch.run
@@ -173,7 +174,7 @@ def auc(late: np.ndarray, scores: np.ndarray) -> float:
     """The chance that a late flight is scored above a punctual one, a tie counting as half.
 
     Exact, from the ranks of the scores (Mann and Whitney, 1947). keras.metrics.AUC approximates the
-    curve by 200 points, which is coarse beside a margin of 0.002.
+    curve by 200 points, which is coarse for a margin of 0.002.
     """
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # equal scores share their mean rank
@@ -199,7 +200,7 @@ def sorted_rows(table: tf_embed.Variable) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_tables(model: keras.Model, train: Flights) -> None:
-    """A row for each id that training met; the unseen ids of the test months added none."""
+    """A row for each id that training met; the unseen ids of the test months added no row."""
     for column, rows in rows_in_tables(model).items():
         ids = len(train.distinct(column))
         require(rows == ids, f"the table of {column} has {rows:,} rows for {ids:,} training ids.")
@@ -208,7 +209,7 @@ def check_tables(model: keras.Model, train: Flights) -> None:
 def check_checkpoint(
     model: keras.Model, train: Flights, test: Flights, output_dir: pathlib.Path
 ) -> None:
-    """Restores the model into a fresh one, and has both take one more step alike."""
+    """Restores the model into a fresh one, and checks that both take the same next step."""
     path = tf.train.Checkpoint(model=model).save(str(output_dir / "checkpoint" / "model"))
     # Another seed: rows that were not restored could not be right by chance.
     restored = dynamic_model(seed=_SEEDS.value + 1000)

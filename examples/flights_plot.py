@@ -38,7 +38,7 @@ def draw(runs: Mapping[str, Sequence[Run]], path: pathlib.Path) -> None:
     """Writes the picture.
 
     Args:
-        runs: for "static" and for "tf_embed" one run a seed.
+        runs: for "static" and for "tf_embed", a run for each seed.
         path: the PNG file.
     """
     with plt.rc_context(STYLE):
@@ -54,7 +54,7 @@ def draw(runs: Mapping[str, Sequence[Run]], path: pathlib.Path) -> None:
 
 
 def _draw_loss(axes: Any, runs: Mapping[str, Sequence[Run]]) -> None:
-    """The mean of the seeds; the two curves nearly cover each other, so one is broad and pale."""
+    """The mean of the seeds; the two curves nearly overlap, so one is broad and pale."""
     widths = {"static": 6.0, "tf_embed": 1.8}
     for name, of_name in runs.items():
         mean = np.mean([run.losses for run in of_name], axis=0)
@@ -68,7 +68,7 @@ def _draw_loss(axes: Any, runs: Mapping[str, Sequence[Run]]) -> None:
 
 
 def _draw_growth(axes: Any, run: Run) -> None:
-    """A line a table. Its label stands at its end, so that no one has to match colours."""
+    """A line a table. Its label stands at its end, so that readers need not match colours."""
     names = sorted(run.rows[-1], key=lambda name: -run.rows[-1][name])
     colors = plt.get_cmap("viridis")(np.linspace(0.05, 0.8, len(names)))
     heights = _spread([run.rows[-1][name] for name in names], ratio=1.4)
@@ -88,7 +88,7 @@ def _draw_growth(axes: Any, run: Run) -> None:
 
 
 def _spread(values: Sequence[float], ratio: float) -> list[float]:
-    """Heights of labels on a logarithmic axis, from the top down, none on top of another."""
+    """Heights of labels on a logarithmic axis, from the top down, without overlaps."""
     heights: list[float] = []
     for value in values:
         heights.append(min(value, heights[-1] / ratio) if heights else value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server in its smallest form: it answers one batch with an exported model.
+"""A minimal server: it answers a batch with an exported model.
 
     python flights_serve.py EXPORT_DIR BATCH.npz ANSWERS.npy
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server without tf_embed: it answers one batch with a model that `export_static` wrote.
+"""A server without tf_embed: it answers a batch with a model that `export_static` wrote.
 
     python flights_serve_stock.py EXPORT_DIR BATCH.npz ANSWERS.npy
 
-It sees to it that tf_embed can't be imported here, so that the answers are TensorFlow's alone.
+It makes the import of tf_embed fail, so that only TensorFlow computes the answers.
 """
 
 import sys

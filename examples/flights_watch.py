@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches one training run of flights.py: the progress bar, and the run's record."""
+"""Watches a training run of flights.py: the progress bar, and the run's record."""
 
 import dataclasses
 import sys
@@ -14,7 +14,7 @@ NOTES_PER_RUN = 60
 
 @dataclasses.dataclass
 class Run:
-    """The record of one training run.
+    """The record of a training run.
 
     Attributes:
         steps: the steps after which the two lists below were written.
@@ -35,8 +35,8 @@ class Watch(keras.callbacks.Callback):
     """Writes `run` and redraws the progress bar, NOTES_PER_RUN times.
 
     Args:
-        title: stands in front of the bar.
-        num_flights, batch_size, epochs: those of the training.
+        title: shown in front of the bar.
+        num_flights, batch_size, epochs: numbers of the training run.
         rows: gives the rows in each table.
     """
 

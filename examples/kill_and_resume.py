@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill a training process whenever you like: the next one comes to the same end, bit for bit.
+"""Kill a training process whenever you like: the next process gets the same result, bit for bit.
 
     python examples/kill_and_resume.py
 
 A child process trains undisturbed. Others train the same model and are killed at random moments, by
-SIGKILL, which no process sees coming; each goes on from the last checkpoint of the one before, and
-the last one comes to the end. Then the loss of every step, all rows with their optimizer slots, and
-the dense weights with theirs are compared. That is done in two ways:
+SIGKILL, which no process can catch. Each resumes from the last checkpoint of the previous process,
+and the last process finishes. Then the loss of every step, all rows and dense weights, and their
+optimizer slots are compared. This is done in two ways:
 
   loop  a custom loop and a tf.train.CheckpointManager; the model's optimizer trains the tables;
-  fit   model.fit and tf_embed.callbacks.BackupAndRestore; each table has an optimizer of its own.
+  fit   model.fit and tf_embed.callbacks.BackupAndRestore; each table has its own optimizer.
 
-Three things make it exact. A checkpoint holds all that training changes, the number of the step
-included. A batch is a function of that number. And a new row is a function of its id: it is drawn
-from (seed, table, id), not from a generator whose state would have to be saved.
+Three things make it exact. A checkpoint holds everything that training changes, including the
+number of the step. A batch is a function of that number. And a new row is a function of its id: it
+is drawn from (seed, table, id), not from a generator whose state would have to be saved.
 
 The program ends with "resumed == unbroken", or with a sentence that says which values differ and
 exit status 1.
@@ -55,7 +55,7 @@ Report = Callable[[int, float], None]
 
 
 def batch_of(step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Ids and clicks of a step, from its number. With each step, new ids come."""
+    """Ids and clicks of a step, from its number. Each step has new ids."""
     rng = np.random.default_rng([2026, step])
     user, item = (10 * step + rng.integers(5000, size=512) for _ in TABLES)
     return {"user": user, "item": item}, (user % 7 + item % 5 > 5).astype(np.float32)
@@ -75,19 +75,19 @@ def make_model(tables: str) -> keras.Model:
     adam = keras.optimizers.Adam(0.01)
     wrapper = tf_embed.DynamicEmbeddingOptimizer
     model.compile(adam if tables == "own" else wrapper(adam), "binary_crossentropy")
-    # Now and not by the first step, so that a checkpoint finds its variables at once.
+    # Build now and not at the first step, so that a checkpoint finds its variables at once.
     model.optimizer.build(model.trainable_variables)
     return model
 
 
 def train_in_loop(model: keras.Model, folder: pathlib.Path, report: Report) -> None:
-    """TensorFlow writes a checkpoint aside, and gives it its name when it is whole."""
+    """TensorFlow writes a checkpoint aside, and renames it into place when it is complete."""
     checkpoint = tf.train.Checkpoint(model=model)
     manager = tf.train.CheckpointManager(checkpoint, str(folder / "checkpoints"), max_to_keep=2)
     if manager.latest_checkpoint:
         checkpoint.restore(manager.latest_checkpoint).assert_consumed()
     for step in range(int(model.optimizer.iterations), STEPS):
-        model.reset_metrics()  # or the loss would be the mean of all steps
+        model.reset_metrics()  # otherwise the loss would be the mean of all steps
         report(step + 1, model.train_on_batch(*batch_of(step)))
         if (step + 1) % SAVE_STEPS == 0:
             manager.save(checkpoint_number=step + 1)
@@ -118,10 +118,10 @@ def train_by_fit(model: keras.Model, folder: pathlib.Path, report: Report) -> No
 
 
 class Backup(tf_embed.callbacks.BackupAndRestore):
-    """Backups that survive being killed while they are written, and the step that they lead to.
+    """Backups that survive a kill while they are written, and the step to resume from.
 
     Attributes:
-        first_step: the step with which training goes on, once it has begun.
+        first_step: the step at which training resumes, once it has begun.
     """
 
     first_step = 0
@@ -132,7 +132,7 @@ class Backup(tf_embed.callbacks.BackupAndRestore):
 
 
 def state_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """All that training changes: rows and slots in the order of their keys, and the dense part."""
+    """What training changes: rows and slots in the order of their keys, and the dense part."""
     state = {}
     for name in TABLES:
         keys, rows, slots = model.get_layer(f"{name}_table").variable.table.export()[:3]
@@ -168,7 +168,7 @@ def train(method: str, tables: str, folder: pathlib.Path, report: Report) -> Non
 def run_child(
     method: str, tables: str, folder: pathlib.Path, kill_after: int | None = None
 ) -> dict[int, float]:
-    """Runs a child to its end, or until `kill_after` steps; the losses that it reported."""
+    """Runs a child to its end, or for `kill_after` steps. Returns the losses that it reported."""
     command = [sys.executable, __file__, f"--child={method},{tables}", f"--output_dir={folder}"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     losses: dict[int, float] = {}

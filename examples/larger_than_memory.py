@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a table that is larger than the memory it may use: the other rows are on disk.
+"""Trains a table that is larger than its memory bound: the other rows are on disk.
 
 The ids of a batch are drawn by Zipf's law, as clicks on items are: few are popular, and most are
-rare. So a cache of a part of the rows has nearly all rows that a step needs, and the dataset brings
-the others up while the previous step computes.
+rare. So a cache of some of the rows has nearly all rows that a step needs, and the dataset
+prefetches the others while the previous step computes.
 
     python examples/larger_than_memory.py --path=/mnt/nvme --host-bytes=16777216 --plot=run.png
 
 With `--compare` the same model is trained a second time with all rows in memory. Losses and rows
-must come out equal, bit for bit.
+must be equal, bit for bit.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def dataset_of(rows: int, steps: int) -> tf.data.Dataset:
 
 
 class Trace(keras.callbacks.Callback):
-    """Notes the loss, the hit rate and the time of each step, and now and then bytes by tier."""
+    """Records the loss, the hit rate and the time of each step, and at times the bytes by tier."""
 
     def __init__(self, embedding: tf_embed.layers.DynamicEmbedding, every: int) -> None:
         super().__init__()

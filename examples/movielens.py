@@ -5,11 +5,11 @@
     python examples/movielens.py --data DIR      # DIR has u.data in it, or ml-100k/u.data
 
 A rating is predicted as: mean + bias of the user + bias of the item + user row . item row. The four
-tables take the ids of the file as they are, without counting them or building a vocabulary.
+tables take the ids of the file unchanged, without counting them or building a vocabulary.
 
 A tenth of the ratings, chosen by a hash of the row, is held out (movielens_data.fold_of). The
 constants below were chosen with --validate, which trains on eight tenths and tests on the ninth, so
-the held-out tenth had no say.
+the held-out tenth had no influence.
 """
 
 import os
@@ -96,7 +96,7 @@ def rmse(predictions: np.ndarray | float, test: Ratings) -> float:
 
 
 def predict_by_means(train: Ratings, test: Ratings) -> np.ndarray:
-    """The baseline: the user's mean rating + the item's - that of all."""
+    """The baseline: the user's mean rating + the item's mean - the overall mean."""
     mean = train.stars.mean()
 
     def means(train_ids: np.ndarray, test_ids: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def show_tables(model: Factorization, train: Ratings, test: Ratings) -> None:
 
 
 def show_recommendations(model: Factorization, ratings: Ratings, titles: dict[int, str]) -> None:
-    """The films that the first user of the file has not rated and would like best."""
+    """The films that the first user of the file has not rated but is predicted to like best."""
     user = ratings.user[0]
     unseen = np.array(sorted(set(titles) - set(ratings.item[ratings.user == user])))
     stars = predict(model, np.full(len(unseen), user), unseen)

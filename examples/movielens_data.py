@@ -26,7 +26,7 @@ class Ratings:
     """Some ratings.
 
     Attributes:
-        user: int64 `[num_ratings]`, ids as they stand in the file.
+        user: int64 `[num_ratings]`, ids as they appear in the file.
         item: int64 `[num_ratings]`, as `user`.
         stars: float32 `[num_ratings]`.
         fold: int64 `[num_ratings]`, see `fold_of`.
@@ -52,7 +52,7 @@ def fold_of(row: str) -> int:
     of the row's SHA-256, read as a big-endian number, modulo FOLDS.
 
     Args:
-        row: "user item rating timestamp" with one tab between two fields, as GroupLens writes it.
+        row: "user item rating timestamp" with a tab between two fields, as GroupLens writes it.
     """
     return int.from_bytes(hashlib.sha256(row.encode()).digest()[:8], "big") % FOLDS
 
@@ -108,7 +108,7 @@ def fetched(folder: pathlib.Path, url: str = URL) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as unfinished:
         archive.extractall(unfinished)
-        # Whole or not at all, if this is interrupted.
+        # All or nothing, even if this is interrupted.
         (pathlib.Path(unfinished) / "ml-100k").rename(folder / "ml-100k")
     return folder
 

