@@ -12,8 +12,8 @@ December, new tail numbers and flight numbers included. They differ only in the 
 
 Then the dynamic model is treated like a model in production: it is checkpointed, restored into a
 fresh model, exported, and served by a second process that gets the same numbers, and by a third
-process that has only TensorFlow. The program ends with "served == trained", or with a sentence that says
-which check failed and exit status 1.
+process that has only TensorFlow. The program ends with "served == trained", or with a sentence that
+says which check failed and exit status 1.
 """
 
 import functools
