@@ -266,7 +266,7 @@ def test_what_a_shadow_of_tfra_lacks_is_not_there():
 
 
 def test_the_numbers_of_snapshots_are_those_of_the_code():
-    log = (ROOT / "cc" / "core" / "table" / "change_log.h").read_text()
+    log = (ROOT / "cc" / "core" / "store" / "change_log.h").read_text()
     assert "kMaxLeft = size_t{1} << 24" in log
     assert "kMaxMarks = 64" in log
     assert "16 million keys and 64 snapshots at most" in text_of("guides/snapshots.md")

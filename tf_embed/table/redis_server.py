@@ -146,6 +146,9 @@ class RedisServer(Config):
         Args:
             table: Name of the variable.
 
+        Returns:
+            A value for each setting; None: its default.
+
         Raises:
             ValueError: If there is no variable of the name `password_env`, or the name of the
                 variable is invalid in Redis.

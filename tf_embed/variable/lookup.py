@@ -124,7 +124,7 @@ def embedding_lookup_unique(
     distinct rows, `unique_rows` saves the most.
 
     Args:
-        params: As in `embedding_lookup`, like all other arguments.
+        params: As in `embedding_lookup`, and so are all others.
 
     Returns:
         As in `embedding_lookup`.

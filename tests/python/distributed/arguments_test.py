@@ -94,7 +94,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         builds = [tf.constant(build) for build in ("mine", "mine", "theirs")]
         with (
             mock.patch.object(servers, "_names_of_cpus", return_value=cpus),
-            mock.patch.object(servers.exchange_ops, "build_of_library", side_effect=builds),
+            mock.patch.object(servers.process_ops, "build_of_library", side_effect=builds),
             mock.patch.object(servers.tf, "device"),
             self.assertRaisesRegex(
                 RuntimeError, "must have the same build of .*mine in this one, theirs in worker 0"

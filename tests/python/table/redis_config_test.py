@@ -18,31 +18,31 @@ from tf_embed.table import redis_config
 SECRET = {"TF_EMBED_TEST_SECRET": "sesame"}
 
 
-def settings(**arguments: object) -> dict[str, str]:
-    """The settings that the op which makes the table `items` gets."""
-    lines = tf_embed.RedisServer(**arguments).settings("items")
-    return dict(line.split("=", 1) for line in lines.splitlines())
+def settings(**arguments: object) -> dict[str, object]:
+    """The settings of the table `items` for the op that creates it, without `redis_`."""
+    given = tf_embed.RedisServer(**arguments).settings("items")
+    return {name.removeprefix("redis_"): value for name, value in given.items()}
 
 
 class RedisServerTest(parameterized.TestCase):
     def test_the_settings_of_a_server_by_default(self):
         wanted = {
             "host": "127.0.0.1",
-            "port": "6379",
-            "username": "",
-            "password": "",
-            "database": "0",
-            "cluster": "0",
-            "connect_timeout_ms": "1000",
-            "timeout_ms": "1000",
-            "max_connections": "20",
+            "port": 6379,
+            "username": None,
+            "password": None,
+            "database": 0,
+            "cluster": False,
+            "connect_timeout_ms": 1000,
+            "timeout_ms": 1000,
+            "max_connections": 20,
             "prefix": "default:items",
-            "slices": "1",
-            "keys_per_command": "1024",
+            "slices": 1,
+            "keys_per_command": 1024,
         }
         self.assertEqual(settings(), wanted)
         named = settings(table="clicks", model="shop", cluster=True, timeout_seconds=0.0015)
-        changed = {"prefix": "shop:clicks", "cluster": "1", "timeout_ms": "2"}
+        changed = {"prefix": "shop:clicks", "cluster": True, "timeout_ms": 2}
         self.assertEqual(named, wanted | changed)
 
     @parameterized.parameters(
@@ -54,7 +54,7 @@ class RedisServerTest(parameterized.TestCase):
     )
     def test_a_number_may_be_its_bounds_and_nothing_beyond(self, name, least, most):
         for value in (least, most):
-            self.assertEqual(settings(**{name: value})[name], str(value))
+            self.assertEqual(settings(**{name: value})[name], value)
         with self.assertRaisesRegex(ValueError, f"`{name}` must be at least {least}"):
             tf_embed.RedisServer(**{name: least - 1})
         with self.assertRaisesRegex(ValueError, f"`{name}` must be at most {most}"):
@@ -63,8 +63,8 @@ class RedisServerTest(parameterized.TestCase):
     @parameterized.parameters("timeout_seconds", "connect_timeout_seconds")
     def test_a_time_is_a_millisecond_at_least(self, name):
         option = name.replace("_seconds", "_ms")
-        self.assertEqual(settings(**{name: 0.001})[option], "1")
-        self.assertEqual(settings(**{name: 2e6})[option], "2000000000")
+        self.assertEqual(settings(**{name: 0.001})[option], 1)
+        self.assertEqual(settings(**{name: 2e6})[option], 2_000_000_000)
         with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 0.001"):
             tf_embed.RedisServer(**{name: 0.0009})
         with self.assertRaisesRegex(ValueError, f"`{name}` must be above 0 and at most 2e"):
