@@ -106,7 +106,7 @@ def build_library(folder: pathlib.Path) -> None:
         outputs = pathlib.Path(built.stdout.strip())
         put(outputs / LIBRARY, folder)
         if has_hiredis:
-            put(outputs / "cc" / "redis" / "client" / REDIS_LIBRARY, folder)
+            put(outputs / REDIS_TARGET.strip("/").replace(":", "/"), folder)
         else:
             (folder / REDIS_LIBRARY).unlink(missing_ok=True)
     cuda = b".nv_fatbin" in (folder / LIBRARY).read_bytes()  # the section of what nvcc compiled

@@ -103,8 +103,8 @@ values: [num_rows, dim].
 slots: [num_rows, slots of a row], double for tables of double, otherwise float; [num_rows, 0]
   without a rule or if with_slots is false.
 meta: The table's state besides its rows: format version, seed, table id, rule, slots.
-statistics: [num_rows, statistics of a row], in the order of the bits of TfEmbedTable's
-  `statistics`; [num_rows, 0] if with_policy is false. The highest bit of scores is inverted, so
+statistics: [num_rows, statistics of a row], in the order of
+  cc/core/rows/row_statistics.h; [num_rows, 0] if with_policy is false. The highest bit of scores is inverted, so
   that they are in order as unsigned numbers.
 policy: Format version, step of the clock (0 in a table without statistics), bits of the statistics,
   admission counts. If with_policy is false, there are no statistics and no counts.

@@ -37,6 +37,7 @@ absl::Status ReadSettings(absl::string_view text, TableResource::Signature* sign
   signature->policy.Read(&settings);
   storage->Read(&settings);
   TF_RETURN_IF_ERROR(settings.Finish());
+  TF_RETURN_IF_ERROR(storage->Check());
   return signature->policy.Check(signature->num_shards);
 }
 

@@ -19,9 +19,10 @@ std::string ExactText(float number) {
 absl::Status SettingsText::Parse(absl::string_view text, SettingsText* settings) {
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const size_t end = line.find('=');
-    const std::string name(line.substr(0, end));
+    // Without a `=`, the line may be the rest of a value.
+    const std::string name(end == absl::string_view::npos ? "" : line.substr(0, end));
     Line parsed;
-    if (end == absl::string_view::npos || !absl::CUnescape(line.substr(end + 1), &parsed.value) ||
+    if (name.empty() || !absl::CUnescape(line.substr(end + 1), &parsed.value) ||
         !settings->lines_.emplace(name, std::move(parsed)).second) {
       return absl::InvalidArgumentError(absl::StrCat(
           "`settings` must have a line `name=value` for each setting, with C escapes. Received: ",

@@ -5,8 +5,8 @@
 //     eviction=lfu
 //     path=/tmp/rows
 //
-// There is a line for each setting that is not its default. Values are C-escaped, so a path may
-// contain a line break.
+// A setting without a line has its default. Values are C-escaped, so a path may contain a line
+// break.
 #ifndef TF_EMBED_CC_TF_SETTINGS_TEXT_H_
 #define TF_EMBED_CC_TF_SETTINGS_TEXT_H_
 

@@ -32,6 +32,14 @@ void StorageSettings::Read(SettingsText* text) {
   text->Read("redis_keys_per_command", &redis.keys_per_command);
 }
 
+absl::Status StorageSettings::Check() const {
+  // Such a table would be in memory, where the other processes do not find it.
+  if (!redis.host.empty() || (redis.prefix.empty() && redis.password.empty())) {
+    return absl::OkStatus();
+  }
+  return InvalidArgumentError("`redis_host` must be given with a `redis_prefix` or a password.");
+}
+
 absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, int64_t num_shards,
                                        int gpu, StorageOptions* options) const {
   const auto part = [num_shards](int64_t bytes) {

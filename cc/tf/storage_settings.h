@@ -28,6 +28,8 @@ struct StorageSettings {
   RedisOptions redis;           // no host: not in Redis
 
   void Read(SettingsText* text);
+  // Fails if there are settings of a Redis server without its host.
+  absl::Status Check() const;
 
   // Whether the table has a cache over lower tiers.
   bool HasTiers(int gpu) const { return !path.empty() || (gpu >= 0 && gpu_cache); }

@@ -426,12 +426,13 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
             tf_embed.Variable(dim=1, storage=tf_embed.Storage(redis=server))
 
     @parameterized.parameters(
-        ("nothing", "Received: a line of 'nothing'"),
+        ("nothing", "Received: a line of ''"),
         ("redis_host=a\nredis_port=x", "Received: a line of 'redis_port'"),
         ("redis_host=a\nredis_port=-1", "`redis_port` must be at least 0"),
         ("redis_host=a\nredis_port=99999999999", "`redis_port` must be at most 2147483647"),
         ("redis_host=a\nredis_hosts=b", "must have known settings. .*'redis_hosts'"),
         ("redis_host=a\nredis_host=b", "Received: a line of 'redis_host'"),
+        ("redis_password=sesame", "`redis_host` must be given with a `redis_prefix`"),
         ("redis_host=a\nredis_prefix=b\nredis_port=0", "Received: port=0"),
         ("redis_host=a", "`prefix` .*Received: prefix=''"),
         ("redis_host=a\nredis_prefix=b\nredis_slices=0", "Received: slices=0"),

@@ -35,7 +35,7 @@ from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
-from tf_embed.variable.table_text import kind_text, settings_text, size_texts
+from tf_embed.variable.table_text import kind_text, options_text, size_texts
 from tf_embed.variable.variable import Variable
 
 _TRAINER = "optimizer_"  # prefix of its arrays in a file
@@ -373,7 +373,7 @@ class TableLayer(LayerWithTables):
             texts.append(f"combiner={self.combiner!r}")
         if self._variable is not None:
             table = self._variable.table
-            texts += [*kind_text(table), *size_texts([table]), *settings_text(table)]
+            texts += [*kind_text(table), *size_texts([table]), *options_text(table)]
         else:
             texts += [
                 f"dim={self.dim}",

@@ -45,7 +45,7 @@ from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.memory_report import MemoryReport
-from tf_embed.variable.table_text import settings_text, size_texts
+from tf_embed.variable.table_text import options_text, size_texts
 from tf_embed.variable.variable import Variable
 
 KEY_TYPES = (tf.int32, tf.uint32, tf.int64, tf.uint64)
@@ -281,7 +281,7 @@ class TableGroup(LayerWithTables):
         else:
             tables = [part.variable.table for part in self._parts]
             texts += [f"device={tables[0].options.device}", *size_texts(tables)]
-            texts += settings_text(tables[0])
+            texts += options_text(tables[0])
         if not self.built:
             texts.append("not built")
         return f"<{type(self).__name__} {', '.join(texts)}>"

@@ -88,7 +88,9 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 def _text_of(value: float | str) -> str:
     if isinstance(value, str):
         return value.replace("\\", r"\\").replace("\n", r"\n")
-    return str(int(value)) if isinstance(value, (bool, np.bool_)) else repr(value)
+    # NumPy's repr of a number is a call. A bool is an integer, too.
+    is_integer = isinstance(value, (int, np.integer, np.bool_))
+    return repr(int(value) if is_integer else float(value))
 
 
 def _input_of(number: int) -> np.ndarray:

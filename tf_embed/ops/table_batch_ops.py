@@ -54,8 +54,8 @@ def find_pooled_tables(
             as many as the table's dim. Pieces cover all values and do not overlap.
         size: int64 scalar, the number of values.
         weights: None, or float32 [n].
-        tokens: The targets of gradients, see `ops.token`: a token for each table, or none; with
-            `packs` a single token for all tables.
+        tokens: The targets of gradients, see `gradient_ops.token`: a token for each table, or none;
+            with `packs` a single token for all tables.
         row_dtypes: Dtype of the rows of each table.
         dims: Number of weights of a row of each table; for int8 rows, 8 less than its dim.
         combiner: "sum" of weight x row; or "mean", which divides by the number of indices in a bag.
@@ -173,7 +173,7 @@ def apply_tables(
         rule: Name of the rule.
         slot_types: The type of each of the rule's slots in rows: float32, float16 or bfloat16;
             none: the first.
-        stochastic_rounding: As in `ops.apply`.
+        stochastic_rounding: As in `Table.apply`.
     """
     return _raw.tf_embed_apply_tables(
         tables=handles,

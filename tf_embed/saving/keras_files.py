@@ -2,11 +2,11 @@
 """Tables in the files of Keras, .keras and .weights.h5.
 
 Keras gives an object a mapping from names to arrays, its store, to write its state. A table writes
-the results of `Table.export` as arrays under the names of `ops.Exported`, and its kind as text.
-bfloat16 is written as the integers of its bits, which HDF5 supports. String keys are written as an
-array of all their bytes and an array of their lengths, so that no byte is lost. A store also has a
-checksum of all its arrays, since HDF5 has none. If data is damaged, a load raises an error and
-loads nothing.
+the results of `Table.export` as arrays under the names of `whole_table_ops.Exported`, and its kind
+as text. bfloat16 is written as the integers of its bits, which HDF5 supports. String keys are
+written as an array of all their bytes and an array of their lengths, so that no byte is lost. A
+store also has a checksum of all its arrays, since HDF5 has none. If data is damaged, a load raises
+an error and loads nothing.
 
 Large arrays are passed on singly and are not copied here, so memory holds no more copies than Keras
 and TensorFlow make.

@@ -44,6 +44,7 @@ class ServerPart(Table):
         self._was_kept = False  # by this process
         super().__init__(options)
 
+    @override
     def _name_of_resource(self) -> str:
         return self._name_on_server
 

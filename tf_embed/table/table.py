@@ -86,8 +86,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def _create_resource(self) -> tf.Tensor:
         options = self.options
         initializer = options.initializer
-        # Each call in eager execution creates a table; in a graph, the op finds the table again.
-        shared_name = None if tf.executing_eagerly() else self._shared_name
+        shared_name = self._name_of_resource()
         return new_table_ops.create_table(
             shared_name=shared_name,
             key_dtype=options.key_dtype,
@@ -102,6 +101,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
             table_id=initializer.table_id,
             settings=options.settings(for_graph=shared_name is not None),
         )
+
+    def _name_of_resource(self) -> str | None:
+        """The name by which the op finds the table again. None makes each call create a table."""
+        return None if tf.executing_eagerly() else self._shared_name
 
     def _destroy_resource(self) -> None:
         """Does nothing, because it would free the table in use for each copy in a SavedModel."""

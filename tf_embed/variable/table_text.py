@@ -34,7 +34,7 @@ def kind_text(table: Table) -> list[str]:
     return texts
 
 
-def settings_text(table: Table) -> list[str]:
+def options_text(table: Table) -> list[str]:
     """The texts of a table's policy, storage and optimizer, if it has them."""
     options = table.options
     texts = [] if options.policy is None else [f"policy={options.policy!r}"]

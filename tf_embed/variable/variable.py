@@ -30,7 +30,7 @@ from tf_embed.variable.memory_report import MemoryReport, memory_report
 from tf_embed.variable.row_arguments import RowArguments
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, DIRPATH_VARIABLE, RowFiles
 from tf_embed.variable.row_statistics import RowStatistics
-from tf_embed.variable.table_text import kind_text, settings_text, size_texts
+from tf_embed.variable.table_text import kind_text, options_text, size_texts
 from tf_embed.variable.table_training import TableTraining
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
@@ -1114,7 +1114,7 @@ class Variable(tf.Module):
 
     def __repr__(self) -> str:
         table = self._table
-        texts = [*kind_text(table), *size_texts([table]), *settings_text(table)]
+        texts = [*kind_text(table), *size_texts([table]), *options_text(table)]
         return f"<tf_embed.Variable name={validation.shown(self.name)}, {', '.join(texts)}>"
 
     def _arguments_of_methods(self) -> RowArguments:

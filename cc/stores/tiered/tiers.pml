@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A model of lookups beside the moves of a row between tiers, which SPIN explores exhaustively
- * (`make proof`): a cache over a store of two parts, host memory over a disk (TieredTable,
- * HostTier).
+ * (`make proof`): a cache over a lower tier of two parts, host memory over a disk (TieredStore,
+ * TwoTiers).
  *
  * A reader looks one row up, while a trainer changes it, an evictor writes it down and drops it
  * from the cache, and a sweep moves it down within the store, or forgets it there if the cache has
@@ -29,7 +29,7 @@
  *   -DERASE_ABOVE_FIRST  with -DERASING: a row leaves the cache before the store
  *   -DNO_REPLACE_MOVES   with -DREPLACING: a row that is overwritten does not count as one that came
  * Without this one lookups of the table go on to work, because a row that goes up in the store is in
- * the cache as well; HostTier has it for those that ask it alone:
+ * the cache as well; TwoTiers has it for those that ask it alone:
  *   -DNO_UPS           a lookup in the store does not look whether rows came up there meanwhile
  */
 
@@ -62,7 +62,7 @@ inline look_in_cache(found, value) { d_step { found = in_cache; value = (in_cach
 inline look_in_host(found, value) { d_step { found = in_host; value = (in_host -> hosted : 0) } }
 inline look_on_disk(found, value) { d_step { found = on_disk; value = (on_disk -> stored : 0) } }
 
-/* HostTier::Get of a row that stays what it is. */
+/* TwoTiers::Get of a row that stays what it is. */
 inline get_cold(found, value, seen) {
   seen = ups;
   look_in_host(found, value);
@@ -85,7 +85,7 @@ inline get_cold(found, value, seen) {
 #endif
 }
 
-/* HostTier::Put of a row that the cache has too. */
+/* TwoTiers::Put of a row that the cache has too. */
 inline put_shared(value) {
   take(tier);
 #ifdef LEAVE_FIRST
@@ -272,7 +272,7 @@ active proctype Eraser() {
 #endif
 
 #ifdef REPLACING
-/* TieredTable::Replace: new rows for keys that the cache does not have. */
+/* TieredStore::Replace: new rows for keys that the cache does not have. */
 active proctype Replacer() {
   atomic { writing == 0 && !paused -> paused = 1 };
   share_content();

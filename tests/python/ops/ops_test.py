@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -23,6 +24,7 @@ from support.cases.raw_tables import (
 from support.oracles import reference
 from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.ops import slot_ops, whole_table_ops
+from tf_embed.ops.new_table_ops import settings_text
 
 
 class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
@@ -371,6 +373,24 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
         with self.refused("can't be opened as"):
             RawTable(2, shared_name="bits", settings=policy | {"admission_error_rate": rate})
         self.assertEqual(table.size(), 0)
+
+    def test_attributes_of_earlier_graphs_are_read_as_settings(self):
+        kind = {"key_dtype": tf.int64, "value_dtype": tf.float32, "dim": 2}
+        path = os.path.join(self.get_temp_dir(), "a\nb\\c é")
+        settings = {"max_rows": 9, "eviction": "lfu", "admission": "bloom", "log_evicted": True}
+        settings |= {"admission_error_rate": 0.3, "host_bytes": 10**6, "path": path}
+        first = RAW.tf_embed_table(shared_name="earlier", label="raw", **kind, **settings)
+        self.assertTrue(os.path.isdir(path))
+
+        def again(**settings: Any) -> tf.Tensor:
+            return RAW.tf_embed_table(
+                shared_name="earlier", **kind, settings=settings_text(settings)
+            )
+
+        self.assertEqual(int(whole_table_ops.size(again(**settings), -1)), 0)
+        with self.refused("can't be opened as"):
+            again(**settings | {"max_rows": 8})
+        del first
 
     def test_initializer_values_must_be_as_many_as_the_kind_wants(self):
         with self.refused("`initializer_values` must be 2 numbers for initializer 'uniform'"):

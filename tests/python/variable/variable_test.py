@@ -33,7 +33,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(copied.size()), 2)
         self.assertAllEqual(copied.lookup([1, 2, 3]), [[5.0], [6.0], [3.0]])
 
-    def test_variables_that_differ_in_names_and_initial_rows_share_one_eager_kernel(self):
+    def test_variables_that_differ_in_names_rows_and_policies_share_one_eager_kernel(self):
         """TensorFlow never frees the kernel for a set of attributes of an op."""
         made = []
 
@@ -42,11 +42,11 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 op = getattr(raw, name)
 
                 def call(**arguments: Any) -> Any:
-                    # Arguments that are not attributes are passed as arrays.
+                    # All others are inputs: two strings, and numbers as arrays.
                     given = {
                         key: one
                         for key, one in arguments.items()
-                        if key != "label" and not isinstance(one, np.ndarray)
+                        if key not in ("label", "settings") and not isinstance(one, np.ndarray)
                     }
                     made.append((name, given))
                     return op(**arguments)
@@ -57,7 +57,8 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         with mock.patch.object(tf_embed.ops.new_table_ops, "_raw", Recorder()):
             for i in range(3):
                 initializer = keras.initializers.RandomUniform(-i - 1, i, seed=i)
-                tf_embed.Variable(dim=2, name=f"v{i}", initializer=initializer, init_size=i + 8)
+                options = {"init_size": i + 8, "policy": tf_embed.TablePolicy(max_rows=i + 9)}
+                tf_embed.Variable(dim=2, name=f"v{i}", initializer=initializer, **options)
         tables = [given for name, given in made if name == "tf_embed_new_table"]
         self.assertLen(tables, 3)
         self.assertEqual(tables[0], tables[1])
