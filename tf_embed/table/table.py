@@ -243,29 +243,17 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
         In training, it inserts only the keys that `apply` would insert now.
         """
-        owners = self._owners(keys)
+        inputs = self._inputs_of_write(keys)
         if defaults is None:
-            defaults = self._initial_rows(keys, owners)
-        return _raw.tf_embed_find_or_insert(
-            table=self.resource_handle,
-            keys=keys,
-            owners=owners,
-            defaults=defaults,
-            dim=self.options.dim,
-            training=training,
-            scores=self._scores(keys),
-        )
+            defaults = self._initial_rows(keys, inputs["owners"])
+        return _raw.tf_embed_find_or_insert(**inputs, defaults=defaults, training=training)
 
     def insert_or_assign(
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
         """Writes rows. The last of equal keys wins. `distinct` is a hint that no keys are equal."""
         done = _raw.tf_embed_insert_or_assign(
-            **self._inputs(keys),
-            values=values,
-            dim=self.options.dim,
-            scores=self._scores(keys),
-            distinct=distinct,
+            **self._inputs_of_write(keys), values=values, distinct=distinct
         )
         return self._updated(keys, done)
 
@@ -273,13 +261,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
         """Adds differences to present rows and inserts absent rows; see `Variable.accum`."""
+        inputs = self._inputs_of_write(keys)
         done = _raw.tf_embed_accum(
-            **self._inputs(keys),
-            old_values=old_values,
-            new_values=new_values,
-            exists=exists,
-            dim=self.options.dim,
-            scores=self._scores(keys),
+            **inputs, old_values=old_values, new_values=new_values, exists=exists
         )
         return self._updated(keys, done)
 
@@ -314,13 +298,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # The fused op can't call Python, so new rows are drawn and inserted before it.
             Table.find_or_insert(self, keys, training=True)  # keys are here already
         done = _raw.tf_embed_apply(
-            **self._inputs(keys),
+            **self._inputs_of_write(keys),
             gradients=gradients,
             hyper=hyper,
             step=step,
-            dim=self.options.dim,
             rule=rule,
-            scores=self._scores(keys),
             distinct=distinct,
             stochastic_rounding=stochastic_rounding,
             token=list(step_tokens.token_of_step()),
@@ -455,14 +437,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         policy evicts the first rows in its order.
         """
         self.wait_until_written()
-        imported = _raw.tf_embed_import(
-            **self._inputs(keys),
-            values=values,
-            slots=slots,
-            meta=meta,
-            statistics=statistics,
-            policy=policy,
-        )
+        rows = Exported(keys, values, slots, meta, statistics, policy)._asdict()
+        imported = _raw.tf_embed_import(**rows | self._inputs(keys))
         if self._rule is not None and tf.executing_eagerly():
             self.bind_rule(self._rule)  # the export may have another rule
         return imported
@@ -590,6 +566,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def _inputs(self, keys: tf.Tensor) -> dict[str, tf.Tensor]:
         """The inputs that all ops on keys share."""
         return {"table": self.resource_handle, "keys": keys, "owners": self._owners(keys)}
+
+    def _inputs_of_write(self, keys: tf.Tensor) -> dict[str, Any]:
+        """The arguments that all ops that write rows of keys share."""
+        options = {"dim": self.options.dim, "scores": self._scores(keys)}
+        return self._inputs(keys) | options
 
     def _owners(self, keys: tf.Tensor) -> tf.Tensor:
         options = self.options
