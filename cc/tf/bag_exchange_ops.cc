@@ -83,7 +83,7 @@ class SplitBagsOp final : public TableBatchOp {
     BagSplit split;
     TF_RETURN_IF_ERROR(ToTensorFlow(split.Build(
         // An owner has no weights, so it could not sum a weighted bag.
-        ThreadPoolOf(context), batch, rules, read.is_weighted() ? AskBy::kKeys : ask_by_, costs)));
+        ExecContextOf(context), batch, rules, read.is_weighted() ? AskBy::kKeys : ask_by_, costs)));
     std::vector<int32_t> counts;
     const std::vector<int64_t> tables(static_cast<size_t>(num_workers_),
                                       static_cast<int64_t>(dims_.size()));
@@ -179,7 +179,7 @@ class JoinBagsOp final : public JoinOp {
     TF_RETURN_IF_ERROR(ReadJoin(context, values->NumElements(), num_pooled, &batch, &join));
     tf::Tensor* pooled;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {num_pooled}, &pooled));
-    JoinBags(ThreadPoolOf(context), join, values->flat<float>().data(),
+    JoinBags(ExecContextOf(context), join, values->flat<float>().data(),
              pooled->flat<float>().data());
     return absl::OkStatus();
   }
@@ -204,7 +204,7 @@ class JoinBagsGradientOp final : public JoinOp {
     const int64_t num_weights = batch.is_weighted() ? batch.num_keys() : 0;
     TF_RETURN_IF_ERROR(context->allocate_output(0, values->shape(), &of_values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {num_weights}, &of_weights));
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ExecContextOf(context);
     const float* const of_pooled = gradient->flat<float>().data();
     GradientOfValues(exec, join, of_pooled, of_values->flat<float>().data());
     if (num_weights == 0) return absl::OkStatus();
@@ -252,7 +252,7 @@ class SplitPooledOp final : public StatusOp {
     const tf::Tensor *tensor, *owners;
     TF_RETURN_IF_ERROR(context->input("keys", &tensor));
     TF_RETURN_IF_ERROR(context->input("owners", &owners));
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ExecContextOf(context);
     OwnedKeys keys;
     Bags bags(HostAllocator());
     tf::TensorShape shape;

@@ -338,7 +338,7 @@ class PackMessagesOp final : public StatusOp {
       }
     };
     const size_t cost = static_cast<size_t>(words * kWordBytes / kBytesPerNanosecond) + 1;
-    ThreadPoolOf(context).parallel_for(parts.num_workers(), cost, std::cref(pack));
+    ExecContextOf(context).parallel_for(parts.num_workers(), cost, std::cref(pack));
     return absl::OkStatus();
   }
 

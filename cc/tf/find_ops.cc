@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Find, FindOrInsert and Prefetch.
 #include <algorithm>
-#include <optional>
 
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/table_op.h"
@@ -31,16 +30,11 @@ class FindOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
-    const ExecContext exec = ThreadPoolOf(context, table, training_);
+    const ExecContext exec = ExecContextOf(context, training_);
     bool* const flags = exists->flat<bool>().data();
     const auto find = [&](const DefaultRows& defaults, void* rows) {
-      // A use of rows writes their statistics.
-      std::optional<WholeWrite> whole;
-      if (insert || (training_ && table->statistics().OfUse().size() > 0)) whole.emplace(*table);
-      return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-        return insert ? shard->FindOrInsert(exec, batch, defaults, rows, flags)
-                      : shard->Find(exec, batch, defaults, rows, flags, {});
-      });
+      return ToTensorFlow(insert ? table->FindOrInsert(exec, keys.batch(), defaults, rows, flags)
+                                 : table->Find(exec, keys.batch(), defaults, rows, flags));
     };
     if (table->value_strings() == nullptr) return find(defaults, values->data());
 
@@ -52,8 +46,8 @@ class FindOp : public TableOp {
     TF_RETURN_IF_ERROR(ToTensorFlow(numbers.Resize(num_values)));
     DefaultRows default_rows;
     if (insert && strings.NumElements() > 0) {
-      TF_RETURN_IF_ERROR(
-          keys.string_scope()->InternValues(exec, StringsOf(strings), &default_numbers));
+      TF_RETURN_IF_ERROR(ToTensorFlow(
+          keys.string_scope()->InternValues(exec, StringsOf(strings), &default_numbers)));
       default_rows = {defaults.kind, default_numbers.data()};
     }
     TF_RETURN_IF_ERROR(find(default_rows, numbers.data()));
@@ -102,10 +96,7 @@ class PrefetchOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
-    const ExecContext exec = ThreadPoolOf(context, table);
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->tiers() == nullptr ? Status() : shard->tiers()->Prefetch(exec, batch);
-    });
+    return ToTensorFlow(table->Prefetch(ExecContextOf(context), keys.batch()));
   }
 };
 

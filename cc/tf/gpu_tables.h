@@ -2,8 +2,7 @@
 // Tables on TensorFlow's GPUs.
 //
 // A kernel registered for a GPU has its arrays in GPU memory, except the HostMemory arguments. It
-// passes them, with its stream, to TableResource::device_shard. Other kernels have host arrays and
-// use TableResource::shard.
+// passes them, with its stream, as TableKeys::on_device. Other kernels have host arrays.
 //
 // TF_EMBED_EMULATE_GPU=1 makes the host emulate every GPU (EmulatesDevice). Together with the
 // host-backed GPU device of tests/cc/gpu, all of this runs on a machine without a GPU.
@@ -13,7 +12,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "cc/core/store/store.h"
+#include "cc/core/table/table.h"
 #include "cc/stores/device/device_key_sums.h"
 #include "cc/stores/device/device_split.h"
 #include "cc/stores/device/device_store.h"
@@ -29,9 +28,9 @@ bool HasGpuTables();
 // The CUDA device number of the GPU that runs the op.
 int GpuOf(tensorflow::OpKernelConstruction* construction);
 
-// Casts a result of TableResource::device_shard.
-inline DeviceStore* OnDevice(Store* device_shard) {
-  return static_cast<DeviceStore*>(device_shard);
+// The first store of a table on a GPU, for arrays there.
+inline DeviceStore* OnDevice(const Table& table) {
+  return static_cast<DeviceStore*>(table.shard(0).on_device);
 }
 
 // The memory of a GPU that supports tables.

@@ -34,11 +34,13 @@ absl::Status ReadSettings(absl::string_view text, TableResource::Signature* sign
                           StorageSettings* storage) {
   SettingsText settings;
   TF_RETURN_IF_ERROR(SettingsText::Parse(text, &settings));
-  signature->policy.Read(&settings);
+  PolicySettings::ForEachField(
+      signature->policy,
+      [&](const char* name, auto& field, auto... least) { settings.Read(name, &field, least...); });
   storage->Read(&settings);
   TF_RETURN_IF_ERROR(settings.Finish());
   TF_RETURN_IF_ERROR(storage->Check());
-  return signature->policy.Check(signature->num_shards);
+  return ToTensorFlow(signature->policy.Check(static_cast<size_t>(signature->num_shards)));
 }
 
 class NewTableOp : public StatusOp {

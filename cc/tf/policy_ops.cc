@@ -2,29 +2,34 @@
 // Admission and eviction verbs: Restrict, DrainEvicted, RowStatistics, SetScores, ExportScores,
 // ExpiredRows, SetClock.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <iterator>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "cc/core/policy/rank_list.h"
-#include "cc/core/shards/restrict.h"
+#include "cc/core/policy/eviction_order.h"
+#include "cc/core/table/paused_tables.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_op.h"
-#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
 
 namespace tf = ::tensorflow;
 
+// Reads the attribute `order`.
+absl::Status ReadOrder(tf::OpKernelConstruction* construction, EvictionOrder* order) {
+  std::string wanted;
+  TF_RETURN_IF_ERROR(construction->GetAttr("order", &wanted));
+  if (FindByName(kEvictionOrderNames, wanted, order)) return absl::OkStatus();
+  return InvalidArgumentError("`order` must be a known order. Received: ", wanted, ".");
+}
+
 class RestrictOp : public TableOp {
  public:
   explicit RestrictOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadEvictionOrder(construction, "order", &order_));
+    OP_REQUIRES_OK(construction, ReadOrder(construction, &order_));
   }
 
  private:
@@ -45,12 +50,8 @@ class RestrictOp : public TableOp {
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     size_t removed = 0;
-    // Exclusive: strings of removed rows are dropped at its end.
-    const StringKeyScope string_scope(table, KeyUse::kErase);
-    const std::vector<Store*> shards = table->shards();
-    TF_RETURN_IF_ERROR(
-        ToTensorFlow(RestrictRows(ThreadPoolOf(context, table), shards.data(), shards.size(),
-                                  order_, static_cast<size_t>(num_reserved), &removed)));
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->Restrict(ExecContextOf(context), order_,
+                                                    static_cast<size_t>(num_reserved), &removed)));
     output->scalar<int64_t>()() = static_cast<int64_t>(removed);
     return absl::OkStatus();
   }
@@ -106,7 +107,6 @@ class RowStatisticsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(table->CheckEviction());
     KeysInput keys(table->allocator());
     Buffer<uint64_t> kept(table->allocator());
     tf::Tensor *output, *exists;
@@ -118,10 +118,8 @@ class RowStatisticsOp : public TableOp {
     const StatisticSet set = table->statistics();
     TF_RETURN_IF_ERROR(ToTensorFlow(kept.Resize(keys.size() * set.size())));
     bool* const found = exists->flat<bool>().data();
-    const ExecContext exec = ThreadPoolOf(context, table);
-    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->eviction()->FindStatistics(exec, batch, kept.data(), found);
-    }));
+    TF_RETURN_IF_ERROR(ToTensorFlow(
+        table->FindStatistics(ExecContextOf(context), keys.batch(), kept.data(), found)));
     int64_t* out = output->flat<int64_t>().data();
     for (size_t i = 0; i < keys.size(); ++i) {
       const uint64_t* const words = kept.data() + i * set.size();
@@ -145,7 +143,7 @@ class SetScoresOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(table->CheckEviction());
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckEviction()));
     KeysInput keys(table->allocator());
     Buffer<uint64_t> words(table->allocator());
     const tf::Tensor& scores = context->input(3);
@@ -163,12 +161,8 @@ class SetScoresOp : public TableOp {
     const int64_t* const given = scores.flat<int64_t>().data();
     // Statistics are unsigned words, in the order of the scores.
     std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
-    const ExecContext exec = ThreadPoolOf(context, table);
-    const WholeWrite whole(*table);
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->eviction()->AssignStatistics(
-          exec, batch, StatisticSet().With(Statistic::kScore), words.data());
-    });
+    return ToTensorFlow(table->AssignStatistic(ExecContextOf(context), keys.batch(),
+                                               Statistic::kScore, words.data()));
   }
 };
 
@@ -182,60 +176,12 @@ class ExpiredRowsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
-    output->scalar<int64_t>()() = 0;
-    const uint64_t ttl = table->shard(0)->options().policy.ttl_milliseconds;
-    if (ttl == 0) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(table->CheckEviction());
-    const ExecContext exec = ThreadPoolOf(context, table);
-    if (exec.now.milliseconds >= ttl) {
-      TF_RETURN_IF_ERROR(Count(exec, *table, exec.now.milliseconds - ttl + 1, output));
-    }
-    return renews_ ? Renew(exec, table) : absl::OkStatus();
-  }
-
-  // Counts the rows whose last use was before a time.
-  static absl::Status Count(const ExecContext& exec, const TableResource& table, uint64_t time,
-                            tf::Tensor* output) {
-    std::atomic<uint64_t> word{time};
-    const RowStatistics earliest(StatisticSet().With(Statistic::kLastTime), &word);
-    const Rank limit(TtlOrder::Score(earliest, 0), 0);
-    size_t expired = 0;
-    for (size_t number = 0; number < table.num_shards(); ++number) {
-      RankList none(table.allocator());
-      TF_RETURN_IF_ERROR(ToTensorFlow(table.shard(number)->eviction()->CollectRanks(
-          exec, EvictionOrder::kTtl, 1, limit, limit, &none, &expired)));
-    }
+    size_t expired;
+    const ExecContext exec = ExecContextOf(context);
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->CountExpired(exec, &expired)));
     output->scalar<int64_t>()() = static_cast<int64_t>(expired);
-    return absl::OkStatus();
+    return renews_ ? ToTensorFlow(table->RenewUses(exec)) : absl::OkStatus();
   }
-
-  static absl::Status Renew(const ExecContext& exec, TableResource* table) {
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    // Keeps out exports and loads, which see all shards before or after this.
-    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    PausedTables paused(table->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
-    const ExecContext holding = exec.Holding(Held::kPaused);
-    const StatisticSet time = StatisticSet().With(Statistic::kLastTime);
-    WholeRows rows(table->allocator());
-    Buffer<uint64_t> now(table->allocator());
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      Store* const shard = table->shard(number);
-      for (ExportCursor cursor; !cursor.done;) {
-        TF_RETURN_IF_ERROR(
-            ToTensorFlow(shard->maintenance()->ExportBatch(kRenewedTogether, &cursor, &rows)));
-        if (now.size() < rows.size) TF_RETURN_IF_ERROR(ToTensorFlow(now.Resize(rows.size)));
-        std::fill_n(now.data(), rows.size, exec.now.milliseconds);
-        KeyBatch batch{rows.keys.data(), rows.size};
-        batch.distinct = true;
-        TF_RETURN_IF_ERROR(
-            ToTensorFlow(shard->eviction()->AssignStatistics(holding, batch, time, now.data())));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  static constexpr size_t kRenewedTogether = size_t{1} << 16;
 
   bool renews_ = false;
 };
@@ -268,7 +214,7 @@ class SetClockOp : public TableOp {
 class ExportScoresOp : public TableOp {
  public:
   explicit ExportScoresOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadEvictionOrder(construction, "order", &order_));
+    OP_REQUIRES_OK(construction, ReadOrder(construction, &order_));
   }
 
  private:
@@ -285,43 +231,37 @@ class ExportScoresOp : public TableOp {
                                   table->signature().DebugString(), ". Asked for: keys ",
                                   tf::DataTypeString(output_type(0)), ".");
     }
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
     const StatisticSet set = table->statistics();
     if ((StatisticsOf(order_).bits() & ~set.bits()) != 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "Table '", table->name(), "' does not keep the statistics that these scores are."));
     }
-    StringKeyScope string_scope(table, KeyUse::kRead);
+    StringScope string_scope(table, KeyUse::kRead);
     PausedTables paused(table->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(*table)));
     tf::Tensor *keys, *scores;
     const int64_t size = static_cast<int64_t>(table->size());
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {size}, &scores));
-    const ExecContext exec = ThreadPoolOf(context);
-    WholeRows rows(table->allocator());
+    const ExecContext exec = ExecContextOf(context);
     int64_t* next = scores->flat<int64_t>().data();
     size_t done = 0;
-    const size_t most = std::min(kExportRows, static_cast<size_t>(split_size));
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      for (ExportCursor cursor; !cursor.done; done += rows.size) {
-        TF_RETURN_IF_ERROR(
-            ToTensorFlow(table->shard(number)->maintenance()->ExportBatch(most, &cursor, &rows)));
-        if (table->key_strings() != nullptr) {
-          WriteStrings(exec, *table->key_strings(), rows.keys.data(), rows.size, done, keys);
-        } else {
-          NarrowKeys(rows.keys.data(), rows.size, done, keys);
-        }
-        for (size_t i = 0; i < rows.size; ++i) {
-          RowStatistics::Word words[StatisticSet::kMax];
-          const uint64_t* const kept = rows.statistics.data() + i * set.size();
-          std::copy(kept, kept + set.size(), words);
-          *next++ = ShownScore(order_, RowStatistics(set, words), HashKey(rows.keys[i]));
-        }
+    const size_t most = std::min(kMostRows, static_cast<size_t>(split_size));
+    return ToTensorFlow(table->ForEachBlock(most, [&](const WholeRows* rows) {
+      WriteKeys(exec, *table, rows->keys.data(), rows->size, done, keys);
+      for (size_t i = 0; i < rows->size; ++i) {
+        RowStatistics::Word words[StatisticSet::kMax];
+        const uint64_t* const kept = rows->statistics.data() + i * set.size();
+        std::copy(kept, kept + set.size(), words);
+        *next++ = ShownScore(order_, RowStatistics(set, words), HashKey(rows->keys[i]));
       }
-    }
-    return absl::OkStatus();
+      done += rows->size;
+      return Status();
+    }));
   }
+
+  static constexpr size_t kMostRows = size_t{1} << 16;  // that are copied at a time
 
   EvictionOrder order_ = EvictionOrder::kLru;
 };

@@ -39,8 +39,7 @@ class FindPooledOp : public TableOp {
     Pooling pooling{attributes_.combiner, nullptr, attributes_.padding_key()};
     tf::TensorShape shape;
     tf::Tensor* pooled;
-    // The find chooses the shard key by key, because splitting keys by shard would tear bags apart.
-    TF_RETURN_IF_ERROR(KeysInput::ReadUnspread(context, table, KeyUse::kRead, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     if (context->input(1).dtype() == tf::DT_STRING && !attributes_.padding_string.empty()) {
       // Padding is compared as a string, and gets the key that no string has. So it is never looked
       // up.
@@ -63,15 +62,12 @@ class FindPooledOp : public TableOp {
     find.defaults = defaults;
     find.pooled = pooled->data();
     find.stride = table->dim();
-    const ExecContext exec = ThreadPoolOf(context, table, training_);
-    std::vector<const Store*> shards(table->num_shards());
-    for (size_t number = 0; number < shards.size(); ++number) {
-      shards[number] = keys.on_device() ? table->device_shard(number) : table->shard(number);
-    }
-    find.keys = {keys.keys(), keys.owners(), keys.unsigned_keys(), shards.data(), shards.size()};
-    return ToTensorFlow(keys.on_device()
-                            ? OnDevice(table->device_shard(0))->FindPooled(exec, &find, 1)
-                            : FindPooled(exec, &find, 1));
+    const ExecContext exec = table->Now(ExecContextOf(context, training_));
+    const TableKeys& batch = keys.batch();
+    find.keys = {batch.keys, batch.owners, batch.unsigned_keys, table->stores(batch.on_device),
+                 table->num_shards()};
+    return ToTensorFlow(batch.on_device ? OnDevice(*table)->FindPooled(exec, &find, 1)
+                                        : FindPooled(exec, &find, 1));
   }
 
   PoolingAttributes attributes_;
@@ -126,7 +122,7 @@ class DistinctKeysOp : public tf::OpKernel {
     tf::Tensor* distinct;
     tf::Tensor* inverse;
     TF_RETURN_IF_ERROR(
-        ToTensorFlow(sums->Build(ThreadPoolOf(context), static_cast<const int64_t*>(tensor.data()),
+        ToTensorFlow(sums->Build(ExecContextOf(context), static_cast<const int64_t*>(tensor.data()),
                                  static_cast<size_t>(tensor.NumElements()), padding_key())));
     const int64_t size = static_cast<int64_t>(sums->size());
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &distinct));
@@ -141,7 +137,7 @@ class DistinctKeysOp : public tf::OpKernel {
   absl::Status RunOnHost(tf::OpKernelContext* context) {
     Allocator* const allocator = HostAllocator();
     const tf::Tensor& tensor = context->input(0);
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ExecContextOf(context);
     Buffer<int64_t> widened(allocator);
     Buffer<int64_t> wide_distinct(allocator);
     KeySums sums(allocator);

@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "cc/core/batch/key_set.h"
+#include "cc/core/table/paused_tables.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/saved_rows.h"
-#include "cc/tf/string_key_scope.h"
 #include "cc/tf/table_op.h"
-#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -78,10 +77,10 @@ class BeginPublishedRowsOp : public TableOp {
                                   tf::DataTypeString(table->signature().key_dtype), ".");
     }
     for (const auto& file : rows->files()) TF_RETURN_IF_ERROR(file->CheckFits(*table));
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    const ExecContext exec = ThreadPoolOf(context, table);
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
+    const ExecContext exec = ExecContextOf(context);
     // Keeps the dictionary numbers valid until the keys are converted back to strings.
-    StringKeyScope string_scope(table, KeyUse::kRead);
+    StringScope string_scope(table, KeyUse::kRead);
     std::vector<int64_t> left;
     if (rows->files().front()->reader.header().has_changes) {
       TF_RETURN_IF_ERROR(KeysThatLeft(*rows, &left));
@@ -90,11 +89,7 @@ class BeginPublishedRowsOp : public TableOp {
     }
     tf::Tensor* keys;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {static_cast<int64_t>(left.size())}, &keys));
-    if (table->key_strings() != nullptr) {
-      WriteStrings(exec, *table->key_strings(), left.data(), left.size(), 0, keys);
-    } else {
-      NarrowKeys(left.data(), left.size(), 0, keys);
-    }
+    WriteKeys(exec, *table, left.data(), left.size(), 0, keys);
     TF_RETURN_IF_ERROR(TakeSeed(*rows, table));
     rows->SetClockOf(table);
     return absl::OkStatus();
@@ -126,7 +121,7 @@ class BeginPublishedRowsOp : public TableOp {
 
   // The keys of the table that are missing from a full save.
   static absl::Status KeysNotIn(const ExecContext& exec, SavedRows* rows,
-                                const TableResource& table, StringKeyScope* string_scope,
+                                const TableResource& table, StringScope* string_scope,
                                 std::vector<int64_t>* left) {
     if (table.size() == 0) return absl::OkStatus();
     KeySet saved;
@@ -137,7 +132,7 @@ class BeginPublishedRowsOp : public TableOp {
       const int64_t* keys = block->keys;
       if (keys == nullptr) {
         // An absent string is mapped to the key that it would be assigned, which no row has.
-        TF_RETURN_IF_ERROR(string_scope->Keys(exec, block->key_strings, &numbers));
+        TF_RETURN_IF_ERROR(ToTensorFlow(string_scope->Keys(exec, block->key_strings, &numbers)));
         keys = numbers.data();
       }
       TF_RETURN_IF_ERROR(ToTensorFlow(saved.Add(keys, block->size)));
@@ -145,18 +140,13 @@ class BeginPublishedRowsOp : public TableOp {
     // Writers are paused only for the scan below, and not while files are read.
     TF_RETURN_IF_ERROR(ToTensorFlow(saved.Build()));
     PausedTables paused(table.allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(table, &paused));
-    WholeRows present(table.allocator());
-    for (size_t number = 0; number < table.num_shards(); ++number) {
-      for (ExportCursor cursor; !cursor.done;) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(
-            table.shard(number)->maintenance()->ExportBatch(kRowsAtOnce, &cursor, &present)));
-        for (size_t i = 0; i < present.size; ++i) {
-          if (!saved.Has(present.keys[i])) left->push_back(present.keys[i]);
-        }
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(table)));
+    return ToTensorFlow(table.ForEachBlock(kRowsAtOnce, [&](const WholeRows* present) {
+      for (size_t i = 0; i < present->size; ++i) {
+        if (!saved.Has(present->keys[i])) left->push_back(present->keys[i]);
       }
-    }
-    return absl::OkStatus();
+      return Status();
+    }));
   }
 
   // Absent keys now get the initial rows of the saved table.
@@ -165,15 +155,8 @@ class BeginPublishedRowsOp : public TableOp {
     if (!first.has_origin()) return absl::OkStatus();
     const TableMeta& meta = first.reader.header().meta;
     PausedTables paused(table->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      RowInitializer initializer = table->shard(number)->initializer();
-      if (initializer.seed == meta.seed && initializer.table_id == meta.table_id) continue;
-      initializer.seed = meta.seed;
-      initializer.table_id = meta.table_id;
-      table->shard(number)->maintenance()->SetInitializer(initializer);
-    }
-    return absl::OkStatus();
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(*table)));
+    return ToTensorFlow(table->SetOrigin(meta.seed, meta.table_id));
   }
 };
 

@@ -117,7 +117,7 @@ class RouteOp : public StatusOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context) final {
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ExecContextOf(context);
     const int first_owners = context->num_inputs() - num_tables();
     tf::Tensor* counts;
     TF_RETURN_IF_ERROR(
@@ -248,8 +248,8 @@ class RoutedRowsOp final : public StatusOp {
         std::memcpy(to + i * bytes, from + static_cast<size_t>(numbers[i]) * bytes, bytes);
       }
     };
-    ThreadPoolOf(context).parallel_for(static_cast<size_t>(places->NumElements()),
-                                       1 + bytes / kCopiedBytesPerNanosecond, std::cref(copy));
+    ExecContextOf(context).parallel_for(static_cast<size_t>(places->NumElements()),
+                                        1 + bytes / kCopiedBytesPerNanosecond, std::cref(copy));
     return absl::OkStatus();
   }
 

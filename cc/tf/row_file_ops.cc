@@ -9,15 +9,13 @@
 #include <mutex>
 #include <utility>
 
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/paused_tables.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/pending_save.h"
 #include "cc/tf/saved_rows.h"
 #include "cc/tf/shard_file.h"
-#include "cc/tf/string_key_scope.h"
 #include "cc/tf/table_op.h"
-#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -40,14 +38,14 @@ struct Wanted {
 // learns the rule: another process may have changed it.
 absl::Status Begin(TableResource* table, ExportCursor* cursor, WholeRows* rows) {
   if (!table->is_shared()) return absl::OkStatus();
-  return ToTensorFlow(table->shard(0)->maintenance()->ExportBatch(1, cursor, rows));
+  return ToTensorFlow(table->store(0)->maintenance()->ExportBatch(1, cursor, rows));
 }
 
 // Blocks writers until it returns. They then run while the disk flushes.
 absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* save) {
-  StringKeyScope string_scope(table, KeyUse::kRead);
+  StringScope string_scope(table, KeyUse::kRead);
   PausedTables paused(table->allocator());
-  TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+  TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(*table)));
   WholeRows rows(table->allocator());
   ExportCursor begun;
   TF_RETURN_IF_ERROR(Begin(table, &begun, &rows));
@@ -56,7 +54,7 @@ absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* 
   header.has_links = wanted.links && wanted.with_slots && CanLink(*table, *save);
   if (!wanted.with_slots) LeaveSlotsOut(&header);
   for (size_t number = 0; number < table->num_shards(); ++number) {
-    Store* const shard = table->shard(number);
+    Store* const shard = table->store(number);
     ShardFile file(table, save, static_cast<size_t>(wanted.buffer_bytes));
     TF_RETURN_IF_ERROR(file.Begin(header, number));
     LinkedRows linked(table->allocator());
@@ -79,7 +77,7 @@ absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* 
 }
 
 absl::Status Save(TableResource* table, SavePlace place, const Wanted& wanted) {
-  TF_RETURN_IF_ERROR(table->CheckMaintenance());
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
   // Serialize saves: concurrent saves would remove each other's partial files.
   std::lock_guard<OrderedMutex> turn(*table->save_mutex());
   PendingSave save(std::move(place), KindOf(*table));
@@ -196,37 +194,25 @@ class OpenSavedRowsOp : public TableOp {
                               std::vector<int64_t>* waiting) {
     const SavedRows::File* slots;
     TF_RETURN_IF_ERROR(rows.FindSlots(&slots));
+    const RuleSlots rule = slots == nullptr ? RuleSlots() : slots->reader.header().meta.rule;
     // Checked before anything changes, and again by the change of rule.
-    if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
+    if (slots != nullptr && table->RowsOfOtherRule(rule) > 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "'", table->name(), "' can't load '", slots->source->name(),
+          "': its rows have slots of another optimizer than those in the file. Clear it first."));
+    }
     {
       // No row may be added between the check of the size and the change of seed: it would have
       // been drawn with the old seed.
       PausedTables paused(table->allocator());
-      TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+      TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(*table)));
       if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table, waiting));
     }
-    if (slots != nullptr) TF_RETURN_IF_ERROR(TakeRule(*slots, table));
+    if (slots != nullptr && !table->HasRule(rule)) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->SetRule(rule)));
+    }
     rows.SetClockOf(table);
     return absl::OkStatus();
-  }
-
-  static absl::Status CheckRule(const SavedRows::File& file, const TableResource& table) {
-    const RuleSlots& rule = file.reader.header().meta.rule;
-    for (size_t number = 0; number < table.num_shards(); ++number) {
-      const Store& shard = *table.shard(number);
-      const RuleSlots present = shard.rule();
-      if (!SameRule(present, rule) && present.slots_per_row() > 0 && shard.size() > 0) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "'", table.name(), "' can't load '", file.source->name(),
-            "': its rows have slots of another optimizer than those in the file. Clear it first."));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  static absl::Status TakeRule(const SavedRows::File& file, TableResource* table) {
-    const RuleSlots& rule = file.reader.header().meta.rule;
-    return HasRule(*table, rule) ? absl::OkStatus() : SetRuleOfAll(rule, table);
   }
 
   // Takes over the seed and the waiting keys of the saved table. REQUIRES: the table is empty.
@@ -235,14 +221,8 @@ class OpenSavedRowsOp : public TableOp {
     const SavedRows::File& first = *rows.files().front();
     if (!first.has_origin()) return absl::OkStatus();
     TF_RETURN_IF_ERROR(TakeCounts(rows, table, waiting));
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      RowInitializer initializer = table->shard(number)->initializer();
-      initializer.seed = first.reader.header().meta.seed;
-      initializer.table_id = first.reader.header().meta.table_id;
-      table->shard(number)->maintenance()->SetInitializer(initializer);
-    }
-    return absl::OkStatus();
+    const TableMeta& meta = first.reader.header().meta;
+    return ToTensorFlow(table->SetOrigin(meta.seed, meta.table_id));
   }
 
   // Takes over the admission counts of all processes that saved. Validates all of them before it
@@ -250,14 +230,14 @@ class OpenSavedRowsOp : public TableOp {
   static absl::Status TakeCounts(const SavedRows& rows, TableResource* table,
                                  std::vector<int64_t>* waiting) {
     if (table->admission() == nullptr) return absl::OkStatus();
-    const PolicySettings& settings = table->signature().policy;
+    const PolicySettings& settings = table->policy();
     std::shared_ptr<Admission> all;
     for (const auto& file : rows.files()) {
       const std::vector<int64_t>& counts = file->policy.admission;
       // The newest save of a chain has the counts of the older saves too.
       if (!file->newer.empty() || !file->policy.CountsFor(settings)) continue;
       std::shared_ptr<Admission> one;
-      TF_RETURN_IF_ERROR(settings.NewAdmission(table->allocator(), &one));
+      TF_RETURN_IF_ERROR(ToTensorFlow(settings.NewAdmission(table->allocator(), &one)));
       // Loads into a separate admission, so that a damaged file leaves the table's unchanged.
       TF_RETURN_IF_ERROR(file->Damaged(ToTensorFlow(one->Load(counts.data(), counts.size()))));
       if (all == nullptr) {
@@ -277,7 +257,7 @@ class OpenSavedRowsOp : public TableOp {
     TF_RETURN_IF_ERROR(ToTensorFlow(all->Save(&numbers)));
     TF_RETURN_IF_ERROR(ToTensorFlow(table->admission()->Load(numbers.data(), numbers.size())));
     // Dictionary numbers mean nothing to callers.
-    if (table->key_strings() == nullptr) Admission::SavedKeys(numbers, waiting);
+    if (!table->has_string_keys()) Admission::SavedKeys(numbers, waiting);
     return absl::OkStatus();
   }
 
@@ -349,7 +329,7 @@ class ForgetWaitingOp : public TableOp {
                                   tf::DataTypeString(table->signature().key_dtype),
                                   ". Received: ", tf::DataTypeString(keys.dtype()), ".");
     }
-    if (table->admission() == nullptr || table->key_strings() != nullptr) return absl::OkStatus();
+    if (table->admission() == nullptr || table->has_string_keys()) return absl::OkStatus();
     Buffer<int64_t> widened(table->allocator());
     const int64_t* wide;
     TF_RETURN_IF_ERROR(WidenedKeys(keys, &widened, &wide));
@@ -364,8 +344,6 @@ class LoadSavedRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const bool has_statistics = table->statistics().OfUse().size() > 0;
-    if (has_statistics) TF_RETURN_IF_ERROR(table->CheckEviction());
     SavedRows* saved;
     size_t number;
     std::shared_ptr<const RowBlock> block;
@@ -379,77 +357,33 @@ class LoadSavedRowsOp : public TableOp {
     }
     const SavedRows::File& file = saved->FileOf(number);
     const RowFileHeader& header = file.reader.header();
-    ExecContext exec = ThreadPoolOf(context, table);
-    // Admission and the bound do not apply: these rows had their place when they were saved.
-    // KeepBounds sees to the bound afterwards.
-    exec.restoring = true;
-    // Rows without statistics count as used in a finished step. As used in the present step they
-    // could not be evicted.
-    if (!file.HasAllStatistics(*table)) exec.now = table->clock()->LastStep();
-
+    const ExecContext exec = ExecContextOf(context);
+    SavedBatch batch;
+    batch.keys.keys = block->keys;
+    batch.keys.size = block->size;
+    if (owners.NumElements() > 0) batch.keys.owners = owners.flat<int32_t>().data();
+    batch.keys.unsigned_keys = header.key_type == StoredType::kUint64 || header.has_string_keys();
+    batch.weights = block->weights;
+    if (saved->HasSlots(file)) batch.slots = {&header.meta.rule, block->slots};
+    batch.statistics = header.statistics;
+    batch.words = block->statistics;
     // The table may exceed its bound until the statistics decide which rows leave. The save mutex
     // keeps saves and exports away meanwhile.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    StringKeyScope string_scope(table, KeyUse::kWrite);
+    StringScope string_scope(table, KeyUse::kWrite);
     Buffer<int64_t> key_numbers(table->allocator());
     Buffer<int64_t> value_numbers(table->allocator());
-    const int64_t* keys = block->keys;
-    const void* weights = block->weights;
     if (header.has_string_keys()) {
-      TF_RETURN_IF_ERROR(string_scope.Keys(exec, block->key_strings, &key_numbers));
-      keys = key_numbers.data();
+      TF_RETURN_IF_ERROR(ToTensorFlow(string_scope.Keys(exec, block->key_strings, &key_numbers)));
+      batch.keys.keys = key_numbers.data();
     }
     if (header.has_string_values()) {
-      TF_RETURN_IF_ERROR(string_scope.InternValues(exec, block->value_strings, &value_numbers));
-      weights = value_numbers.data();
-    }
-    ShardSplit split(table->allocator());
-    Buffer<int32_t> places(table->allocator());
-    TF_RETURN_IF_ERROR(Spread(*table, owners, keys, block->size,
-                              header.key_type == StoredType::kUint64 || header.has_string_keys(),
-                              &places, &split));
-    SlotsIn slots;
-    if (saved->HasSlots(file)) slots = {&header.meta.rule, block->slots};
-    for (size_t i = 0; i < table->num_shards(); ++i) {
-      KeyBatch batch = split.shard(i);
-      batch.distinct = true;  // the keys of a table are distinct
       TF_RETURN_IF_ERROR(
-          ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
-      if (has_statistics) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(i)->eviction()->AssignStatistics(
-            exec, batch, header.statistics, block->statistics)));
-      }
-      // These keys have rows now and wait no longer.
-      if (table->admission() != nullptr) table->admission()->Forget(batch.keys, batch.size);
+          ToTensorFlow(string_scope.InternValues(exec, block->value_strings, &value_numbers)));
+      batch.weights = value_numbers.data();
     }
-    return KeepBounds(exec, table);
+    return ToTensorFlow(table->LoadRows(exec, batch));
   }
-
-  // Splits keys over the shards and one extra part for keys to skip.
-  static absl::Status Spread(const TableResource& table, const tf::Tensor& owners,
-                             const int64_t* keys, size_t size, bool unsigned_keys,
-                             Buffer<int32_t>* places, ShardSplit* split) {
-    const size_t num_shards = table.num_shards();
-    if (owners.NumElements() == 0) {
-      return ToTensorFlow(split->Build(keys, size, nullptr, num_shards, unsigned_keys));
-    }
-    TF_RETURN_IF_ERROR(ToTensorFlow(places->Resize(size)));
-    for (size_t i = 0; i < size; ++i) {
-      const int32_t owner = owners.flat<int32_t>()(static_cast<Eigen::Index>(i));
-      if (owner == kTablesChoice) {
-        (*places)[i] = static_cast<int32_t>(DefaultShard(keys[i], num_shards, unsigned_keys));
-      } else if (owner == kLeftOut) {
-        (*places)[i] = static_cast<int32_t>(num_shards);
-      } else {
-        // The split reports -1 as an invalid shard.
-        (*places)[i] = owner == static_cast<int32_t>(num_shards) ? -1 : owner;
-      }
-    }
-    return ToTensorFlow(split->Build(keys, size, places->data(), num_shards + 1, unsigned_keys));
-  }
-
-  static constexpr int32_t kTablesChoice = -2;
-  static constexpr int32_t kLeftOut = -3;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenSavedRows").Device(tf::DEVICE_CPU), OpenSavedRowsOp);

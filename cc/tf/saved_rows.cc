@@ -286,7 +286,7 @@ absl::Status SavedRows::File::CheckFits(const TableResource& table) const {
 }
 
 bool SavedRows::File::HasAllStatistics(const TableResource& table) const {
-  return (table.statistics().OfUse().bits() & ~reader.header().statistics.bits()) == 0;
+  return table.HasAllStatistics(reader.header().statistics);
 }
 
 absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableResource& table,
@@ -423,8 +423,8 @@ absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manife
       return NotSaved(file);
     }
     if (!header.policy.empty()) {
-      TF_RETURN_IF_ERROR(file.Damaged(
-          SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy)));
+      TF_RETURN_IF_ERROR(file.Damaged(ToTensorFlow(
+          SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy))));
     }
     for (size_t block = 0; block < file.reader.num_blocks(); ++block) {
       if (!file.reader.HasLeft(block)) blocks_.emplace_back(number, block);

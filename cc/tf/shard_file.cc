@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "cc/tf/saved_rows.h"
-#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -27,8 +26,8 @@ struct NumberedStrings {
 absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
   const RowManifest kind = KindOf(*table);
   SavedPolicy policy;
-  TF_RETURN_IF_ERROR(MetaOf(*table, /*with_slots=*/true, &header->meta));
-  TF_RETURN_IF_ERROR(PolicyOf(table, &policy));
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->GetMeta(/*with_slots=*/true, &header->meta)));
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->GetPolicy(&policy)));
   header->key_type = kind.key_type;
   header->value_type = kind.value_type;
   header->num_shards = static_cast<uint32_t>(table->num_shards());
@@ -40,8 +39,8 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
 void LeaveSlotsOut(RowFileHeader* header) { header->meta.rule = RuleSlots(); }
 
 bool CanLink(const TableResource& table, const PendingSave& save) {
-  return table.shard(0)->tiers() != nullptr && save.can_link() && table.key_strings() == nullptr &&
-         table.value_strings() == nullptr;
+  return table.store(0)->tiers() != nullptr && save.can_link() && !table.has_string_keys() &&
+         !table.has_string_values();
 }
 
 RowManifest KindOf(const TableResource& table) {

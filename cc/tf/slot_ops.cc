@@ -2,14 +2,11 @@
 // Ops of a rule that runs outside of the table. FindSlots and AssignSlots read and write whole
 // rows, and RowsOfOtherRule counts the rows whose slots a rule would replace. ReadSlots, and
 // AssignSlots too, take any rule, including fused rules. LargestSlot serves rules that count steps.
-#include <algorithm>
-
 #include "cc/core/files/table_meta.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
 #include "cc/tf/table_op.h"
-#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -29,7 +26,7 @@ absl::Status SlotsShape(const TableResource& table, const KeysInput& keys, const
 }
 
 absl::Status CheckSlotType(tf::DataType type, const TableResource& table) {
-  if (tf::DataTypeSize(type) == static_cast<int>(SlotSize(table.shard(0)->options().value_type))) {
+  if (tf::DataTypeSize(type) == static_cast<int>(SlotSize(table.value_type()))) {
     return absl::OkStatus();
   }
   return InvalidArgumentError("The slots of table '", table.name(), "', ",
@@ -59,13 +56,11 @@ class FindSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
     // Before the lookup, not by it: slots of two rules have different widths, and the outputs are
     // already allocated.
-    TF_RETURN_IF_ERROR(SetRuleOfAll(rule_, table));
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->SetRule(rule_)));
     // Part of a training step, so expired rows are re-initialized by this lookup.
-    const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
-    bool* const flags = exists->flat<bool>().data();
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->Find(exec, batch, defaults, values->data(), flags, {&rule_, slots->data()});
-    });
+    const ExecContext exec = ExecContextOf(context, /*training=*/true);
+    return ToTensorFlow(table->Find(exec, keys.batch(), defaults, values->data(),
+                                    exists->flat<bool>().data(), {&rule_, slots->data()}));
   }
 
   RuleSlots rule_;
@@ -116,21 +111,12 @@ class AssignSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 5));
     // An external rule was set by FindSlots. A fused rule has no such lookup, so a table that it
     // has not trained yet takes it here.
-    if (!rule_.is_external() && !HasRule(*table, rule)) {
-      TF_RETURN_IF_ERROR(SetRuleOfAll(rule, table));
+    if (!rule_.is_external() && !table->HasRule(rule)) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->SetRule(rule)));
     }
-    // Check all shards before the first write. Each write checks again.
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
-          // An empty batch changes nothing, and fails if the shard has another rule.
-          ExecContext::Serial(), KeyBatch(), nullptr, {&rule, nullptr})));
-    }
-    const WholeWrite whole(*table);
-    const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, step, /*training=*/true);
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->InsertOrAssign(exec, batch, values.data(), {&rule, slots.data()});
-    });
+    const ExecContext exec = ExecContextOf(context, /*training=*/true);
+    return ToTensorFlow(
+        table->InsertOrAssign(exec, keys.batch(), values.data(), {&rule, slots.data()}));
   }
 
   AnyRule rule_;
@@ -156,36 +142,8 @@ class ReadSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(SlotsShape(*table, keys, wanted, &slots_shape));
     TF_RETURN_IF_ERROR(context->allocate_output(0, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
-    tf::Tensor weights;  // read together with the slots, and discarded
-    // On the host like the other arrays; a GPU op would get GPU memory by default.
-    tf::AllocatorAttributes on_host;
-    on_host.set_on_host(true);
-    TF_RETURN_IF_ERROR(context->allocate_temp(table->signature().value_dtype, keys.rows_shape(),
-                                              &weights, on_host));
-    bool* const flags = exists->flat<bool>().data();
-    const ExecContext exec = ThreadPoolOf(context, table);
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      // Read once: another op may change the rule before the Find, which then reports it.
-      const RuleSlots present = shard->rule();
-      if (SameRule(present, wanted)) {
-        return shard->Find(exec, batch, DefaultRows(), weights.data(), flags,
-                           {&present, slots->data()});
-      }
-      FillInitial(wanted, batch, slots);
-      return shard->Contains(exec, batch, flags);
-    });
-  }
-
-  // Fills the slots with which the rule's first step starts.
-  static void FillInitial(const RuleSlots& rule, const KeyBatch& batch, tf::Tensor* slots) {
-    for (size_t i = 0; i < batch.size; ++i) {
-      const size_t begin = batch.Position(i) * rule.slots_per_row();
-      if (slots->dtype() == tf::DT_DOUBLE) {
-        FillInitialSlots(rule, slots->flat<double>().data() + begin);
-      } else {
-        FillInitialSlots(rule, slots->flat<float>().data() + begin);
-      }
-    }
+    return ToTensorFlow(table->ReadSlots(ExecContextOf(context), keys.batch(), wanted,
+                                         slots->data(), exists->flat<bool>().data()));
   }
 
   AnyRule rule_;
@@ -202,16 +160,8 @@ class RowsOfOtherRuleOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     tf::Tensor* count;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &count));
-    const RuleSlots wanted = rule_.SlotsOf(*table);
-    int64_t rows = 0;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      const Store& shard = *table->shard(number);
-      const RuleSlots present = shard.rule();
-      if (!SameRule(present, wanted) && present.slots_per_row() > 0) {
-        rows += static_cast<int64_t>(shard.size());
-      }
-    }
-    count->scalar<int64_t>()() = rows;
+    count->scalar<int64_t>()() =
+        static_cast<int64_t>(table->RowsOfOtherRule(rule_.SlotsOf(*table)));
     return absl::OkStatus();
   }
 
@@ -227,20 +177,11 @@ class LargestSlotOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     tf::Tensor* largest;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &largest));
-    const RuleSlots rule = FusedSlots(kind_, table->dim());
-    const ExecContext exec = ThreadPoolOf(context);
-    double so_far = 0.0;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      double of_shard;
-      TF_RETURN_IF_ERROR(ToTensorFlow(
-          table->shard(number)->maintenance()->LargestSlot(exec, rule, slot_, &of_shard)));
-      so_far = std::max(so_far, of_shard);
-    }
-    largest->scalar<double>()() = so_far;
-    return absl::OkStatus();
+    return ToTensorFlow(table->LargestSlot(ExecContextOf(context), FusedSlots(kind_, table->dim()),
+                                           static_cast<size_t>(slot_),
+                                           &largest->scalar<double>()()));
   }
 
   RuleKind kind_ = RuleKind::kNone;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cc/core/store/change_log.h"
+#include "cc/core/table/paused_tables.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/pending_save.h"
 #include "cc/tf/saved_rows.h"
@@ -17,7 +18,6 @@
 #include "cc/tf/shared_variant.h"
 #include "cc/tf/status_op.h"
 #include "cc/tf/table_op.h"
-#include "cc/tf/whole_table.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/platform/env.h"
 
@@ -27,8 +27,8 @@ namespace {
 namespace tf = ::tensorflow;
 
 absl::Status CheckTracked(const TableResource& table) {
-  TF_RETURN_IF_ERROR(table.CheckMaintenance());
-  if (table.shard(0)->maintenance()->changes() != nullptr) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(ToTensorFlow(table.CheckMaintenance()));
+  if (table.store(0)->maintenance()->changes() != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("Table '", table.name(), "' does not keep track of changes."));
 }
@@ -50,7 +50,7 @@ class Snapshot {
   }
 
   absl::Status Begin(std::vector<TablePointer> tables, const std::vector<uint64_t>& since) {
-    std::vector<const TableResource*> all;
+    std::vector<const Table*> all;
     for (size_t i = 0; i < tables.size(); ++i) {
       TF_RETURN_IF_ERROR(CheckTracked(*tables[i]));
       for (size_t k = 0; k < i; ++k) {
@@ -64,7 +64,7 @@ class Snapshot {
     PausedTables paused(HostAllocator());
     // All tables are paused together, so they share the moment. Writers go on as soon as this
     // returns.
-    TF_RETURN_IF_ERROR(paused.Take(std::move(all)));
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(std::move(all))));
     for (size_t i = 0; i < tables.size(); ++i) {
       One one;
       TF_RETURN_IF_ERROR(HeaderOf(tables[i].get(), &one.header));
@@ -122,7 +122,7 @@ class Snapshot {
   };
 
   static ChangeLog* ChangesOf(const One& one, size_t shard) {
-    return one.table->shard(shard)->maintenance()->changes();
+    return one.table->store(shard)->maintenance()->changes();
   }
 
   static void End(const One& one, uint64_t save) {
@@ -147,7 +147,7 @@ class Snapshot {
       TF_RETURN_IF_ERROR(file.Begin(header, shard));
       LinkedRows linked(table->allocator());
       if (header.has_links) {
-        TF_RETURN_IF_ERROR(file.AppendLinks(ExecContext::Serial(), table->shard(shard), &linked));
+        TF_RETURN_IF_ERROR(file.AppendLinks(ExecContext::Serial(), table->store(shard), &linked));
       }
       TF_RETURN_IF_ERROR(WriteShard(one, shard, &file));
       TF_RETURN_IF_ERROR(file.Finish());
@@ -157,7 +157,7 @@ class Snapshot {
   }
 
   static absl::Status WriteShard(const One& one, size_t number, ShardFile* file) {
-    const Store* const shard = one.table->shard(number);
+    const Store* const shard = one.table->store(number);
     ChangeLog* const changes = ChangesOf(one, number);
     Allocator* const allocator = one.table->allocator();
     WholeRows rows(allocator);
@@ -168,7 +168,7 @@ class Snapshot {
       return ToTensorFlow(changes->Check());
     };
     for (ExportCursor cursor; !cursor.done;) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(one.table->shard(number)->maintenance()->ExportSnapshot(
+      TF_RETURN_IF_ERROR(ToTensorFlow(one.table->store(number)->maintenance()->ExportSnapshot(
           ExecContext::Serial(), file->rows_of_block(), &cursor, &rows)));
       TF_RETURN_IF_ERROR(file->Append(&rows));
       // After each block, so that rows that were handed over do not pile up in memory.
@@ -267,9 +267,9 @@ class NoteSnapshotOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
     if (!CheckTracked(*table).ok()) return absl::OkStatus();
     PausedTables paused(table->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(*table)));
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      table->shard(number)->maintenance()->changes()->NoteLoaded(static_cast<uint64_t>(save));
+      table->store(number)->maintenance()->changes()->NoteLoaded(static_cast<uint64_t>(save));
     }
     return absl::OkStatus();
   }
@@ -285,7 +285,7 @@ class DropSnapshotOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
     if (!CheckTracked(*table).ok()) return absl::OkStatus();
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      table->shard(number)->maintenance()->changes()->Drop(static_cast<uint64_t>(save));
+      table->store(number)->maintenance()->changes()->Drop(static_cast<uint64_t>(save));
     }
     return absl::OkStatus();
   }

@@ -412,7 +412,7 @@ absl::Status TableBatchOp::LookUp(tf::OpKernelContext* context, Resources* table
     const tf::Tensor& handle = handles[static_cast<int>(i)];
     TF_RETURN_IF_ERROR(LookUpTable(context, handle, "tables", &(*tables)[i]));
     const TableResource::Signature& signature = (*tables)[i]->signature();
-    if (gpu_memory_ != nullptr && !(*tables)[i]->is_on_gpu()) {
+    if (gpu_memory_ != nullptr && !(*tables)[i]->is_on_device()) {
       return InvalidArgumentError("Table '", (*tables)[i]->name(),
                                   "' of a batch on a GPU must be on it too.");
     }

@@ -11,6 +11,7 @@
 #include "cc/core/pooling/key_sums.h"
 #include "cc/core/pooling/pooled_find.h"
 #include "cc/core/store/store_locks.h"
+#include "cc/core/table/paused_tables.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
@@ -31,7 +32,6 @@ class FindPooledTablesOp : public TableBatchOp {
   // The tables, and a find for each piece.
   struct Finds {
     Resources tables;
-    std::vector<std::vector<const Store*>> shards;
     std::vector<Moment> moments;  // of each table's clock
     std::vector<std::vector<int64_t>> splits;
     std::vector<std::unique_ptr<Bags>> bags;
@@ -45,13 +45,6 @@ class FindPooledTablesOp : public TableBatchOp {
     TF_RETURN_IF_ERROR(LookUp(context, &all->tables));
     TF_RETURN_IF_ERROR(all->batch.Read(context, dims_, size));
     all->on_gpu = IsOnGpu(context, "indices");
-    for (const auto& table : all->tables) {
-      all->shards.emplace_back();
-      for (size_t number = 0; number < table->num_shards(); ++number) {
-        all->shards.back().push_back(all->on_gpu ? table->device_shard(number)
-                                                 : table->shard(number));
-      }
-    }
     const size_t count = all->batch.pieces().size();
     for (const auto& table : all->tables) all->moments.push_back(table->clock()->Now());
     // One vector for each piece, sized before the loop: finds keep pointers into them.
@@ -59,19 +52,20 @@ class FindPooledTablesOp : public TableBatchOp {
     all->finds.resize(count);
     for (size_t i = 0; i < count; ++i) {
       const Piece& piece = all->batch.pieces()[i];
-      const std::vector<const Store*>& shards = all->shards[static_cast<size_t>(piece.table)];
+      const Table& table = *all->tables[static_cast<size_t>(piece.table)];
       std::vector<int64_t>& splits = all->splits[i];
       all->batch.AddSplits(piece, &splits);
       all->bags.push_back(std::make_unique<Bags>(HostAllocator()));
       TF_RETURN_IF_ERROR(ToTensorFlow(all->bags[i]->OfSplits(splits.data(), splits.size(),
                                                              static_cast<size_t>(piece.num_keys))));
       PooledFind& find = all->finds[i];
-      find.keys = {all->batch.keys(piece), nullptr, false, shards.data(), shards.size()};
+      find.keys = {all->batch.keys(piece), nullptr, false, table.stores(all->on_gpu),
+                   table.num_shards()};
       find.bags = all->bags[i].get();
       find.pooling = {combiner_, all->batch.weights(piece), nullptr};
       find.stride = static_cast<size_t>(piece.stride);
       find.now = &all->moments[static_cast<size_t>(piece.table)];
-      find.quantized = shards[0]->options().value_type == DataType::kInt8;
+      find.quantized = table.value_type() == DataType::kInt8;
     }
     return absl::OkStatus();
   }
@@ -88,7 +82,7 @@ class FindPooledTablesOp : public TableBatchOp {
     for (size_t i = 0; i < all.finds.size(); ++i) {
       all.finds[i].pooled = pooled->flat<float>().data() + all.batch.pieces()[i].begin;
     }
-    const ExecContext exec = ThreadPoolOf(context, all.tables.front().get(), training_);
+    const ExecContext exec = all.tables.front()->Now(ExecContextOf(context, training_));
     if (!all.on_gpu) return ToTensorFlow(FindPooled(exec, all.finds.data(), all.finds.size()));
     return FindOnGpu(exec, all);
   }
@@ -98,10 +92,9 @@ class FindPooledTablesOp : public TableBatchOp {
     std::vector<PooledFind> together;
     DeviceStore* first = nullptr;
     for (size_t i = 0; i < all.finds.size(); ++i) {
-      TableResource* const table =
-          all.tables[static_cast<size_t>(all.batch.pieces()[i].table)].get();
-      DeviceStore* const on_device = OnDevice(table->device_shard(0));
-      if (table->shard(0)->tiers() != nullptr) {
+      const Table& table = *all.tables[static_cast<size_t>(all.batch.pieces()[i].table)];
+      DeviceStore* const on_device = OnDevice(table);
+      if (table.store(0)->tiers() != nullptr) {
         TF_RETURN_IF_ERROR(ToTensorFlow(on_device->FindPooled(exec, &all.finds[i], 1)));
       } else {
         together.push_back(all.finds[i]);
@@ -253,7 +246,7 @@ class SumByKeyTablesOp : public TableBatchOp {
       tables.push_back(std::make_unique<SumsOfTable>(KeysOfTable(batches, static_cast<int64_t>(i)),
                                                      static_cast<size_t>(dims_[i])));
     }
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ExecContextOf(context);
     TF_RETURN_IF_ERROR(
         ForEachTable(exec, num_keys, kSumCost,
                      [&](const ExecContext& each, size_t i) { return tables[i]->Build(each); }));
@@ -296,7 +289,7 @@ class PackBatchOp : public TableBatchOp {
         context->allocate_output(0, {static_cast<int64_t>(batch.PackedSize())}, &words));
     int64_t* const to = words->flat<int64_t>().data();
     if (IsOnGpu(context, "indices")) {
-      return batch.PackOnGpu(ThreadPoolOf(context), gpu_memory(), to);
+      return batch.PackOnGpu(ExecContextOf(context), gpu_memory(), to);
     }
     batch.Pack(to);
     return absl::OkStatus();
@@ -323,45 +316,44 @@ class ApplyTablesOp : public TableBatchOp {
     TF_RETURN_IF_ERROR(ReadRules(context, tables, &rules));
     for (const BatchGradient& one : batches) num_keys += static_cast<size_t>(one.batch.num_keys());
     std::vector<KeysOfTable> keys;
-    std::vector<Step> steps;
-    std::vector<const TableResource*> written;
+    std::vector<Moment> moments;
+    std::vector<const Table*> written;
     for (const auto& table : tables) written.push_back(table.get());
-    const std::vector<WholeWrite> whole = WholeWritesOf(std::move(written));
+    const WritingTables writing(std::move(written));
     for (size_t i = 0; i < tables.size(); ++i) {
       keys.emplace_back(batches, static_cast<int64_t>(i));
-      // Each table has its own clock. A Step ends its present step, even if the table has no keys
-      // in this batch.
-      steps.emplace_back(tables[i].get());
+      // Each table has its own clock, which ends a step even if the table has no keys in this
+      // batch.
+      moments.push_back(tables[i]->clock()->BeginStep());
     }
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ExecContextOf(context);
     // In turn: each step is queued on the stream and returns at once.
     if (IsOnGpu(context, "batches")) {
       for (size_t i = 0; i < tables.size(); ++i) {
         ExecContext now = exec;
-        now.now = steps[i].now();
-        TF_RETURN_IF_ERROR(
-            ToTensorFlow(ApplyOnGpu(now, keys[i], rules[i], OnDevice(tables[i]->device_shard(0)))));
+        now.now = moments[i];
+        TF_RETURN_IF_ERROR(ToTensorFlow(ApplyOnGpu(now, keys[i], rules[i], OnDevice(*tables[i]))));
       }
       return absl::OkStatus();
     }
     const auto apply = [&](const ExecContext& each, size_t i) {
       ExecContext now = each;
-      now.now = steps[i].now();
-      return Apply(now, keys[i], rules[i], tables[i]->shard(0));
+      now.now = moments[i];
+      return Apply(now, keys[i], rules[i], tables[i]->store(0));
     };
     const bool has_tiers = std::any_of(tables.begin(), tables.end(), [](const auto& table) {
-      return table->shard(0)->tiers() != nullptr;
+      return table->store(0)->tiers() != nullptr;
     });
     if (!WorksOnManyAtOnce()) return ForEachTable(exec, num_keys, kApplyCost, apply);
     // Not held, because a held table can't move rows between tiers.
     if (has_tiers) return ForEachInTurn(tables.size(), exec, apply);
     std::vector<const Store*> shards;
     for (size_t i = 0; i < tables.size(); ++i) {
-      Store* const shard = tables[i]->shard(0);
+      Store* const shard = tables[i]->store(0);
       shards.push_back(shard);
       // A held table can't change its rule.
       if (!SameRuleAndInitialValues(shard->rule(), rules[i].slots)) {
-        TF_RETURN_IF_ERROR(tables[i]->CheckMaintenance());
+        TF_RETURN_IF_ERROR(ToTensorFlow(tables[i]->CheckMaintenance()));
         TF_RETURN_IF_ERROR(ToTensorFlow(shard->maintenance()->SetRule(rules[i].slots)));
       }
     }
@@ -391,7 +383,7 @@ class ApplyTablesOp : public TableBatchOp {
     const size_t count = static_cast<size_t>(words->NumElements());
     const float* const values = gradients->flat<float>().data();
     const bool on_gpu = IsOnGpu(context, "batches");
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ExecContextOf(context);
     int64_t num_values = 0;
     for (size_t at = 0, used; at < count; at += used) {
       batches->emplace_back();

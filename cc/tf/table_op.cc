@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <new>
 #include <utility>
 
@@ -49,7 +50,7 @@ void TableOp::Compute(tf::OpKernelContext* context) {
                                    table->signature().dim, ". Received: dim=", dim_, "."));
   try {
     absl::Status status = Run(context, table.get());
-    if (table->is_on_gpu()) status = WithMemoryAdvice(std::move(status));
+    if (table->is_on_device()) status = WithMemoryAdvice(std::move(status));
     OP_REQUIRES_OK(context, std::move(status));
     // Containers of the standard library throw. An exception that leaves a kernel ends the process.
   } catch (const std::bad_alloc&) {
@@ -94,21 +95,46 @@ void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor
   }
 }
 
-absl::Status KeysInput::Read(tf::OpKernelContext* context, TableResource* table, KeyUse use,
-                             KeysInput* keys) {
-  TF_RETURN_IF_ERROR(ReadUnspread(context, table, use, keys));
-  return keys->Spread(context, *table);
+StringBatch StringsOf(const tf::Tensor& tensor) {
+  return {tensor.flat<tf::tstring>().data(), static_cast<size_t>(tensor.NumElements()),
+          [](const void* strings, size_t i) {
+            const tf::tstring& string = static_cast<const tf::tstring*>(strings)[i];
+            return std::string_view(string.data(), string.size());
+          }};
 }
 
-absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, TableResource* table, KeyUse use,
-                                     KeysInput* keys) {
+void WriteStrings(const ExecContext& context, const StringKeys& dictionary, const int64_t* numbers,
+                  size_t count, size_t at, tf::Tensor* tensor) {
+  tf::tstring* const out = tensor->flat<tf::tstring>().data() + at;
+  const auto write = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const std::string_view string = dictionary.StringOf(numbers[i]);
+      out[i].assign(string.data(), string.size());
+    }
+  };
+  context.parallel_for(count, kStringCost, std::cref(write));
+}
+
+void WriteKeys(const ExecContext& context, const Table& table, const int64_t* keys, size_t count,
+               size_t at, tf::Tensor* tensor) {
+  if (table.key_strings() != nullptr) {
+    WriteStrings(context, *table.key_strings(), keys, count, at, tensor);
+  } else {
+    NarrowKeys(keys, count, at, tensor);
+  }
+}
+
+absl::Status KeysInput::Read(tf::OpKernelContext* context, TableResource* table, KeyUse use,
+                             KeysInput* keys) {
   TF_RETURN_IF_ERROR(keys->ReadShapes(context, *table));
   keys->string_scope_.emplace(table, use);
   const tf::Tensor& tensor = context->input(1);
-  if (tensor.dtype() != tf::DT_STRING) return WidenedKeys(tensor, &keys->widened_, &keys->keys_);
-  TF_RETURN_IF_ERROR(
-      keys->string_scope_->Keys(ThreadPoolOf(context), StringsOf(tensor), &keys->widened_));
-  keys->keys_ = keys->widened_.data();
+  if (tensor.dtype() != tf::DT_STRING) {
+    return WidenedKeys(tensor, &keys->widened_, &keys->batch_.keys);
+  }
+  TF_RETURN_IF_ERROR(ToTensorFlow(
+      keys->string_scope_->Keys(ExecContextOf(context), StringsOf(tensor), &keys->widened_)));
+  keys->batch_.keys = keys->widened_.data();
   return absl::OkStatus();
 }
 
@@ -117,13 +143,12 @@ absl::Status KeysInput::ReadAside(tf::OpKernelContext* context, const TableResou
   TF_RETURN_IF_ERROR(keys->ReadShapes(context, table));
   const tf::Tensor& tensor = context->input(1);
   if (tensor.dtype() != tf::DT_STRING) {
-    TF_RETURN_IF_ERROR(WidenedKeys(tensor, &keys->widened_, &keys->keys_));
-  } else {
-    TF_RETURN_IF_ERROR(InternStrings(ThreadPoolOf(context), StringsOf(tensor), table.allocator(),
-                                     dictionary, &keys->widened_));
-    keys->keys_ = keys->widened_.data();
+    return WidenedKeys(tensor, &keys->widened_, &keys->batch_.keys);
   }
-  return keys->Spread(context, table);
+  TF_RETURN_IF_ERROR(ToTensorFlow(InternStrings(ExecContextOf(context), StringsOf(tensor),
+                                                table.allocator(), dictionary, &keys->widened_)));
+  keys->batch_.keys = keys->widened_.data();
+  return absl::OkStatus();
 }
 
 absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableResource& table) {
@@ -134,39 +159,30 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
                                 tf::DataTypeString(table.signature().key_dtype),
                                 ". Received: ", tf::DataTypeString(tensor.dtype()), ".");
   }
-  size_ = static_cast<size_t>(tensor.NumElements());
+  batch_.size = static_cast<size_t>(tensor.NumElements());
   shape_ = tensor.shape();
   // The same kernel class is registered with keys on the host, for narrow keys and for ops that no
   // step needs.
-  on_device_ = table.is_on_gpu() && context->input_memory_type(1) == tf::DEVICE_MEMORY;
+  batch_.on_device = table.is_on_device() && context->input_memory_type(1) == tf::DEVICE_MEMORY;
   // Positions within a batch are 32-bit numbers.
-  if (size_ > kMaxBatchSize) {
+  if (batch_.size > kMaxBatchSize) {
     return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
-                                " keys. Received: ", size_, ".");
+                                " keys. Received: ", batch_.size, ".");
   }
   TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
   rows_shape_ = shape_;
   TF_RETURN_IF_ERROR(AddAxis(table.signature().dim, &rows_shape_));
   const size_t num_owners = static_cast<size_t>(owners.NumElements());
-  if (num_owners != 0 && num_owners != size_) {
+  if (num_owners != 0 && num_owners != batch_.size) {
     return InvalidArgumentError("The partitioner of table '", table.name(),
-                                "' must give one shard for each of ", size_,
+                                "' must give one shard for each of ", batch_.size,
                                 " keys. Received: ", num_owners, ".");
   }
-  if (num_owners != 0) owners_ = owners.flat<int32_t>().data();
+  if (num_owners != 0) batch_.owners = owners.flat<int32_t>().data();
   // The shard of a key is its remainder, which depends on the sign. Keys of strings are hashes of
   // all 64 bits.
-  unsigned_keys_ = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_STRING;
+  batch_.unsigned_keys = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_STRING;
   return absl::OkStatus();
-}
-
-absl::Status KeysInput::Spread(tf::OpKernelContext* context, const TableResource& table) {
-  if (on_device_) {
-    device_split_ = NewGpuSplit(table.gpu());
-    return ToTensorFlow(device_split_->Build(ThreadPoolOf(context), keys_, size_, owners_,
-                                             table.num_shards(), unsigned_keys_));
-  }
-  return ToTensorFlow(split_.Build(keys_, size_, owners_, table.num_shards(), unsigned_keys_));
 }
 
 absl::Status KeysInput::ReadScores(tf::OpKernelContext* context, const TableResource& table,
@@ -182,13 +198,13 @@ absl::Status KeysInput::ReadScores(tf::OpKernelContext* context, const TableReso
     return absl::FailedPreconditionError(
         absl::StrCat("Table '", table.name(), "' keeps no scores."));
   }
-  scores_ = scores.flat<int64_t>().data();
+  batch_.scores = scores.flat<int64_t>().data();
   return absl::OkStatus();
 }
 
 void KeysInput::ReplaceString(const tf::Tensor& strings, std::string_view replaced, int64_t key) {
   const StringBatch batch = StringsOf(strings);
-  for (size_t i = 0; i < size_; ++i) {
+  for (size_t i = 0; i < size(); ++i) {
     if (batch[i] == replaced) widened_[i] = key;
   }
 }
@@ -238,10 +254,11 @@ absl::Status CheckOutputType(tf::DataType type, const TableResource& table) {
                               ". Asked for: ", tf::DataTypeString(type), ".");
 }
 
-ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
+ExecContext ExecContextOf(tf::OpKernelContext* context, bool training) {
   const tf::DeviceBase::CpuWorkerThreads* const workers =
       context->device()->tensorflow_cpu_worker_threads();
   ExecContext exec;
+  exec.training = training;
   exec.parallel_for = [workers](size_t total, size_t cost, const ExecContext::Work& work) {
     // Small concurrent ops share the threads evenly: more threads would only wait for busy ones. A
     // large op outlasts the others, so it may use all.
@@ -259,28 +276,6 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
   if (device != nullptr && device->stream() != nullptr) {
     exec.stream = device->stream()->platform_specific_handle().stream;  // the GPU's CUDA stream
   }
-  return exec;
-}
-
-std::vector<WholeWrite> WholeWritesOf(std::vector<const TableResource*> tables) {
-  std::sort(tables.begin(), tables.end(), TableResource::IsLockedBefore);
-  tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
-  std::vector<WholeWrite> whole;
-  for (const TableResource* const table : tables) whole.emplace_back(*table);
-  return whole;
-}
-
-ExecContext ThreadPoolOf(tf::OpKernelContext* context, TableResource* table, bool training) {
-  ExecContext exec = ThreadPoolOf(context);
-  exec.now = table->clock()->Now();
-  exec.training = training;
-  return exec;
-}
-
-ExecContext ThreadPoolOf(tf::OpKernelContext* context, const Step& step, bool training) {
-  ExecContext exec = ThreadPoolOf(context);
-  exec.now = step.now();
-  exec.training = training;
   return exec;
 }
 

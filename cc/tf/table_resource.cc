@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/tf/table_resource.h"
 
-#include <algorithm>
 #include <charconv>
-#include <cstring>
-#include <mutex>
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "cc/core/files/row_manifest.h"
@@ -149,14 +148,51 @@ absl::Status TableResource::NewOptions(const Signature& signature, std::string n
   return absl::OkStatus();
 }
 
+TableResource::TableResource(const Signature& signature, const StoreOptions& options)
+    : Table({options, signature.policy, static_cast<size_t>(signature.num_shards),
+             signature.key_dtype == tf::DT_STRING, signature.value_dtype == tf::DT_STRING}),
+      signature_(signature) {}
+
+namespace {
+
+// Makes the store of a shard on GPU `gpu`, or on the host if it is -1.
+Status NewShard(const StorageSettings& storage, int gpu, size_t number, size_t num_shards,
+                StoreOptions options, Shard* shard) {
+  const bool is_on_gpu = gpu >= 0;
+  if (is_on_gpu && !storage.HasTiers(gpu) && storage.evict_by_bytes &&
+      options.policy.max_rows == 0) {
+    // Never reached: eviction begins when the bytes are used up.
+    options.policy.max_rows = SIZE_MAX;
+  }
+  MadeStore made;
+  StorageOptions of_shard;
+  const absl::Status read = storage.ForShard(options.name, static_cast<int64_t>(number),
+                                             static_cast<int64_t>(num_shards), gpu, &of_shard);
+  if (!read.ok()) return Status::InvalidArgument(std::string(read.message()));
+  const Status status = NewStore(options, of_shard, &made);
+  if (status.code() == StatusCode::kResourceExhausted && !is_on_gpu && storage.path.empty() &&
+      storage.redis.host.empty()) {
+    return Status::ResourceExhausted(
+        [&] { return "No memory for an empty table '" + options.name + "'."; });
+  }
+  TF_EMBED_RETURN_IF_ERROR(status);
+  shard->store = std::move(made.store);
+  if (!is_on_gpu) return Status();
+  shard->device = gpu;
+  shard->on_device = made.on_device;
+  shard->own_on_device = std::move(made.own_on_device);
+  shard->new_split = [gpu] { return NewGpuSplit(gpu); };
+  return Status();
+}
+
+}  // namespace
+
 absl::Status TableResource::Create(const Signature& signature, const StoreOptions& options,
                                    const StorageSettings& storage, int gpu,
                                    TableResource** resource) {
   const bool has_strings =
       signature.key_dtype == tf::DT_STRING || signature.value_dtype == tf::DT_STRING;
-  const StatisticSet statistics =
-      StatisticSet::OfBits(static_cast<uint8_t>(signature.policy.statistics));
-  if (statistics.Has(Statistic::kChange) && (gpu >= 0 || has_strings)) {
+  if (signature.policy.kept_statistics().Has(Statistic::kChange) && (gpu >= 0 || has_strings)) {
     return InvalidArgumentError("`track_changes` of table '", options.name,
                                 "' must be False: tables on a GPU, and tables with string keys or "
                                 "values, do not keep track of changes.");
@@ -177,141 +213,15 @@ absl::Status TableResource::Create(const Signature& signature, const StoreOption
                                 "' is in Redis, and can't have string keys or values: their "
                                 "dictionary is in one process. Hash string keys to integers.");
   }
-  tf::core::RefCountPtr<TableResource> created(new TableResource(signature, gpu));
-  const PolicySettings& policy = signature.policy;
-  std::shared_ptr<Admission> admission;
-  TF_RETURN_IF_ERROR(policy.NewAdmission(options.allocator, &admission));
-  if (policy.log_evicted || signature.key_dtype == tf::DT_STRING) {
-    created->evicted_ = std::make_unique<EvictionLog>(created.get(), options, policy.log_evicted);
-  }
-  for (int64_t shard = 0; shard < signature.num_shards; ++shard) {
-    StoreOptions shard_options = options;
-    shard_options.policy =
-        policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
-    if (gpu >= 0 && !storage.HasTiers(gpu) && storage.evict_by_bytes &&
-        shard_options.policy.max_rows == 0) {
-      // Never reached: eviction begins when the bytes are used up.
-      shard_options.policy.max_rows = SIZE_MAX;
-    }
-    MadeStore made;
-    StorageOptions shard_storage;
-    TF_RETURN_IF_ERROR(
-        storage.ForShard(options.name, shard, signature.num_shards, gpu, &shard_storage));
-    const absl::Status status = ToTensorFlow(NewStore(shard_options, shard_storage, &made));
-    if (gpu >= 0) {
-      TF_RETURN_IF_ERROR(WithMemoryAdvice(status));
-      created->device_shards_.push_back(made.on_device);
-      created->own_device_shards_.push_back(std::move(made.own_on_device));
-    } else if (absl::IsResourceExhausted(status) && storage.path.empty() &&
-               storage.redis.host.empty()) {
-      return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
-    }
-    TF_RETURN_IF_ERROR(status);
-    created->shards_.push_back(std::move(made.store));
-  }
-  const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* dictionary) {
-    if (type != tf::DT_STRING) return true;
-    *dictionary = StringKeys::Create(options.allocator);
-    return *dictionary != nullptr;
+  tf::core::RefCountPtr<TableResource> created(new TableResource(signature, options));
+  const auto new_shard = [&](size_t number, const StoreOptions& of_shard, Shard* shard) {
+    return NewShard(storage, gpu, number, static_cast<size_t>(signature.num_shards), of_shard,
+                    shard);
   };
-  if (!make(signature.key_dtype, &created->key_strings_) ||
-      !make(signature.value_dtype, &created->value_strings_)) {
-    return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
-  }
+  const absl::Status status = ToTensorFlow(created->MakeShards(new_shard));
+  TF_RETURN_IF_ERROR(gpu < 0 ? status : WithMemoryAdvice(status));
   *resource = created.release();
   return absl::OkStatus();
-}
-
-absl::Status TableResource::CheckMaintenance() const {
-  StoreMaintenance* maintenance;
-  return ToTensorFlow(shards_.front()->GetMaintenance(&maintenance));
-}
-
-absl::Status TableResource::CheckEviction() const {
-  StoreEviction* eviction;
-  return ToTensorFlow(shards_.front()->GetEviction(&eviction));
-}
-
-size_t TableResource::size() const {
-  size_t sum = 0;
-  for (const auto& shard : shards_) sum += shard->size();
-  return sum;
-}
-
-void TableResource::DropStringsOfEvicted() {
-  if (key_strings_ == nullptr || evicted_ == nullptr) return;
-  evicted_->TakeStringKeys(
-      [&](const int64_t* keys, size_t count) { DropStringsWithoutRows(keys, count); });
-}
-
-void TableResource::DropStringsWithoutRows(const int64_t* keys, size_t count) {
-  constexpr size_t kChunk = 1024;
-  bool is_in_shard[kChunk];
-  bool has_row[kChunk];
-  for (size_t begin = 0; begin < count; begin += kChunk) {
-    const KeyBatch batch{keys + begin, std::min(kChunk, count - begin), nullptr};
-    std::fill(has_row, has_row + batch.size, false);
-    for (const auto& shard : shards_) {
-      // If a shard can't answer, all strings stay. A string too many costs memory; a row without
-      // its string would be lost.
-      if (!shard->Contains(ExecContext::Serial(), batch, is_in_shard).ok()) return;
-      for (size_t i = 0; i < batch.size; ++i) has_row[i] = has_row[i] || is_in_shard[i];
-    }
-    for (size_t i = 0; i < batch.size; ++i) {
-      if (!has_row[i]) key_strings_->Remove(&batch.keys[i], 1);
-    }
-  }
-}
-
-Status TableResource::CollectValues(Buffer<int64_t>* values) const {
-  constexpr size_t kRows = size_t{1} << 14;
-  TF_EMBED_RETURN_IF_ERROR(values->Resize(size() * dim()));
-  WholeRows rows(allocator());
-  size_t count = 0;
-  for (const auto& shard : shards_) {
-    StoreMaintenance* maintenance;
-    TF_EMBED_RETURN_IF_ERROR(shard->GetMaintenance(&maintenance));
-    for (ExportCursor cursor; !cursor.done; count += rows.size * dim()) {
-      TF_EMBED_RETURN_IF_ERROR(maintenance->ExportBatch(kRows, &cursor, &rows));
-      std::memcpy(values->data() + count, rows.weights.data(), rows.size * row_bytes());
-    }
-  }
-  return Status();
-}
-
-void TableResource::DropUnusedValueStrings() {
-  if (value_strings_ == nullptr || value_strings_->size() <= value_strings_limit_) return;
-  const size_t num_strings = value_strings_->size();
-  const size_t num_values = size() * dim();
-  Buffer<int64_t> used(allocator());
-  Buffer<int64_t> numbers(allocator());
-  // Without memory to look, unused strings simply stay until the next time.
-  if (!CollectValues(&used).ok() || !numbers.Resize(num_strings).ok()) return;
-  std::sort(used.data(), used.data() + num_values);
-  size_t unused = 0;
-  value_strings_->ForEachKey([&](int64_t number) {
-    if (!std::binary_search(used.data(), used.data() + num_values, number)) {
-      numbers[unused++] = number;
-    }
-  });
-  value_strings_->Remove(numbers.data(), unused);
-  // The search passes over the whole table. Doubling the limit makes it a constant cost for each
-  // added string.
-  value_strings_limit_ = std::max(kFewStrings, 2 * value_strings_->size());
-}
-
-void TableResource::ReplaceStrings(std::unique_ptr<StringKeys>* key_strings,
-                                   std::unique_ptr<StringKeys>* value_strings) {
-  key_strings_.swap(*key_strings);
-  value_strings_.swap(*value_strings);
-  value_strings_limit_ =
-      std::max(kFewStrings, value_strings_ == nullptr ? 0 : 2 * value_strings_->size());
-}
-
-std::vector<Store*> TableResource::shards() const {
-  std::vector<Store*> shards;
-  for (const auto& shard : shards_) shards.push_back(shard.get());
-  return shards;
 }
 
 std::string TableResource::DebugString() const {

@@ -4,7 +4,6 @@
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
 #include "cc/tf/table_op.h"
-#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -25,18 +24,15 @@ class InsertOrAssignOp : public TableOp {
     keys.TakeAsDistinct(distinct_);
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
-    const WholeWrite whole(*table);
-    const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, step);
+    const ExecContext exec = ExecContextOf(context);
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
     if (table->value_strings() != nullptr) {
-      TF_RETURN_IF_ERROR(keys.string_scope()->InternValues(exec, StringsOf(values), &numbers));
+      TF_RETURN_IF_ERROR(
+          ToTensorFlow(keys.string_scope()->InternValues(exec, StringsOf(values), &numbers)));
       rows = numbers.data();
     }
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->InsertOrAssign(exec, batch, rows, {});
-    });
+    return ToTensorFlow(table->InsertOrAssign(exec, keys.batch(), rows));
   }
 
   bool distinct_ = false;
@@ -61,13 +57,8 @@ class AccumOp : public TableOp {
                                   ". Received: ", exists.shape().DebugString(), ".");
     }
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
-    const WholeWrite whole(*table);
-    const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, step);
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->Accum(exec, batch, old_values.data(), new_values.data(),
-                          exists.flat<bool>().data());
-    });
+    return ToTensorFlow(table->Accum(ExecContextOf(context), keys.batch(), old_values.data(),
+                                     new_values.data(), exists.flat<bool>().data()));
   }
 };
 
@@ -103,7 +94,12 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(context->input_list("scores", &scores));
     TF_RETURN_IF_ERROR(context->input_list("token", &tokens));
     if (scores.size() > 0) TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
-    if (tokens.size() == 0) return Apply(context, table, keys, gradients, rule);
+    const auto apply = [&] {
+      return ToTensorFlow(
+          table->Apply(ExecContextOf(context), keys.batch(),
+                       {gradients.data(), CoreType(gradients.dtype()), nullptr, nullptr}, rule));
+    };
+    if (tokens.size() == 0) return apply();
     if (tokens[0].shape() != tf::TensorShape({2})) {
       return InvalidArgumentError("`token` of table '", table->name(),
                                   "' must be the number of a step, and one below which all steps "
@@ -115,30 +111,9 @@ class ApplyOp : public TableOp {
     // repeated step waits for the first, and takes its place if the first fails.
     AppliedSteps::Arrival arrival(table->applied_steps(), token(0), token(1));
     if (!arrival.is_first()) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(Apply(context, table, keys, gradients, rule));
+    TF_RETURN_IF_ERROR(apply());
     arrival.End();
     return absl::OkStatus();
-  }
-
-  absl::Status Apply(tf::OpKernelContext* context, TableResource* table, const KeysInput& keys,
-                     const tf::Tensor& gradients, const Rule& rule) {
-    // A single shard sets the rule itself.
-    const auto set_rule = [&] {
-      return table->num_shards() == 1 ? absl::OkStatus() : SetRuleOfAll(rule.slots, table);
-    };
-    // Sets all shards together, so that an export does not find shards of two rules (PauseWriters).
-    TF_RETURN_IF_ERROR(set_rule());
-    const WholeWrite whole(*table);
-    const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, step);
-    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
-    }));
-    // Sets it again: an import may have run between two shards. Later shards already have the rule.
-    TF_RETURN_IF_ERROR(set_rule());
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch&) {
-      return shard->UpdateAllRows(exec, rule);
-    });
   }
 
   RuleKind kind_ = RuleKind::kNone;
@@ -154,11 +129,7 @@ class EraseOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
-    const ExecContext exec = ThreadPoolOf(context, table);
-    const WholeWrite whole(*table);
-    return ForEachShard(*table, keys, [&](Store* shard, const KeyBatch& batch) {
-      return shard->Erase(exec, batch);
-    });
+    return ToTensorFlow(table->Erase(ExecContextOf(context), keys.batch()));
   }
 };
 

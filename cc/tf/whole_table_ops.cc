@@ -4,15 +4,16 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "cc/core/files/table_meta.h"
 #include "cc/core/store/store_stats.h"
+#include "cc/core/table/paused_tables.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_op.h"
-#include "cc/tf/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -25,20 +26,7 @@ class ClearOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
-    // Serialize, so that no other such verb sees only some shards cleared.
-    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    StringKeyScope string_scope(table, KeyUse::kErase);
-    PausedTables paused(table->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
-    const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear(exec)));
-    }
-    if (table->key_strings() != nullptr) table->key_strings()->Clear();
-    if (table->value_strings() != nullptr) table->value_strings()->Clear();
-    // Waiting keys are content too.
-    if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
-    return absl::OkStatus();
+    return ToTensorFlow(table->Clear());
   }
 };
 
@@ -48,16 +36,7 @@ class ShrinkOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const ExecContext exec = ThreadPoolOf(context, table);
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->maintenance()->Shrink(exec)));
-    }
-    StringKeyScope string_scope(table, KeyUse::kErase);
-    for (StringKeys* const dictionary : {table->key_strings(), table->value_strings()}) {
-      if (dictionary != nullptr) TF_RETURN_IF_ERROR(ToTensorFlow(dictionary->Shrink()));
-    }
-    return absl::OkStatus();
+    return ToTensorFlow(table->Shrink(ExecContextOf(context)));
   }
 };
 
@@ -75,14 +54,9 @@ class SizeOp : public TableOp {
                                   " shards. Received: index=", shard, ".");
     }
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &size));
-    size_t sum = 0;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      size_t count;
-      if (shard >= 0 && number != static_cast<size_t>(shard)) continue;
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Count(&count)));
-      sum += count;
-    }
-    size->scalar<int64_t>()() = static_cast<int64_t>(sum);
+    size_t count;
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->Count(shard, &count)));
+    size->scalar<int64_t>()() = static_cast<int64_t>(count);
     return absl::OkStatus();
   }
 };
@@ -96,11 +70,10 @@ class ExportOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
     if (output_type(0) != table->signature().key_dtype ||
         output_type(1) != table->signature().value_dtype ||
-        tf::DataTypeSize(output_type(2)) !=
-            static_cast<int>(SlotSize(table->shard(0)->options().value_type))) {
+        tf::DataTypeSize(output_type(2)) != static_cast<int>(SlotSize(table->value_type()))) {
       return InvalidArgumentError(
           "Table '", table->name(), "' is ", table->signature().DebugString(), ". Asked for: keys ",
           tf::DataTypeString(output_type(0)), ", values ", tf::DataTypeString(output_type(1)),
@@ -108,90 +81,80 @@ class ExportOp : public TableOp {
     }
     // Serialize, so that an export sees all shards before or after another such verb.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    StringKeyScope string_scope(table, KeyUse::kRead);
+    StringScope string_scope(table, KeyUse::kRead);
     PausedTables paused(table->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(*table)));
     TableMeta meta;
-    TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, &meta));
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->GetMeta(with_slots_, &meta)));
     // The row count of a shared table is unknown until its rows have been read.
     std::vector<WholeRows> shared;
-    if (table->is_shared()) TF_RETURN_IF_ERROR(ReadShared(table, &meta, &shared));
+    if (table->is_shared()) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(ReadShared(*table, &meta, &shared)));
+    }
     // Exact until the end of the op, because writers are paused. The tensors have to be allocated
     // before the rows are read.
-    int64_t size = static_cast<int64_t>(table->is_shared() ? 0 : table->size());
-    for (const WholeRows& rows : shared) size += static_cast<int64_t>(rows.size);
-    tf::Tensor *keys, *values, *slots, *numbers;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
-    const size_t slots_per_row = meta.rule.slots_per_row();
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(2, {size, static_cast<int64_t>(slots_per_row)}, &slots));
-    TF_RETURN_IF_ERROR(context->allocate_output(3, {static_cast<int64_t>(meta.count())}, &numbers));
-    meta.Encode(numbers->flat<int64_t>().data());
-
-    tf::Tensor* statistics;
+    size_t size = table->is_shared() ? 0 : table->size();
+    for (const WholeRows& rows : shared) size += rows.size;
     SavedPolicy policy;
-    if (with_policy_) TF_RETURN_IF_ERROR(PolicyOf(table, &policy));
+    if (with_policy_) TF_RETURN_IF_ERROR(ToTensorFlow(table->GetPolicy(&policy)));
     const size_t words = policy.statistics.size();
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(4, {size, static_cast<int64_t>(words)}, &statistics));
-    TF_RETURN_IF_ERROR(GivePolicy(context, policy));
-    const ExecContext exec = ThreadPoolOf(context);
-    WholeRows rows(table->allocator());
-    const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
+    Outputs out;
+    TF_RETURN_IF_ERROR(out.Allocate(context, *table, size, meta, policy));
     size_t done = 0;
-    for (const WholeRows& part : shared) {
-      NarrowKeys(part.keys.data(), part.size, done, keys);
-      CopyRows(part.weights.data(), part.size, table->row_bytes(), done, values);
-      CopyRows(part.slots.data(), part.size, slot_bytes, done, slots);
-      done += part.size;
-    }
-    for (size_t number = 0; number < table->num_shards() && !table->is_shared(); ++number) {
-      for (ExportCursor cursor; !cursor.done; done += rows.size) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(
-            table->shard(number)->maintenance()->ExportBatch(kExportRows, &cursor, &rows)));
-        if (table->key_strings() != nullptr) {
-          WriteStrings(exec, *table->key_strings(), rows.keys.data(), rows.size, done, keys);
-        } else {
-          NarrowKeys(rows.keys.data(), rows.size, done, keys);
-        }
-        if (table->value_strings() != nullptr) {
-          WriteStrings(exec, *table->value_strings(),
-                       reinterpret_cast<const int64_t*>(rows.weights.data()),
-                       rows.size * table->dim(), done * table->dim(), values);
-        } else {
-          CopyRows(rows.weights.data(), rows.size, table->row_bytes(), done, values);
-        }
-        CopyRows(rows.slots.data(), rows.size, slot_bytes, done, slots);
-        rows.KeepStatistics(table->statistics().size(), words);
-        CopyRows(rows.statistics.data(), rows.size, words * sizeof(uint64_t), done, statistics);
+    const ExecContext exec = ExecContextOf(context);
+    const auto write = [&](WholeRows* rows) {
+      WriteKeys(exec, *table, rows->keys.data(), rows->size, done, out.keys);
+      if (table->value_strings() != nullptr) {
+        WriteStrings(exec, *table->value_strings(),
+                     reinterpret_cast<const int64_t*>(rows->weights.data()),
+                     rows->size * table->dim(), done * table->dim(), out.values);
+      } else {
+        CopyRows(rows->weights.data(), rows->size, table->row_bytes(), done, out.values);
       }
-    }
+      CopyRows(rows->slots.data(), rows->size,
+               meta.rule.slots_per_row() * SlotSize(meta.value_type), done, out.slots);
+      rows->KeepStatistics(table->statistics().size(), words);
+      CopyRows(rows->statistics.data(), rows->size, words * sizeof(uint64_t), done, out.statistics);
+      done += rows->size;
+      return Status();
+    };
+    if (!table->is_shared()) return ToTensorFlow(table->ForEachBlock(kExportRows, write));
+    for (WholeRows& rows : shared) TF_RETURN_IF_ERROR(ToTensorFlow(write(&rows)));
     return absl::OkStatus();
   }
+
+  struct Outputs {
+    tf::Tensor *keys, *values, *slots, *statistics;
+
+    absl::Status Allocate(tf::OpKernelContext* context, const TableResource& table, size_t rows,
+                          const TableMeta& meta, const SavedPolicy& policy) {
+      const int64_t size = static_cast<int64_t>(rows);
+      const int64_t slots_per_row = static_cast<int64_t>(meta.rule.slots_per_row());
+      const int64_t words = static_cast<int64_t>(policy.statistics.size());
+      const std::vector<int64_t> saved = policy.Encode();
+      tf::Tensor *meta_numbers, *policy_numbers;
+      TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+      TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table.signature().dim}, &values));
+      TF_RETURN_IF_ERROR(context->allocate_output(2, {size, slots_per_row}, &slots));
+      TF_RETURN_IF_ERROR(
+          context->allocate_output(3, {static_cast<int64_t>(meta.count())}, &meta_numbers));
+      TF_RETURN_IF_ERROR(context->allocate_output(4, {size, words}, &statistics));
+      TF_RETURN_IF_ERROR(
+          context->allocate_output(5, {static_cast<int64_t>(saved.size())}, &policy_numbers));
+      meta.Encode(meta_numbers->flat<int64_t>().data());
+      std::copy(saved.begin(), saved.end(), policy_numbers->flat<int64_t>().data());
+      return absl::OkStatus();
+    }
+  };
 
   // Reads all rows of a shared table, with the rule of their slots. A shared table has neither
   // strings nor statistics.
-  absl::Status ReadShared(TableResource* table, TableMeta* meta,
-                          std::vector<WholeRows>* parts) const {
-    StoreMaintenance* const maintenance = table->shard(0)->maintenance();
-    for (ExportCursor cursor; !cursor.done;) {
-      parts->emplace_back(table->allocator());
-      TF_RETURN_IF_ERROR(
-          ToTensorFlow(maintenance->ExportBatch(kExportRows, &cursor, &parts->back())));
+  Status ReadShared(const Table& table, TableMeta* meta, std::vector<WholeRows>* parts) const {
+    return table.ForEachBlock(kExportRows, [&](WholeRows* rows) {
+      parts->push_back(std::exchange(*rows, WholeRows(table.allocator())));
       // Reading the first part determined the rule. Reading the last fails if it has changed.
-      if (parts->size() == 1) TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, meta));
-    }
-    return absl::OkStatus();
-  }
-
-  static absl::Status GivePolicy(tf::OpKernelContext* context, const SavedPolicy& policy) {
-    const std::vector<int64_t> numbers = policy.Encode();
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(5, {static_cast<int64_t>(numbers.size())}, &output));
-    std::copy(numbers.begin(), numbers.end(), output->flat<int64_t>().data());
-    return absl::OkStatus();
+      return parts->size() == 1 ? table.GetMeta(with_slots_, meta) : Status();
+    });
   }
 
   static void CopyRows(const void* rows, size_t count, size_t row_bytes, size_t at,
@@ -199,6 +162,8 @@ class ExportOp : public TableOp {
     if (count * row_bytes == 0) return;
     std::memcpy(static_cast<char*>(out->data()) + at * row_bytes, rows, count * row_bytes);
   }
+
+  static constexpr size_t kExportRows = size_t{1} << 16;  // that are copied at a time
 
   bool with_slots_ = true;
   bool with_policy_ = true;
@@ -210,94 +175,42 @@ class ImportOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    // Build everything aside. The table takes it over once nothing in this process can fail.
-    std::unique_ptr<StringKeys> key_strings, value_strings;
-    TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_keys(), &key_strings));
-    TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_values(), &value_strings));
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
+    TableContent content;
+    if (!content.dictionaries.Create(table->allocator(), table->has_string_keys(),
+                                     table->has_string_values())) {
+      return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
+    }
     KeysInput keys(table->allocator());
-    TableMeta meta;
-    SavedPolicy policy;
     const tf::Tensor& values = context->input(3);
-    const tf::Tensor& statistics = context->input(6);
     TF_RETURN_IF_ERROR(CheckRank(context->input(1), "keys", 1));
     TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
     TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
-    TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_strings.get(), &keys));
-    keys.TakeAsDistinct(true);  // as in any export; repeated keys would yield fewer rows
+    TF_RETURN_IF_ERROR(
+        KeysInput::ReadAside(context, *table, content.dictionaries.keys.get(), &keys));
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
-    TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
-    TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));
-    ExecContext exec = ThreadPoolOf(context, table);
-    if (policy.step > 0) exec.now.step = policy.step;
-    if (policy.statistics.Has(Statistic::kEpoch)) exec.now.epoch = policy.epoch;
+    TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &content.meta));
+    TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &content.policy));
+    const ExecContext exec = ExecContextOf(context);
     Buffer<int64_t> numbers(table->allocator());
-    const void* rows = values.data();
-    if (value_strings != nullptr) {
-      TF_RETURN_IF_ERROR(InternStrings(exec, StringsOf(values), table->allocator(),
-                                       value_strings.get(), &numbers));
-      rows = numbers.data();
+    content.keys = keys.batch();
+    content.weights = values.data();
+    content.slots = context->input(4).data();
+    content.statistics = static_cast<const uint64_t*>(context->input(6).data());
+    if (content.dictionaries.values != nullptr) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(InternStrings(exec, StringsOf(values), table->allocator(),
+                                                    content.dictionaries.values.get(), &numbers)));
+      content.weights = numbers.data();
     }
-    std::vector<std::unique_ptr<Store>> fresh;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      const KeyBatch batch = keys.shard(number);
-      RowInitializer initializer = table->shard(number)->initializer();
-      initializer.seed = meta.seed;
-      initializer.table_id = meta.table_id;
-      fresh.push_back(table->shard(number)->maintenance()->NewEmpty(batch.size, initializer));
-      if (fresh.back() == nullptr) {
-        return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
-      }
-      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->maintenance()->SetRule(meta.rule)));
-      TF_RETURN_IF_ERROR(ToTensorFlow(
-          fresh.back()->InsertOrAssign(exec, batch, rows, {&meta.rule, context->input(4).data()})));
-      if (fresh.back()->size() != batch.size) {
-        return absl::DataLossError(absl::StrCat("The saved rows of table '", table->name(),
-                                                "' hold a key twice: ", batch.size, " rows, ",
-                                                fresh.back()->size(), " keys."));
-      }
-      if (policy.statistics.size() > 0) {
-        StoreEviction* eviction;
-        TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->GetEviction(&eviction)));
-        TF_RETURN_IF_ERROR(ToTensorFlow(eviction->AssignStatistics(
-            exec, batch, policy.statistics, static_cast<const uint64_t*>(statistics.data()))));
-      }
-    }
-    if (table->admission() != nullptr) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(
-          policy.CountsFor(table->signature().policy)
-              ? table->admission()->Load(policy.admission.data(), policy.admission.size())
-              : table->admission()->Clear()));
-    }
-    // Serialize, so that no other such verb sees only some shards imported.
-    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    StringKeyScope string_scope(table, KeyUse::kErase);
-    {
-      PausedTables paused(table->allocator());
-      TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
-      const ExecContext holding = ExecContext::Serial().Holding(Held::kPaused);
-      for (size_t number = 0; number < table->num_shards(); ++number) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(
-            table->shard(number)->maintenance()->TakeContent(holding, fresh[number].get())));
-      }
-    }
-    // Swapped, so the old dictionaries live until the end of the op and are freed without the locks
-    // of shards.
-    table->ReplaceStrings(&key_strings, &value_strings);
-    table->clock()->SetStep(exec.now.step);
-    table->clock()->SetEpoch(exec.now.epoch);
-    // Rows whose statistics begin with this import count as used in a finished step.
-    const bool all_known = (table->statistics().OfUse().bits() & ~policy.statistics.bits()) == 0;
-    if (!all_known) table->clock()->BeginStep();
-    return KeepBounds(exec, table);
+    return ToTensorFlow(table->Import(exec, &content));
   }
 
   static absl::Status ReadPolicy(tf::OpKernelContext* context, const TableResource& table,
                                  const KeysInput& keys, SavedPolicy* policy) {
     const tf::Tensor& statistics = context->input(6);
     const tf::Tensor& numbers = context->input(7);
-    TF_RETURN_IF_ERROR(SavedPolicy::Decode(numbers.flat<int64_t>().data(),
-                                           static_cast<size_t>(numbers.NumElements()), policy));
+    TF_RETURN_IF_ERROR(ToTensorFlow(SavedPolicy::Decode(
+        numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), policy)));
     const tf::TensorShape expected(
         {static_cast<int64_t>(keys.size()), static_cast<int64_t>(policy->statistics.size())});
     if (statistics.shape() != expected) {
@@ -308,22 +221,13 @@ class ImportOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // An empty dictionary, or null if the table has none.
-  static absl::Status NewDictionary(const TableResource& table, bool is_there,
-                                    std::unique_ptr<StringKeys>* dictionary) {
-    if (!is_there) return absl::OkStatus();
-    *dictionary = StringKeys::Create(table.allocator());
-    if (*dictionary != nullptr) return absl::OkStatus();
-    return ResourceExhaustedError("No memory to restore table '", table.name(), "'.");
-  }
-
   static absl::Status ReadMeta(tf::OpKernelContext* context, const TableResource& table,
                                const KeysInput& keys, TableMeta* meta) {
     const tf::Tensor& slots = context->input(4);
     const tf::Tensor& numbers = context->input(5);
     TF_RETURN_IF_ERROR(ToTensorFlow(TableMeta::Decode(
         numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), meta)));
-    if (meta->value_type != table.shard(0)->options().value_type || meta->dim != table.dim()) {
+    if (meta->value_type != table.value_type() || meta->dim != table.dim()) {
       return InvalidArgumentError("What was saved does not fit table '", table.name(), "', ",
                                   table.signature().DebugString(), ". It has ",
                                   tf::DataTypeString(TensorFlowType(meta->value_type)),
@@ -362,15 +266,7 @@ class StatsOp : public TableOp {
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     StoreStats stats;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      // In this order, because CheckReachable also reports the error of the count in the
-      // statistics.
-      stats.Add(table->shard(number)->Stats());
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->CheckReachable()));
-    }
-    // Shared by all shards.
-    if (table->admission() != nullptr) stats.admission_bytes = table->admission()->bytes();
-    if (table->evicted() != nullptr) stats.undrained = table->evicted()->size();
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->Stats(&stats)));
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(
         context->allocate_output(0, {static_cast<int64_t>(std::size(kStoreStats))}, &output));
@@ -389,7 +285,7 @@ class OriginOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const RowInitializer initializer = table->shard(0)->initializer();
+    const RowInitializer initializer = table->store(0)->initializer();
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {2}, &output));
     output->flat<int64_t>()(0) = static_cast<int64_t>(initializer.seed);

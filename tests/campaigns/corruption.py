@@ -73,7 +73,8 @@ class Damaged:
         kind = self.draw.choice([one for one in KINDS if one not in self.form.kinds_without])
         words, files = self.damages.next(kind)
         self.report("trying", number=number, words=f"{kind}: {words}")
-        if self.plant != "none":
+        # These two show what is reported of files that load.
+        if self.plant not in ("none", "wrong"):
             for file, content in files.items():
                 if content is None:
                     file.unlink()

@@ -11,7 +11,7 @@
 #include "cc/core/base/hash.h"
 #include "cc/core/base/status.h"
 #include "cc/core/pooling/key_sums.h"
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/shard_split.h"
 
 namespace tf_embed {
 

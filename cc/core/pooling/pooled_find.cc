@@ -13,7 +13,7 @@
 #include "cc/core/loops/table_loops.h"
 #include "cc/core/rows/quantized_row.h"
 #include "cc/core/rows/row_copy.h"
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/shard_split.h"
 #include "cc/core/store/store_locks.h"
 
 namespace tf_embed {

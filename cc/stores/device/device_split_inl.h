@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cc/core/base/allocator.h"
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/shard_split.h"
 #include "cc/stores/device/device_content.h"
 #include "cc/stores/device/device_split.h"
 #include "cc/stores/device/tile.h"

@@ -11,7 +11,7 @@
 
 #include "cc/core/pooling/bags.h"
 #include "cc/core/rows/quantized_row.h"
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/shard_split.h"
 #include "cc/stores/device/bags_view.h"
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/row_kernels.h"

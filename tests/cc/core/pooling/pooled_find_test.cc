@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "cc/core/rows/quantized_row.h"
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/shard_split.h"
 #include "tests/cc/support/failing_allocator.h"
 #include "tests/cc/support/quantized_rows.h"
 #include "tests/cc/support/test_stores.h"

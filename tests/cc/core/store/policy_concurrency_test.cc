@@ -3,7 +3,7 @@
 #include <atomic>
 #include <set>
 
-#include "cc/core/shards/restrict.h"
+#include "cc/core/table/restrict.h"
 #include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "cc/core/shards/restrict.h"
+#include "cc/core/table/restrict.h"
 #include "tests/cc/support/contract_stores.h"
 #include "tests/cc/support/policy_simulation.h"
 

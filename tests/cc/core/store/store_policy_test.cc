@@ -5,7 +5,7 @@
 #include <set>
 
 #include "cc/core/policy/rank_list.h"
-#include "cc/core/shards/restrict.h"
+#include "cc/core/table/restrict.h"
 #include "tests/cc/support/contract_stores.h"
 #include "tests/cc/support/policy_simulation.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "cc/core/shards/restrict.h"
+#include "cc/core/table/restrict.h"
 #include "cc/core/store/change_log.h"
 #include "tests/cc/support/policy_simulation.h"
 #include "tests/cc/support/test_stores.h"

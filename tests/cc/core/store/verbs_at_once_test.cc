@@ -8,7 +8,7 @@
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/pooling/bags.h"
 #include "cc/core/pooling/pooled_find.h"
-#include "cc/core/shards/restrict.h"
+#include "cc/core/table/restrict.h"
 #include "tests/cc/support/test_stores.h"
 
 namespace tf_embed {

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/shard_split.h"
 #include "tests/cc/support/contract_stores.h"
 
 namespace tf_embed {

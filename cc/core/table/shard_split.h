@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spreads a batch over the shards of a variable: each shard gets the keys that it owns, in the
-// order of the batch, with their positions, and reads and writes the batch's rows in place.
+// Splits a batch over the shards of a table: each shard gets the keys that it owns, in the order of
+// the batch, with their positions, and reads and writes the batch's rows in place.
 #ifndef TF_EMBED_CC_CORE_SHARDS_SHARD_SPLIT_H_
 #define TF_EMBED_CC_CORE_SHARDS_SHARD_SPLIT_H_
 
@@ -8,9 +8,10 @@
 #include <cstdint>
 
 #include "cc/core/base/allocator.h"
+#include "cc/core/base/exec_context.h"
 #include "cc/core/base/platform.h"
 #include "cc/core/base/status.h"
-#include "cc/core/store/store.h"
+#include "cc/core/batch/key_batch.h"
 
 namespace tf_embed {
 
@@ -46,6 +47,22 @@ class ShardSplit {
   Buffer<int64_t> keys_;
   Buffer<uint32_t> positions_;
   Buffer<uint32_t> offsets_;  // the offset of each shard's keys; one more for the end
+};
+
+// The same for a batch in device memory, whose keys the host can't read. Results are equal.
+class DeviceSplit {
+ public:
+  virtual ~DeviceSplit() = default;
+
+  // Called once. `keys` [size] is in device memory. `owners` [size], in host memory, has the shard
+  // of each key; null means DefaultShard. If there are several shards, waits for the stream of the
+  // context, because verbs need the sizes of their batches. `owners` may go when it returns. The
+  // stream and `keys` outlive the split.
+  virtual Status Build(const ExecContext& context, const int64_t* keys, size_t size,
+                       const int32_t* owners, size_t num_shards, bool unsigned_keys) = 0;
+
+  // The keys of a shard, with their positions, in device memory.
+  virtual KeyBatch shard(size_t number) const = 0;
 };
 
 }  // namespace tf_embed

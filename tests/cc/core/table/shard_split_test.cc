@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cc/core/shards/shard_split.h"
+#include "cc/core/table/shard_split.h"
 
 #include "tests/cc/support/test_stores.h"
 

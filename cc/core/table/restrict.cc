@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cc/core/shards/restrict.h"
+#include "cc/core/table/restrict.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two sides of a pause: callers that keep the writers of tables out, and callers that write to
+// several shards or tables and must not be paused in between.
+#ifndef TF_EMBED_CC_CORE_TABLE_PAUSED_TABLES_H_
+#define TF_EMBED_CC_CORE_TABLE_PAUSED_TABLES_H_
+
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/fair_shared_mutex.h"
+#include "cc/core/base/status.h"
+#include "cc/core/store/store_locks.h"
+
+namespace tf_embed {
+
+class Table;
+
+// Keeps writers out of all shards of tables while it lives. Verbs of their stores run in its thread
+// with Held::kPaused.
+class PausedTables {
+ public:
+  explicit PausedTables(Allocator* allocator) : stores_(allocator) {}
+
+  // REQUIRES: nothing is held; the tables are distinct.
+  Status Take(std::vector<const Table*> tables);
+  // Takes one table. If a step has set its rule on some shards only, first waits for it to reach
+  // the others, at most a second.
+  Status Take(const Table& table);
+  void Release();
+
+ private:
+  std::vector<std::unique_lock<FairSharedMutex>> tables_;
+  HeldStores stores_;
+};
+
+// Keeps pauses out of tables, possibly repeated, while it lives: between two shards, between two
+// verbs, and after a clock has counted the step of a verb. Every verb of a table that writes has
+// such a scope itself.
+class WritingTables {
+ public:
+  explicit WritingTables(std::vector<const Table*> tables);
+
+ private:
+  std::vector<std::shared_lock<FairSharedMutex>> locks_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_PAUSED_TABLES_H_
