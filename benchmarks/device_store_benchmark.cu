@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast a DeviceStore is, key by key and in a step of training.
 //
-//     device_table_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
+//     device_store_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
 //                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N] [--streams=N]
 //                            [--max_row_bytes=N]
 //

@@ -171,9 +171,9 @@ class RowMemory {
   uint32_t max_rows_;
 
   std::atomic<uint32_t> next_row_id_{0};  // the first row id that is in no run
-  OrderedMutex chains_mutex_{LockRank::kStore};
+  OrderedMutex chains_mutex_{LockRank::kRows};
   std::atomic<uint32_t> chains_{kNoRowId};  // head of the first chain of freed row ids
-  OrderedMutex slab_mutex_{LockRank::kStore};
+  OrderedMutex slab_mutex_{LockRank::kRows};
   std::atomic<size_t> slabs_{0};
   std::atomic<Page*> pages_[kPages] = {};
 };

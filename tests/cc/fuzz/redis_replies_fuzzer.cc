@@ -101,25 +101,25 @@ RedisMeta Meta(bool expires) {
 }
 
 // All verbs that read replies. Whether none fails.
-bool UseTable(RedisStore* table) {
+bool UseStore(RedisStore* store) {
   const int64_t keys[] = {7, 8};
   float weights[2 * kDim] = {}, slots[2 * kDim] = {};
   bool exists[2];
   const KeyBatch batch{keys, 2, nullptr};
   const ExecContext serial = ExecContext::Serial();
   const RuleSlots rule = TheRule();
-  if (!table->Find(serial, batch, DefaultRows(), weights, exists, {&rule, slots}).ok() ||
-      !table->Contains(serial, batch, exists).ok() ||
-      !table->InsertOrAssign(serial, batch, weights, {&rule, slots}).ok()) {
+  if (!store->Find(serial, batch, DefaultRows(), weights, exists, {&rule, slots}).ok() ||
+      !store->Contains(serial, batch, exists).ok() ||
+      !store->InsertOrAssign(serial, batch, weights, {&rule, slots}).ok()) {
     return false;
   }
   size_t count;
-  if (!table->Count(&count).ok()) return false;
+  if (!store->Count(&count).ok()) return false;
   WholeRows rows(HostAllocator());
   for (ExportCursor cursor; !cursor.done;) {
-    if (!table->maintenance()->ExportBatch(10, &cursor, &rows).ok()) return false;
+    if (!store->maintenance()->ExportBatch(10, &cursor, &rows).ok()) return false;
   }
-  return table->Clear(serial).ok();
+  return store->Clear(serial).ok();
 }
 
 std::string Bulk(std::string_view bytes) {
@@ -141,8 +141,8 @@ bool Read(std::string_view bytes) {
   redis.prefix = "p";
   redis.library = kLibrary;
   redis.connect_timeout_ms = redis.timeout_ms = 20000;
-  std::unique_ptr<RedisStore> table;
-  return RedisStore::Open(options, redis, &table).ok() && UseTable(table.get());
+  std::unique_ptr<RedisStore> store;
+  return RedisStore::Open(options, redis, &store).ok() && UseStore(store.get());
 }
 
 std::vector<std::string> Seeds() {

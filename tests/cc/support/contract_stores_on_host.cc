@@ -17,7 +17,7 @@ std::vector<StoreKind> ContractStores() {
     (void)NewIsolatedStore(options, DeviceOptions(), &store);
     return NewHostAccessStore(std::move(store), IsolatedMemory::Get());
   };
-  kinds.push_back({"IsolatedDeviceTable", create, false, true, /*on_device=*/true});
+  kinds.push_back({"IsolatedDeviceStore", create, false, true, /*on_device=*/true});
 #endif
   return kinds;
 }
@@ -28,7 +28,7 @@ StoreKind DeviceStores(const DeviceOptions& device) {
     (void)NewEmulatedDeviceStore(options, device, &store);
     return store;
   };
-  return {"EmulatedDeviceTable", create, true, true, /*on_device=*/true};
+  return {"EmulatedDeviceStore", create, true, true, /*on_device=*/true};
 }
 
 std::vector<DeviceKind> ContractDevices() {

@@ -49,12 +49,12 @@ inline std::unique_ptr<DiskTier> OpenDiskTier(const DiskTierOptions& options) {
   return tier;
 }
 
-class DiskTierOracle : public StoreOracle {
+class DiskTierOracle : public TierOracle {
  public:
   explicit DiskTierOracle(const DiskTierOptions& options)
-      : StoreOracle(OpenDiskTier(options), options.value_type, options.dim), options_(options) {}
+      : TierOracle(OpenDiskTier(options), options.value_type, options.dim), options_(options) {}
 
-  DiskTier* tier() { return static_cast<DiskTier*>(StoreOracle::tier()); }
+  DiskTier* tier() { return static_cast<DiskTier*>(TierOracle::tier()); }
 
   // Reads the sealed segments as row files: all but the last one, perhaps. Returns how many there
   // are.

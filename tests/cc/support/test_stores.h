@@ -51,7 +51,7 @@ inline std::vector<StoreKind> HostStores() {
 #endif
   std::vector<StoreKind> kinds;
   for (const InstructionSet set : sets) {
-    static constexpr const char* kNames[] = {"HostTablePlain", "HostTableAvx2", "HostTableAvx512"};
+    static constexpr const char* kNames[] = {"HostStorePlain", "HostStoreAvx2", "HostStoreAvx512"};
     const auto create = [set](const StoreOptions& given) -> std::unique_ptr<Store> {
       try {
         StoreOptions options = given;
@@ -67,7 +67,7 @@ inline std::vector<StoreKind> HostStores() {
 }
 
 // A cache of few rows over another store.
-inline StoreKind TieredStores(size_t cache_rows = 64, const char* name = "TieredTable",
+inline StoreKind TieredStores(size_t cache_rows = 64, const char* name = "TieredStore",
                               NewCache new_cache = NewHostCache,
                               NewLower new_lower = NewHostLower) {
   const auto create = [=](const StoreOptions& options) -> std::unique_ptr<Store> {
@@ -82,7 +82,7 @@ inline StoreKind TieredStores(size_t cache_rows = 64, const char* name = "Tiered
 inline std::vector<StoreKind> AllStores() {
   std::vector<StoreKind> kinds = HostStores();
   kinds.push_back(TieredStores());
-  kinds.push_back(TieredStores(64, "TieredTableOnDevice", NewDeviceCache));
+  kinds.push_back(TieredStores(64, "TieredStoreOnDevice", NewDeviceCache));
   kinds.push_back(TieredStores(64, "ThreeTiers", NewDeviceCache, NewHostOverDisk));
   kinds.back().has_disk = true;
   const auto create = [](const StoreOptions& options) {
@@ -90,7 +90,7 @@ inline std::vector<StoreKind> AllStores() {
     (void)NewEmulatedDeviceStore(options, DeviceOptions(), &store);
     return store;
   };
-  kinds.push_back({"EmulatedDeviceTable", create, true, true, /*on_device=*/true});
+  kinds.push_back({"EmulatedDeviceStore", create, true, true, /*on_device=*/true});
   return kinds;
 }
 

@@ -54,13 +54,12 @@ class FileBytes final : public ByteSource {
   std::string bytes_;
 };
 
-class StoreOracle {
+class TierOracle {
  public:
   using After = LowerTier::After;
 
   // `forgets`: whether the tier may forget shared rows when it is short of memory.
-  StoreOracle(std::unique_ptr<LowerTier> tier, DataType value_type, size_t dim,
-              bool forgets = false)
+  TierOracle(std::unique_ptr<LowerTier> tier, DataType value_type, size_t dim, bool forgets = false)
       : value_type_(value_type), dim_(dim), forgets_(forgets), tier_(std::move(tier)) {}
 
   LowerTier* tier() { return tier_.get(); }

@@ -19,7 +19,7 @@
 
 namespace tf_embed {
 
-struct StoreThreads {
+struct TierThreads {
   using After = LowerTier::After;
 
   // Of the rows of the tier, which are float.
@@ -47,7 +47,7 @@ struct StoreThreads {
   }
 };
 
-inline void StoreThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
+inline void TierThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
   // Each writer has keys of its own, and knows the version of each: 0 is absent.
   constexpr int kWriters = 3;
   constexpr int kRounds = 150;
@@ -149,7 +149,7 @@ inline void StoreThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
   }
 }
 
-inline void StoreThreads::ChangeTheRule(LowerTier* tier) {
+inline void TierThreads::ChangeTheRule(LowerTier* tier) {
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number) {

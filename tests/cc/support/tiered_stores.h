@@ -45,9 +45,9 @@ using NewCache = Status (*)(const StoreOptions& options, std::unique_ptr<Store>*
 using NewLower = Status (*)(const StoreOptions& options, StatisticSet statistics, size_t rows,
                             std::unique_ptr<LowerTier>* lower);
 
-inline MemoryTierOptions HostStoreOptionsOf(const StoreOptions& options, StatisticSet statistics) {
+inline MemoryTierOptions MemoryTierOptionsOf(const StoreOptions& options, StatisticSet statistics) {
   MemoryTierOptions made;
-  made.store = options.name;
+  made.table = options.name;
   made.value_type = options.value_type;
   made.dim = options.dim;
   made.statistics = statistics;
@@ -64,7 +64,7 @@ inline size_t BytesOfRow(const StoreOptions& options, StatisticSet statistics) {
 inline Status NewHostLower(const StoreOptions& options, StatisticSet statistics, size_t,
                            std::unique_ptr<LowerTier>* lower) {
   std::unique_ptr<MemoryTier> made;
-  TF_EMBED_RETURN_IF_ERROR(MemoryTier::Create(HostStoreOptionsOf(options, statistics), &made));
+  TF_EMBED_RETURN_IF_ERROR(MemoryTier::Create(MemoryTierOptionsOf(options, statistics), &made));
   *lower = std::move(made);
   return Status();
 }
@@ -92,7 +92,7 @@ inline Status NewHostOverDisk(const StoreOptions& options, StatisticSet statisti
   std::unique_ptr<LowerTier> disk;
   std::unique_ptr<TwoTiers> made;
   TF_EMBED_RETURN_IF_ERROR(NewDiskLower(options, statistics, rows, &disk));
-  MemoryTierOptions above = HostStoreOptionsOf(options, statistics);
+  MemoryTierOptions above = MemoryTierOptionsOf(options, statistics);
   above.most_bytes = rows * BytesOfRow(options, statistics);
   TF_EMBED_RETURN_IF_ERROR(TwoTiers::Create(above, std::move(disk), &made));
   *lower = std::move(made);

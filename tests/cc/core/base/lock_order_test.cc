@@ -99,11 +99,11 @@ TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
 }
 
 TEST_F(LockOrderDeathTest, FindsAVerbThatTakesWhatItsCallerHolds) {
-  const std::unique_ptr<Store> table = HostStore::Create(StoreOptions());
-  const Store* const tables[] = {table.get()};
+  const std::unique_ptr<Store> store = HostStore::Create(StoreOptions());
+  const Store* const stores[] = {store.get()};
   HeldStores held(HostAllocator());
-  ASSERT_TRUE(held.Take(tables, 1, Held::kContent).ok());
-  EXPECT_DEATH((void)table->size(), "waits for " + Named(LockRank::kContent));
+  ASSERT_TRUE(held.Take(stores, 1, Held::kContent).ok());
+  EXPECT_DEATH((void)store->size(), "waits for " + Named(LockRank::kContent));
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ class Shards {
       options.dim = dim;
       options.initializer = UniformInitializer();
       options.allocator = allocator;
-      tables_.push_back(kind.create(options));
-      pointers_.push_back(tables_.back().get());
+      stores_.push_back(kind.create(options));
+      pointers_.push_back(stores_.back().get());
     }
   }
 
@@ -39,10 +39,10 @@ class Shards {
   template <typename T>
   void Assign(const std::vector<int64_t>& keys, const std::vector<T>& rows) {
     ShardSplit split(HostAllocator());
-    ASSERT_TRUE(split.Build(keys.data(), keys.size(), nullptr, tables_.size(), false).ok());
-    for (size_t i = 0; i < tables_.size(); ++i) {
+    ASSERT_TRUE(split.Build(keys.data(), keys.size(), nullptr, stores_.size(), false).ok());
+    for (size_t i = 0; i < stores_.size(); ++i) {
       ASSERT_TRUE(
-          tables_[i]->InsertOrAssign(ExecContext::Serial(), split.shard(i), rows.data(), {}).ok());
+          stores_[i]->InsertOrAssign(ExecContext::Serial(), split.shard(i), rows.data(), {}).ok());
     }
   }
 
@@ -56,10 +56,10 @@ class Shards {
                       const DefaultRows& defaults) const {
     std::vector<T> rows(keys.size() * pointers_[0]->options().dim);
     ShardSplit split(HostAllocator());
-    EXPECT_TRUE(split.Build(keys.data(), keys.size(), owners, tables_.size(), false).ok());
-    for (size_t i = 0; i < tables_.size(); ++i) {
+    EXPECT_TRUE(split.Build(keys.data(), keys.size(), owners, stores_.size(), false).ok());
+    for (size_t i = 0; i < stores_.size(); ++i) {
       EXPECT_TRUE(
-          tables_[i]
+          stores_[i]
               ->Find(ExecContext::Serial(), split.shard(i), defaults, rows.data(), nullptr, {})
               .ok());
     }
@@ -67,7 +67,7 @@ class Shards {
   }
 
  private:
-  std::vector<std::unique_ptr<Store>> tables_;
+  std::vector<std::unique_ptr<Store>> stores_;
   std::vector<const Store*> pointers_;
 };
 
@@ -391,8 +391,8 @@ TEST_P(FindPooledOf, RefusesOtherRowsAsQuantized) {
 
 TEST_P(FindPooledOf, InsertsNothing) {
   StoreOptions options;
-  const std::unique_ptr<Store> table = GetParam().create(options);
-  const Store* const pointer = table.get();
+  const std::unique_ptr<Store> store = GetParam().create(options);
+  const Store* const pointer = store.get();
   const std::vector<int64_t> keys = {1, 2, 3, 4};
   Bags bags(HostAllocator());
   bags.OfLines(2, 2);
@@ -400,10 +400,10 @@ TEST_P(FindPooledOf, InsertsNothing) {
   ASSERT_TRUE(
       Pool(ExecContext::Serial(), {keys.data(), nullptr, false, &pointer, 1}, bags, {}, {}, pooled)
           .ok());
-  EXPECT_EQ(0u, table->size());
+  EXPECT_EQ(0u, store->size());
 }
 
-TEST_P(FindPooledOf, RefusesTablesOfIntegers) {
+TEST_P(FindPooledOf, RefusesStoresOfIntegers) {
   Shards shards(GetParam(), DataType::kInt32, 1, 1);
   Bags bags(HostAllocator());
   EXPECT_EQ(StatusCode::kInvalidArgument,
@@ -442,10 +442,10 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
   Shards shards(GetParam(), DataType::kFloat, kDim, 1);
   const std::vector<int64_t> keys = KeysFrom(0, 64);
   const ShardedKeys sharded = shards.Keys(keys);
-  Store* const table = const_cast<Store*>(sharded.shards[0]);
+  Store* const store = const_cast<Store*>(sharded.shards[0]);
   std::vector<float> rows(keys.size() * kDim, 0.0f);
   const KeyBatch batch{keys.data(), keys.size(), nullptr};
-  ASSERT_TRUE(table->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
+  ASSERT_TRUE(store->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
   Bags bags(HostAllocator());
   bags.OfLines(keys.size(), 1);
   std::atomic<bool> stop{false};
@@ -453,7 +453,7 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
     if (thread == 0) {
       for (int value = 1; value <= 300; ++value) {
         std::fill(rows.begin(), rows.end(), static_cast<float>(value));
-        EXPECT_TRUE(table->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
+        EXPECT_TRUE(store->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
       }
       stop = true;
       return;
@@ -468,7 +468,7 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, FindPooledOf, testing::ValuesIn(AllStores()), NameOfStore);
+INSTANTIATE_TEST_SUITE_P(Stores, FindPooledOf, testing::ValuesIn(AllStores()), NameOfStore);
 
 }  // namespace
 }  // namespace tf_embed

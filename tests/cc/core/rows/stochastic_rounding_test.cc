@@ -102,7 +102,7 @@ class StochasticRounding : public testing::Test {
     return rule;
   }
 
-  static std::unique_ptr<Store> NewTable(const StoreKind& kind, size_t dim,
+  static std::unique_ptr<Store> NewStore(const StoreKind& kind, size_t dim,
                                          const RowInitializer& initializer) {
     StoreOptions options;
     options.value_type = TypeOf<T>();
@@ -111,10 +111,10 @@ class StochasticRounding : public testing::Test {
     return kind.create(options);
   }
 
-  static std::vector<T> Weights(const Store& table, const Batch& batch) {
-    std::vector<T> weights(batch.size() * table.options().dim);
+  static std::vector<T> Weights(const Store& store, const Batch& batch) {
+    std::vector<T> weights(batch.size() * store.options().dim);
     EXPECT_TRUE(
-        table.Find(ExecContext::Serial(), batch, DefaultRows(), weights.data(), nullptr, {}).ok());
+        store.Find(ExecContext::Serial(), batch, DefaultRows(), weights.data(), nullptr, {}).ok());
     return weights;
   }
 };
@@ -269,7 +269,7 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
   }
   const auto check = [&](const StoreKind& kind, const ExecContext& context, size_t num_batches,
                          bool shuffled) {
-    const auto table = this->NewTable(kind, kDim, initializer);
+    const auto store = this->NewStore(kind, kDim, initializer);
     for (const int64_t step : {4, 5}) {
       std::vector<int64_t> keys = all.keys;
       if (shuffled) std::shuffle(keys.begin(), keys.end(), random);
@@ -278,20 +278,20 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
         const auto begin = keys.begin() + static_cast<ptrdiff_t>(i * size);
         Batch batch(std::vector<int64_t>(begin, begin + static_cast<ptrdiff_t>(size)));
         if (shuffled) batch = Scattered(std::move(batch), &random);
-        ASSERT_TRUE(table
+        ASSERT_TRUE(store
                         ->Apply(context, batch, ones.data(), DataType::kFloat,
                                 this->Subtraction(kDim, step))
                         .ok());
       }
     }
-    ExpectSameBits(expected, this->Weights(*table, all), "weights");
+    ExpectSameBits(expected, this->Weights(*store, all), "weights");
   };
   for (const StoreKind& kind : AllStores()) {
     check(kind, ExecContext::Serial(), 1, false);
     check(kind, Threads(4), 1, true);
     check(kind, Threads(3), 10, true);
   }
-  const auto other = this->NewTable(AllStores().back(), kDim, this->Zeros(8, 10));
+  const auto other = this->NewStore(AllStores().back(), kDim, this->Zeros(8, 10));
   ASSERT_TRUE(other
                   ->Apply(ExecContext::Serial(), all, ones.data(), DataType::kFloat,
                           this->Subtraction(kDim, 4))
@@ -313,14 +313,14 @@ TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
   const std::vector<float> gradients(all.size() * kDim, static_cast<float>(-place / 1000));
   const StoreKind kind = AllStores().back();
   const auto mean_of = [&](bool stochastic) {
-    const auto table = this->NewTable(kind, kDim, initializer);
+    const auto store = this->NewStore(kind, kDim, initializer);
     for (int64_t step = 1; step <= kSteps; ++step) {
       Rule rule = this->Subtraction(kDim, step);
       rule.stochastic_rounding = stochastic;
-      EXPECT_TRUE(table->Apply(Threads(2), all, gradients.data(), DataType::kFloat, rule).ok());
+      EXPECT_TRUE(store->Apply(Threads(2), all, gradients.data(), DataType::kFloat, rule).ok());
     }
     double sum = 0.0;
-    for (const TypeParam weight : this->Weights(*table, all)) sum += weight.ToFloat();
+    for (const TypeParam weight : this->Weights(*store, all)) sum += weight.ToFloat();
     return sum / static_cast<double>(all.size() * kDim);
   };
   // 1 + the step as a float has it, so that only the error of the rounding remains.
@@ -346,11 +346,11 @@ TYPED_TEST(StochasticRounding, PassesRoundByNoiseOfTheirOwn) {
   std::vector<float> gradients(all.size() * kDim);
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = i % kDim < kDim / 2 ? -1.0f : 0.0f;
   const auto run = [&](const ExecContext& context) {
-    const auto table = this->NewTable(AllStores().back(), kDim, initializer);
-    EXPECT_TRUE(table->Apply(context, all, gradients.data(), DataType::kFloat, rule).ok());
-    const std::vector<TypeParam> before = this->Weights(*table, all);
-    EXPECT_TRUE(table->UpdateAllRows(context, rule).ok());
-    const std::vector<TypeParam> after = this->Weights(*table, all);
+    const auto store = this->NewStore(AllStores().back(), kDim, initializer);
+    EXPECT_TRUE(store->Apply(context, all, gradients.data(), DataType::kFloat, rule).ok());
+    const std::vector<TypeParam> before = this->Weights(*store, all);
+    EXPECT_TRUE(store->UpdateAllRows(context, rule).ok());
+    const std::vector<TypeParam> after = this->Weights(*store, all);
     const RoundingNoise noise(initializer, rule.step, RoundingNoise::Of::kPass);
     for (size_t i = 0; i < all.size(); ++i) {
       std::vector<float> row(kDim);
@@ -397,15 +397,15 @@ TEST(StochasticRoundingOfWideWeights, ChangesNothing) {
     StoreOptions options;
     options.dim = kDim;
     options.initializer = UniformInitializer();
-    const std::unique_ptr<Store> table = HostStore::Create(options);
+    const std::unique_ptr<Store> store = HostStore::Create(options);
     Rule rule = MakeRule(RuleKind::kAdagrad, kDim);
     rule.stochastic_rounding = stochastic;
     ASSERT_TRUE(
-        table->Apply(ExecContext::Serial(), all, gradients.data(), DataType::kFloat, rule).ok());
+        store->Apply(ExecContext::Serial(), all, gradients.data(), DataType::kFloat, rule).ok());
     std::vector<float>& out = weights[stochastic];
     out.resize(gradients.size());
     ASSERT_TRUE(
-        table->Find(ExecContext::Serial(), all, DefaultRows(), out.data(), nullptr, {}).ok());
+        store->Find(ExecContext::Serial(), all, DefaultRows(), out.data(), nullptr, {}).ok());
   }
   ExpectSameBits(weights[0], weights[1], "weights");
 }

@@ -21,7 +21,7 @@ StoreKind OnHost(const DeviceOptions& device, Allocator* allocator = HostAllocat
     (void)NewEmulatedDeviceStore(options, device, &store);
     return store;
   };
-  return {"EmulatedDeviceTable", create, true, true, true};
+  return {"EmulatedDeviceStore", create, true, true, true};
 }
 
 TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {

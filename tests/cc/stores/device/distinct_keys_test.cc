@@ -16,7 +16,7 @@ class DistinctKeys : public testing::TestWithParam<bool> {
                       : NewEmulatedDeviceStore(options, DeviceOptions(), &store));
       return store;
     };
-    const StoreKind kind{"DeviceTable", create, true, true, true};
+    const StoreKind kind{"DeviceStore", create, true, true, true};
     const ExecContext context = lockstep ? ExecContext::Serial() : Threads(3);
     distinct = std::make_unique<Subject>(kind, AllStatistics(), context);
     plain = std::make_unique<Subject>(kind, AllStatistics(), context);

@@ -30,7 +30,7 @@ StoreKind DeviceStores(const DeviceOptions& device) {
   const auto create = [=](const StoreOptions& options) {
     return NewHostAccessStore(NewGpuStore(options, device), MemoryOfDevice(device.device));
   };
-  return {"DeviceTableOnGpu", create, true, false, /*on_device=*/true};
+  return {"DeviceStoreOnGpu", create, true, false, /*on_device=*/true};
 }
 
 std::vector<StoreKind> ContractStores() {

@@ -17,7 +17,7 @@ class Threads : public testing::TestWithParam<bool> {
     DiskTierOptions options;
     options.path = folder_.path();
     options.name = "items-0";
-    options.dim = StoreThreads::kDim;
+    options.dim = TierThreads::kDim;
     options.buffer_bytes = 32 << 10;
     options.use_io_uring = GetParam();
     ASSERT_TRUE(DiskTier::Open(options, &tier_).ok());
@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Readers, Threads, testing::Bool(), [](const auto& info)
 });
 
 TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
-  StoreThreads::ReadAndWrite(tier_.get(), /*forgets=*/false);
+  TierThreads::ReadAndWrite(tier_.get(), /*forgets=*/false);
   // All the space that is garbage comes back.
   ASSERT_TRUE(tier_->Compact(ExecContext::Serial()).ok());
   const LowerTierStats stats = tier_->Stats();
@@ -38,7 +38,7 @@ TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
 }
 
 TEST_P(Threads, MayChangeTheRuleAndClear) {
-  StoreThreads::ChangeTheRule(tier_.get());
+  TierThreads::ChangeTheRule(tier_.get());
   EXPECT_EQ(0u, tier_->Stats().disk_bytes);
 }
 

@@ -54,30 +54,30 @@ struct Kind {
   size_t rows;  // within the bound, if there is one
 };
 const Kind kKinds[] = {
-    {"HostStore", NewHostLower, 0},
-    {"HostTierOfOneRow", NewHostOverDisk, 1},
-    {"HostTierOfFewRows", NewHostOverDisk, 100},
-    {"HostTierOfAllRows", NewHostOverDisk, 100000},
+    {"MemoryTier", NewHostLower, 0},
+    {"TwoTiersOfOneRow", NewHostOverDisk, 1},
+    {"TwoTiersOfFewRows", NewHostOverDisk, 100},
+    {"TwoTiersOfAllRows", NewHostOverDisk, 100000},
 };
 
-class Stores : public testing::TestWithParam<Kind> {
+class Tiers : public testing::TestWithParam<Kind> {
  protected:
-  StoreOracle New(size_t dim, DataType type = DataType::kFloat) {
+  TierOracle New(size_t dim, DataType type = DataType::kFloat) {
     std::unique_ptr<LowerTier> tier;
     const Status status =
         GetParam().create(Options(dim, type), StatisticSet(), GetParam().rows, &tier);
     EXPECT_TRUE(status.ok()) << status.message();
-    return StoreOracle(std::move(tier), type, dim, GetParam().create != NewHostLower);
+    return TierOracle(std::move(tier), type, dim, GetParam().create != NewHostLower);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, Stores, testing::ValuesIn(kKinds),
+INSTANTIATE_TEST_SUITE_P(Kinds, Tiers, testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Stores, AgreeWithAMapOfRows) {
+TEST_P(Tiers, AgreeWithAMapOfRows) {
   for (const uint64_t seed : {1, 2, 3}) {
     std::mt19937_64 random(seed);
     const size_t dim = seed == 1 ? 1 : seed == 2 ? 33 : 100;
-    StoreOracle oracle = New(dim);
+    TierOracle oracle = New(dim);
     ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, dim)).ok());
     for (int step = 0; step < 300; ++step) {
       const std::vector<int64_t> keys = Some(2000, random() % 300, &random);
@@ -123,11 +123,11 @@ TEST_P(Stores, AgreeWithAMapOfRows) {
   }
 }
 
-TEST_P(Stores, RowsOfAnyTypeComeBack) {
+TEST_P(Tiers, RowsOfAnyTypeComeBack) {
   for (const DataType type : {DataType::kHalf, DataType::kBFloat16, DataType::kDouble,
                               DataType::kInt8, DataType::kInt64, DataType::kBool}) {
     for (const size_t dim : {1, 3, 17}) {
-      StoreOracle oracle = New(dim, type);
+      TierOracle oracle = New(dim, type);
       if (IsFloating(type)) {
         ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, dim)).ok());
       }
@@ -137,8 +137,8 @@ TEST_P(Stores, RowsOfAnyTypeComeBack) {
   }
 }
 
-TEST_P(Stores, RowsOfAnotherRuleHaveInitialSlots) {
-  StoreOracle oracle = New(6);
+TEST_P(Tiers, RowsOfAnotherRuleHaveInitialSlots) {
+  TierOracle oracle = New(6);
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 6, 0.125)).ok());
   ASSERT_TRUE(oracle.Check().ok());  // the rows of no slots
@@ -157,8 +157,8 @@ TEST_P(Stores, RowsOfAnotherRuleHaveInitialSlots) {
   ASSERT_TRUE(oracle.Check().ok());
 }
 
-TEST_P(Stores, ARuleThatTheCacheRefusesChangesNothing) {
-  StoreOracle oracle = New(6);
+TEST_P(Tiers, ARuleThatTheCacheRefusesChangesNothing) {
+  TierOracle oracle = New(6);
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 6, 0.125)).ok());
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());
   const auto refuse = [] { return Status::Unavailable("as a test wants it"); };
@@ -169,7 +169,7 @@ TEST_P(Stores, ARuleThatTheCacheRefusesChangesNothing) {
   ASSERT_TRUE(oracle.Check().ok());
 }
 
-TEST_P(Stores, EachAllocationMayFail) {
+TEST_P(Tiers, EachAllocationMayFail) {
   FailingAllocator allocator;
   bool failed = true;
   for (int64_t n = 0; failed; n += 1 + n / 16) {  // the index has an array for each of 256 stripes
@@ -178,7 +178,7 @@ TEST_P(Stores, EachAllocationMayFail) {
     options.allocator = &allocator;
     std::unique_ptr<LowerTier> tier;
     ASSERT_TRUE(GetParam().create(options, StatisticSet(), GetParam().rows, &tier).ok());
-    StoreOracle oracle(std::move(tier), DataType::kFloat, 20, true);
+    TierOracle oracle(std::move(tier), DataType::kFloat, 20, true);
     ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 20)).ok());
     allocator.FailAfter(n);
     failed = false;
@@ -204,8 +204,8 @@ TEST_P(Stores, EachAllocationMayFail) {
   }
 }
 
-TEST_P(Stores, SharedRowsAreLeftOutOfAScan) {
-  StoreOracle oracle = New(4);
+TEST_P(Tiers, SharedRowsAreLeftOutOfAScan) {
+  TierOracle oracle = New(4);
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());
   ASSERT_TRUE(oracle.Get(Range(500, 1500), After::kShared).ok());
   EXPECT_EQ(500u, oracle.tier()->shared());
@@ -215,7 +215,7 @@ TEST_P(Stores, SharedRowsAreLeftOutOfAScan) {
   ASSERT_TRUE(oracle.Check(10).ok());
 }
 
-TEST_P(Stores, StatisticsMoveWithRows) {
+TEST_P(Tiers, StatisticsMoveWithRows) {
   const StatisticSet set = StatisticSet().With(Statistic::kLastStep).With(Statistic::kChange);
   std::unique_ptr<LowerTier> tier;
   ASSERT_TRUE(GetParam().create(Options(4), set, GetParam().rows, &tier).ok());
@@ -305,12 +305,12 @@ TEST(MemoryTier, SlotsLieInRowsAsTheRuleSays) {
 }
 
 TEST(MemoryTier, ABoundHoldsAndSharedRowsMakeRoom) {
-  MemoryTierOptions options = HostStoreOptionsOf(Options(4), StatisticSet());
+  MemoryTierOptions options = MemoryTierOptionsOf(Options(4), StatisticSet());
   options.most_bytes = 100 * (16 + 1);
   std::unique_ptr<MemoryTier> made;
   ASSERT_TRUE(MemoryTier::Create(options, &made).ok());
   EXPECT_EQ(100u, made->capacity());
-  StoreOracle oracle(std::move(made), DataType::kFloat, 4, /*forgets=*/true);
+  TierOracle oracle(std::move(made), DataType::kFloat, 4, /*forgets=*/true);
   ASSERT_TRUE(oracle.Put(Range(0, 100)).ok());
   const Status full = oracle.Put(Range(100, 150));
   EXPECT_EQ(StatusCode::kResourceExhausted, full.code());
@@ -327,7 +327,7 @@ TEST(MemoryTier, ABoundHoldsAndSharedRowsMakeRoom) {
 }
 
 TEST(MemoryTier, ABoundWithoutRoomForARowIsRefused) {
-  MemoryTierOptions options = HostStoreOptionsOf(Options(4), StatisticSet());
+  MemoryTierOptions options = MemoryTierOptionsOf(Options(4), StatisticSet());
   options.most_bytes = 16;
   std::unique_ptr<MemoryTier> tier;
   const Status status = MemoryTier::Create(options, &tier);
@@ -341,7 +341,7 @@ TEST(MemoryTier, ABoundWithoutRoomForARowIsRefused) {
 
 TEST(MemoryTier, RowsWithoutTheSlotsOfItsRuleAreRefused) {
   std::unique_ptr<MemoryTier> tier;
-  ASSERT_TRUE(MemoryTier::Create(HostStoreOptionsOf(Options(4), StatisticSet()), &tier).ok());
+  ASSERT_TRUE(MemoryTier::Create(MemoryTierOptionsOf(Options(4), StatisticSet()), &tier).ok());
   WholeRows rows(HostAllocator());
   ASSERT_TRUE(rows.Resize(1, 4 * sizeof(float), 0, 0).ok());
   rows.size = 1;
@@ -357,8 +357,8 @@ TEST(MemoryTier, RowsWithoutTheSlotsOfItsRuleAreRefused) {
 
 TEST(MemoryTier, CompactGivesMemoryOfRowsThatLeftBack) {
   std::unique_ptr<MemoryTier> made;
-  ASSERT_TRUE(MemoryTier::Create(HostStoreOptionsOf(Options(16), StatisticSet()), &made).ok());
-  StoreOracle oracle(std::move(made), DataType::kFloat, 16);
+  ASSERT_TRUE(MemoryTier::Create(MemoryTierOptionsOf(Options(16), StatisticSet()), &made).ok());
+  TierOracle oracle(std::move(made), DataType::kFloat, 16);
   ASSERT_TRUE(oracle.Put(Range(0, 100000)).ok());
   const LowerTierStats full = oracle.tier()->Stats();
   oracle.Erase(Range(1000, 100000));
@@ -377,16 +377,16 @@ struct FaultyTwoTiers {
     EXPECT_TRUE(NewDiskLower(Options(4), StatisticSet(), 0, &disk).ok());
     auto faulty = std::make_unique<FaultyTier>(std::move(disk));
     below = faulty.get();
-    MemoryTierOptions options = HostStoreOptionsOf(Options(4), StatisticSet());
+    MemoryTierOptions options = MemoryTierOptionsOf(Options(4), StatisticSet());
     options.most_bytes = rows * 17;
     std::unique_ptr<TwoTiers> tier;
     EXPECT_TRUE(TwoTiers::Create(options, std::move(faulty), &tier).ok());
     above = &tier->above();
-    oracle = std::make_unique<StoreOracle>(std::move(tier), DataType::kFloat, 4, /*forgets=*/true);
+    oracle = std::make_unique<TierOracle>(std::move(tier), DataType::kFloat, 4, /*forgets=*/true);
   }
   FaultyTier* below;
   const MemoryTier* above;
-  std::unique_ptr<StoreOracle> oracle;
+  std::unique_ptr<TierOracle> oracle;
 };
 
 TEST(TwoTiers, RowsOverTheBoundGoDownAndTheLatestStay) {

@@ -21,9 +21,9 @@ struct Kind {
   size_t rows;  // within the bound, if there is one
 };
 const Kind kKinds[] = {
-    {"HostStore", NewHostLower, 0},
-    {"HostTierOfFewRows", NewHostOverDisk, 100},
-    {"HostTierOfManyRows", NewHostOverDisk, 1000},
+    {"MemoryTier", NewHostLower, 0},
+    {"TwoTiersOfFewRows", NewHostOverDisk, 100},
+    {"TwoTiersOfManyRows", NewHostOverDisk, 1000},
 };
 
 class Threads : public testing::TestWithParam<Kind> {
@@ -31,7 +31,7 @@ class Threads : public testing::TestWithParam<Kind> {
   void SetUp() override {
     StoreOptions options;
     options.name = "items";
-    options.dim = StoreThreads::kDim;
+    options.dim = TierThreads::kDim;
     ASSERT_TRUE(GetParam().create(options, StatisticSet(), GetParam().rows, &tier_).ok());
   }
   std::unique_ptr<LowerTier> tier_;
@@ -40,17 +40,17 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Threads, testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
-  StoreThreads::ReadAndWrite(tier_.get(), GetParam().rows > 0);
+  TierThreads::ReadAndWrite(tier_.get(), GetParam().rows > 0);
 }
 
-TEST_P(Threads, MayChangeTheRuleAndClear) { StoreThreads::ChangeTheRule(tier_.get()); }
+TEST_P(Threads, MayChangeTheRuleAndClear) { TierThreads::ChangeTheRule(tier_.get()); }
 
 TEST(TwoTiers, AUseOfARowThatIsGoingDownIsKept) {
   const StatisticSet set = StatisticSet().With(Statistic::kLastStep).With(Statistic::kCount);
   StoreOptions options;
   options.name = "items";
   options.dim = 1;
-  MemoryTierOptions above = HostStoreOptionsOf(options, set);
+  MemoryTierOptions above = MemoryTierOptionsOf(options, set);
   above.most_bytes = 100 * BytesOfRow(options, set);
   std::unique_ptr<LowerTier> lower;
   ASSERT_TRUE(NewHostLower(options, set, 0, &lower).ok());
