@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The check of the order of locks finds each kind of violation, and nothing else.
+// The lock order check reports each kind of violation, and nothing else.
 #include "cc/core/base/lock_order.h"
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 using Lock = std::lock_guard<OrderedMutex>;
 
-// A rank as messages have it.
+// A rank as messages print it.
 std::string Named(LockRank rank) { return "rank " + std::to_string(static_cast<int>(rank)); }
 
 class LockOrder : public testing::Test {

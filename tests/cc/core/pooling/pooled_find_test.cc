@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kPadding = 3;
 
-// Tables of one variable, with some keys present.
+// The shards of a table, with some keys present.
 class Shards {
  public:
   Shards(const StoreKind& kind, DataType type, size_t dim, size_t count,
@@ -31,7 +31,7 @@ class Shards {
     }
   }
 
-  // Gives keys rows, other than their initial ones.
+  // Inserts rows of keys that differ from their initial rows.
   template <typename T>
   void Fill(const std::vector<int64_t>& keys, Random* random) {
     Assign(keys, RandomValues<T>(keys.size() * pointers_[0]->options().dim, random));
@@ -50,7 +50,7 @@ class Shards {
     return {keys.data(), owners, false, pointers_.data(), pointers_.size()};
   }
 
-  // The row of each key by the tables' own find.
+  // The row of each key, by Find of the shards.
   template <typename T>
   std::vector<T> Rows(const std::vector<int64_t>& keys, const int32_t* owners,
                       const DefaultRows& defaults) const {
@@ -96,7 +96,8 @@ std::vector<Compute> Oracle(const std::vector<T>& rows, const std::vector<int64_
   return pooled;
 }
 
-// Bags of every form over `num_keys` keys: some empty, some longer than a block.
+// Calls `check` with bags of every form over `num_keys` keys, some empty and some longer than a
+// block.
 void EachForm(size_t num_keys, Random* random, const std::function<void(const Bags&)>& check) {
   for (size_t length : {size_t{1}, size_t{20}, std::max<size_t>(num_keys, 1)}) {
     if (num_keys % length != 0) continue;
@@ -125,7 +126,7 @@ PooledFind FindOf(const ShardedKeys& keys, const Bags& bags, const Pooling& pool
   return {keys, &bags, pooling, defaults, pooled, keys.shards[0]->options().dim};
 }
 
-// FindPooled of one batch.
+// FindPooled of a single batch.
 Status Pool(const ExecContext& context, const ShardedKeys& keys, const Bags& bags,
             const Pooling& pooling, const DefaultRows& defaults, void* pooled) {
   const PooledFind find = FindOf(keys, bags, pooling, defaults, pooled);
@@ -213,7 +214,7 @@ TEST_P(FindPooledOf, FollowsOwners) {
   EXPECT_NE(std::string::npos, status.message().find("[0, 3). Received: 3"));
 }
 
-// As the features of a table-batched lookup: tables of several kinds, side by side in one output.
+// Like the features of a table-batched lookup: several tables, side by side in one output.
 TEST_P(FindPooledOf, ManyBatchesAtOnce) {
   Random random(5);
   constexpr size_t kNumBags = 30;
@@ -233,7 +234,7 @@ TEST_P(FindPooledOf, ManyBatchesAtOnce) {
   std::vector<std::vector<int64_t>> keys;
   std::vector<std::unique_ptr<Bags>> bags;
   for (size_t i = 0; i < 4; ++i) {
-    const size_t length = i == 3 ? 0 : 1 + 40 * i;  // the last has none but empty bags
+    const size_t length = i == 3 ? 0 : 1 + 40 * i;  // the last batch has only empty bags
     keys.push_back(RandomKeys(kNumBags * length, -30, 30, &random));
     bags.push_back(std::make_unique<Bags>(HostAllocator()));
     bags[i]->OfLines(kNumBags, length);
@@ -319,7 +320,7 @@ TEST_P(FindPooledOf, ASumIsNeverNegativeZero) {
   }
 }
 
-// The weights of such rows, by the definition.
+// The weights of quantized rows, by the definition.
 std::vector<float> Dequantized(const std::vector<int8_t>& rows, size_t dim) {
   std::vector<float> weights;
   for (size_t begin = 0; begin < rows.size(); begin += dim + kQuantizedTail) {

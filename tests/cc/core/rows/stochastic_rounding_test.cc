@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stochastic rounding against its definition, in double: a value goes to one of its two neighbours,
-// to the upper one with the probability that is the value's part of the way there.
+// Stochastic rounding against its definition, in double. A value is rounded to either of its two
+// neighbours. The probability of the upper neighbour is the value's distance from the lower
+// neighbour, as a share of the interval.
 #include "cc/core/rows/stochastic_rounding.h"
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr uint32_t kAll = 0xffffffffu;
 
-// The neighbours of a value in a format with these fraction bits and smallest normal exponent.
+// The neighbours of a value in a format, given its fraction bits and lowest normal exponent.
 struct Between {
   Between(double x, int fraction_bits, int smallest_exponent) {
     const int exponent = x == 0.0 ? smallest_exponent : std::max(std::ilogb(x), smallest_exponent);
@@ -24,7 +25,7 @@ struct Between {
   }
   double place;
   double low;   // the neighbour below, or the value
-  double part;  // of the way to low + place
+  double part;  // the value's share of the way to low + place
 };
 
 template <typename T>
@@ -35,7 +36,7 @@ struct Format<Half> {
   static constexpr float kLargest = 65504.0f;
   static constexpr float kOverflow = 65520.0f;  // to nearest
   static constexpr int kSmallestExponent = -24;
-  // Smaller numbers have bits below the 32 that are looked at.
+  // Smaller numbers have bits below the 32 bits that are compared with noise.
   static double ToleranceOfPart(float x) {
     return std::abs(x) < std::ldexp(1.0f, -14) ? std::ldexp(1.0, -32) : 0.0;
   }
@@ -54,7 +55,7 @@ float Rounded(float value, uint32_t noise) {
   return RoundByNoise<T>(value, noise).ToFloat();
 }
 
-// The share of all noise by which the magnitude is rounded up.
+// The share of all noise values that round the magnitude up.
 template <typename T>
 double ShareUp(float value) {
   const float towards_zero = Rounded<T>(value, 0);
@@ -71,7 +72,7 @@ double ShareUp(float value) {
 template <typename T>
 class StochasticRounding : public testing::Test {
  protected:
-  // Of all magnitudes that a T has, and far below.
+  // Values of all magnitudes of a T, and far below.
   static std::vector<float> Values() {
     Random random(3);
     std::vector<float> values;
@@ -93,7 +94,7 @@ class StochasticRounding : public testing::Test {
     return initializer;
   }
 
-  // A step of 1 towards -gradient, of a table of zeros.
+  // A rule that subtracts the gradient, for a store of zeros.
   static Rule Subtraction(size_t dim, int64_t step) {
     Rule rule = MakeRule(RuleKind::kSgd, dim);
     rule.learning_rate = 1.0;
@@ -133,7 +134,7 @@ TYPED_TEST(StochasticRounding, KeepsWhatTheTypeCanHold) {
       }
     }
   }
-  // A NaN all of whose payload lies in the part that is dropped.
+  // A NaN with its whole payload in the bits that are dropped.
   EXPECT_TRUE(std::isnan(Rounded<TypeParam>(BitsToFloat(0x7f800001u), kAll)));
 }
 
@@ -172,8 +173,8 @@ TYPED_TEST(StochasticRounding, OverflowsWhereRoundingToNearestDoes) {
   }
 }
 
-// The mean of the rounded values over many keys, steps, columns, tables and seeds, each by itself,
-// is the value.
+// The mean of the rounded values is the value, over many keys, steps, columns, tables or seeds
+// alone.
 TYPED_TEST(StochasticRounding, MeansAreTheValueOverEachPartOfTheNoise) {
   using Of = RoundingNoise::Of;
   constexpr size_t kCount = 40000;
@@ -224,7 +225,8 @@ TYPED_TEST(StochasticRounding, MeansAreTheValueOverEachPartOfTheNoise) {
   }
 }
 
-// Noise of neighbours (in keys, steps, columns; of a step and its pass) agrees as often as chance.
+// The noise of adjacent keys, steps and columns, and of a step and its pass, agrees as often as by
+// chance.
 TYPED_TEST(StochasticRounding, NeighboursAreIndependent) {
   using Of = RoundingNoise::Of;
   constexpr int64_t kCount = 40000;
@@ -302,7 +304,7 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
   EXPECT_LT(up, all.size() * kDim);
 }
 
-// Steps of a thousandth of a place: to nearest, none of them would be seen.
+// Each step is a thousandth of a place. Rounding to the nearest would lose all of them.
 TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
   constexpr size_t kDim = 16;
   constexpr int64_t kSteps = 500;
@@ -323,7 +325,7 @@ TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
     for (const TypeParam weight : this->Weights(*store, all)) sum += weight.ToFloat();
     return sum / static_cast<double>(all.size() * kDim);
   };
-  // 1 + the step as a float has it, so that only the error of the rounding remains.
+  // 1 + the step, in float arithmetic, so only the error of the rounding remains.
   const double step = static_cast<double>(1.0f - gradients[0]) - 1.0;
   const double part = step / place;
   const double sigma =
@@ -332,7 +334,7 @@ TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
   EXPECT_EQ(1.0, mean_of(false));
 }
 
-// The pass at the end of a step rounds by other noise than the step.
+// The pass at the end of a step rounds with other noise than the step.
 TYPED_TEST(StochasticRounding, PassesRoundByNoiseOfTheirOwn) {
   constexpr size_t kDim = 8;
   const RowInitializer initializer = this->Zeros(3, 4);
@@ -375,7 +377,7 @@ TEST(StochasticRoundingOfKeys, IsThatOfEarlierVersions) {
   const auto of_64_keys = [&](int64_t step, RoundingNoise::Of of) {
     uint64_t up = 0;
     for (int64_t key = 0; key < 64; ++key) {
-      const float weights[3] = {0.0f, 0.0f, 1.0f + 0x1p-11f};  // half of the way to a neighbour
+      const float weights[3] = {0.0f, 0.0f, 1.0f + 0x1p-11f};  // halfway to a neighbour
       Half rounded[3];
       RoundingNoise(initializer, step, of).Round(key - 32, weights, 3, rounded);
       up = 2 * up + (rounded[2].ToFloat() > 1.0f ? 1 : 0);

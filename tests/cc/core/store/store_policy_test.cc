@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows come and leave by a store's policy: against a simulation of the same rules.
+// Rows that are inserted and removed by a store's policy, against a simulation of the same policy.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -73,7 +73,7 @@ TEST_P(StorePolicy, StatisticsStayThroughGrowthShrinkAndChangeOfRule) {
 TEST_P(StorePolicy, AssignStatisticsSetsThoseThatTheStoreHas) {
   RowPolicy policy;
   policy.statistics = StatisticSet().With(Statistic::kCount).With(Statistic::kScore);
-  Subject subject(GetParam(), policy);  // and the last step, by which it counts
+  Subject subject(GetParam(), policy);  // and the last step, which counts need
   subject.Upsert({7});
   const uint64_t words[] = {5, 6};
   const StatisticSet set = StatisticSet().With(Statistic::kLastTime).With(Statistic::kCount);
@@ -85,7 +85,7 @@ TEST_P(StorePolicy, AssignStatisticsSetsThoseThatTheStoreHas) {
   EXPECT_FALSE(subject.Has(8));
 }
 
-// Random steps of writes, looks, removals and scores.
+// Random steps of writes, lookups, removals and scores.
 void ExpectLikeSimulation(const StoreKind& kind, EvictionOrder order, size_t max_rows,
                           size_t most_keys, uint64_t seed, size_t threads) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", order " +
@@ -95,7 +95,7 @@ void ExpectLikeSimulation(const StoreKind& kind, EvictionOrder order, size_t max
   Simulation simulation(kind, max_rows, order);
   size_t refused = 0;
   for (int step = 0; step < 120; ++step) {
-    const auto skewed = [&] {  // a drifting window in which low numbers come often
+    const auto skewed = [&] {  // a drifting window with frequent low numbers
       const uint64_t span = 1 + random() % (3 * max_rows);
       return static_cast<int64_t>(random() % span) + step * static_cast<int64_t>(max_rows) / 40;
     };
@@ -140,7 +140,7 @@ void ExpectLikeSimulation(const StoreKind& kind, EvictionOrder order, size_t max
       ASSERT_TRUE(subject.store->maintenance()->Shrink(subject.context).ok());
     }
     subject.NextStep(random() % 2);
-    // An epoch is some steps, and now and then the clock is set back, which no row follows.
+    // An epoch is 12 steps. Sometimes the clock is set back, but no row's epoch decreases.
     subject.context.now.epoch = static_cast<uint64_t>(step) / 12 - (step > 24 ? random() % 3 : 0);
   }
   EXPECT_GT(subject.store->Stats().evicted, 0u);
@@ -150,13 +150,13 @@ TEST_P(StorePolicy, ABoundedStoreHoldsWhatTheSimulationHolds) {
   for (const uint64_t seed : Seeds(3)) {
     for (const EvictionOrder order : kAllOrders) {
       ExpectLikeSimulation(GetParam(), order, 100, 60, seed, 2);
-      ExpectLikeSimulation(GetParam(), order, 100, 150, seed, 2);  // some are larger than the bound
+      ExpectLikeSimulation(GetParam(), order, 100, 150, seed, 2);  // some batches exceed the bound
     }
   }
 }
 
 TEST_P(StorePolicy, ManyVictimsComeInTheRightOrder) {
-  // Enough rows that victims are taken by a sample, some at a time.
+  // There are so many rows that victims are found by a sample, a few at a time.
   for (const EvictionOrder order :
        {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kEpochLfu}) {
     ExpectLikeSimulation(GetParam(), order, 9000, 900, 5, 3);
@@ -164,7 +164,7 @@ TEST_P(StorePolicy, ManyVictimsComeInTheRightOrder) {
 }
 
 TEST_P(StorePolicy, RowsInUseMayBeTheLowestOfAll) {
-  // By scores, which are all 0: so hashes decide, and many of the lowest are in each batch.
+  // All scores are 0, so hashes decide, and each batch has many of the lowest rows.
   constexpr size_t kRows = 20000;
   Subject subject(GetParam(), Bounded(kRows, EvictionOrder::kScore));
   Simulation simulation(GetParam(), kRows, EvictionOrder::kScore);
@@ -320,7 +320,7 @@ TEST_P(StorePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
   policy.ttl_milliseconds = 100;
   Subject subject(GetParam(), policy);
   size_t most = 0;
-  for (int64_t step = 0; step < 300; ++step) {  // a stream of keys that never come again
+  for (int64_t step = 0; step < 300; ++step) {  // a stream of distinct keys
     subject.Apply(KeysFrom(step * 200, 200));
     most = std::max(most, subject.store->size());
     subject.NextStep(10);
