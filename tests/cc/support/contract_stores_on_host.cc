@@ -10,7 +10,7 @@ namespace tf_embed {
 std::vector<StoreKind> ContractStores() {
   std::vector<StoreKind> kinds = AllStores();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  // If a sanitizer watches addresses, this store need not.
+  // Sanitizers check addresses already, so they run without this store.
   IsolatedMemory::Get()->set_one_in(32);
   const auto create = [](const StoreOptions& options) {
     std::unique_ptr<Store> store;

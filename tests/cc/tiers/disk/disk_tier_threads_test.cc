@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many threads in one tier on disk at once.
+// Many threads in a tier on disk at once.
 #include <memory>
 #include <string>
 
@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Readers, Threads, testing::Bool(), [](const auto& info)
 
 TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
   TierThreads::ReadAndWrite(tier_.get(), /*forgets=*/false);
-  // All the space that is garbage comes back.
+  // The space of all garbage is freed.
   ASSERT_TRUE(tier_->Compact(ExecContext::Serial()).ok());
   const LowerTierStats stats = tier_->Stats();
   EXPECT_LE(stats.disk_bytes, 2 * stats.live_bytes + (64 << 10));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier in host memory returns the rows that were put, alone and over a tier on disk, for any
-// bound on its rows.
+// A tier in host memory, alone or over a tier on disk, returns the rows that were put, for any
+// bound.
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -28,7 +28,7 @@ std::vector<int64_t> Range(int64_t begin, int64_t end) {
   return keys;
 }
 
-// Some of the keys 0 .. n - 1, each once.
+// Random distinct keys of 0 .. n - 1.
 std::vector<int64_t> Some(int64_t n, size_t count, std::mt19937_64* random) {
   std::vector<int64_t> keys = Range(0, n);
   std::shuffle(keys.begin(), keys.end(), *random);
@@ -51,7 +51,7 @@ bool Names(const Status& status, const std::string& part) {
 struct Kind {
   const char* name;
   NewLower create;
-  size_t rows;  // within the bound, if there is one
+  size_t rows;  // the bound, if there is a bound
 };
 const Kind kKinds[] = {
     {"MemoryTier", NewHostLower, 0},
@@ -112,7 +112,7 @@ TEST_P(Tiers, AgreeWithAMapOfRows) {
       }
       const LowerTierStats stats = oracle.tier()->Stats();
       if (GetParam().rows > 0) {
-        ASSERT_LE(stats.host_rows, 2 * GetParam().rows);  // rows with fewer slots than those
+        ASSERT_LE(stats.host_rows, 2 * GetParam().rows);  // rows here have fewer slots
       }
       if (HasFailure()) return;
     }
@@ -141,10 +141,10 @@ TEST_P(Tiers, RowsOfAnotherRuleHaveInitialSlots) {
   TierOracle oracle = New(6);
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 6, 0.125)).ok());
-  ASSERT_TRUE(oracle.Check().ok());  // the rows of no slots
+  ASSERT_TRUE(oracle.Check().ok());  // rows without slots
   ASSERT_TRUE(oracle.Put(Range(500, 1500)).ok());
   ASSERT_TRUE(oracle.Check().ok());
-  // The same rule: rows keep their slots, also those that were given initial ones.
+  // The rule is the same, so rows keep their slots, including initial slots that they were given.
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 6, 0.5)).ok());
   ASSERT_TRUE(oracle.Check().ok());
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, 6)).ok());
@@ -152,7 +152,7 @@ TEST_P(Tiers, RowsOfAnotherRuleHaveInitialSlots) {
   ASSERT_TRUE(oracle.Check().ok());
   ASSERT_TRUE(oracle.SetRule(RuleSlots()).ok());
   ASSERT_TRUE(oracle.Check().ok());
-  // And back: the slots of long ago do not come back.
+  // With the former rule set again, rows have initial slots, not their former slots.
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, 6)).ok());
   ASSERT_TRUE(oracle.Check().ok());
 }
@@ -230,7 +230,7 @@ TEST_P(Tiers, StatisticsMoveWithRows) {
     rows.statistics[2 * i + 1] = RowChange::Of(0, 1 + i % 2);
   }
   ASSERT_TRUE(tier->Put(ExecContext::Serial(), rows).ok());
-  // A snapshot of the second period has each of its rows once.
+  // A snapshot of the second period takes each of its rows once.
   WantedRows wanted;
   wanted.snapshot = 1;
   wanted.since = 1;
@@ -254,7 +254,7 @@ TEST_P(Tiers, StatisticsMoveWithRows) {
     }
   }
   EXPECT_EQ(200u, scanned);
-  // Ranks are those of all cold rows.
+  // CollectRanks returns the ranks of all cold rows.
   ASSERT_TRUE(tier->Get(ExecContext::Serial(), keys.data(), 100, After::kShared, &rows).ok());
   uint64_t words[2];
   EXPECT_FALSE(tier->FindStatistics(keys[0], words));
@@ -266,7 +266,7 @@ TEST_P(Tiers, StatisticsMoveWithRows) {
   ASSERT_TRUE(tier->CollectRanks(EvictionOrder::kLru, 1, low, kHighestRank, &ranks, &below).ok());
   EXPECT_EQ(100u, below);
   EXPECT_EQ(200u, ranks.size());
-  // Rows that come back have the statistics of the cache.
+  // Rows that the cache returns have the cache's statistics.
   std::vector<uint64_t> new_words(200, 5);
   tier->Unshare(keys.data(), 100, new_words.data());
   ASSERT_TRUE(tier->FindStatistics(keys[99], words));
@@ -369,7 +369,7 @@ TEST(MemoryTier, CompactGivesMemoryOfRowsThatLeftBack) {
   ASSERT_TRUE(oracle.Check().ok());
 }
 
-// A tier over a tier that a test makes fail.
+// A tier over a FaultyTier.
 
 struct FaultyTwoTiers {
   explicit FaultyTwoTiers(size_t rows) {
@@ -398,7 +398,7 @@ TEST(TwoTiers, RowsOverTheBoundGoDownAndTheLatestStay) {
   EXPECT_EQ(1000u, tier.above->size() + tier.below->size());
   EXPECT_GE(tier.above->size(), 80u);
   ASSERT_TRUE(tier.oracle->Check(50).ok());
-  // Of the rows that came last, most are above; a row that came long ago is not.
+  // Most of the latest rows are above, and older rows have moved down.
   const std::vector<int64_t> last = Range(950, 1000);
   const auto exists = std::make_unique<bool[]>(50);
   tier.above->Contains(last.data(), 50, exists.get());
@@ -457,7 +457,7 @@ TEST(TwoTiers, AColdRowBelowIsReplacedThere) {
   ASSERT_TRUE(tier.oracle->Put(Range(0, 100)).ok());
   EXPECT_EQ(below, tier.below->size());
   ASSERT_TRUE(tier.oracle->Check().ok());
-  // A shared one goes above when it comes back changed.
+  // A shared row that is put again, changed, goes to the upper tier.
   ASSERT_TRUE(tier.oracle->Get(Range(0, 10), After::kShared).ok());
   ASSERT_TRUE(tier.oracle->Put(Range(0, 10)).ok());
   const std::vector<int64_t> keys = Range(0, 10);

@@ -18,7 +18,7 @@ namespace {
 struct Kind {
   const char* name;
   NewLower create;
-  size_t rows;  // within the bound, if there is one
+  size_t rows;  // the bound, if there is a bound
 };
 const Kind kKinds[] = {
     {"MemoryTier", NewHostLower, 0},
@@ -64,7 +64,7 @@ TEST(TwoTiers, AUseOfARowThatIsGoingDownIsKept) {
   std::memset(row.weights.data(), 0, sizeof(float));
   row.statistics[0] = row.statistics[1] = 1;
 
-  // Another thread uses all rows above while the first ones of them go down.
+  // Another thread uses all rows of the upper tier while the first of them move down.
   Moment now;
   now.step = 7;
   std::vector<int64_t> used;
@@ -78,7 +78,7 @@ TEST(TwoTiers, AUseOfARowThatIsGoingDownIsKept) {
     uses = std::async(std::launch::async, [&] {
       for (const int64_t key : used) EXPECT_TRUE(tier->NoteUse(key, now));
     });
-    uses.wait_for(std::chrono::milliseconds(200));  // or it waits for the rows
+    uses.wait_for(std::chrono::milliseconds(200));  // otherwise it waits for the rows
   };
   for (int64_t key = 0; !uses.valid(); ++key) {
     row.keys[0] = key;
