@@ -26,8 +26,8 @@ namespace tf_embed {
 enum class LockRank : uint8_t {
   kSave,       // saving a variable to files
   kStrings,    // the dictionaries of a variable
-  kShards,     // writing to several tables of a variable, by the number of the variable
-  kWriters,    // StoreLocks::writers, by the number of the table
+  kShards,     // writing to several stores of a table, by the number of the table
+  kWriters,    // StoreLocks::writers, by the number of the store
   kContent,    // StoreLocks::content, also shared
   kPolicy,     // StoreLocks::policy, also shared
   kTier,       // rows on their way up to the next tier

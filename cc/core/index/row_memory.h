@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of a store in memory, by row id. Rows lie in slabs and never move while they live. Room
 // grows by a slab at a time. The first slab is small and each next slab is twice as large, up to
-// about 16 MiB of weights; from there on all are alike. So a small table is small, and a large
-// table leaves at most one slab partly used.
+// about 16 MiB of weights; from there on all are alike. So a small store is small, and a large
+// store leaves at most one slab partly used.
 //
 //     slab 0 | slab 1 | slab 2     | ... | slab k             | slab k+1           | ...
 //     2^f    | 2^f    | 2^(f+1)    |     | 2^m rows           | 2^m rows
