@@ -145,7 +145,7 @@ class Machine {
     std::vector<cudaEvent_t> done_;
     cudaEvent_t begun_;
   };
-  static Status NewTable(const StoreOptions& options, const DeviceOptions& device,
+  static Status NewStore(const StoreOptions& options, const DeviceOptions& device,
                          std::unique_ptr<Store>* table) {
     return NewDeviceStore(options, device, table);
   }
@@ -182,7 +182,7 @@ class Machine {
     void Fork() const {}
     void Join() const {}
   };
-  static Status NewTable(const StoreOptions& options, const DeviceOptions& device,
+  static Status NewStore(const StoreOptions& options, const DeviceOptions& device,
                          std::unique_ptr<Store>* table) {
     return NewEmulatedDeviceStore(options, device, table);
   }

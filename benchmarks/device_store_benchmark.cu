@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast a DeviceStore is, key by key and in a step of training.
 //
-//     device_table_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
+//     device_store_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
 //                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N] [--streams=N]
 //                            [--max_row_bytes=N]
 //
@@ -171,7 +171,7 @@ void RunOurs(const Settings& settings, const Shape& shape) {
   // Room for the keys of a round, so that no growth is timed.
   options.init_size = shape.capacity + n;
   std::unique_ptr<Store> table;
-  Check(Machine::NewTable(options, settings.device, &table));
+  Check(Machine::NewStore(options, settings.device, &table));
   const auto fill = [&](Store* into) {
     FillTable(shape.rows(), n, &keys, [&](size_t count) {
       KeyBatch part = batch;
@@ -236,7 +236,7 @@ void RunOurs(const Settings& settings, const Shape& shape) {
   options.init_size = shape.capacity;
   options.policy.max_rows = shape.capacity;
   options.policy.eviction = EvictionOrder::kLru;
-  const Status bounded = Machine::NewTable(options, settings.device, &table);
+  const Status bounded = Machine::NewStore(options, settings.device, &table);
   if (!bounded.ok()) {
     std::printf("| tf_embed | %4zu | %4.2f | insert_and_evict: %s |\n", dim, shape.load,
                 bounded.message().c_str());
@@ -276,7 +276,7 @@ void RunFullIndex(const Settings& settings, const Shape& shape) {
   options.dim = shape.dim;
   options.init_size = shape.capacity;
   std::unique_ptr<Store> table;
-  Check(Machine::NewTable(options, settings.device, &table));
+  Check(Machine::NewStore(options, settings.device, &table));
   FillTable(shape.rows(), n, &keys, [&](size_t count) {
     batch.size = count;
     Check(table->InsertOrAssign(context, batch, rows.data(), {}));
@@ -406,7 +406,7 @@ void RunSteps(const Settings& settings) {
     options.initializer.a = -0.01;
     options.initializer.b = 0.01;
     options.initializer.table_id = t;
-    Check(Machine::NewTable(options, settings.device, &tables[t]));
+    Check(Machine::NewStore(options, settings.device, &tables[t]));
   }
   std::vector<std::unique_ptr<StaticArray>> arrays(count);
   if (has_arrays) {

@@ -5,7 +5,7 @@
 //     fio --name=read --directory=FOLDER --size=2g --rw=randread --bs=4k --direct=1
 //         --ioengine=io_uring --iodepth=256 --runtime=10 --time_based
 //
-//     disk_store_benchmark --folder=FOLDER [--gigabytes=2] [--rounds=20] [--pread] [--buffered]
+//     disk_tier_benchmark --folder=FOLDER [--gigabytes=2] [--rounds=20] [--pread] [--buffered]
 //                          [--json]
 //
 // Prints, for batches of several sizes at random: rows a second, blocks a second, and the most

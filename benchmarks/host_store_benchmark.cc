@@ -4,7 +4,7 @@
 //   gather + line   the same, but each number is read from a random cache line of an index, by the
 //                   hash of the key: the least work of any hash table
 //
-//     host_table_benchmark [--json] [--set plain|avx2|avx512] [keys] [dim] [batch] [threads]
+//     host_store_benchmark [--json] [--set plain|avx2|avx512] [keys] [dim] [batch] [threads]
 //
 // Default: 1000000 64 65536 2. With --json the last line is one JSON object of the medians and of
 // lookup_share_of_floor, the median of each round's (gather + line) / find.

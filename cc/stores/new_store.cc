@@ -156,7 +156,7 @@ Status NewLowerTiers(const StoreOptions& options, const LowerTierOptions& tiers,
     return Status();
   }
   MemoryTierOptions host;
-  host.store = options.name;
+  host.table = options.name;
   host.value_type = options.value_type;
   host.dim = options.dim;
   host.statistics = statistics;

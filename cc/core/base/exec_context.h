@@ -23,7 +23,7 @@ struct Moment {
 };
 inline constexpr uint64_t kMaxEpoch = INT32_MAX;
 
-// The locks of the table that the caller of a verb already holds (HeldStores in store_locks.h), so
+// The locks of the store that the caller of a verb already holds (HeldStores in store_locks.h), so
 // that the verb does not take them.
 enum class Held : uint8_t {
   kNothing,
@@ -78,25 +78,25 @@ struct ExecContext {
   // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps concurrently,
   // and returns when all are done. `cost` is the cost of a unit in nanoseconds, roughly. Wherever
   // the core makes `work`, it holds a reference (std::cref): a lambda might need memory, and throw.
-  // It waits for no lock of a table (lock_order.h).
+  // It waits for no lock of a store (lock_order.h).
   using Work = ParallelFor::Work;
   ParallelFor parallel_for;
 
   // For devices: the stream on which the caller's arrays are ready and the verb's results will be;
-  // null: the device's default stream. Tables without streams ignore it.
+  // null: the device's default stream. Stores without streams ignore it.
   void* stream = nullptr;
 
-  // A table keeps its statistics by these two; see row_policy.h.
+  // A store keeps its statistics by these two; see row_policy.h.
   Moment now;
   bool training = false;
 
-  // A write inserts all of its rows, whatever the table's policy says about new rows. The caller
-  // keeps the bound: it restores saved rows, or it is a table over this one and has planned which
+  // A write inserts all of its rows, even if the store's policy would refuse new rows. The caller
+  // keeps the bound: it restores saved rows, or it is a store over this store and has planned the
   // rows to insert.
   bool restoring = false;
 
   // Rows, defaults, slots and gradients of a batch are in device memory, and the rest of the batch
-  // is on the host. For a table over several tiers whose first tier is on that device; the table
+  // is on the host. For a store over several tiers whose first tier is on that device; the store
   // copies the rest there itself.
   bool rows_on_device = false;
 
@@ -116,7 +116,7 @@ struct ExecContext {
     context.parallel_for = ParallelFor::Serial(/*waits=*/false);
     return context;
   }
-  // The same, for verbs whose caller holds the table.
+  // The same, for verbs whose caller holds the store.
   ExecContext Holding(Held what) const {
     ExecContext context = *this;
     context.held = what;

@@ -26,19 +26,19 @@ namespace tf_embed {
 enum class LockRank : uint8_t {
   kSave,       // saving a variable to files
   kStrings,    // the dictionaries of a variable
-  kShards,     // writing to several tables of a variable, by the number of the variable
-  kWriters,    // StoreLocks::writers, by the number of the table
+  kShards,     // writing to several stores of a table, by the number of the table
+  kWriters,    // StoreLocks::writers, by the number of the store
   kContent,    // StoreLocks::content, also shared
   kPolicy,     // StoreLocks::policy, also shared
   kTier,       // rows on their way up to the next tier
   kCounts,     // the counts of an admission policy
-  kTwoTiers,   // rows on their way between a store in host memory and the store below it
-  kSweep,      // the search for rows that leave a store in host memory
-  kRowLog,     // the end of a store's log of rows, for threads that append
+  kTwoTiers,   // rows on their way between a tier in host memory and the tier below it
+  kSweep,      // the search for rows that leave a tier in host memory
+  kRowLog,     // the end of a tier's log of rows, for threads that append
   kLogTail,    // the same, for threads that read rows that are not on the medium yet
   kSegments,   // files of a log
   kStripe,     // a stripe of an index
-  kStore,      // slabs and freed slots of a row store
+  kRows,       // slabs and freed rows of a RowMemory
   kArena,      // memory of an index
   kLog,        // evicted rows
   kBucket,     // a bucket's word

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch as a table sees it: keys, the gradients of their rows, the rows of absent keys.
+// A batch as a store sees it: keys, the gradients of their rows, the rows of absent keys.
 #ifndef TF_EMBED_CC_CORE_BATCH_KEY_BATCH_H_
 #define TF_EMBED_CC_CORE_BATCH_KEY_BATCH_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of a store in memory, by row id. Rows lie in slabs and never move while they live. Room
 // grows by a slab at a time. The first slab is small and each next slab is twice as large, up to
-// about 16 MiB of weights; from there on all are alike. So a small table is small, and a large
-// table leaves at most one slab partly used.
+// about 16 MiB of weights; from there on all are alike. So a small store is small, and a large
+// store leaves at most one slab partly used.
 //
 //     slab 0 | slab 1 | slab 2     | ... | slab k             | slab k+1           | ...
 //     2^f    | 2^f    | 2^(f+1)    |     | 2^m rows           | 2^m rows
@@ -171,9 +171,9 @@ class RowMemory {
   uint32_t max_rows_;
 
   std::atomic<uint32_t> next_row_id_{0};  // the first row id that is in no run
-  OrderedMutex chains_mutex_{LockRank::kStore};
+  OrderedMutex chains_mutex_{LockRank::kRows};
   std::atomic<uint32_t> chains_{kNoRowId};  // head of the first chain of freed row ids
-  OrderedMutex slab_mutex_{LockRank::kStore};
+  OrderedMutex slab_mutex_{LockRank::kRows};
   std::atomic<size_t> slabs_{0};
   std::atomic<Page*> pages_[kPages] = {};
 };

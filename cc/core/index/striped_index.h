@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a table in memory: key -> row id (the number of its row).
+// The index of a store in host memory: key -> row id (the number of its row).
 //
 //   hash = | stripe : 8 | ... 24 unused ... | place : 32 |
 //

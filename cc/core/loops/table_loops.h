@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops in which a table in memory spends its time, compiled once for each instruction set.
-// Their results do not depend on the set, to the last bit.
+// The loops in which a HostStore spends its time, compiled once for each instruction set. Their
+// results do not depend on the set, to the last bit.
 //
 // table_loops_inl.h is the code; table_loops_plain.cc, _avx2.cc and _avx512.cc compile it. Only
 // these three files have special compiler flags. An inline function that they share with others

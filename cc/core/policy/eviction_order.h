@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which rows leave a bounded table. An order is one struct and one line of the list
-// below. Names in ops and Python, the statistics that a table keeps for it, and the dispatch on
-// host and device derive from these.
+// The order in which rows leave a bounded store. An order is a struct and a line of the list below.
+// Names in ops and Python, the statistics that a store keeps for it, and the dispatch on host and
+// device derive from these.
 #ifndef TF_EMBED_CC_CORE_POLICY_EVICTION_ORDER_H_
 #define TF_EMBED_CC_CORE_POLICY_EVICTION_ORDER_H_
 

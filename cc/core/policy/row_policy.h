@@ -22,17 +22,17 @@ class EvictionSink {
  public:
   virtual ~EvictionSink() = default;
   // Receives whole rows, with the slots of `rule`, before they leave. If it fails, they stay and
-  // the verb fails. Several tables may call concurrently.
+  // the verb fails. Several stores may call concurrently.
   virtual Status Evict(const WholeRows& rows, const RuleSlots& rule) = 0;
 };
 
 struct RowPolicy {
   StatisticSet statistics;  // the statistics that the policy needs, and others requested
 
-  // The row bound. In a full table, a new row evicts the lowest of the rows not used in the present
+  // The row bound. In a full store, a new row evicts the lowest of the rows not used in the present
   // step, or is refused if there is none. 0: unbounded.
   size_t max_rows = 0;
-  // Whether new rows evict others. Otherwise a full table refuses new rows, in batch order, and
+  // Whether new rows evict others. Otherwise a full store refuses new rows, in batch order, and
   // keeps no extra data for a row.
   bool evicts = true;
   EvictionOrder eviction = EvictionOrder::kLru;
@@ -41,10 +41,10 @@ struct RowPolicy {
   // Inserting verbs remove the expired rows of their batch and some others. 0: never.
   uint64_t ttl_milliseconds = 0;
 
-  // Decides when an apply makes a row; null: immediately. Tables may share an admission.
+  // Decides when an apply makes a row; null: immediately. Stores may share an admission.
   std::shared_ptr<Admission> admission;
 
-  EvictionSink* sink = nullptr;  // may be null; outlives the table
+  EvictionSink* sink = nullptr;  // may be null; outlives the store
 
   // Whether writes must be planned before they touch rows, and so run one at a time.
   bool plans_writes() const { return max_rows > 0 || ttl_milliseconds > 0 || admission != nullptr; }
@@ -69,7 +69,7 @@ struct RowPolicy {
 };
 
 // The number of index buckets that a verb with `num_absent` new keys searches for expired rows. If
-// each bucket has at least one key, the whole table is searched while half as many rows are added.
+// each bucket has at least one key, the whole store is searched while half as many rows are added.
 constexpr size_t BucketsToSearch(size_t num_absent) { return 16 + 2 * num_absent; }
 
 }  // namespace tf_embed

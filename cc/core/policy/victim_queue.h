@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The next rows to leave, lowest rank first.
 //
-// A search for the lowest row at each insert would cost a pass over the table. Instead, one pass
+// A search for the lowest row at each insert would cost a pass over the store. Instead, one pass
 // collects the lowest sixteenth of the rows, which serves many inserts. This is exact, because uses
 // only raise ranks. A row outside the queue was above `limit` and still is, unless it is new or its
 // score was set; such rows below the limit are added. A row whose rank has risen is detected when

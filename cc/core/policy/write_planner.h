@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans the writes of a table whose policy bounds, admits or expires rows: which absent keys of a
+// Plans the writes of a store whose policy bounds, admits or expires rows: which absent keys of a
 // batch get rows, and which rows leave for them.
 //
 // A planned write:
 //   1. The store looks each distinct key up, notes uses, and fills in the plan's decisions:
 //      kAbsent, kExpired or kExpiredUnwanted.
 //   2. The expired rows of the batch, and some others, are removed.
-//   3. Admission is asked. A bounded table without room evicts its lowest rows, except for rows in
+//   3. Admission is asked. A bounded store without room evicts its lowest rows, except for rows in
 //      use at this step, or none if its bound refuses. Of the remaining keys, keys with room are
 //      kInsert; the others are kSkip.
 //   4. The store writes the batch by the decisions, and the inserted rows are counted.
@@ -54,10 +54,10 @@ struct WritePlan {
   // RowStatistics::ScoreBits by position, if the batch's scores decide which rows are inserted;
   // otherwise none.
   Buffer<uint64_t> scores;
-  size_t size_before = 0;  // rows in the table, once there is room
+  size_t size_before = 0;  // rows in the store, once there is room
 };
 
-// Counts of admitted, refused and removed rows since a table was made.
+// Counts of admitted, refused and removed rows since the store was made.
 struct PolicyCounters {
   std::atomic<uint64_t> admitted{0}, held_back{0}, refused{0}, evicted{0}, expired{0};
 };
@@ -81,9 +81,9 @@ class PlannedRows {
                               const Rank& low, const Rank& high, RankList* ranks,
                               size_t* below) const = 0;
 
-  // Adds Rank(0, hash) of the expired rows of a part of the table; successive calls cover all of
-  // it. `num_absent` keys of the batch have no row. The part must be so large that the whole table
-  // is searched by the time half as many rows as it has have been added.
+  // Adds Rank(0, hash) of the expired rows of a part of the store; successive calls cover all of
+  // it. `num_absent` keys of the batch have no row. The part must be so large that the whole store
+  // is searched while half as many rows are added as it has.
   virtual Status FindExpired(const Moment& now, size_t num_absent, RankList* expired) = 0;
 
   // Evicts rows, tells the sink, and counts them. REQUIRES: keys are distinct and present.
@@ -138,7 +138,7 @@ class WritePlanner {
   Status EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
                      size_t* evicted);
   // Queues new victims, at least `wanted` if there are that many. Then `*all` says whether the
-  // whole table is queued.
+  // whole store is queued.
   Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
   Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
 

@@ -309,7 +309,7 @@ Status CheckPooledFind(const PooledFind& find) {
 
 namespace {
 
-// In training, rows that are found in a lower tier are promoted. A held table moves no rows, so
+// In training, rows that are found in a lower tier are promoted. A held store moves no rows, so
 // this is done first; rows that are not promoted by then are read in place.
 Status BringUp(const ExecContext& context, const PooledFind* finds, size_t count) {
   if (!context.training) return Status();
@@ -333,28 +333,28 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
   if (count == 0) return Status();
   size_t units = 0;
   size_t cost = 0;  // of the most expensive batch
-  size_t num_tables = 0;
+  size_t num_stores = 0;
   bool notes_uses = false;
   for (size_t i = 0; i < count; ++i) {
     TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(finds[i]));
     const StoreOptions& options = OptionsOf(finds[i]);
     units += UnitsOf(*finds[i].bags);
-    num_tables += finds[i].keys.num_shards;
+    num_stores += finds[i].keys.num_shards;
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
     notes_uses = notes_uses || options.policy.statistics.OfUse().size() > 0;
   }
   TF_EMBED_RETURN_IF_ERROR(BringUp(context, finds, count));
-  // Threads of the pool must not wait for a table's lock, so all locks are taken first.
+  // Threads of the pool must not wait for a store's lock, so all locks are taken first.
   Allocator* const allocator = OptionsOf(finds[0]).allocator;
-  Buffer<const Store*> tables(allocator);
-  TF_EMBED_RETURN_IF_ERROR(tables.Resize(num_tables));
-  const Store** next = tables.data();
+  Buffer<const Store*> stores(allocator);
+  TF_EMBED_RETURN_IF_ERROR(stores.Resize(num_stores));
+  const Store** next = stores.data();
   for (size_t i = 0; i < count; ++i) {
     next = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, next);
   }
   HeldStores held(allocator);
   const Held what = context.training && notes_uses ? Held::kUsing : Held::kContent;
-  TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_tables, what));
+  TF_EMBED_RETURN_IF_ERROR(held.Take(stores.data(), num_stores, what));
   const ExecContext serial = context.Holding(what).InSerial();
   FirstFailure failure;
   // Bags of one batch, from one unit to another.

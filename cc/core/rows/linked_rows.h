@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a snapshot that are not copied to its files. They lie in a file that is complete and
-// never changes, a sealed segment of a store on disk. The snapshot gives that file a second name (a
-// hard link), so that it stays when the store removes its name, and says which of its rows count.
+// never changes, a sealed segment of a tier on disk. The snapshot gives that file a second name (a
+// hard link), so that it stays when the tier removes its name, and says which of its rows count.
 #ifndef TF_EMBED_CC_CORE_ROWS_LINKED_ROWS_H_
 #define TF_EMBED_CC_CORE_ROWS_LINKED_ROWS_H_
 
@@ -25,7 +25,7 @@ struct LinkedRows {
   Buffer<uint32_t> places;      // [size], rising: numbers of rows from the first row of `block` on
   Buffer<uint64_t> statistics;  // size x statistics of a row, which the file does not have
 
-  // The store's numbers of all files that were linked so far; they rise.
+  // The tier's numbers of all files that were linked so far; they rise.
   std::vector<uint64_t> files;
 };
 

@@ -4,7 +4,7 @@
 //
 //     | codes: dim x uint8 | scale: float | bias: float |        weight = code x scale + bias
 //
-// To a table such a row is dim + 8 numbers of int8. A row of zeros has zero weights. No optimizer
+// To a store such a row is dim + 8 numbers of int8. A row of zeros has zero weights. No optimizer
 // trains them: a step would be lost between two codes.
 #ifndef TF_EMBED_CC_CORE_ROWS_QUANTIZED_ROW_H_
 #define TF_EMBED_CC_CORE_ROWS_QUANTIZED_ROW_H_

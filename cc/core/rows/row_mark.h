@@ -6,8 +6,8 @@
 // The cache says when a tick ends. Ticks wrap around, so the caller that sets them must ensure that
 // no row is kOldest ticks old (StoreCache::CollectAges).
 //
-// A byte takes a 64th of the cache lines of a statistic, and it is written once in a tick. So the
-// marks of rows in use stay in the caches of the processor.
+// A byte takes an eighth of the cache lines of a statistic, which is a 64-bit word, and it is
+// written once in a tick. So the marks of rows in use stay in the caches of the processor.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_MARK_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_MARK_H_
 

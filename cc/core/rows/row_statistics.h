@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics of a row, which a table keeps about its use.
+// The statistics of a row, which a store keeps about its use.
 //
-// Statistics are 64-bit words that lie beside the rows, by row id. A table has the statistics that
+// Statistics are 64-bit words that lie beside the rows, by row id. A store has the statistics that
 // its policy needs, in this order:
 //
 //     last step    the step of the last use
@@ -10,7 +10,7 @@
 //     score        set by the user; 0 until then
 //     epoch        the latest epoch of a use
 //
-// If the table has snapshots, the word `change` about the row's content (row_change.h) follows
+// If the store has snapshots, the word `change` about the row's content (row_change.h) follows
 // them. It is in no file, and verbs that set statistics leave it alone.
 //
 // A use is an apply, an upsert, an accum, or a lookup that is a part of training; a key that is

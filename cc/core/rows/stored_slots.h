@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of a row as stored in it. There a group may have a narrower type than rules compute in,
 // to save memory. A step widens it and finally rounds it once to the nearest, as it does with
-// weights of such types. Nothing is lost on the way out and back in. So the slots that a table
-// gives out (Find, ExportBatch, checkpoints) are of the compute type, and a table takes over slots
+// weights of such types. Nothing is lost on the way out and back in. So the slots that a store
+// gives out (Find, ExportBatch, checkpoints) are of the compute type, and a store takes over slots
 // of any types.
 //
 //     | group 0 | group 1 | ... |        each aligned to the size of its slots
 //
-// If all slots are of the compute type, their bytes are the slots themselves: a table then never
+// If all slots are of the compute type, their bytes are the slots themselves: a store then never
 // calls the functions here, and its loops do no conversion.
 #ifndef TF_EMBED_CC_CORE_ROWS_STORED_SLOTS_H_
 #define TF_EMBED_CC_CORE_ROWS_STORED_SLOTS_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows outside of a table: key, weights, slots and statistics of each. The output of exports and
+// Rows outside of a store: key, weights, slots and statistics of each. The output of exports and
 // evictions.
 #ifndef TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_
 #define TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_

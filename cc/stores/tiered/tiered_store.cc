@@ -109,8 +109,8 @@ size_t TieredStore::size() const {
 }
 
 size_t TieredStore::SizeInside() const {
-  const size_t in_store = lower_->size();
-  return NumCached() + in_store - std::min(in_store, lower_->shared());
+  const size_t in_lower_tier = lower_->size();
+  return NumCached() + in_lower_tier - std::min(in_lower_tier, lower_->shared());
 }
 
 Status TieredStore::Absent(const KeyBatch& batch, const bool* exists, Keys* absent) const {

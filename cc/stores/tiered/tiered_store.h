@@ -354,7 +354,7 @@ class TieredStore final : public Store,
   // Attempts to make room before a batch runs alone, if other threads keep taking the room.
   static constexpr int kMaxAttempts = 3;
   // Export cursor bit: set once the export has reached the lower tier.
-  static constexpr uint64_t kInStore = uint64_t{1} << 63;
+  static constexpr uint64_t kInLowerTier = uint64_t{1} << 63;
 
   StoreOptions options_;  // with all statistics that the policy needs
   const TierOptions tiers_;

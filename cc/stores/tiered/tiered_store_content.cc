@@ -129,18 +129,18 @@ Status TieredStore::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows
   const std::shared_lock<FairSharedMutex> lock(locks_.content);
   rows->size = 0;
   while (!cursor->done && rows->size == 0) {
-    ExportCursor part{cursor->next & ~kInStore, false, cursor->linked};
-    bool in_store = (cursor->next & kInStore) != 0;
-    if (!in_store) {
+    ExportCursor part{cursor->next & ~kInLowerTier, false, cursor->linked};
+    bool in_lower_tier = (cursor->next & kInLowerTier) != 0;
+    if (!in_lower_tier) {
       TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportBatch(max_rows, &part, rows));
-      in_store = part.done;
+      in_lower_tier = part.done;
       if (part.done) part.next = 0;
       cursor->done = part.done && lower_->size() == lower_->shared();
     } else {
       TF_EMBED_RETURN_IF_ERROR(lower_->Scan(max_rows, &part, rows));
       cursor->done = part.done;
     }
-    cursor->next = part.next | (in_store ? kInStore : 0);
+    cursor->next = part.next | (in_lower_tier ? kInLowerTier : 0);
   }
   return Status();
 }

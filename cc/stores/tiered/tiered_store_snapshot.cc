@@ -148,11 +148,11 @@ Status TieredStore::ExportSnapshot(const ExecContext& context, size_t max_rows,
   rows->size = 0;
   max_rows = std::min(max_rows, kMostExported);
   while (!cursor->done && rows->size == 0) {
-    ExportCursor part{cursor->next & ~kInStore, false};
-    if ((cursor->next & kInStore) == 0) {
+    ExportCursor part{cursor->next & ~kInLowerTier, false};
+    if ((cursor->next & kInLowerTier) == 0) {
       const std::lock_guard<OrderedMutex> lock(promotion_);
       TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportSnapshot(inner, max_rows, &part, rows));
-      cursor->next = part.done ? kInStore : part.next;
+      cursor->next = part.done ? kInLowerTier : part.next;
       continue;
     }
     const WantedRows wants = changes_->wanted();
@@ -168,7 +168,7 @@ Status TieredStore::ExportSnapshot(const ExecContext& context, size_t max_rows,
     const RowLayout layout(options_.value_type, options_.dim, rule_);
     rows->Keep(kept.positions.data(), kept.size, layout.weight_bytes, layout.wide_slot_bytes,
                set.size());
-    cursor->next = part.next | kInStore;
+    cursor->next = part.next | kInLowerTier;
     cursor->done = part.done;
   }
   return Status();

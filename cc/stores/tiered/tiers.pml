@@ -4,33 +4,33 @@
  * (`make proof`): a cache over a lower tier of two parts, host memory over a disk (TieredStore,
  * TwoTiers).
  *
- * A reader looks one row up, while a trainer changes it, an evictor writes it down and drops it
- * from the cache, and a sweep moves it down within the store, or forgets it there if the cache has
- * it. A row's value is the number of its last change. With -DERASING the row is also removed, with
- * -DREPLACING it is also overwritten from outside while writers wait.
+ * A reader looks a row up, while a trainer changes it, an evictor writes it down and drops it from
+ * the cache, and a sweep moves it down within the lower tier, or forgets it there if the cache has
+ * it. A row's value is the number of its last change. With -DERASING, the row is also removed. With
+ * -DREPLACING, it is also overwritten from outside while writers wait.
  *
  * Promises
- *   - A lookup finds a row that is there all the time.
- *   - Two lookups by one reader do not go back in time.
+ *   - A lookup finds a row that is present all the time.
+ *   - Two lookups by a reader do not go back in time.
  *   - No change is lost.
  *   - No thread waits for ever.
  *
- * Each look into a tier, and each change of one, is one step: they are atomic by themselves
- * (cc/core/index/lookup.pml, and the mutexes of the stores). Not modelled: failures, batches of
+ * Each read of a tier, and each change of a tier, is a single step: they are atomic by themselves
+ * (cc/core/index/lookup.pml, and the mutexes of the tiers). Not modelled: failures, batches of
  * several rows, policies, lookups that are a part of training, and the order of memory, which locks
  * and the release of each counter give.
  *
- * Each of these takes a part of the protocol out, and SPIN finds what goes wrong:
- *   -DNO_MOVES         a lookup does not look whether rows came up meanwhile
- *   -DLEAVE_FIRST      a row leaves its old place in the store before it is in the new one
- *   -DDROP_BESIDE      rows are dropped from the cache while others are inside
- *   -DDROP_CHANGED     so are rows that have changed since they were written down
- *   -DSWEEP_BESIDE     the store forgets rows while some come up
- *   -DERASE_ABOVE_FIRST  with -DERASING: a row leaves the cache before the store
- *   -DNO_REPLACE_MOVES   with -DREPLACING: a row that is overwritten does not count as one that came
- * Without this one lookups of the table go on to work, because a row that goes up in the store is in
- * the cache as well; TwoTiers has it for those that ask it alone:
- *   -DNO_UPS           a lookup in the store does not look whether rows came up there meanwhile
+ * Each of these options removes a part of the protocol, and SPIN finds the error:
+ *   -DNO_MOVES         a lookup does not check whether rows were promoted meanwhile
+ *   -DLEAVE_FIRST      a row leaves its old place in the lower tier before it is in the new place
+ *   -DDROP_BESIDE      rows are dropped from the cache while other threads are inside
+ *   -DDROP_CHANGED     rows that changed after they were written down are dropped too
+ *   -DSWEEP_BESIDE     the lower tier forgets rows while rows are promoted
+ *   -DERASE_ABOVE_FIRST  with -DERASING: a row leaves the cache before the lower tier
+ *   -DNO_REPLACE_MOVES   with -DREPLACING: an overwritten row does not count as a promoted row
+ * Without the next part, lookups of the store still work, because a row that moves up within the
+ * lower tier is in the cache as well. TwoTiers has the part for callers that use it alone:
+ *   -DNO_UPS           a lookup in the lower tier does not check whether rows moved up there
  */
 
 #ifndef TIMES
@@ -97,7 +97,7 @@ inline put_shared(value) {
   give(tier)
 }
 
-inline erase_in_store() {
+inline erase_in_lower_tier() {
   take(tier);
   d_step { in_host = 0; shared = 0 };
   on_disk = 0;
@@ -260,9 +260,9 @@ active proctype Eraser() {
   erased = 1;
 #ifdef ERASE_ABOVE_FIRST
   in_cache = 0;
-  erase_in_store();
+  erase_in_lower_tier();
 #else
-  erase_in_store();
+  erase_in_lower_tier();
   in_cache = 0;
 #endif
   give(promotion);
@@ -282,7 +282,7 @@ active proctype Replacer() {
 #ifndef NO_REPLACE_MOVES
      moves++;
 #endif
-     erase_in_store()
+     erase_in_lower_tier()
   :: else
   fi;
   leave_content();

@@ -29,7 +29,7 @@ void Compaction::Retry() {
   segments_->ForEach([](Segment* segment) { segment->unreadable.store(false); });
 }
 
-Status Compaction::MoveRows(const StoreRule& rule, uint32_t block, const RowBlock& rows) {
+Status Compaction::MoveRows(const TierRule& rule, uint32_t block, const RowBlock& rows) {
   const uint32_t first =
       segments_->PlaceOf(*segment_, block * static_cast<uint32_t>(segment_->blocks.rows));
   const auto is_live = [&](size_t i) {
@@ -61,7 +61,7 @@ Status Compaction::MoveRows(const StoreRule& rule, uint32_t block, const RowBloc
   return Status();
 }
 
-Status Compaction::Step(What what, uint64_t below_serial, const StoreRule& rule, size_t* rows,
+Status Compaction::Step(What what, uint64_t below_serial, const TierRule& rule, size_t* rows,
                         bool* done) {
   *done = false;
   if (segment_ == nullptr) {

@@ -47,7 +47,7 @@ class Compaction {
   };
   // Processes a few blocks and adds the number of rows examined. Sets `done` if no segment is left.
   // A failed step can be retried. Unreadable segments are skipped.
-  Status Step(What what, uint64_t below_serial, const StoreRule& rule, size_t* rows, bool* done);
+  Status Step(What what, uint64_t below_serial, const TierRule& rule, size_t* rows, bool* done);
 
   // Releases the current segment.
   void Stop();
@@ -61,7 +61,7 @@ class Compaction {
   uint64_t moved_bytes() const { return moved_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  Status MoveRows(const StoreRule& rule, uint32_t block, const RowBlock& rows);
+  Status MoveRows(const TierRule& rule, uint32_t block, const RowBlock& rows);
 
   Allocator* const allocator_;
   const uint64_t slack_bytes_;

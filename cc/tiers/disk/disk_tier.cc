@@ -18,7 +18,7 @@ constexpr int64_t kMostCredit = 1 << 16;
 constexpr uint64_t kAnySerial = ~uint64_t{0};
 
 // Fills the slots of a new row as Get returns them, rounded to their stored types.
-Status FillInitial(const RuleSlots& rule, DataType value_type, StoreRule* made) {
+Status FillInitial(const RuleSlots& rule, DataType value_type, TierRule* made) {
   TF_EMBED_RETURN_IF_ERROR(made->initial_slots.Resize(made->slot_bytes));
   if (made->slot_bytes == 0) return Status();
   DispatchSlots(value_type, [&](auto tag) {
@@ -42,7 +42,7 @@ Status FillInitial(const RuleSlots& rule, DataType value_type, StoreRule* made) 
 
 Status DiskTier::Open(const DiskTierOptions& options, std::unique_ptr<DiskTier>* tier) {
   const auto no_memory = [] {
-    return Status::ResourceExhausted([] { return "No memory for a store of rows."; });
+    return Status::ResourceExhausted([] { return "No memory for a tier on disk."; });
   };
   try {
     std::unique_ptr<Folder> folder;
@@ -54,7 +54,7 @@ Status DiskTier::Open(const DiskTierOptions& options, std::unique_ptr<DiskTier>*
     const bool uses_io_uring = reader != nullptr;
     if (reader == nullptr) reader = NewPreadReader(options.allocator);
     if (reader == nullptr) return no_memory();
-    auto rule = std::make_shared<StoreRule>(options.allocator);
+    auto rule = std::make_shared<TierRule>(options.allocator);
     tier->reset(new DiskTier(options, std::move(folder), std::move(reader), uses_io_uring));
     (*tier)->rule_ = std::move(rule);
   } catch (const std::bad_alloc&) {
@@ -91,7 +91,7 @@ Status DiskTier::CheckOwned() const {
                                     ", which belongs to the process that was forked.");
 }
 
-std::shared_ptr<const StoreRule> DiskTier::rule() const {
+std::shared_ptr<const TierRule> DiskTier::rule() const {
   std::lock_guard<std::mutex> lock(rule_mutex_);
   return rule_;
 }
@@ -107,7 +107,7 @@ void DiskTier::Contains(const int64_t* keys, size_t count, bool* exists) const {
 Status DiskTier::Put(const ExecContext&, const WholeRows& rows, After after) {
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   std::lock_guard<OrderedMutex> lock(writers_);
-  const std::shared_ptr<const StoreRule> rule = this->rule();
+  const std::shared_ptr<const TierRule> rule = this->rule();
   if (rows.slots.size() < rows.size * rule->slot_bytes) {
     return Status::FailedPrecondition("Rows for " + name_ +
                                       " have other slots than its rule, which was changed.");
@@ -128,7 +128,7 @@ Status DiskTier::Put(const ExecContext&, const WholeRows& rows, After after) {
   return status;
 }
 
-Status DiskTier::PutSome(const StoreRule& rule, const WholeRows& rows, After after, size_t* taken) {
+Status DiskTier::PutSome(const TierRule& rule, const WholeRows& rows, After after, size_t* taken) {
   RowsToWrite given;
   given.size = rows.size;
   given.keys = rows.keys.data();
@@ -150,7 +150,7 @@ Status DiskTier::PutSome(const StoreRule& rule, const WholeRows& rows, After aft
   return Status();
 }
 
-void DiskTier::CompactSome(const StoreRule& rule, size_t rows) {
+void DiskTier::CompactSome(const TierRule& rule, size_t rows) {
   const uint64_t came_and_left = rows + erased_.exchange(0, std::memory_order_relaxed);
   compaction_credit_ += kCompactedPerRow * static_cast<int64_t>(came_and_left);
   compaction_credit_ =
@@ -168,7 +168,7 @@ void DiskTier::CompactSome(const StoreRule& rule, size_t rows) {
   if (!compaction_.IsDue()) compaction_credit_ = std::min<int64_t>(compaction_credit_, 0);
 }
 
-bool DiskTier::MakeSpace(const StoreRule& rule) {
+bool DiskTier::MakeSpace(const TierRule& rule) {
   const uint64_t before = log_.disk_bytes();
   const uint64_t enough = log_.SegmentBytes();
   bool done = false;
@@ -207,10 +207,10 @@ void DiskTier::Erase(const int64_t* keys, size_t count) {
 
 Status DiskTier::SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) {
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
-  const std::shared_ptr<const StoreRule> old = this->rule();
+  const std::shared_ptr<const TierRule> old = this->rule();
   const bool same = SameRule(old->rule, rule);
   try {
-    auto made = std::make_shared<StoreRule>(options_.allocator);
+    auto made = std::make_shared<TierRule>(options_.allocator);
     made->rule = rule;
     made->generation = same ? old->generation : old->generation + 1;
     made->slot_bytes = rule.slots_per_row() * SlotSize(options_.value_type);
@@ -249,7 +249,7 @@ Status DiskTier::Compact(const ExecContext&) {
   uint64_t below_serial = 0;
   {
     std::lock_guard<OrderedMutex> lock(writers_);
-    const std::shared_ptr<const StoreRule> rule = this->rule();
+    const std::shared_ptr<const TierRule> rule = this->rule();
     compaction_.Retry();
     if (log_.OpenHasGarbage()) TF_EMBED_RETURN_IF_ERROR(log_.Seal());
     below_serial = log_.next_serial();
@@ -257,7 +257,7 @@ Status DiskTier::Compact(const ExecContext&) {
   // Puts may run between the steps.
   for (;;) {
     std::lock_guard<OrderedMutex> lock(writers_);
-    const std::shared_ptr<const StoreRule> rule = this->rule();
+    const std::shared_ptr<const TierRule> rule = this->rule();
     size_t looked_at = 0;
     bool done = false;
     TF_EMBED_RETURN_IF_ERROR(

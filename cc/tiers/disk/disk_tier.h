@@ -17,7 +17,7 @@
 // Thread-safe. Put, Clear, SetRule and each step of Compact exclude each other (LockRank::kRowLog).
 // Get, Scan, Erase and the rest run concurrently. They pin the segments they read, then check
 // whether a row has moved. No I/O runs under a stripe's mutex. REQUIRES: the caller holds no lock
-// of rank kRowLog or above, such as a store's stripe.
+// of rank kRowLog or above, such as a stripe's mutex.
 #ifndef TF_EMBED_CC_TIERS_DISK_DISK_TIER_H_
 #define TF_EMBED_CC_TIERS_DISK_DISK_TIER_H_
 
@@ -117,15 +117,15 @@ class DiskTier final : public LowerTier {
 
   // Fails in a child of fork().
   Status CheckOwned() const;
-  std::shared_ptr<const StoreRule> rule() const;
-  Status PutSome(const StoreRule& rule, const WholeRows& rows, After after, size_t* taken);
+  std::shared_ptr<const TierRule> rule() const;
+  Status PutSome(const TierRule& rule, const WholeRows& rows, After after, size_t* taken);
   // Compacts in proportion to the rows added and removed. REQUIRES: writers_ held.
-  void CompactSome(const StoreRule& rule, size_t rows);
+  void CompactSome(const TierRule& rule, size_t rows);
   // Frees space below the bound. Returns false if there is no space to free. REQUIRES: writers_
   // held.
-  bool MakeSpace(const StoreRule& rule);
+  bool MakeSpace(const TierRule& rule);
   // A part of Scan: cold rows of the blocks from `block` on.
-  Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
+  Status ScanSegment(Segment* segment, const TierRule& rule, size_t most_rows,
                      const WantedRows& wanted, uint32_t* block, bool* ended, WholeRows* rows) const;
   // Whether a row of a segment is cold and wanted by the snapshot. Without a snapshot, all rows are
   // wanted.
@@ -133,7 +133,7 @@ class DiskTier final : public LowerTier {
   RowChange::Word* ChangeOf(const Segment& segment, size_t row) const;
   // Whether the snapshot wants a row of a flushed block. Without a snapshot, returns true.
   bool HasWanted(const Segment& segment, uint32_t block, const WantedRows& wanted) const;
-  void ScanBlock(const Segment& segment, const StoreRule& rule, uint32_t block,
+  void ScanBlock(const Segment& segment, const TierRule& rule, uint32_t block,
                  const RowBlock& found, WholeRows* rows) const;
 
   const DiskTierOptions options_;
@@ -150,7 +150,7 @@ class DiskTier final : public LowerTier {
   const bool uses_io_uring_;
 
   mutable std::mutex rule_mutex_;  // no other lock is taken under it
-  std::shared_ptr<const StoreRule> rule_;
+  std::shared_ptr<const TierRule> rule_;
 
   std::atomic<uint64_t> erased_{0};  // since the last Put
   std::atomic<uint64_t> rows_read_{0};

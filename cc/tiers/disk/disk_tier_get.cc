@@ -17,7 +17,7 @@ namespace tf_embed {
 
 class DiskTier::BatchReader final : public BlockReader::Visitor {
  public:
-  BatchReader(DiskTier* tier, const StoreRule& rule, const int64_t* keys, After after,
+  BatchReader(DiskTier* tier, const TierRule& rule, const int64_t* keys, After after,
               WholeRows* rows)
       : tier_(tier),
         rule_(rule),
@@ -306,7 +306,7 @@ class DiskTier::BatchReader final : public BlockReader::Visitor {
   }
 
   DiskTier* const tier_;
-  const StoreRule& rule_;
+  const TierRule& rule_;
   const int64_t* const keys_;
   const After after_;
   WholeRows* const rows_;
@@ -328,7 +328,7 @@ Status DiskTier::Get(const ExecContext&, const int64_t* keys, size_t count, Afte
                      WholeRows* rows) {
   rows->size = 0;
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
-  const std::shared_ptr<const StoreRule> rule = this->rule();
+  const std::shared_ptr<const TierRule> rule = this->rule();
   BatchReader reader(this, *rule, keys, after, rows);
   TF_EMBED_RETURN_IF_ERROR(reader.Run(count));
   rows_read_.fetch_add(rows->size, std::memory_order_relaxed);

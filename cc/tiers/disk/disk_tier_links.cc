@@ -34,7 +34,7 @@ bool DiskTier::IsWanted(const Segment& segment, size_t row, const WantedRows& wa
 Status DiskTier::LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
                           LinkedRows* rows) {
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
-  const std::shared_ptr<const StoreRule> rule = this->rule();
+  const std::shared_ptr<const TierRule> rule = this->rule();
   rows->size = 0;
   for (uint64_t serial = cursor->next >> kBlockBits;; ++serial) {
     // Rows of an older rule have other slots in the file.

@@ -17,7 +17,7 @@ constexpr size_t kReadBytes = size_t{1} << 20;
 
 }  // namespace
 
-void DiskTier::ScanBlock(const Segment& segment, const StoreRule& rule, uint32_t block,
+void DiskTier::ScanBlock(const Segment& segment, const TierRule& rule, uint32_t block,
                          const RowBlock& found, WholeRows* rows) const {
   const uint32_t first =
       segments_.PlaceOf(segment, block * static_cast<uint32_t>(segment.blocks.rows));
@@ -47,7 +47,7 @@ bool DiskTier::HasWanted(const Segment& segment, uint32_t block, const WantedRow
   return false;
 }
 
-Status DiskTier::ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
+Status DiskTier::ScanSegment(Segment* segment, const TierRule& rule, size_t most_rows,
                              const WantedRows& wanted, uint32_t* block, bool* ended,
                              WholeRows* rows) const {
   const size_t block_bytes = segment->blocks.bytes;
@@ -122,7 +122,7 @@ Status DiskTier::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* c
                       WholeRows* rows) const {
   rows->size = 0;
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
-  const std::shared_ptr<const StoreRule> rule = this->rule();
+  const std::shared_ptr<const TierRule> rule = this->rule();
   // Take at least one block, or the scan would never advance.
   size_t most_block_rows = 0;
   segments_.ForEach(

@@ -106,7 +106,7 @@ Status TakeLock(const std::string& path, bool make, Lock* lock, Taken* taken) {
     return Status();
   }
   if (descriptor < 0 && errno == ENOTDIR) {
-    return Status::InvalidArgument("A store of rows needs a folder '" + path +
+    return Status::InvalidArgument("A tier on disk needs a folder '" + path +
                                    "', which is a file.");
   }
   if (descriptor < 0) return FileFailure("Can't open '" + name + "'", errno);
@@ -211,7 +211,7 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
   if (!content.IsOf(lock)) {
     if (lock.empty) unlink((path + "/" + kLockName).c_str());  // created by TakeLock
     return Status::FailedPrecondition("The folder '" + path +
-                                      "' has files that are not of a store of rows. Name another "
+                                      "' has files that are not of a tier on disk. Name another "
                                       "folder, or remove it.");
   }
   if (content.has_rows() && keep_leftovers) {
@@ -223,7 +223,7 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
       pwrite(lock.descriptor, kContent, kContentBytes, 0) != static_cast<ssize_t>(kContentBytes)) {
     const Status status = FileFailure("Can't write to '" + path + "/" + kLockName + "'", errno);
     // The first error is returned. A folder that stays is empty except for its lock, and the next
-    // store takes it.
+    // tier takes it.
     unlink((path + "/" + kLockName).c_str());
     rmdir(path.c_str());
     return status;
@@ -235,8 +235,8 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
   return error == 0 ? Status() : FileFailure("Can't bring '" + path + "' to the disk", error);
 }
 
-// Renames a folder to another name of the same shard, which no store opens. Removal takes long, and
-// a store may want the folder meanwhile. If this process dies, other processes find the new name.
+// Renames a folder to another name of the same shard, which no tier opens. Removal takes long, and
+// a tier may want the folder meanwhile. If this process dies, other processes find the new name.
 // Returns 0 or an errno.
 int Rename(std::string* path) {
   constexpr uint64_t kFirst = 1000000;
@@ -254,7 +254,7 @@ int Rename(std::string* path) {
 }
 
 // Removes a folder, or moves it aside, if it is ours and not in use. On failure it stays, and a
-// store that opens a folder of this name reports the reason.
+// tier that opens a folder of this name reports the reason.
 void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   struct stat found;
   if (lstat(path.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return;
@@ -271,7 +271,7 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   if (!content.has_others && Rename(&path) != 0) return;
   if (!RemoveRows(path, content, files).ok() || content.has_others) return;
   if (SyncNames(path) != 0) return;
-  // If they fail, the folder stays a leftover, which the next store removes.
+  // If they fail, the folder stays a leftover, which the next tier removes.
   unlink((path + "/" + kLockName).c_str());
   rmdir(path.c_str());
 }
@@ -313,7 +313,7 @@ Status Folder::Open(const std::string& parent, const std::string& name, bool kee
       if (++waits > kMostWaits) {
         return Status::FailedPrecondition(
             "The folder '" + path +
-            "' is in use by another store of rows. Give each table and each process a folder of "
+            "' is in use by another tier on disk. Give each table and each process a folder of "
             "its own.");
       }
       std::this_thread::sleep_for(kWait);
@@ -330,7 +330,7 @@ Status Folder::Open(const std::string& parent, const std::string& name, bool kee
     if (moved) continue;
     folder->reset(new (std::nothrow) Folder(path, files, lock.descriptor, getpid()));
     if (*folder == nullptr) {
-      return Status::ResourceExhausted([] { return "No memory for a store of rows."; });
+      return Status::ResourceExhausted([] { return "No memory for a tier on disk."; });
     }
     lock.descriptor = -1;
     RemoveLeftoversBeside(parent, name, keep_leftovers, files);
@@ -342,7 +342,7 @@ Folder::~Folder() {
   if (Owned()) {
     (void)SyncNames(path_);  // row files go first, even in a machine crash
     // rmdir fails if there are files that are not ours. A folder that stays is a leftover, which
-    // the next store removes.
+    // the next tier removes.
     unlink((path_ + "/" + kLockName).c_str());
     rmdir(path_.c_str());
     flock(lock_, LOCK_UN);  // a child of fork() may still have the descriptor open

@@ -14,7 +14,7 @@ constexpr uint64_t kMostSegmentBytes = uint64_t{64} << 20;
 constexpr uint64_t kMostBlockBytes = uint64_t{1} << 30;
 constexpr uint32_t kMostSegmentRows = 1 << 20;
 constexpr uint32_t kLeastSegmentBlocks = 8;
-// Target number of segments. An emptied segment is then a small part of the store.
+// Target number of segments. An emptied segment is then a small part of the tier.
 constexpr uint64_t kSegments = 16;
 // Rows numbered in a segment; enough for any rule, because a page has fewer rows.
 constexpr uint32_t kLeastStride = 4096;
@@ -66,7 +66,7 @@ uint32_t RowLog::BlocksOfNext(const PaddedBlocks& blocks) const {
   return static_cast<uint32_t>(std::min(wanted, most));
 }
 
-Status RowLog::Open(const StoreRule& rule) {
+Status RowLog::Open(const TierRule& rule) {
   RowFileHeader header;
   header.value_type = static_cast<StoredType>(options_.value_type);
   header.save = next_serial_;
@@ -207,7 +207,7 @@ void RowLog::Drop() {
   segments_->Retire(dropped);
 }
 
-Status RowLog::MakeRoom(Purpose purpose, const StoreRule& rule) {
+Status RowLog::MakeRoom(Purpose purpose, const TierRule& rule) {
   over_bound_ = false;
   for (;;) {
     if (open_ == nullptr) TF_EMBED_RETURN_IF_ERROR(Open(rule));
@@ -222,7 +222,7 @@ Status RowLog::MakeRoom(Purpose purpose, const StoreRule& rule) {
   }
 }
 
-Status RowLog::Stage(Purpose purpose, const StoreRule& rule, const RowsToWrite& rows, size_t begin,
+Status RowLog::Stage(Purpose purpose, const TierRule& rule, const RowsToWrite& rows, size_t begin,
                      size_t* staged, uint32_t* first_place) {
   TF_EMBED_RETURN_IF_ERROR(MakeRoom(purpose, rule));
   const size_t weight_bytes = open_->header.weight_bytes();

@@ -35,8 +35,8 @@ namespace tf_embed {
 
 // The rule whose slots rows have. Immutable: each new rule is a new object. Rows in segments of an
 // older generation have initial slots.
-struct StoreRule {
-  explicit StoreRule(Allocator* allocator) : initial_slots(allocator) {}
+struct TierRule {
+  explicit TierRule(Allocator* allocator) : initial_slots(allocator) {}
 
   RuleSlots rule;
   uint64_t generation = 0;
@@ -70,7 +70,7 @@ class RowLog final : private ByteSink {
 
   // Stages at least one row from `begin` on, and as many as fit in a block. Null `slots` means
   // initial slots. A failure loses nothing; over_bound() tells whether it was the byte limit.
-  Status Stage(Purpose purpose, const StoreRule& rule, const RowsToWrite& rows, size_t begin,
+  Status Stage(Purpose purpose, const TierRule& rule, const RowsToWrite& rows, size_t begin,
                size_t* staged, uint32_t* first_place);
   bool over_bound() const { return over_bound_; }
   // Seals the open segment, if any.
@@ -110,8 +110,8 @@ class RowLog final : private ByteSink {
   Status Append(const void* bytes, size_t size) override;  // to the buffer
 
   // Makes room for a staged row of the rule.
-  Status MakeRoom(Purpose purpose, const StoreRule& rule);
-  Status Open(const StoreRule& rule);
+  Status MakeRoom(Purpose purpose, const TierRule& rule);
+  Status Open(const TierRule& rule);
   Status EncodeStaged(Purpose purpose);
   Status Flush();
   uint32_t BlocksOfNext(const PaddedBlocks& blocks) const;

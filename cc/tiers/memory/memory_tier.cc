@@ -31,7 +31,7 @@ Status MemoryTier::Create(const MemoryTierOptions& options, std::unique_ptr<Memo
   try {
     tier->reset(new MemoryTier(options));
   } catch (const std::bad_alloc&) {
-    return NoMemoryForRow(options.store, 0);
+    return NoMemoryForRow(options.table, 0);
   }
   size_t capacity;
   TF_EMBED_RETURN_IF_ERROR((*tier)->CheckCapacity(RuleSlots(), &capacity));
@@ -41,7 +41,7 @@ Status MemoryTier::Create(const MemoryTierOptions& options, std::unique_ptr<Memo
 
 MemoryTier::MemoryTier(const MemoryTierOptions& options)
     : options_(options),
-      name_("the host memory of table '" + options.store + "'"),
+      name_("the host memory of table '" + options.table + "'"),
       content_(
           new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()), RuleSlots())) {}
 
@@ -57,7 +57,7 @@ Status MemoryTier::CheckCapacity(const RuleSlots& rule, size_t* capacity) const 
   *capacity = options_.most_bytes / row_bytes;
   if (*capacity > 0) return Status();
   return Status::InvalidArgument(
-      "`host_bytes` must have room for a row of table '" + options_.store + "', which takes " +
+      "`host_bytes` must have room for a row of table '" + options_.table + "', which takes " +
       std::to_string(row_bytes) +
       " bytes. Received: host_bytes=" + std::to_string(options_.most_bytes) + " for each shard.");
 }
@@ -168,7 +168,7 @@ Status MemoryTier::TakePlace() {
         SweepFor(capacity() / kSpareDivisor + 1, nullptr, nullptr, &forgotten));
     if (forgotten > 0) continue;
     return Status::ResourceExhausted([&] {
-      return "Table '" + options_.store + "' has no room for another row in host memory, where " +
+      return "Table '" + options_.table + "' has no room for another row in host memory, where " +
              std::to_string(capacity()) +
              " rows fit within host_bytes=" + std::to_string(options_.most_bytes) +
              " for each shard.";
@@ -204,7 +204,7 @@ Status MemoryTier::PutRow(const WholeRows& rows, size_t i, uint8_t mark) {
         content.rows.Free(&content.pools[stripe], row_id);
       }
     } else {
-      status = NoMemoryForRow(options_.store, content.index.size());
+      status = NoMemoryForRow(options_.table, content.index.size());
     }
     if (!status.ok()) size_.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -454,7 +454,7 @@ Status MemoryTier::Compact(const ExecContext&) {
   try {
     content = std::make_unique<Content>(options_.allocator, size(), layout, content_->rule);
   } catch (const std::bad_alloc&) {
-    return NoMemoryForRow(options_.store, size());
+    return NoMemoryForRow(options_.table, size());
   }
   Status status;
   for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
@@ -462,7 +462,7 @@ Status MemoryTier::Compact(const ExecContext&) {
       if (!status.ok()) return;
       const uint32_t to = content->rows.Take(&content->pools[stripe]);
       if (to == kNoRowId) {
-        status = NoMemoryForRow(options_.store, size());
+        status = NoMemoryForRow(options_.table, size());
         return;
       }
       std::memcpy(content->rows.Row(to), content_->rows.Row(row_id), layout.stride);

@@ -33,7 +33,7 @@
 namespace tf_embed {
 
 struct MemoryTierOptions {
-  std::string store;  // for messages
+  std::string table;  // its name, for messages
   DataType value_type = DataType::kFloat;
   size_t dim = 1;
   StatisticSet statistics;

@@ -56,7 +56,7 @@ Status TwoTiers::Create(const MemoryTierOptions& options, std::unique_ptr<LowerT
   try {
     tier->reset(new TwoTiers(options, std::move(above), std::move(below)));
   } catch (const std::bad_alloc&) {
-    return NoMemoryForRow(options.store, 0);
+    return NoMemoryForRow(options.table, 0);
   }
   return Status();
 }

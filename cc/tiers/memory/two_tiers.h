@@ -89,7 +89,7 @@ class TwoTiers final : public LowerTier {
   // Puts rows [begin, end). REQUIRES: the same.
   Status PutSome(const ExecContext& context, const WholeRows& rows, size_t begin, size_t end,
                  After after);
-  // Bytes of the slots of a row outside of stores.
+  // Bytes of the slots of a row outside of tiers.
   size_t slot_bytes() const { return slot_bytes_; }
 
   const MemoryTierOptions options_;

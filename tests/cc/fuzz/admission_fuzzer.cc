@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The counts of admission, as they stand in files of rows and in checkpoints.
+// The counts of an admission, as in row files and in checkpoints.
 //
 //     | threshold and size : 8 | numbers : 8 each |
 #include <memory>
@@ -23,7 +23,7 @@ std::shared_ptr<Admission> New(Admission::Kind kind, uint64_t settings, Allocato
 }
 
 bool ReadCounts(Admission::Kind kind, uint64_t settings, const std::vector<int64_t>& numbers) {
-  // Stripes of an index begin with some buckets each, however few keys they have.
+  // Each stripe of an index begins with a few buckets, even if there are few keys.
   BoundedAllocator allocator((size_t{64} << 20) + 1000 * numbers.size());
   const std::shared_ptr<Admission> admission = New(kind, settings, &allocator);
   Require(admission != nullptr, "there is memory");

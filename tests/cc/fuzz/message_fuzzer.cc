@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between workers: strings, whose lengths the sender says, and rows.
+// Messages between workers: strings with lengths from the sender, and rows.
 //
 //     | number of strings : 4 | message |
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader with a defect, to see that it is found: it trusts a length that follows a checksum.
+// A reader with a planted defect, which the fuzzer must find: it trusts a length with a checksum.
 //
 //     | length : 1 | bytes | CRC-32C of the length : 4 |
 #include <string>

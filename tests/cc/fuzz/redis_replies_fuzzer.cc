@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replies of a Redis server: a table in Redis asks, and a server sends the next bytes, whatever the
-// request, and closes the connection.
+// Replies of a Redis server. For each request of a store, the server sends the next bytes and
+// closes the connection, without reading the request.
 //
 //     | whether rows expire : 1 | bytes of an answer : 2 | answer | ...
 #include <arpa/inet.h>
@@ -27,7 +27,8 @@ constexpr char kLibrary[] = "cc/stores/redis/client/libtf_embed_redis.so";
 constexpr size_t kDim = 2;
 constexpr size_t kMostBytes = size_t{1} << 20;
 
-// A server of one connection at a time, each of which gets one answer. It ends with the process.
+// A server of a single connection at a time. A connection gets an answer. The server ends with the
+// process.
 class Server {
  public:
   Server() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -100,26 +101,26 @@ RedisMeta Meta(bool expires) {
   return meta;
 }
 
-// All verbs that read replies. Whether none fails.
-bool UseTable(RedisStore* table) {
+// Runs all verbs that read replies. Returns whether all succeed.
+bool UseStore(RedisStore* store) {
   const int64_t keys[] = {7, 8};
   float weights[2 * kDim] = {}, slots[2 * kDim] = {};
   bool exists[2];
   const KeyBatch batch{keys, 2, nullptr};
   const ExecContext serial = ExecContext::Serial();
   const RuleSlots rule = TheRule();
-  if (!table->Find(serial, batch, DefaultRows(), weights, exists, {&rule, slots}).ok() ||
-      !table->Contains(serial, batch, exists).ok() ||
-      !table->InsertOrAssign(serial, batch, weights, {&rule, slots}).ok()) {
+  if (!store->Find(serial, batch, DefaultRows(), weights, exists, {&rule, slots}).ok() ||
+      !store->Contains(serial, batch, exists).ok() ||
+      !store->InsertOrAssign(serial, batch, weights, {&rule, slots}).ok()) {
     return false;
   }
   size_t count;
-  if (!table->Count(&count).ok()) return false;
+  if (!store->Count(&count).ok()) return false;
   WholeRows rows(HostAllocator());
   for (ExportCursor cursor; !cursor.done;) {
-    if (!table->maintenance()->ExportBatch(10, &cursor, &rows).ok()) return false;
+    if (!store->maintenance()->ExportBatch(10, &cursor, &rows).ok()) return false;
   }
-  return table->Clear(serial).ok();
+  return store->Clear(serial).ok();
 }
 
 std::string Bulk(std::string_view bytes) {
@@ -141,8 +142,8 @@ bool Read(std::string_view bytes) {
   redis.prefix = "p";
   redis.library = kLibrary;
   redis.connect_timeout_ms = redis.timeout_ms = 20000;
-  std::unique_ptr<RedisStore> table;
-  return RedisStore::Open(options, redis, &table).ok() && UseTable(table.get());
+  std::unique_ptr<RedisStore> store;
+  return RedisStore::Open(options, redis, &store).ok() && UseStore(store.get());
 }
 
 std::vector<std::string> Seeds() {
@@ -158,11 +159,11 @@ std::vector<std::string> Seeds() {
     const std::string pair = "*2\r\n" + row + nil;
     const std::string info = Bulk("run_id:1");  // before and after each scan
     const std::string found = "*2\r\n$1\r\n0\r\n", one = ":1\r\n";
-    // Open, Find, Contains; Insert, which reads and then writes.
+    // Open, Find, Contains; InsertOrAssign, which reads and then writes.
     std::vector<std::string> answers = {meta, meta + pair, pair, meta + pair, none};
     if (expires) {
       const std::string names = found + "*1\r\n" + Bulk("{p:0}" + field);
-      // Count; Export, which reads the meta again at its end; Clear.
+      // Count; ExportBatch, which reads the meta again at its end; Clear.
       for (const std::string& answer : {info, names, info, meta, info, names, info, "*1\r\n" + row,
                                         meta, info, names, info, one}) {
         answers.push_back(answer);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a Redis cluster about its slots: replies of CLUSTER SLOTS and CLUSTER NODES, and
+// Messages of a Redis cluster about its slots: replies to CLUSTER SLOTS and CLUSTER NODES, and
 // redirections.
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the seeds of a target, each with a flipped bit at every place of some, and its corpus.
+// Reads the corpus of a target, and its seeds with each of some bits flipped.
 //
 //     replay [FOLDER...]          also reads the files in these folders
 //     replay --seeds=FOLDER       writes the seeds there instead
@@ -17,7 +17,7 @@
 namespace {
 
 constexpr char kSeeds[] = "--seeds=";
-// Of each seed, flipped one at a time. They lie evenly in it.
+// Bits that are flipped in each seed, one at a time, evenly spaced.
 constexpr size_t kFlips = 2000;
 
 void WriteSeeds(const std::filesystem::path& folder) {

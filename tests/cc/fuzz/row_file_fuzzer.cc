@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of rows: one that others may link, and one. Both are read as they are, and with right
-// checksums, without which little but these would be tested.
+// Row files: a first file, and a second file that may link it. Both are read as they are, and with
+// correct checksums. Otherwise mainly the checksums would be tested.
 //
 //     | bytes of the first file : 4 | first file | second file |
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kStart = 24, kFrame = 20, kFooter = 24, kCrc = sizeof(uint32_t);
 
-// Puts the right checksums and sums into bytes that look like a file of rows.
+// Writes correct checksums and sums into bytes that look like a row file.
 std::string Repaired(std::string_view bytes) {
   std::string file(bytes);
   if (file.size() < kStart + kCrc) return file;
@@ -58,7 +58,7 @@ uint64_t SumOf(const void* bytes, size_t size) {
   return size == 0 ? 0 : ExtendCrc32c(0, bytes, size);
 }
 
-// Looks at all that a block has.
+// Reads everything that a block has.
 uint64_t SumOf(const RowFileHeader& header, const RowBlock& block) {
   uint64_t sum = 0;
   if (block.keys != nullptr) sum += SumOf(block.keys, block.size * sizeof(int64_t));
@@ -82,7 +82,7 @@ uint64_t SumOf(const RowFileHeader& header, const RowBlock& block) {
   return sum + SumOf(block.statistics, block.size * header.statistics_bytes());
 }
 
-// Writes the rows of a file again, and reads them back.
+// Writes the rows of a file again, and reads the copy.
 void WriteAgain(const RowFileReader& reader, Allocator* allocator) {
   RowFileHeader header = reader.header();
   header.has_links = false;
@@ -138,7 +138,7 @@ bool ReadFile(const RowFileReader& reader, Allocator* allocator) {
 }
 
 bool ReadFiles(std::string_view first, std::string_view second) {
-  // A place in a linked file takes four bytes, and gives a row of it.
+  // The place of a row in a linked file takes only four bytes.
   const size_t bytes = first.size() + second.size();
   BoundedAllocator allocator((size_t{1} << 16) + 8 * bytes + second.size() * first.size());
   const MemoryFile linked(first), file(second);

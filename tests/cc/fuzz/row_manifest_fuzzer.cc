@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Manifests of saves, and names of files: as they are, and a manifest with a right checksum.
+// Manifests of saves, as they are and with a correct checksum, and file names.
 #include <cstdio>
 #include <string>
 #include <string_view>

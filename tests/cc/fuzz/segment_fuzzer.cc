@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of a tier on disk, which comes back as other bytes than were written: as they are, and
-// with a right checksum. Rows of other blocks are never harmed.
+// A block of a tier on disk is read as other bytes than were written: as they are, and with a
+// correct checksum. Rows of other blocks must stay correct.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -22,8 +22,7 @@ namespace {
 constexpr size_t kPage = PaddedBlocks::kPage;
 constexpr int64_t kRows = 1000;
 
-// Files in memory. Reads of the first block of the first segment give other bytes if there are
-// some.
+// Files in memory. Reads of the first block of the first segment return `other` unless it is empty.
 class Files final : public FileSystem {
  public:
   std::string other;    // a page, or nothing
@@ -103,7 +102,7 @@ class Rows {
 
   const std::string& block() const { return files_.written; }
 
-  // Reads all rows, of which those of the first block come from `bytes`. Whether they are taken.
+  // Reads all rows, with `bytes` as the first block. Returns whether the tier accepts them.
   bool Read(std::string_view bytes, bool repair) {
     files_.other = std::string(bytes.substr(0, kPage));
     files_.other.resize(kPage);
@@ -124,14 +123,14 @@ class Rows {
       Check(rows, repair);
     }
     files_.other.clear();
-    // Harm that was in the bytes alone is gone with them.
+    // Without the wrong bytes, the block is correct again.
     Require(tier_->Get(ExecContext::Serial(), keys_.data(), 1, LowerTier::After::kCold, &rows).ok(),
             "a block that is whole again is read");
     return got;
   }
 
  private:
-  // A block with a right checksum may say other things of its own rows, and of no others.
+  // A block with a correct checksum may change its own rows, but no other rows.
   void Check(const WholeRows& rows, bool repaired) const {
     const size_t row_bytes = expected_.begin()->second.size();
     for (size_t i = 0; i < rows.size; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metadata of a table: the numbers of a checkpoint, and those of a table in Redis.
+// The metadata of a table, as numbers in a checkpoint and in Redis.
 #include <string>
 #include <string_view>
 #include <vector>

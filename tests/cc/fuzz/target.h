@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader of bytes as a fuzzer sees it. Each *_fuzzer.cc defines the two functions. A program is
-// one of them with libfuzzer.cc, which draws bytes, or with replay.cc, which reads the seeds and
+// A reader of bytes, as fuzzers call it. Each *_fuzzer.cc defines the two functions. A program
+// links it with libfuzzer.cc, which makes up bytes, or with replay.cc, which reads the seeds and
 // the corpus (tests/cc/fuzz/corpus).
 #ifndef TF_EMBED_TESTS_CC_FUZZ_TARGET_H_
 #define TF_EMBED_TESTS_CC_FUZZ_TARGET_H_
@@ -11,11 +11,11 @@
 
 namespace tf_embed::fuzz {
 
-// Reads bytes, whatever they are, and returns whether the reader took them. Ends the process if
-// the reader breaks a promise.
+// Reads any bytes. Returns whether the reader accepted them. Ends the process if the reader breaks
+// a promise.
 bool Read(std::string_view bytes);
 
-// Bytes that the library's own writers wrote. Read takes each of them.
+// Bytes that the library's writers wrote. Read accepts all of them.
 std::vector<std::string> Seeds();
 
 }  // namespace tf_embed::fuzz

@@ -18,14 +18,14 @@
 
 namespace tf_embed::fuzz {
 
-// Ends the process if a reader's promise does not hold.
+// Ends the process if a reader breaks a promise.
 inline void Require(bool holds, const char* promise) {
   if (holds) return;
   std::fprintf(stderr, "Broken: %s\n", promise);
   std::abort();
 }
 
-// Memory of the process, of which there must never be more than a bound in use.
+// Host memory. The bytes in use must never exceed a bound.
 class BoundedAllocator final : public Allocator {
  public:
   explicit BoundedAllocator(size_t most_bytes) : most_bytes_(most_bytes) {}
@@ -82,7 +82,7 @@ void StoreAt(T value, size_t offset, std::string* bytes) {
   std::memcpy(bytes->data() + offset, &value, sizeof(value));
 }
 
-// The bytes as numbers; incomplete ones at the end are dropped.
+// The bytes as numbers. An incomplete number at the end is dropped.
 inline std::vector<int64_t> NumbersOf(std::string_view bytes) {
   std::vector<int64_t> numbers(bytes.size() / sizeof(int64_t));
   if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(int64_t));

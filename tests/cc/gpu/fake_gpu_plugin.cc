@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device of TensorFlow that calls itself a GPU and is the host: a plugin, which TensorFlow loads
-// if TF_PLUGGABLE_DEVICE_LIBRARY_PATH names it. With it, and with TF_EMBED_EMULATE_GPU=1, tables
-// are on "/GPU:0" on any machine. Tensors, ops and their arrays are placed, copied and owned as
-// they would be with a GPU. All work is done when a call returns, so streams and events do nothing.
+// A device plugin of TensorFlow that calls itself a GPU but is the host. TensorFlow loads it if
+// TF_PLUGGABLE_DEVICE_LIBRARY_PATH names it. With the plugin and TF_EMBED_EMULATE_GPU=1, tables are
+// on "/GPU:0" on any machine. Tensors, ops and their arrays are placed, copied and owned as with a
+// GPU. Calls finish their work before they return, so streams and events do nothing.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

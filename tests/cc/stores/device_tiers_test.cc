@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores with rows below the GPU's memory, by calls whose arrays are there.
+// Stores with rows below the GPU's memory, called with arrays in that memory.
 #include "cc/stores/device_tiers.h"
 
 #include <memory>
@@ -13,8 +13,8 @@
 namespace tf_embed {
 namespace {
 
-// Memory in which the array behind `output` changes after each read of `output`, as another stream
-// may change it.
+// Memory in which the array behind `output` changes after each read of `output`, as if by another
+// stream.
 class SharedMemory final : public DeviceMemory {
  public:
   void* Allocate(const ExecContext& context, size_t bytes) override {
@@ -42,7 +42,7 @@ class SharedMemory final : public DeviceMemory {
   size_t num_behind = 0;
 };
 
-// Three bags of a row each, of which the second has none.
+// Three bags with a row each, except the second, which is empty.
 TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
   constexpr size_t kBags = 3, kDim = 4, kBehind = 16;
   for (const bool quantized : {false, true}) {

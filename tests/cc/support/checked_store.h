@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store and its oracle side by side: each verb runs on both, and the results must be the same
-// to the last bit, unless the store has trained with powers whose bits are others (StoreKind).
-// ExpectSame compares all they hold.
+// A store and its oracle side by side. Each verb runs on both, and the results must be equal to the
+// last bit. If the store has trained with powers of other bits (StoreKind), results have a
+// tolerance. ExpectSame compares their whole contents.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_CHECKED_STORE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_CHECKED_STORE_H_
 
@@ -70,7 +70,7 @@ class CheckedStore {
     const SlotsIn given{&oracle.rule, slots.data()};
     ExpectOk(store->InsertOrAssign(context, batch, weights.data(), with_slots ? given : SlotsIn()));
   }
-  // `exists`: the caller's claims, at random.
+  // The caller's claims, `exists`, are random.
   void Accum(const Batch& batch) {
     const std::vector<T> old_rows = Values(batch), new_rows = Values(batch);
     const auto exists = std::make_unique<bool[]>(batch.places + 1);
@@ -88,7 +88,7 @@ class CheckedStore {
     Step(batch, gradients.data(), rule);
     ExpectOk(store->Apply(context, batch, gradients.data(), DataType::kFloat, rule));
   }
-  // Gradients that begin anywhere in a few rows, and overlap, perhaps times a factor each.
+  // Gradients that begin anywhere in a few rows, and overlap. If `scaled`, each has a factor.
   void ApplyShared(const Batch& batch, const Rule& rule, bool scaled) {
     const auto values = RandomValues<Slot>(10 * oracle.dim, &random);
     const auto factors = RandomValues<Slot>(batch.places, &random);
@@ -120,7 +120,7 @@ class CheckedStore {
     ExpectOk(store->maintenance()->SetRule(rule));
   }
 
-  // Takes all rows out in batches of about `max_rows`.
+  // Exports all rows, in batches of about `max_rows`, and compares them.
   void ExpectSame(size_t max_rows = 1000) {
     ASSERT_EQ(oracle.rows.size(), store->size());
     EXPECT_TRUE(SameRuleAndInitialValues(oracle.rule, store->rule()));
@@ -166,7 +166,7 @@ class CheckedStore {
     oracle.Apply(batch, gradients, rule);
     if (!same_powers_ && TakesPowers(rule)) same_bits_ = false;
   }
-  // Powers of other bits are a few units in the last place off, and a step makes more of them.
+  // Such powers are wrong by a few units in the last place, and steps increase the error.
   template <typename V>
   void ExpectSameValues(const std::vector<V>& expected, const std::vector<V>& actual,
                         const char* what) const {
@@ -182,7 +182,7 @@ class CheckedStore {
   }
   static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
-  // Runs a lookup on both and compares all of the arrays, the gaps between the places included.
+  // Runs a lookup on both, and compares the whole arrays, including gaps between positions.
   template <typename Verb>
   void Look(const Batch& batch, Defaults kind, const Verb& verb) {
     const std::vector<T> default_rows = Values(kind == Defaults::kOneForAll ? Batch{0} : batch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stores that the suites of the contract and of policies run on. A program defines which: the
-// everyday tests all that this machine has (contract_stores_on_host.cc), `make cuda-test` those of
-// a GPU (gpu_test.cc).
+// The stores that the suites of the contract and of policies run on. A program defines them:
+// everyday tests have all stores of this machine (contract_stores_on_host.cc), and `make cuda-test`
+// has the stores of a GPU (gpu_test.cc).
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_CONTRACT_STORES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_CONTRACT_STORES_H_
 
@@ -17,10 +17,10 @@
 
 namespace tf_embed {
 
-// Stores, which take arrays on the host.
+// Stores that take arrays on the host.
 std::vector<StoreKind> ContractStores();
 
-// A store of the last device below.
+// A store on the last device of ContractDevices.
 StoreKind DeviceStores(const DeviceOptions& device);
 
 // A device: its memory, and a constructor of stores that take arrays there.

@@ -10,14 +10,14 @@ namespace tf_embed {
 std::vector<StoreKind> ContractStores() {
   std::vector<StoreKind> kinds = AllStores();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  // If a sanitizer watches addresses, this store need not.
+  // Sanitizers check addresses already, so they run without this store.
   IsolatedMemory::Get()->set_one_in(32);
   const auto create = [](const StoreOptions& options) {
     std::unique_ptr<Store> store;
     (void)NewIsolatedStore(options, DeviceOptions(), &store);
     return NewHostAccessStore(std::move(store), IsolatedMemory::Get());
   };
-  kinds.push_back({"IsolatedDeviceTable", create, false, true, /*on_device=*/true});
+  kinds.push_back({"IsolatedDeviceStore", create, false, true, /*on_device=*/true});
 #endif
   return kinds;
 }
@@ -28,7 +28,7 @@ StoreKind DeviceStores(const DeviceOptions& device) {
     (void)NewEmulatedDeviceStore(options, device, &store);
     return store;
   };
-  return {"EmulatedDeviceTable", create, true, true, /*on_device=*/true};
+  return {"EmulatedDeviceStore", create, true, true, /*on_device=*/true};
 }
 
 std::vector<DeviceKind> ContractDevices() {

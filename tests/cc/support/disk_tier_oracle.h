@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier on disk beside a map of its expected content (tier_oracle.h).
+// A tier on disk, with a map of its expected content (tier_oracle.h).
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_DISK_TIER_ORACLE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_DISK_TIER_ORACLE_H_
 
@@ -20,7 +20,7 @@
 
 namespace tf_embed {
 
-// A folder for one test, which is removed after it.
+// A folder for a test, which is removed at its end.
 class TempFolder {
  public:
   explicit TempFolder(const std::string& parent = testing::TempDir()) {
@@ -49,15 +49,15 @@ inline std::unique_ptr<DiskTier> OpenDiskTier(const DiskTierOptions& options) {
   return tier;
 }
 
-class DiskTierOracle : public StoreOracle {
+class DiskTierOracle : public TierOracle {
  public:
   explicit DiskTierOracle(const DiskTierOptions& options)
-      : StoreOracle(OpenDiskTier(options), options.value_type, options.dim), options_(options) {}
+      : TierOracle(OpenDiskTier(options), options.value_type, options.dim), options_(options) {}
 
-  DiskTier* tier() { return static_cast<DiskTier*>(StoreOracle::tier()); }
+  DiskTier* tier() { return static_cast<DiskTier*>(TierOracle::tier()); }
 
-  // Reads the sealed segments as row files: all but the last one, perhaps. Returns how many there
-  // are.
+  // Reads the sealed segments as row files: all segments, except perhaps the last. Returns their
+  // number.
   size_t VerifySealed() {
     size_t sealed = 0;
     const std::string folder = options_.path + "/" + options_.name;

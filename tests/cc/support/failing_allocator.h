@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An allocator that counts live blocks, checks freed ones, fills memory with garbage before and
-// after its use, and fails when told to. Thread-safe.
+// An allocator that counts live blocks, checks freed blocks, fills memory with garbage before and
+// after its use, and fails on demand. Thread-safe.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_FAILING_ALLOCATOR_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_FAILING_ALLOCATOR_H_
 
@@ -18,7 +18,7 @@ class FailingAllocator final : public Allocator {
  public:
   ~FailingAllocator() override { EXPECT_EQ(0u, live_blocks_) << "blocks that were not freed"; }
 
-  // Lets `count` allocations pass and refuses the next one, or all from there on.
+  // Lets `count` allocations pass and refuses the next allocation, or all later allocations.
   void FailAfter(int64_t count, bool for_good = false) {
     std::lock_guard<std::mutex> lock(mutex_);
     passes_ = count;
@@ -58,7 +58,7 @@ class FailingAllocator final : public Allocator {
   size_t live_blocks() const { return live_blocks_; }
 
  private:
-  static constexpr size_t kLine = 64;  // before each block a line with its size
+  static constexpr size_t kLine = 64;  // a line before each block, with its size
 
   std::mutex mutex_;
   size_t live_blocks_ = 0;

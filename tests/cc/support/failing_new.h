@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operator new that fails on demand, for the whole program: one file of a program includes this.
+// An operator new that fails on demand, for the whole program. Only a single file of a program may
+// include this.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_FAILING_NEW_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_FAILING_NEW_H_
 
@@ -10,13 +11,13 @@
 
 namespace {
 
-// As FailingAllocator::FailAfter, for operator new in this thread.
+// Like FailingAllocator::FailAfter, for operator new in this thread.
 thread_local int64_t news_to_pass = INT64_MAX;
 thread_local bool news_fail_for_good = false;
 
 }  // namespace
 
-// Not inlined, or g++ takes malloc and operator delete for a mismatch.
+// Not inlined, because g++ would warn that malloc and operator delete do not match.
 __attribute__((noinline)) void* operator new(size_t bytes) {
   if (news_to_pass <= 0) {
     if (!news_fail_for_good) news_to_pass = INT64_MAX;

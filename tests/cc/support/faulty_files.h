@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of this machine that fail when told to: any call by its number, writes for want of space,
-// and reads that come back with a flipped bit. Thread-safe.
+// Files of this machine that fail on demand: any call by its number, writes for lack of space, and
+// reads by a flipped bit. Thread-safe.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_FAULTY_FILES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_FAULTY_FILES_H_
 
@@ -17,10 +17,10 @@ namespace tf_embed {
 
 class FaultyFiles final : public FileSystem {
  public:
-  // One kind of calls.
+  // The faults of one kind of call.
   struct Faults {
-    std::atomic<int64_t> passes{INT64_MAX};  // calls before the one that fails
-    std::atomic<bool> for_good{false};       // whether all after it fail too
+    std::atomic<int64_t> passes{INT64_MAX};  // calls before the failing call
+    std::atomic<bool> for_good{false};       // whether all later calls fail too
     std::atomic<int> error{EIO};
     std::atomic<int64_t> calls{0};
 
@@ -30,7 +30,7 @@ class FaultyFiles final : public FileSystem {
       passes = count;
     }
     void NeverFail() { passes = INT64_MAX; }
-    // 0 or the errno of this call.
+    // Counts a call. Returns 0 or its errno.
     int Next() {
       ++calls;
       const int64_t left = passes.fetch_sub(1);
@@ -39,7 +39,7 @@ class FaultyFiles final : public FileSystem {
   };
   Faults reads, writes, creates;
   std::atomic<bool> short_writes{false};  // at most half of the bytes, in whole pages
-  std::atomic<int64_t> flips{0};          // reads that come back with a flipped bit
+  std::atomic<int64_t> flips{0};          // reads that get a flipped bit
 
   int Create(const std::string& path, bool direct, std::unique_ptr<File>* file) override {
     if (const int error = creates.Next()) return error;
@@ -61,7 +61,7 @@ class FaultyFiles final : public FileSystem {
     }
     ssize_t Pwrite(const void* bytes, size_t size, uint64_t offset) override {
       if (const int error = files_->writes.Next()) {
-        // Some of the bytes get there, as when a disk becomes full.
+        // Some of the bytes are written, as if the disk became full.
         if (size > kPage) (void)inner_->Pwrite(bytes, kPage, offset);
         return -error;
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A LowerTier whose verbs fail when a test wants it, or let another thread go first.
+// A LowerTier with verbs that fail on demand, or let another thread go first.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_FAULTY_TIER_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_FAULTY_TIER_H_
 
@@ -18,18 +18,17 @@ class FaultyTier final : public LowerTier {
  public:
   explicit FaultyTier(std::unique_ptr<LowerTier> tier) : tier_(std::move(tier)) {}
 
-  // Fails the verbs Get and Put after `verbs` more of them; -1: never.
+  // Fails Get and Put after `verbs` more calls; -1: never.
   void FailAfter(int verbs) { verbs_left_ = verbs; }
   // Fails Scan until it is called with false.
   void FailScans(bool fail) { scans_fail_ = fail; }
 
-  // Actions of another thread before the next Get, or Erase, looks at the rows. Set while no verb
+  // Actions that run once, before the next Get or Erase reads the rows. Set them while no verb
   // runs.
   std::function<void()> before_get, before_erase;
 
-  // Called by the threads themselves, each time: when a search for victims comes to this tier,
-  // when rows are about to be put here, when the statistics of a row are looked for here, and when
-  // Get has made rows shared.
+  // Called each time, by the calling thread: before a search for victims in this tier, before Put,
+  // before a search for a row's statistics, and after Get has made rows shared.
   std::function<void()> at_collect, at_put, after_shared;
   std::function<void(int64_t key)> at_statistics;
 

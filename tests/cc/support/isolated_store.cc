@@ -31,7 +31,7 @@ void OnFault(int number, siginfo_t* info, void*) {
   } else if (IsolatedMemory::Get()->IsHosts(info->si_addr)) {
     Say("a kernel touched memory of the host\n");
   }
-  signal(number, SIG_DFL);  // the instruction runs once more
+  signal(number, SIG_DFL);  // the instruction runs again
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ void IsolatedMemory::Region::Deallocate(void* memory, size_t bytes) {
   if (--live_blocks_ == 0) Reset();
 }
 
-// Starts over: the more was ever used, the longer it takes to open and close.
+// Frees all blocks. The more memory was ever used, the longer opening and closing take.
 void IsolatedMemory::Region::Reset() {
   const bool open = open_;
   Open(true);

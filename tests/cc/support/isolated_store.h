@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DeviceStore on the host whose memory is apart from the host's, as a GPU's is. Device memory
-// can't be touched outside of launches and copies, and memory from the host's allocator can't be
-// touched within launches. A violation ends the process, and the message says on which side. So
-// does a write beyond the end of an array in either memory, when it is freed.
+// A DeviceStore on the host with isolated memory, like a GPU's. Device memory can't be touched
+// outside of launches and copies, and memory from the host's allocator can't be touched within
+// launches. A violation ends the process, and the message names the side. A write beyond the end of
+// an array also ends the process, once the array is freed.
 //
-// Memory opens for the whole process, so only one thread at a time may call verbs.
+// Memory is opened for the whole process, so only one thread at a time may call verbs.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_ISOLATED_STORE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_ISOLATED_STORE_H_
 
@@ -24,9 +24,9 @@ namespace tf_embed {
 
 class IsolatedMemory final : public DeviceMemory {
  public:
-  static IsolatedMemory* Get();  // the process's
+  static IsolatedMemory* Get();  // the process's memory
 
-  // Whose memory may be touched.
+  // The memory that may be touched.
   enum class Open : uint8_t { kHost, kDevice, kBoth };
   class Scope {
    public:
@@ -38,8 +38,8 @@ class IsolatedMemory final : public DeviceMemory {
     Open before_;
   };
 
-  // Keeps the two apart in two of `changes` changes of side, one after the other, and leaves both
-  // open in the others: each change takes longer than many a verb. 1: always.
+  // Isolates the two memories in two consecutive changes of side out of `changes`. Both are open in
+  // the other changes, because isolation takes longer than most verbs. 1: always.
   void set_one_in(uint64_t changes) { one_in_ = changes; }
 
   Allocator* device() { return &device_; }
@@ -57,8 +57,8 @@ class IsolatedMemory final : public DeviceMemory {
   Status Wait(const ExecContext&) override { return Status(); }
 
  private:
-  // Blocks of powers of two, from a range of addresses of its own. Opening and closing take time,
-  // so blocks are filled and checked when the region is open for other reasons.
+  // Blocks of powers of two, from a reserved range of addresses. Opening and closing take time, so
+  // blocks are filled and checked when the region is open for other reasons.
   class Region final : public Allocator {
    public:
     explicit Region(IsolatedMemory* memory);
@@ -89,7 +89,7 @@ class IsolatedMemory final : public DeviceMemory {
     size_t live_blocks_ = 0;
     bool open_ = false;
     std::vector<char*> free_[kClasses];
-    std::vector<Block> allocated_;  // since it was open
+    std::vector<Block> allocated_;  // since the region was last open
     std::vector<Block> freed_;
   };
 

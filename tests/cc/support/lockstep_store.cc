@@ -17,7 +17,7 @@
 namespace tf_embed {
 namespace {
 
-// Runs a function in many lanes, each with a stack of its own, all in one thread.
+// Runs a function in many lanes in a single thread. Each lane has a stack.
 class Lanes {
  public:
   static constexpr size_t kCount = 16;
@@ -51,7 +51,7 @@ class Lanes {
     }
   }
 
-  // Gives `x` to the others and waits for theirs, which are those of all lanes then.
+  // Passes `x` to the other lanes and waits for their values. Returns the values of all lanes.
   const uint64_t* Meet(size_t lane, Call call, uint64_t x) {
     uint64_t* const values = values_[turns_[lane]++ % 2];
     values[lane] = x;
@@ -139,8 +139,8 @@ class LockstepDevice : public EmulatedDevice {
   explicit LockstepDevice(Allocator* allocator)
       : EmulatedDevice(allocator), allocator_(allocator) {}
 
-  // As a GPU groups: a place that is not the first of its key is a group of count 0, and whoever
-  // reads a second member gets none.
+  // Groups as on a GPU: a position that is not its key's first is a group of count 0, and second
+  // members can't be read.
   static constexpr bool kHasFirsts = true;
   class Groups : public EmulatedDevice::Groups {
    public:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DeviceStore on the host whose tiles have as many lanes as a GPU's. The lanes of a tile take
-// turns, from one call that all lanes make to the next, first in one order and then in the other; a
-// lane that reads a value before another has written it reads a wrong one in one of the two, and a
-// call that some lanes make and others do not ends the test.
+// A DeviceStore on the host with as many lanes in a tile as on a GPU. The lanes of a tile take
+// turns between the calls that all lanes make: in rising order for every other piece of work, and
+// in falling order for the rest. So a lane that reads a value before another lane writes it gets a
+// wrong value in half of the pieces. A call that only some lanes make ends the test.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_LOCKSTEP_STORE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_LOCKSTEP_STORE_H_
 
@@ -14,7 +14,7 @@
 
 namespace tf_embed {
 
-// Whether this build can.
+// Whether this build supports it.
 bool HasLockstep();
 
 Status NewLockstepStore(const StoreOptions& options, const DeviceOptions& device,

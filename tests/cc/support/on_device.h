@@ -25,7 +25,7 @@ class OnDevice {
   ~OnDevice() { memory_->Free(ExecContext::Serial(), data_, bytes() + 1); }
 
   T* data() const { return data_; }
-  // As many as it has.
+  // Writes all values. REQUIRES: as many values as the array has.
   void Write(const std::vector<T>& values) const {
     EXPECT_EQ(size_, values.size());
     EXPECT_TRUE(memory_->CopyIn(ExecContext::Serial(), values.data(), bytes(), data_).ok());

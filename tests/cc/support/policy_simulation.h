@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers for the tests of policies: a store with a clock, and a simulation of the content of a
-// bounded one.
+// Helpers for tests of policies: a store with a clock, and a simulation of a bounded store's
+// content.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
 
@@ -20,7 +20,7 @@ namespace tf_embed {
 
 inline constexpr size_t kDim = 4;
 
-// A store of dim 4 that SGD or momentum trains, a clock, and a few words for the verbs.
+// A store of dim 4 for SGD or momentum, a clock, and short names for verbs.
 class Subject {
  public:
   Subject(const StoreKind& kind, const RowPolicy& policy, const ExecContext& context = Threads(2))
@@ -76,7 +76,7 @@ class Subject {
       ExpectOk(store->maintenance()->ExportBatch(1000, &cursor, &rows));
       keys.insert(keys.end(), rows.keys.data(), rows.keys.data() + rows.size);
     }
-    std::sort(keys.begin(), keys.end());  // or a set takes most of a test's time to make
+    std::sort(keys.begin(), keys.end());  // sorted keys make the set fast
     return std::set<int64_t>(keys.begin(), keys.end());
   }
   static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
@@ -113,7 +113,7 @@ inline RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
   return policy;
 }
 
-// New rows beyond the bound are refused.
+// A policy that refuses new rows beyond the bound.
 inline RowPolicy Refusing(size_t max_rows) {
   RowPolicy policy = Bounded(max_rows, EvictionOrder::kLru);
   policy.evicts = false;
@@ -161,15 +161,15 @@ class Simulation {
     int64_t score;
     uint64_t epoch;
   };
-  // With `eviction_set_bits`, victims are of the eviction sets of those for which they leave.
+  // With `eviction_set_bits`, a victim is in the eviction set of the row that replaces it.
   Simulation(size_t max_rows, EvictionOrder order, uint32_t eviction_set_bits = 0)
       : max_rows_(max_rows), order_(order), eviction_set_bits_(eviction_set_bits) {}
   // The expected content of a store of the kind.
   Simulation(const StoreKind& kind, size_t max_rows, EvictionOrder order)
       : Simulation(max_rows, order, kind.on_device ? EvictionSetBits(max_rows) : 0) {}
 
-  // A write of a batch; returns how many of its keys were refused. If it brings scores, one for
-  // each key, a new row comes only in place of one of no higher score.
+  // Simulates a write of a batch. Returns the number of refused keys. If there are scores, each key
+  // has a score, and a new row replaces only rows of no higher score.
   size_t Write(const std::vector<int64_t>& batch, const Moment& now,
                const std::map<int64_t, int64_t>& scores = {}) {
     std::vector<int64_t> absent;
@@ -231,7 +231,7 @@ class Simulation {
     for (const auto& [key, row] : rows) keys.insert(keys.end(), key);
     return keys;
   }
-  // An order of its own making, to compare with that of the store.
+  // An independent definition of the order, to compare with the store's.
   using Rank = std::array<uint64_t, 3>;
   Rank RankOf(const std::pair<const int64_t, Row>& entry) const {
     const Row& row = entry.second;
@@ -259,7 +259,7 @@ class Simulation {
   struct Candidates {
     std::vector<int64_t> keys;
     size_t coming = 0;
-    std::vector<std::pair<Rank, int64_t>> not_in_use;  // which may leave for them
+    std::vector<std::pair<Rank, int64_t>> not_in_use;  // rows that may leave for new rows
   };
 
   uint64_t EvictionSetOf(int64_t key) const {

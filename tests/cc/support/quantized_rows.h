@@ -12,7 +12,7 @@
 
 namespace tf_embed {
 
-// `count` of them, of `dim` weights.
+// `count` rows of `dim` weights.
 inline std::vector<int8_t> RandomQuantizedRows(size_t count, size_t dim, Random* random) {
   const std::vector<float> tails = RandomValues<float>(2 * count, random);
   std::vector<int8_t> rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of FBGEMM on one row, from the definitions, lane by lane.
+// FBGEMM's rules on a row, from the definitions, lane by lane.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_REFERENCE_ROW_RULES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_REFERENCE_ROW_RULES_H_
 
@@ -12,8 +12,8 @@
 
 namespace tf_embed {
 
-// The sum of the squares of term(0) to term(dim - 1): sixteen sums, of the lanes that are alike
-// modulo 16, and these by halves.
+// The sum of the squares of term(0) to term(dim - 1): sixteen sums of lanes that are equal modulo
+// 16, which are then added by halves.
 template <typename C>
 C ReferenceSquares(size_t dim, const std::function<C(size_t)>& term) {
   std::vector<C> squares(16, 0);
@@ -170,7 +170,7 @@ void ReferenceLars(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
   }
 }
 
-// The steps between the row's last one and this, of SmartDecayAdamRule. They had no gradient.
+// The steps of SmartDecayAdamRule between the row's last step and this step, which had no gradient.
 template <typename C>
 void ReferenceMissedSteps(const Rule& rule, std::vector<C>* weights, std::vector<C>* slots) {
   const size_t dim = weights->size();
@@ -211,7 +211,7 @@ void ReferenceMissedSteps(const Rule& rule, std::vector<C>* weights, std::vector
   }
 }
 
-// One step, if the rule is one of them.
+// Runs a step if the rule is FBGEMM's. Returns whether it is.
 template <typename C>
 bool ReferenceRowStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,
                       std::vector<C>* slots) {

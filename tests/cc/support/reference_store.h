@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: a std::map from keys to rows, one thread, nothing clever. Verbs go over a batch key
-// by key, in its order. Sums and rules are computed in the compute type and in the order of
-// operations of the formulas, so that results are compared bit for bit.
+// The oracle: a std::map from keys to rows, in a single thread. Verbs go through a batch key by
+// key, in its order. Sums and rules are computed in the compute type and in the formulas' order of
+// operations, so results can be compared bit by bit.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_REFERENCE_STORE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_REFERENCE_STORE_H_
 
@@ -15,7 +15,7 @@
 
 namespace tf_embed {
 
-// One step on one row, from the definitions (Keras 3; FBGEMM in reference_row_rules.h).
+// A step on a row, from the definitions (Keras 3; FBGEMM in reference_row_rules.h).
 template <typename C>
 void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,
                    std::vector<C>* slots) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers for the tests of the core: the stores under test, thread pools, batches, values.
+// Helpers for tests of the core: the stores under test, thread pools, batches, values.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_TEST_STORES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_TEST_STORES_H_
 
@@ -30,19 +30,19 @@
 
 namespace tf_embed {
 
-// A kind of store. Add a line to AllStores for a new one.
+// A kind of store. Add a line to AllStores for a new kind.
 struct StoreKind {
   const char* name;
   std::function<std::unique_ptr<Store>(const StoreOptions& options)> create;
-  bool takes_threads = true;  // whether several may call verbs at once
-  bool same_powers = true;    // whether x^y has the bits that it has on the host
-  bool on_device = false;     // then victims are chosen by eviction set
-  bool has_tiers = false;     // then few of its rows are in its memory
-  bool has_disk = false;      // and some of the others are in files
+  bool takes_threads = true;  // whether several threads may call verbs at once
+  bool same_powers = true;    // whether x^y has the same bits as on the host
+  bool on_device = false;     // victims are chosen by eviction set
+  bool has_tiers = false;     // few rows are in the cache
+  bool has_disk = false;      // and some other rows are in files
 };
 
-// In memory, by the loops of each instruction set; under ThreadSanitizer, under which all of them
-// copy rows by the same words, of the best one.
+// Stores in host memory, one for each instruction set. Under ThreadSanitizer, all sets copy rows by
+// the same words, so only the best set is tested.
 inline std::vector<StoreKind> HostStores() {
 #if defined(TF_EMBED_THREAD_SANITIZER)
   const std::vector<InstructionSet> sets = {BestInstructionSet()};
@@ -51,7 +51,7 @@ inline std::vector<StoreKind> HostStores() {
 #endif
   std::vector<StoreKind> kinds;
   for (const InstructionSet set : sets) {
-    static constexpr const char* kNames[] = {"HostTablePlain", "HostTableAvx2", "HostTableAvx512"};
+    static constexpr const char* kNames[] = {"HostStorePlain", "HostStoreAvx2", "HostStoreAvx512"};
     const auto create = [set](const StoreOptions& given) -> std::unique_ptr<Store> {
       try {
         StoreOptions options = given;
@@ -66,8 +66,8 @@ inline std::vector<StoreKind> HostStores() {
   return kinds;
 }
 
-// A cache of few rows over another store.
-inline StoreKind TieredStores(size_t cache_rows = 64, const char* name = "TieredTable",
+// A cache of few rows over a lower tier.
+inline StoreKind TieredStores(size_t cache_rows = 64, const char* name = "TieredStore",
                               NewCache new_cache = NewHostCache,
                               NewLower new_lower = NewHostLower) {
   const auto create = [=](const StoreOptions& options) -> std::unique_ptr<Store> {
@@ -78,11 +78,11 @@ inline StoreKind TieredStores(size_t cache_rows = 64, const char* name = "Tiered
   return kind;
 }
 
-// And in the memory of a device, which comes last.
+// All stores of this program. The store in the memory of a device is the last.
 inline std::vector<StoreKind> AllStores() {
   std::vector<StoreKind> kinds = HostStores();
   kinds.push_back(TieredStores());
-  kinds.push_back(TieredStores(64, "TieredTableOnDevice", NewDeviceCache));
+  kinds.push_back(TieredStores(64, "TieredStoreOnDevice", NewDeviceCache));
   kinds.push_back(TieredStores(64, "ThreeTiers", NewDeviceCache, NewHostOverDisk));
   kinds.back().has_disk = true;
   const auto create = [](const StoreOptions& options) {
@@ -90,7 +90,7 @@ inline std::vector<StoreKind> AllStores() {
     (void)NewEmulatedDeviceStore(options, DeviceOptions(), &store);
     return store;
   };
-  kinds.push_back({"EmulatedDeviceTable", create, true, true, /*on_device=*/true});
+  kinds.push_back({"EmulatedDeviceStore", create, true, true, /*on_device=*/true});
   return kinds;
 }
 
@@ -107,10 +107,10 @@ inline std::string NameOfStore(const testing::TestParamInfo<StoreKind>& info) {
 
 using Random = std::mt19937_64;
 
-// Whether long tests take a few of their cases. `make test` says so; all other runs take each.
+// Whether long tests run only a few of their cases, as in `make test`. Other runs have all cases.
 inline bool TakesFewCases() { return std::getenv("TF_EMBED_TEST_FEW_CASES") != nullptr; }
 
-// The seeds of a random test: a few fixed ones, or the one in TF_EMBED_TEST_SEED.
+// The seeds of a random test: a few fixed seeds, or the seed in TF_EMBED_TEST_SEED.
 inline std::vector<uint64_t> Seeds(size_t count) {
   if (const char* given = std::getenv("TF_EMBED_TEST_SEED")) return {std::stoull(given)};
   std::vector<uint64_t> seeds(TakesFewCases() ? 1 : count);
@@ -118,13 +118,13 @@ inline std::vector<uint64_t> Seeds(size_t count) {
   return seeds;
 }
 
-// The sizes of a long test. A few are the first two.
+// The sizes of a long test, or the first two if it runs few cases.
 inline std::vector<size_t> Sizes(std::vector<size_t> sizes) {
   if (TakesFewCases()) sizes.resize(2);
   return sizes;
 }
 
-// Real threads, which take many small pieces of the work in no certain order.
+// Real threads, which take many small pieces of the work in an unspecified order.
 inline ExecContext Threads(size_t count) {
   const auto parallel_for = [count](size_t total, size_t, const ExecContext::Work& work) {
     const size_t piece = std::max<size_t>(1, total / (3 * count));
@@ -144,8 +144,8 @@ inline ExecContext Threads(size_t count) {
   return context;
 }
 
-// A few threads that work off one queue, and callers that wait for their own pieces of it, as
-// TensorFlow's kernels do: a piece that waits for a lock keeps a thread from all others.
+// A few threads with a common queue. A caller waits for its pieces, as TensorFlow's kernels do. So
+// a piece that waits for a lock blocks a thread for everyone.
 class PoolOfThreads {
  public:
   explicit PoolOfThreads(size_t count) {
@@ -212,7 +212,7 @@ void InThreads(size_t count, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// A KeyBatch that owns its keys. `places` is the length of the arrays beside it.
+// A KeyBatch that owns its keys. `places` is the length of the arrays beside the batch.
 struct Batch {
   std::vector<int64_t> keys;
   std::vector<uint32_t> positions;
@@ -227,7 +227,7 @@ struct Batch {
   size_t Position(size_t i) const { return positions.empty() ? i : positions[i]; }
 };
 
-// The batch with its keys' places shuffled over arrays twice as long as the batch.
+// The batch with its keys at random positions of arrays that are twice as long.
 inline Batch Scattered(Batch batch, Random* random) {
   batch.places = 2 * batch.size();
   batch.positions.resize(batch.places);
@@ -252,7 +252,7 @@ inline std::vector<int64_t> RandomKeys(size_t count, int64_t smallest, int64_t l
   return keys;
 }
 
-// Keys that a careless store would take for its own marks.
+// Keys that a careless store would confuse with its special values.
 inline std::vector<int64_t> ExtremeKeys() {
   std::vector<int64_t> keys = {
       0,         -1,       1, INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, 0xffffffffll,
@@ -273,8 +273,8 @@ std::vector<T> RandomValues(size_t count, Random* random) {
   return values;
 }
 
-// Fails at the first value that differs in any bit. One NaN is as good as another: a sum that has
-// none gives one of a sign that differs between processors and GPUs.
+// Fails at the first value that differs in any bit. All NaNs count as equal, because the sign of a
+// NaN that a sum makes differs between processors and GPUs.
 template <typename T>
 void ExpectSameBits(const std::vector<T>& expected, const std::vector<T>& actual,
                     const char* what) {
@@ -290,7 +290,7 @@ void ExpectSameBits(const std::vector<T>& expected, const std::vector<T>& actual
   }
 }
 
-// Calls `check(TypeTag<T>())` for each T that has sums.
+// Calls `check(TypeTag<T>())` for each type T that can be summed.
 template <typename Check>
 void ForEachType(const Check& check) {
   const auto check_all = [&](auto... tags) { (check(tags), ...); };
@@ -325,7 +325,7 @@ inline double HyperOf(const Rule& rule, std::string_view name) {
   return place < 0 ? 0.0 : rule.hyper[place];
 }
 
-// Sets those of the hyper-parameters that the rule names.
+// Sets the hyper-parameters that the rule names, and ignores others.
 inline void SetHyper(Rule* rule,
                      std::initializer_list<std::pair<std::string_view, double>> numbers) {
   for (const auto& [name, number] : numbers) {
@@ -359,7 +359,7 @@ inline Rule MakeRule(RuleKind kind, size_t dim, double initial_value = 0.0) {
   return rule;
 }
 
-// Whether steps of the rule take powers of anything but constants.
+// Whether steps of the rule compute powers of variables.
 inline bool TakesPowers(const Rule& rule) {
   switch (rule.slots.kind) {
     case RuleKind::kFtrl:
@@ -374,7 +374,7 @@ inline bool TakesPowers(const Rule& rule) {
   }
 }
 
-// The slots of an optimizer outside of the store.
+// The slots of an external optimizer.
 inline RuleSlots ExternalSlots(uint64_t id, std::initializer_list<SlotGroup> groups) {
   RuleSlots slots;
   slots.kind = RuleKind::kExternal;
@@ -385,14 +385,14 @@ inline RuleSlots ExternalSlots(uint64_t id, std::initializer_list<SlotGroup> gro
   return slots;
 }
 
-// A rule whose slots lie in rows as `types`, one for each group.
+// The rule with a stored type for each group.
 inline RuleSlots Stored(RuleSlots slots, std::initializer_list<SlotType> types) {
   uint32_t i = 0;
   for (const SlotType type : types) slots.groups[i++].type = type;
   return slots;
 }
 
-// Row-wise Adagrad in all the ways that it counts.
+// Row-wise Adagrad with all modes of its counter.
 inline std::vector<Rule> CountingRules(size_t dim) {
   using Hyper = RowwiseAdagradCounterRule::Hyper;
   std::vector<Rule> rules;
@@ -432,7 +432,7 @@ inline std::vector<Rule> CountingRules(size_t dim) {
   return rules;
 }
 
-// The rules that look at whole rows, with their options; of those that count, one.
+// The rules that read whole rows, with their options, but only the first counting rule.
 inline std::vector<Rule> RowRules(size_t dim) {
   std::vector<Rule> rules;
   for (const RuleKind kind :
@@ -457,7 +457,7 @@ inline std::vector<Rule> RowRules(size_t dim) {
   return rules;
 }
 
-// One fused rule of each kind, and the options of each.
+// A fused rule of each kind, with its options.
 inline std::vector<Rule> AllRules(size_t dim) {
   std::vector<Rule> rules = {MakeRule(RuleKind::kNone, dim),
                              MakeRule(RuleKind::kSgd, dim),
@@ -484,7 +484,7 @@ inline std::vector<Rule> AllRules(size_t dim) {
   return rules;
 }
 
-// The result of the verb of this name, which must succeed.
+// The result of Store's LargestSlot, which must succeed.
 inline double LargestSlot(const Store& store, const ExecContext& context, const RuleSlots& rule,
                           size_t slot) {
   double largest = -1.0;

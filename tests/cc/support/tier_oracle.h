@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier of rows beside a map of its expected content. Rows are made from their key and a
-// version, so the map keeps versions only.
+// A lower tier, with a map of its expected content. A row is a function of its key and a version,
+// so the map holds only versions.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_TIER_ORACLE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_TIER_ORACLE_H_
 
@@ -54,13 +54,12 @@ class FileBytes final : public ByteSource {
   std::string bytes_;
 };
 
-class StoreOracle {
+class TierOracle {
  public:
   using After = LowerTier::After;
 
-  // `forgets`: whether the tier may forget shared rows when it is short of memory.
-  StoreOracle(std::unique_ptr<LowerTier> tier, DataType value_type, size_t dim,
-              bool forgets = false)
+  // `forgets`: whether the tier may forget shared rows if it is short of memory.
+  TierOracle(std::unique_ptr<LowerTier> tier, DataType value_type, size_t dim, bool forgets = false)
       : value_type_(value_type), dim_(dim), forgets_(forgets), tier_(std::move(tier)) {}
 
   LowerTier* tier() { return tier_.get(); }
@@ -83,7 +82,7 @@ class StoreOracle {
     return status;
   }
 
-  // The status of the tier. If it fails, rows are taken over as they are there.
+  // Returns the tier's status. After a failure, the oracle takes over the tier's rows.
   Status Put(const std::vector<int64_t>& keys, After after = After::kCold) {
     WholeRows rows(HostAllocator());
     EXPECT_TRUE(rows.Resize(keys.size(), weight_bytes(), slot_bytes(), 0).ok());
@@ -101,7 +100,7 @@ class StoreOracle {
       if (status.ok()) {
         rows_[key] = taken;
       } else {
-        // Either is right: then Get must give one of the two, and says which.
+        // Both rows are correct. The next Get shows which of them the tier has.
         unsure_[key] = {taken, at == rows_.end() ? Row() : at->second, at != rows_.end()};
       }
     }
@@ -136,7 +135,7 @@ class StoreOracle {
     return status;
   }
 
-  // Gets distinct keys and compares.
+  // Gets distinct keys, and compares their rows.
   Status Get(const std::vector<int64_t>& keys, After after = After::kCold) {
     WholeRows rows(HostAllocator());
     const Status status = tier_->Get(ExecContext::Serial(), keys.data(), keys.size(), after, &rows);
@@ -168,7 +167,7 @@ class StoreOracle {
     return keys;
   }
 
-  // Compares all: Get of all keys, Scan, Contains, counts.
+  // Compares the whole content: Get of all keys, Scan, Contains, counts.
   Status Check(size_t scan_rows = 1000) {
     const std::vector<int64_t> keys = Keys();
     TF_EMBED_RETURN_IF_ERROR(Get(keys));
@@ -204,11 +203,11 @@ class StoreOracle {
     return Status();
   }
 
-  // Links that were made of files.
+  // The number of linked files.
   size_t num_linked() const { return num_linked_; }
 
  private:
-  // Reads the files that the tier would have linked, and notes the keys of their rows.
+  // Reads the files that the tier linked, and notes the keys of their rows.
   Status FollowLinks(LinkedRows* linked, std::map<int64_t, int>* seen) {
     struct Linker final : public FileLinker {
       bool Link(const std::string& path, uint64_t bytes, uint32_t checksum,
@@ -286,7 +285,7 @@ class StoreOracle {
                         slot_bytes()) == 0);
   }
 
-  // Which of the two rows a key has after a Put that failed.
+  // Notes, after a failed Put, which of its two possible rows each key has.
   void Learn(const std::vector<int64_t>& keys, const WholeRows& rows) {
     std::map<int64_t, size_t> place;
     for (size_t i = 0; i < rows.size; ++i) place[rows.keys[i]] = i;

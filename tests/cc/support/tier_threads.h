@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs that many threads at once may run on a tier of rows below a cache.
+// The verbs that many threads at once may run on a lower tier.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_TIER_THREADS_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_TIER_THREADS_H_
 
@@ -19,22 +19,22 @@
 
 namespace tf_embed {
 
-struct StoreThreads {
+struct TierThreads {
   using After = LowerTier::After;
 
-  // Of the rows of the tier, which are float.
+  // The rows of the tier are floats.
   static constexpr size_t kDim = 60;
   static constexpr size_t kBytes = kDim * sizeof(float);
   static constexpr int64_t kKeys = 3000;
 
-  // Writers with keys of their own, readers, scans and compactions: rows are whole, and none is
+  // Runs writers of different keys, readers, scans and compactions. Rows are whole, and no row is
   // lost. `forgets`: whether the tier may forget shared rows.
   static void ReadAndWrite(LowerTier* tier, bool forgets);
-  // Rules change and the tier is cleared while others read and write.
+  // Changes rules and clears the tier while other threads read and write.
   static void ChangeTheRule(LowerTier* tier);
 
-  // A row has its version in its first word, and the rest follows from it and the key: so a row
-  // that is another's, or half of one, is seen.
+  // A row begins with its version, and the rest is a function of version and key. So a row of
+  // another key, or a torn row, is detected.
   static void Make(int64_t key, uint64_t version, char* row) {
     std::memcpy(row, &version, sizeof(version));
     FillRow(key, version, row + sizeof(version), kBytes - sizeof(version));
@@ -47,8 +47,8 @@ struct StoreThreads {
   }
 };
 
-inline void StoreThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
-  // Each writer has keys of its own, and knows the version of each: 0 is absent.
+inline void TierThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
+  // Each writer has different keys, and knows the version of each key. 0 means absent.
   constexpr int kWriters = 3;
   constexpr int kRounds = 150;
   std::vector<uint64_t> versions(kKeys, 0);
@@ -76,8 +76,8 @@ inline void StoreThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
           versions[static_cast<size_t>(keys[i])] = round;
         }
         ASSERT_TRUE(tier->Put(ExecContext::Serial(), rows).ok());
-        // The rows that were put are there.
-        // Another thread's Put may make the tier forget a shared row, which no cache has here.
+        // The rows of the Put are present. They stay cold if Put may make the tier forget shared
+        // rows, because there is no cache that would have them.
         const After after = round % 2 == 0 && !forgets ? After::kShared : After::kCold;
         ASSERT_TRUE(tier->Get(ExecContext::Serial(), keys.data(), keys.size(), after, &rows).ok());
         ASSERT_EQ(keys.size(), rows.size);
@@ -149,7 +149,7 @@ inline void StoreThreads::ReadAndWrite(LowerTier* tier, bool forgets) {
   }
 }
 
-inline void StoreThreads::ChangeTheRule(LowerTier* tier) {
+inline void TierThreads::ChangeTheRule(LowerTier* tier) {
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number) {
@@ -158,7 +158,7 @@ inline void StoreThreads::ChangeTheRule(LowerTier* tier) {
       std::vector<int64_t> keys;
       for (int64_t key = 0; key < 1000; ++key) keys.push_back(key * 3 + number);
       while (!done) {
-        // Slots for any of the rules.
+        // Enough slots for each of the rules.
         ASSERT_TRUE(rows.Resize(keys.size(), kBytes, 2 * kBytes, 0).ok());
         std::memset(rows.slots.data(), 0, keys.size() * 2 * kBytes);
         rows.size = keys.size();

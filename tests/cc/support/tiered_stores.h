@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores whose cache has room for few rows, over stores of each kind.
+// Stores with a cache of few rows, over lower tiers of each kind.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_TIERED_STORES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_TIERED_STORES_H_
 
@@ -30,7 +30,7 @@ inline Status NewHostCache(const StoreOptions& options, std::unique_ptr<Store>* 
   return *cache != nullptr ? Status() : NoMemoryForRow(options.name, 0);
 }
 
-// A cache in the memory of a device that is the host.
+// A cache in the memory of an emulated device.
 inline Status NewDeviceCache(const StoreOptions& options, std::unique_ptr<Store>* cache) {
   std::unique_ptr<Store> on_device;
   TF_EMBED_RETURN_IF_ERROR(NewEmulatedDeviceStore(options, DeviceOptions(), &on_device));
@@ -40,14 +40,13 @@ inline Status NewDeviceCache(const StoreOptions& options, std::unique_ptr<Store>
 
 using NewCache = Status (*)(const StoreOptions& options, std::unique_ptr<Store>* cache);
 
-// `rows`: those of three slots a weight that a bound in host memory leaves room for, if there is
-// one.
+// `rows`: the bound on host memory, if there is a bound, in rows with three slots a weight.
 using NewLower = Status (*)(const StoreOptions& options, StatisticSet statistics, size_t rows,
                             std::unique_ptr<LowerTier>* lower);
 
-inline MemoryTierOptions HostStoreOptionsOf(const StoreOptions& options, StatisticSet statistics) {
+inline MemoryTierOptions MemoryTierOptionsOf(const StoreOptions& options, StatisticSet statistics) {
   MemoryTierOptions made;
-  made.store = options.name;
+  made.table = options.name;
   made.value_type = options.value_type;
   made.dim = options.dim;
   made.statistics = statistics;
@@ -55,7 +54,7 @@ inline MemoryTierOptions HostStoreOptionsOf(const StoreOptions& options, Statist
   return made;
 }
 
-// Bytes of a row of three slots a weight in memory.
+// The bytes of a row with three slots a weight in memory.
 inline size_t BytesOfRow(const StoreOptions& options, StatisticSet statistics) {
   const RowLayout layout(options.value_type, options.dim, 3 * options.dim, statistics.size());
   return layout.stride + statistics.size() * sizeof(uint64_t) + 1;
@@ -64,7 +63,7 @@ inline size_t BytesOfRow(const StoreOptions& options, StatisticSet statistics) {
 inline Status NewHostLower(const StoreOptions& options, StatisticSet statistics, size_t,
                            std::unique_ptr<LowerTier>* lower) {
   std::unique_ptr<MemoryTier> made;
-  TF_EMBED_RETURN_IF_ERROR(MemoryTier::Create(HostStoreOptionsOf(options, statistics), &made));
+  TF_EMBED_RETURN_IF_ERROR(MemoryTier::Create(MemoryTierOptionsOf(options, statistics), &made));
   *lower = std::move(made);
   return Status();
 }
@@ -92,15 +91,15 @@ inline Status NewHostOverDisk(const StoreOptions& options, StatisticSet statisti
   std::unique_ptr<LowerTier> disk;
   std::unique_ptr<TwoTiers> made;
   TF_EMBED_RETURN_IF_ERROR(NewDiskLower(options, statistics, rows, &disk));
-  MemoryTierOptions above = HostStoreOptionsOf(options, statistics);
+  MemoryTierOptions above = MemoryTierOptionsOf(options, statistics);
   above.most_bytes = rows * BytesOfRow(options, statistics);
   TF_EMBED_RETURN_IF_ERROR(TwoTiers::Create(above, std::move(disk), &made));
   *lower = std::move(made);
   return Status();
 }
 
-// A store with a cache of `cache_rows` rows of three slots a weight; so without slots there is room
-// for more. `below`: set to the tier below, if `*below` is null so far.
+// A store with a cache of `cache_rows` rows with three slots a weight, so of more rows without
+// slots. Sets `*below` to the lower tier if it is null.
 inline std::unique_ptr<TieredStore> NewTieredStore(const StoreOptions& options, size_t cache_rows,
                                                    FaultyTier** below = nullptr,
                                                    NewCache new_cache = NewHostCache,

@@ -250,7 +250,7 @@ class NewTableTest(RefusedTestCase):
         (path / "raw-0" / "mine").write_text("not of a table")
         with self.assertRaisesRegex(
             tf.errors.FailedPreconditionError,
-            "has files that are not of a store of rows. Name another folder, or remove it",
+            "has files that are not of a tier on disk. Name another folder, or remove it",
         ):
             self.new({**disk, "path": str(path)})
         with self.assertRaisesRegex(

@@ -11,14 +11,14 @@
 namespace tf_embed {
 namespace {
 
-// Applies a step, if it is the first.
+// Applies a step if it arrives for the first time.
 bool Apply(AppliedSteps* steps, int64_t step, int64_t ended) {
   AppliedSteps::Arrival arrival(steps, step, ended);
   if (arrival.is_first()) arrival.End();
   return arrival.is_first();
 }
 
-// Has a step fail, and says whether it was the first.
+// Lets a step fail. Returns whether it arrived for the first time.
 bool Fail(AppliedSteps* steps, int64_t step, int64_t ended) {
   return AppliedSteps::Arrival(steps, step, ended).is_first();
 }
@@ -28,7 +28,7 @@ TEST(AppliedSteps, TakesEachStepOnce) {
   EXPECT_TRUE(Apply(&steps, 5, 0));
   EXPECT_FALSE(Apply(&steps, 5, 0));
   EXPECT_TRUE(Apply(&steps, 4, 0));
-  EXPECT_FALSE(Apply(&steps, -3, -10));  // below the 0 that was said before
+  EXPECT_FALSE(Apply(&steps, -3, -10));  // below the earlier end, 0
   EXPECT_EQ(2u, steps.size());
 }
 
@@ -41,8 +41,8 @@ TEST(AppliedSteps, TakesAStepThatFailedAgain) {
   EXPECT_FALSE(Apply(&steps, 5, 0));
 }
 
-// The second of two arrivals at once has no answer before the first has ended; and if that fails,
-// it applies the step itself.
+// The second of two concurrent arrivals waits until the first has ended. If the first failed, the
+// second applies the step.
 TEST(AppliedSteps, TheSecondOfTwoWaitsForTheFirst) {
   for (const bool fails : {false, true}) {
     AppliedSteps steps;
@@ -56,7 +56,7 @@ TEST(AppliedSteps, TheSecondOfTwoWaitsForTheFirst) {
         is_first = Apply(&steps, 5, 0);
         has_answer = true;
       });
-      EXPECT_TRUE(Apply(&steps, 6, 0));  // others do not wait
+      EXPECT_TRUE(Apply(&steps, 6, 0));  // other steps do not wait
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       EXPECT_FALSE(has_answer);
       if (!fails) first.End();
@@ -89,8 +89,8 @@ TEST(AppliedSteps, ForgetsStepsThatAreOver) {
     EXPECT_TRUE(Apply(&steps, step, step - 7));
     EXPECT_LE(steps.size(), 8u);
   }
-  EXPECT_FALSE(Apply(&steps, 10, 0));   // it was applied and is over
-  EXPECT_FALSE(Apply(&steps, 999, 0));  // steps that others reported as over stay over
+  EXPECT_FALSE(Apply(&steps, 10, 0));   // applied, and over
+  EXPECT_FALSE(Apply(&steps, 999, 0));  // an earlier end changes nothing
   EXPECT_FALSE(Apply(&steps, 1000, 2000));
   EXPECT_EQ(0u, steps.size());
 }
@@ -99,7 +99,7 @@ TEST(AppliedSteps, TheFirstStepThatIsNotOverIsApplied) {
   AppliedSteps steps;
   EXPECT_TRUE(Apply(&steps, 5, 5));
   EXPECT_FALSE(Apply(&steps, 6, 7));
-  EXPECT_TRUE(Apply(&steps, 7, 0));  // 7 was said to be the end before
+  EXPECT_TRUE(Apply(&steps, 7, 0));  // 7 was the end in an earlier report
 }
 
 TEST(AppliedSteps, TakesEachStepOnceOfManyThreads) {
@@ -107,7 +107,7 @@ TEST(AppliedSteps, TakesEachStepOnceOfManyThreads) {
   std::atomic<int64_t> firsts{0};
   InThreads(4, [&](size_t number) {
     for (int64_t step = 0; step < 5000; ++step) {
-      // Of each step some attempts fail.
+      // Some attempts of each step fail.
       if (step % 4 == static_cast<int64_t>(number)) Fail(&steps, step, 0);
       if (Apply(&steps, step, 0)) ++firsts;
     }

@@ -16,7 +16,7 @@ TEST(FairSharedMutex, LetsManyInAtOnce) {
   InThreads(3, [&](size_t) {
     std::shared_lock<FairSharedMutex> lock(mutex);
     ++inside;
-    while (inside < 3) std::this_thread::yield();  // each waits inside for all others
+    while (inside < 3) std::this_thread::yield();  // each reader waits inside for the others
   });
   EXPECT_EQ(3, inside);
 }
@@ -42,7 +42,7 @@ TEST(FairSharedMutex, LetsOneInAlone) {
   EXPECT_EQ(4000, count);
 }
 
-// With a plain reader-preferring lock the lone one would wait as long as others come.
+// With a lock that prefers readers, the writer would wait as long as new readers arrive.
 TEST(FairSharedMutex, ALoneWaiterIsNotOvertakenForEver) {
   FairSharedMutex mutex(LockRank::kStrings);
   std::atomic<bool> stop{false};

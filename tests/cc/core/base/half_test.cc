@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// float16 and bfloat16 against the definition of rounding, in double.
+// float16 and bfloat16 against the definition of rounding, computed in double.
 #include "cc/core/base/half.h"
 
 #include <cmath>
@@ -11,8 +11,8 @@
 namespace tf_embed {
 namespace {
 
-// IEEE 754 rounding to a format with so many fraction bits and this smallest normal exponent: the
-// nearest multiple of the place value, ties to even; infinity from `overflow` on.
+// IEEE 754 rounding to a format with `fraction_bits` and `smallest_exponent`, its lowest normal
+// exponent: the nearest multiple of the place value, ties to even. Infinity from `overflow` on.
 double Rounded(double x, int fraction_bits, int smallest_exponent, double overflow) {
   if (std::isnan(x) || std::isinf(x) || x == 0.0) return x;
   if (std::abs(x) >= overflow) return std::copysign(INFINITY, x);
@@ -59,7 +59,7 @@ TYPED_TEST(NarrowFloats, AllValuesSurviveTheRoundTrip) {
 }
 
 TYPED_TEST(NarrowFloats, RoundsToNearestAndTiesToEven) {
-  // The middle between each two neighbours, and the floats beside it.
+  // The midpoint of each two adjacent values, and the floats beside it.
   for (uint32_t bits = 0; bits < 0xffff; ++bits) {
     const float low = TypeParam{static_cast<uint16_t>(bits)}.ToFloat();
     const float high = TypeParam{static_cast<uint16_t>(bits + 1)}.ToFloat();

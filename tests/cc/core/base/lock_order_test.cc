@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The check of the order of locks finds each kind of violation, and nothing else.
+// The lock order check reports each kind of violation, and nothing else.
 #include "cc/core/base/lock_order.h"
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 using Lock = std::lock_guard<OrderedMutex>;
 
-// A rank as messages have it.
+// A rank as messages print it.
 std::string Named(LockRank rank) { return "rank " + std::to_string(static_cast<int>(rank)); }
 
 class LockOrder : public testing::Test {
@@ -99,11 +99,11 @@ TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
 }
 
 TEST_F(LockOrderDeathTest, FindsAVerbThatTakesWhatItsCallerHolds) {
-  const std::unique_ptr<Store> table = HostStore::Create(StoreOptions());
-  const Store* const tables[] = {table.get()};
+  const std::unique_ptr<Store> store = HostStore::Create(StoreOptions());
+  const Store* const stores[] = {store.get()};
   HeldStores held(HostAllocator());
-  ASSERT_TRUE(held.Take(tables, 1, Held::kContent).ok());
-  EXPECT_DEATH((void)table->size(), "waits for " + Named(LockRank::kContent));
+  ASSERT_TRUE(held.Take(stores, 1, Held::kContent).ok());
+  EXPECT_DEATH((void)store->size(), "waits for " + Named(LockRank::kContent));
 }
 
 }  // namespace

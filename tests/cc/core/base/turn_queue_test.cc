@@ -63,7 +63,7 @@ TEST(TurnQueue, LetsARequestGiveTheTurnBackWhileItIsGranted) {
   EXPECT_EQ(100, grants);
 }
 
-// Each request is granted once or cancelled once, and only one has the turn.
+// Each request is granted once or cancelled once, and only one request has the turn at a time.
 TEST(TurnQueue, LetsOneInAtATimeBesideCancellations) {
   TurnQueue queue;
   int64_t count = 0;  // not atomic: guarded by the turn

@@ -16,7 +16,7 @@ struct Group {
   }
 };
 
-// Of the keys that are not skipped, in the order in which they first come.
+// The groups of keys that are not skipped, in the order of their first positions.
 std::vector<Group> Expected(const Batch& batch, const bool* skip) {
   std::vector<Group> groups;
   std::map<int64_t, size_t> number;
@@ -51,7 +51,7 @@ void Check(const Batch& batch, const bool* skip, bool distinct = false) {
       return Status();
     });
     ASSERT_TRUE(status.ok());
-    // Ranges come in any order; within one, groups are in that of the batch.
+    // Ranges are in any order. The groups within a range are in batch order.
     const std::vector<Group> expected = Expected(batch, skip);
     std::map<int64_t, size_t> number;
     for (size_t i = 0; i < expected.size(); ++i) number[expected[i].key] = i;

@@ -16,7 +16,7 @@ TEST(KeySet, HasJustItsKeys) {
     KeySet set;
     std::set<int64_t> expected;
     while (expected.size() < count) {
-      // Some keys are near one another, and some come again.
+      // Some keys are close together, and some are repeated.
       const int64_t key = static_cast<int64_t>(random() % 2 == 0 ? random() : random() % 5000);
       std::vector<int64_t> some = {key, key};
       ASSERT_TRUE(set.Add(some.data(), some.size()).ok());

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kWorkers = 3;
 
-// Two features of one table and one of another, with bags of 0 to 6 keys.
+// Two features of one table and a feature of another table, with bags of 0 to 6 keys.
 struct Batch {
   std::vector<int64_t> keys;
   std::vector<int64_t> offsets = {0};
@@ -41,7 +41,7 @@ float WeightOf(size_t table, int64_t key, size_t column) {
   return static_cast<float>((static_cast<size_t>(key) * 7 + column * 3 + table) % 11);
 }
 
-// The owners' replies: for each bag the sum of its rows. Counts the keys by table and owner.
+// The owners' replies: the sum of the rows of each bag. Counts the keys by table and owner.
 std::vector<float> Replies(const BagSplit& split, const Batch& batch, bool by_keys) {
   std::vector<float> values;
   size_t at_key = 0, at_bag = 0;
@@ -143,7 +143,7 @@ TEST(BagSplit, AsksInTheWayThatSendsLess) {
            {5, 6}, {30, 6}, {200, 6}, {100000, 3}, {100000, 40}}) {
     Batch batch(range, longest);
     for (const size_t table : {0, 1}) {
-      // One table alone, so that the whole is that of the table.
+      // With a single table, the total is the table's bytes.
       Batch one = batch;
       for (BagRun& run : one.runs) run.table = table;
       BagSplit less, by_bags, by_keys;
@@ -155,8 +155,8 @@ TEST(BagSplit, AsksInTheWayThatSendsLess) {
   }
 }
 
-// The gradients are those of a linear function: <gradient, Join(values)> = <Gradient(gradient),
-// values>, and the same for weights.
+// Join is linear, so <gradient, Join(values)> = <Gradient(gradient), values>. The same is true of
+// weights.
 TEST(BagSplit, GradientsAreTheAdjoints) {
   for (const bool mean : {false, true}) {
     const Batch batch(50);
@@ -194,7 +194,7 @@ TEST(BagSplit, GradientsAreTheAdjoints) {
 
 TEST(BagSplit, TellsWhereEachKeyInABagComesFrom) {
   Batch batch(50);
-  batch.runs = {{0, 0, 120}};  // so that the keys of the table are those of the batch
+  batch.runs = {{0, 0, 120}};  // so the table's keys are the batch's keys
   batch.dims = {3};
   BagSplit split;
   ASSERT_TRUE(Split(batch, AskBy::kKeys, 1, &split).ok());

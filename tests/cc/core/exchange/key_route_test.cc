@@ -99,7 +99,7 @@ TEST(KeyRoute, AnEmptyBatchHasNoKeys) {
   EXPECT_EQ((std::vector<int32_t>{0, 0, 0}), routed.counts);
 }
 
-// Neither ids in a row nor ids of one remainder may come to one worker, and the keys of a worker
+// Consecutive ids, or ids of equal remainder, must not all go to one worker. The keys of a worker
 // must use all stripes of its table, which are the high bits of their hashes.
 TEST(KeyRoute, HashSpreadsKeysOverWorkersAndStripes) {
   constexpr size_t kWorkers = 4;

@@ -20,7 +20,7 @@ StringBatch BatchOf(const std::vector<std::string>& strings) {
 }
 
 TEST(Message, NarrowRowsTakeTheirBytesAndNoMore) {
-  const std::vector<float> rows = {1.0f, 2.0f, 3.0f};  // of which two travel
+  const std::vector<float> rows = {1.0f, 2.0f, 3.0f};  // two of them are sent
   for (const WireType wire : {WireType::kBFloat16, WireType::kHalf}) {
     std::string message(2 * kWordBytes, '?');
     PackRows(reinterpret_cast<const char*>(rows.data()), 2, sizeof(float), wire, message.data());

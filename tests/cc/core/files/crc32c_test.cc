@@ -11,7 +11,7 @@
 namespace tf_embed {
 namespace {
 
-// The definition: one bit at a time.
+// The definition: bit by bit.
 uint32_t BitByBit(const std::string& bytes) {
   uint32_t rest = ~uint32_t{0};
   for (const char byte : bytes) {

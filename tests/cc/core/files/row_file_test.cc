@@ -40,7 +40,7 @@ class Memory final : public ByteSink, public ByteSource {
   std::string name_ = "memory";
 };
 
-// Some rows of any kind, made from their numbers.
+// Rows of any type, made from their numbers.
 struct Rows {
   explicit Rows(size_t count, const RowFileHeader& header) {
     for (size_t i = 0; i < count; ++i) {
@@ -180,7 +180,7 @@ TEST(RowFile, GivesBackWhatWasWritten) {
   }
 }
 
-// A file that has some rows of a padded one, and some of its own before and after them.
+// A file that links some rows of a padded file. It has its own rows before and after them.
 struct WithLinks {
   WithLinks() {
     header.has_links = true;
@@ -196,7 +196,7 @@ struct WithLinks {
     block_rows = PaddedBlocks::Of(of_linked).rows;
   }
 
-  // Of the rows from block 1 on, those at `places`.
+  // Links the rows at `places`, counted from block 1 on.
   void Make(const std::vector<uint32_t>& places, uint32_t number = 0) {
     const auto part = [&](size_t begin, size_t end) {
       RowsToWrite rows = all.ToWrite();
@@ -260,7 +260,7 @@ TEST(RowFile, HasRowsOfLinkedFiles) {
   EXPECT_EQ(with.all.keys.size(), reader.rows());
   ExpectRows(with.all, reader);
 
-  // Some of them, out of several blocks.
+  // Some of the rows, from several blocks.
   std::vector<uint32_t> places;
   for (uint32_t place = 3; place < with.all.keys.size() - with.block_rows; place += 29) {
     places.push_back(place);
@@ -372,14 +372,14 @@ TEST(RowFile, PaddedBlocksBeginAtPages) {
       ASSERT_TRUE(Write(header, rows, 0, &file).ok());
       ASSERT_EQ(kPage, blocks.begin);
       ASSERT_EQ(blocks.begin + 3 * blocks.bytes + PaddedBlocks::kEndBytes, file.content.size());
-      // Each block can be read alone.
+      // Each block can be read by itself.
       std::string bytes(blocks.bytes, '\0');
       ASSERT_TRUE(file.Read(blocks.begin + blocks.bytes, blocks.bytes, bytes.data()).ok());
       RowBlock block(HostAllocator());
       ASSERT_TRUE(ParseRowBlock(header, "memory", 0, bytes.data(), bytes.size(), &block).ok());
       EXPECT_EQ(blocks.rows, block.size);
       EXPECT_EQ(rows.keys[blocks.rows], block.keys[0]);
-      // With less or more of it, it is damaged.
+      // A block with too few bytes is damaged.
       EXPECT_EQ(StatusCode::kDataLoss,
                 ParseRowBlock(header, "memory", 0, bytes.data(), 10, &block).code());
       EXPECT_EQ(StatusCode::kDataLoss,
@@ -389,7 +389,7 @@ TEST(RowFile, PaddedBlocksBeginAtPages) {
 }
 
 TEST(RowFile, FilesOfTheFirstFormatAreAsTheyWere) {
-  // Of 57 rows as they were written before there was a second format.
+  // 57 rows as they were written before there was a second format.
   Memory file;
   ASSERT_TRUE(Write(Plain(), Rows(57, Plain()), 200, &file).ok());
   EXPECT_EQ(1, file.content[8]);
@@ -422,7 +422,7 @@ TEST(RowFile, StringsAreNotPaddedAndHaveNoChanges) {
   }
 }
 
-// A file of changes: rows, and keys that left before and after them.
+// A file of changes: rows, and removed keys before and after them.
 Status WriteChanges(const Rows& rows, const std::vector<int64_t>& left, size_t block_bytes,
                     Memory* file) {
   RowFileWriter writer(file, HostAllocator(), block_bytes);
@@ -460,7 +460,7 @@ TEST(RowFile, KeysThatLeftComeBackBesideRows) {
 }
 
 TEST(RowFile, OtherFilesHaveNoKeysThatLeft) {
-  // The header of a file of rows before the blocks of one of changes.
+  // The header of a file of rows, followed by the blocks of a file of changes.
   Memory rows, changes;
   RowFileHeader header = Changes();
   ASSERT_TRUE(WriteChanges(Rows(0, header), {1, 2}, 1, &changes).ok());
@@ -532,7 +532,7 @@ TEST(RowFile, EveryOtherLengthIsFound) {
 }
 
 TEST(RowFile, BlocksThatChangePlacesOrAreLeftOutAreFound) {
-  // Blocks of equal length, each with a right checksum of its own.
+  // Blocks of equal length, each with a correct checksum.
   Memory file, empty;
   ASSERT_TRUE(Write(Plain(), Rows(3, Plain()), 1, &file).ok());
   ASSERT_TRUE(Write(Plain(), Rows(0, Plain()), 1, &empty).ok());

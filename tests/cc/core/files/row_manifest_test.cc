@@ -125,14 +125,14 @@ TEST(RowFileNames, AreOfOneVariable) {
                            "user=2femb=2e1.rank-1of2.manifest", "user=2femb=2e1.rankof.manifest"}) {
     EXPECT_FALSE(names.IsOurs(file, &rank, &processes)) << file;
   }
-  // A manifest by another spelling of its numbers would be read twice.
+  // Otherwise a manifest with another spelling of its numbers would be read twice.
   EXPECT_FALSE(names.IsManifest("user=2femb=2e1.rank00of2.manifest", &rank, &processes));
 }
 
 TEST(RowFileNames, OfLongNamesFitIntoAFileSystem) {
   const std::string kept(RowFileNames::kMaxName, 'n');
   EXPECT_EQ(kept + ".rank0of1.manifest", RowFileNames(kept).Manifest(0, 1));
-  // Each character takes three bytes there.
+  // Each of these characters takes three bytes in a file name.
   for (const std::string& name : {kept + "n", std::string(1024, 'n'), std::string(300, '/')}) {
     const RowFileNames names(name);
     EXPECT_EQ(255u, names.Rows(65535, 65536, 255, 65535, 65536).size()) << name;
@@ -140,7 +140,7 @@ TEST(RowFileNames, OfLongNamesFitIntoAFileSystem) {
               255u);
     EXPECT_NE(names.Manifest(0, 1), RowFileNames(name + "n").Manifest(0, 1));
   }
-  // Files that were saved must be found by every later version.
+  // Every later version must find saved files.
   EXPECT_EQ(std::string(180, 'n') + "==e97df10f812c7fe2.rank0of1.manifest",
             RowFileNames(std::string(300, 'n')).Manifest(0, 1));
   EXPECT_EQ(std::string(300, 'n') + ".rank0of1.manifest",

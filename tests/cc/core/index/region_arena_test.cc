@@ -73,7 +73,7 @@ TEST_F(RegionArenaTest, TakesNoMoreThanItsBlocksWhileTheyAreFew) {
   EXPECT_EQ(0u, allocator.live_bytes());
 }
 
-// As the stripes of an index do: 256 arrays, of which each in turn becomes half as large again.
+// Grows as the stripes of an index do: 256 arrays, which take turns to grow by half.
 TEST_F(RegionArenaTest, GrowthInTurnWastesLittle) {
   for (size_t i = 0; i < 256; ++i) {
     Take(static_cast<size_t>(20000 * std::pow(1.5, static_cast<double>(i) / 256)) / 64 * 64);
@@ -116,7 +116,7 @@ TEST_F(RegionArenaTest, WithoutMemoryGivesNoBlockAndGoesOnLater) {
   GiveAllBack();
 }
 
-// Room for a block but not for a region.
+// There is memory for a block, but not for a region.
 TEST_F(RegionArenaTest, DoesWithoutARegionWhereThereIsNone) {
   while (bytes_out < (64u << 20)) Take(64 * 2000);
   for (int i = 0; i < 100; ++i) {

@@ -15,7 +15,7 @@ std::vector<RowLayout> Layouts() {
           {DataType::kFloat, 101, 1}, {DataType::kDouble, 17, 51}, {DataType::kDouble, 4096, 4096}};
 }
 
-// Fills a row with a pattern of its number, and checks it.
+// Fills a row with a pattern made from its number, and checks it.
 void Mark(char* row, size_t bytes, uint32_t number) {
   for (size_t i = 0; i < bytes; ++i) row[i] = static_cast<char>(number * 31 + i * 7);
 }
@@ -30,7 +30,7 @@ TEST(RowLayout, NarrowSlotsTakeWhatTheyNeedInWholeWords) {
   RuleSlots rule = FusedSlots(RuleKind::kPartialRowwiseAdam, 5);
   EXPECT_EQ(24u, RowLayout(DataType::kFloat, 5, rule).slot_bytes);
   EXPECT_FALSE(RowLayout(DataType::kFloat, 5, rule).narrow_slots);
-  rule.groups[0].type = SlotType::kBFloat16;  // 10 bytes, then a float at 12
+  rule.groups[0].type = SlotType::kBFloat16;  // 10 bytes, then a float at offset 12
   const RowLayout layout(DataType::kFloat, 5, rule);
   EXPECT_EQ(16u, layout.slot_bytes);
   EXPECT_EQ(24u, layout.wide_slot_bytes);
@@ -98,7 +98,7 @@ TEST(RowMemory, TakesMemoryInStepWithItsRows) {
 TEST(RowMemory, AFirstRowOfManyBytesStillFits) {
   FailingAllocator allocator;
   RowMemory slabs(&allocator,
-                  RowLayout(DataType::kDouble, 3 << 20, 0));  // 24 MiB, over a full slab
+                  RowLayout(DataType::kDouble, 3 << 20, 0));  // 24 MiB, more than a full slab
   RowMemory::RowIdPool pool;
   const uint32_t first = slabs.Take(&pool);
   const uint32_t second = slabs.Take(&pool);

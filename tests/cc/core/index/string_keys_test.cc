@@ -19,14 +19,14 @@ StringBatch BatchOf(const Strings& strings) {
           }};
 }
 
-// Strings of one length meet in their first key, and some are displaced by strings of another
-// length. A first key may be 0, which is no string's.
+// Strings of equal length have the same first key, and some are displaced by strings of another
+// length. A first key may be 0, which no string may have.
 uint64_t WeakHash(std::string_view string, uint64_t seed) {
   if (seed == 0) return string.size() % 8;
   return HashString(string, seed) % (seed < 4 ? 40 : 1000000);
 }
 
-// Of 0 to 400 bytes, many of few lengths; any bytes, NUL included.
+// A string of 0 to 400 bytes, any bytes, NUL included. Many strings share a few lengths.
 std::string RandomString(Random* random, size_t pool) {
   Random own((*random)() % pool);
   static constexpr size_t kLengths[] = {0, 1, 7, 8, 9, 24, 25, 88, 200, 201, 400};
@@ -71,13 +71,13 @@ class CheckedDictionary {
       const auto at = oracle.find(string);
       if (at == oracle.end()) continue;
       gone.push_back(at->second);
-      gone.push_back(at->second);  // twice is as once
+      gone.push_back(at->second);  // removing it again changes nothing
       oracle.erase(at);
     }
     keys->Remove(gone.data(), gone.size());
   }
 
-  // All strings that are present are found, and no others.
+  // Exactly the present strings are found.
   void Check(const Strings& others) {
     EXPECT_EQ(oracle.size(), keys->size());
     std::set<int64_t> distinct;
@@ -139,7 +139,7 @@ TEST(StringKeys, AgreesWithAMapHoweverStringsCollide) {
       std::shuffle(all.begin(), all.end(), random);
       both.Remove(all);
       both.Check(all);
-      // Nothing is left of the displaced ones either, so it equals a new one.
+      // No displaced string is left either, so the dictionary equals a new dictionary.
       CheckedDictionary fresh(hash);
       const Strings again = RandomStrings(&random, 100, 150);
       EXPECT_EQ(fresh.Intern(again), both.Intern(again));
@@ -180,7 +180,7 @@ TEST(StringKeys, AHashIsOfTheWholeStringAndItsLength) {
     }
   }
   EXPECT_EQ(strings, hashes.size());
-  // As documented, for readers that compute it themselves.
+  // As documented, for readers that compute the key themselves.
   const uint64_t first = Mix64(Mix64(4 * kGolden64) ^ 0x636261);
   EXPECT_EQ(first, HashString("abc", 0));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index alone, above all with keys that an adversary would send: their hashes are chosen, and
-// the keys found by running the hash backwards.
+// The index alone, mainly with keys that an adversary would send: the test chooses hashes, and
+// inverts the hash to get their keys.
 #include "cc/core/index/striped_index.h"
 
 #include <atomic>
@@ -19,14 +19,14 @@ uint64_t UndoXorShift(uint64_t x, int shift) {
   return undone;
 }
 
-// The inverse of HashKey: Mix64 backwards, with the inverses of its factors modulo 2^64.
+// The inverse of HashKey: Mix64 backwards, with its factors inverted modulo 2^64.
 int64_t KeyWithHash(uint64_t hash) {
   hash = UndoXorShift(hash, 31) * 0x319642b2d24d8ec3u;
   hash = UndoXorShift(hash, 27) * 0x96de1b173f119089u;
   return static_cast<int64_t>(UndoXorShift(hash, 30) - kGolden64);
 }
 
-// A key of this stripe and place; `number` (24 bits) tells such keys apart.
+// A key of this stripe and place. `number` (24 bits) distinguishes such keys.
 int64_t KeyAt(size_t stripe, uint32_t place, uint32_t number) {
   return KeyWithHash(uint64_t{stripe} << 56 | uint64_t{number} << 32 | place);
 }
@@ -51,7 +51,7 @@ class StripedIndexTest : public testing::Test {
   }
   uint32_t RowIdOf(int64_t key) const { return index.Find(key, HashKey(key)).row_id; }
 
-  // The index holds just `row ids`, by either way of looking.
+  // The index holds exactly `row_ids`, whether keys are looked up or scanned.
   void ExpectWhole() const {
     for (const auto& [key, row_id] : row_ids) ASSERT_EQ(row_id, RowIdOf(key)) << "key " << key;
     std::map<int64_t, uint32_t> seen;
@@ -71,7 +71,7 @@ class StripedIndexTest : public testing::Test {
     EXPECT_TRUE(row_ids == seen);
   }
 
-  // Inserts `count` keys, takes half of them out and puts them in again.
+  // Inserts `count` keys, erases half of them and inserts them again.
   template <typename KeyOf>
   void InsertEraseAndReinsert(uint32_t count, const KeyOf& key_of) {
     for (uint32_t i = 0; i < count; ++i) {
@@ -122,7 +122,7 @@ TEST_F(StripedIndexTest, HoldsManyKeysThroughGrowth) {
   EXPECT_LT(allocator.live_bytes(), 60000u * 28) << "16 bytes a key at a load of 0.8";
 }
 
-// Whatever the keys, each growth leaves every key with its row id.
+// Each growth keeps every key's row id, for keys of every kind.
 TEST_F(StripedIndexTest, KeysAndSlotsSurviveEachGrowth) {
   const std::pair<const char*, int64_t (*)(uint32_t)> kinds[] = {
       {"sequential", [](uint32_t i) { return static_cast<int64_t>(i); }},
@@ -140,7 +140,7 @@ TEST_F(StripedIndexTest, KeysAndSlotsSurviveEachGrowth) {
       const size_t stripe = StripedIndex::StripeOf(HashKey(key));
       const size_t before = index.StripeBuckets(stripe);
       ASSERT_TRUE(Insert(key, i).ok());
-      if (i % 11 == 3) Erase(key_of(i / 2));  // holes, which a growth must pass over
+      if (i % 11 == 3) Erase(key_of(i / 2));  // holes, which a growth must skip
       if (index.StripeBuckets(stripe) == before || before == 0) continue;
       ASSERT_GT(index.StripeBuckets(stripe), before);
       if (++growths % 16 == 1 || stripe == 17) ExpectWhole();
@@ -177,7 +177,7 @@ TEST_F(StripedIndexTest, GrowthsOfStripesAreSpreadEvenly) {
   EXPECT_LT(moved_keys, 3 * kKeys);
 }
 
-// All hashes equal except in 24 bits that the index does not look at.
+// All hashes are equal except in 24 bits that the index does not use.
 TEST_F(StripedIndexTest, HoldsThousandsOfKeysOfOnePlace) {
   for (uint32_t place : kPlaces) {
     const size_t stripe = place % 251;
@@ -195,7 +195,7 @@ TEST_F(StripedIndexTest, HoldsKeysOfNeighbouringPlacesAtTheEndOfAStripe) {
 }
 
 TEST_F(StripedIndexTest, CollidingKeysAreOverflowedOverByOthers) {
-  // Two crowds whose chains run into each other, and a few keys of their own between.
+  // Two groups of colliding keys, whose chains overlap, and some scattered keys between them.
   InsertEraseAndReinsert(3000, [&](uint32_t i) {
     return KeyAt(9, i % 3 == 0 ? 0x80000000 : i % 3 == 1 ? 0x80100000 : i * 1431655u, i);
   });
@@ -231,7 +231,8 @@ class RoomyIndexTest : public StripedIndexTest {
 TEST_F(RoomyIndexTest, AHintSparesGrowth) {
   for (uint32_t i = 0; i < 60000; ++i) ASSERT_TRUE(Insert(i * 7919ll, i).ok());
   ExpectWhole();
-  // An array a stripe, and one more if a stripe's share lay beyond three standard deviations.
+  // An array for each stripe, and a second array if a stripe's share is more than three standard
+  // deviations too large.
   EXPECT_LE(allocator.live_blocks(), StripedIndex::kStripes + 4);
   EXPECT_LT(allocator.live_bytes(), 60000u * 28);
 }
@@ -271,7 +272,7 @@ TEST_F(StripedIndexTest, AGrowthWithoutMemoryLosesNothing) {
   ExpectWhole();
 }
 
-// Readers run while stripes grow, chains lengthen and other keys come and go.
+// Readers run while stripes grow, chains get longer and other keys are inserted and erased.
 TEST_F(StripedIndexTest, ReadersNeverMissAKeyThatIsThere) {
   constexpr uint32_t kKeys = 12000;
   const auto key_of = [](uint32_t i) {
@@ -318,7 +319,7 @@ TEST_F(StripedIndexTest, RowIdsAreReplacedAndStripesErased) {
   for (size_t stripe = 0; stripe < StripedIndex::kStripes; stripe += 2) {
     std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
     index.EraseStripe(stripe);
-    index.EraseStripe(stripe);  // an empty one
+    index.EraseStripe(stripe);  // an empty stripe
   }
   for (auto at = row_ids.begin(); at != row_ids.end();) {
     at = StripedIndex::StripeOf(HashKey(at->first)) % 2 == 0 ? row_ids.erase(at) : std::next(at);

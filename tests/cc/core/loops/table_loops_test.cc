@@ -21,7 +21,7 @@ Rule RuleOf(RuleKind kind, size_t dim) {
   return rule;
 }
 
-// Of all sets, and of the reference.
+// Checks that all instruction sets and the reference give the same bits.
 template <typename T>
 void CheckSteps(const Rule& rule, size_t dim, Random* random) {
   const RuleConstants<T> constants(rule);
@@ -95,7 +95,7 @@ void CheckZeroRows(const Rule& rule, size_t dim) {
   }
 }
 
-// A norm of 0 divides nothing, and rows of zeros leave zero.
+// Nothing is divided by a norm of 0, and rows of zeros become nonzero.
 TEST(TableLoops, RowRulesTrainRowsOfZeros) {
   for (const size_t dim : {1, 6, 20}) {
     std::vector<Rule> rules = RowRules(dim);
@@ -117,7 +117,7 @@ TEST(TableLoops, RowRulesTrainRowsOfZeros) {
   }
 }
 
-// Neither a gradient nor decay: the norm that the step is divided by is 0.
+// There is no gradient and no decay, so the step's divisor, a norm, is 0.
 TEST(TableLoops, LarsLeavesRowsWithoutAGradientAlone) {
   constexpr size_t kDim = 6;
   LarsRule::Hyper hyper{};
@@ -199,7 +199,7 @@ TEST(TableLoops, TheSecondHalfFollowsTheFirst) {
   }
 }
 
-// The squares of row-wise Adagrad are added up in an order of their own.
+// Row-wise Adagrad adds squares in another order, so results differ in rounding.
 TEST(TableLoops, RowwiseAdagradTakesTheMeanOfTheSquares) {
   for (const size_t dim : kDims) {
     const Rule rule = RuleOf(RuleKind::kRowwiseAdagrad, dim);

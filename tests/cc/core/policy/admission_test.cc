@@ -62,7 +62,7 @@ TEST(Admission, BloomFiltersAreNeverLateAndInErrorAsSeldomAsStated) {
   for (const uint32_t threshold : {2u, 3u, 5u, 17u, 40u}) {
     for (const double error_rate : {0.1, 0.01}) {
       const auto bloom = Admission::NewBloom(HostAllocator(), threshold, error_rate, 0);
-      constexpr int64_t kKeys = 100000;  // more than the first filter is made for
+      constexpr int64_t kKeys = 100000;  // more than the first filter's capacity
       size_t early = 0;
       for (uint32_t time = 1; time <= threshold; ++time) {
         early = 0;
@@ -113,7 +113,7 @@ TEST(Admission, OneKeyMayWaitAtMost) {
   for (const bool is_forgotten : {false, true}) {
     const auto counter = Admission::NewCounter(HostAllocator(), 2, 1);
     EXPECT_FALSE(CountOne(counter.get(), 1));
-    EXPECT_FALSE(CountOne(counter.get(), 2));  // begins a generation: 1 is in the old one
+    EXPECT_FALSE(CountOne(counter.get(), 2));  // begins a generation; 1 is in the old generation
     const int64_t key = 1;
     if (is_forgotten) counter->Forget(&key, 1);
     EXPECT_EQ(!is_forgotten, CountOne(counter.get(), key));
@@ -174,7 +174,7 @@ TEST(Admission, WhatOwnersCountedIsMerged) {
       std::vector<size_t> times(300000);
       std::mt19937_64 random(4);
       for (size_t owner = 0; owner < kOwners; ++owner) owners.push_back(make());
-      // Unequal, so that one has more filters than the others.
+      // The shares are unequal, so the first owner has more filters than the others.
       const size_t num_keys = max_keys > 0 ? 15000 : 150000;
       for (size_t i = 0; i < num_keys * 2; ++i) {
         const size_t key = random() % num_keys;
@@ -209,7 +209,7 @@ TEST(Admission, WhatOwnersCountedIsMerged) {
 }
 
 TEST(Admission, EachCellOfAFilterIsMerged) {
-  for (int64_t key = 0; key < 64; ++key) {  // of filters of two cells
+  for (int64_t key = 0; key < 64; ++key) {  // each filter has two cells
     const auto make = [] { return Admission::NewBloom(HostAllocator(), 2, 0.99, 2); };
     const auto all = make(), owner = make();
     CountOne(owner.get(), key);
@@ -221,8 +221,8 @@ TEST(Admission, EachCellOfAFilterIsMerged) {
 }
 
 TEST(Admission, FiltersOfAllGenerationsMustFitInMemory) {
-  // 31 hashes, and so 44.7 cells of 2 bytes for each key of a generation: half of the memory. A
-  // second filter would take the rest.
+  // 31 hashes, which need 44.7 cells of 2 bytes for each key of a generation: half of the memory. A
+  // second filter would take the other half.
   const size_t max_keys = PhysicalMemoryBytes() / 90;
   EXPECT_EQ(nullptr, Admission::NewBloom(HostAllocator(), 65535, 1e-9, max_keys));
   EXPECT_NE(nullptr, Admission::NewBloom(HostAllocator(), 65535, 1e-9, max_keys / 1000));

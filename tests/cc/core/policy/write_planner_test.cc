@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A WritePlanner without a table: rows are statistics in a map.
+// A WritePlanner without a store: rows are statistics in a map.
 #include "cc/core/policy/write_planner.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ class MapRows final : public PlannedRows {
   const RowPolicy& policy_;
 };
 
-// The process's memory, and how much of it is in use.
+// Host memory, with a count of the bytes in use.
 class CountingAllocator final : public Allocator {
  public:
   void* Allocate(size_t bytes) override {
@@ -102,7 +102,7 @@ class WritePlannerTest : public testing::Test {
     context_.now = {1, 1000};
   }
 
-  // An apply that wants all of its keys.
+  // An apply that inserts all of its keys.
   Status Write(const std::vector<int64_t>& keys, Admits admits = Admits::kCounted,
                const std::vector<int64_t>& scores = {}) {
     KeyBatch batch{keys.data(), keys.size(), nullptr};
@@ -228,7 +228,7 @@ TEST_F(WritePlannerTest, ARowLeavesForNoLowerScore) {
   EXPECT_EQ(1u, planner_->counters().refused);
 }
 
-// Scores may be lowered, so each batch with scores is put in line.
+// Scores may be lowered, so the keys of each batch with scores are queued again.
 TEST_F(WritePlannerTest, WritesWithScoresTakeNoMoreAndMoreMemory) {
   constexpr int64_t kMax = 3000;
   Begin(Bounded(kMax, EvictionOrder::kScore));
@@ -261,7 +261,8 @@ TEST_F(WritePlannerTest, AFailureOfTheSinkIsTheWrites) {
   EXPECT_EQ((std::set<int64_t>{3, 4}), Keys());
 }
 
-// A lookup that fails must not pass for a row that has left: the write would go on without room.
+// A failed lookup must not be taken for a row that left. Otherwise the write would go on without
+// room.
 TEST_F(WritePlannerTest, AFailureOfALookupIsTheWrites) {
   Begin(Bounded(2));
   ASSERT_TRUE(Write({1, 2}).ok());
@@ -303,7 +304,7 @@ TEST_F(WritePlannerTest, ARefusingBoundTakesTheFirstKeysAndNoRowLeaves) {
   EXPECT_EQ((std::set<int64_t>{2, 3, 4}), Keys());
 }
 
-// The queue of rows that leave next stays empty.
+// The queue of victims stays empty.
 TEST_F(WritePlannerTest, ARefusingBoundTakesNoMemory) {
   Begin(Refusing(1000));
   for (int64_t step = 0; step < 30; ++step) {
@@ -342,7 +343,7 @@ TEST_F(WritePlannerTest, AnAdmittedKeyWithoutRoomComesOnceThereIsSome) {
   EXPECT_EQ((std::set<int64_t>{2}), Keys());
 }
 
-// Any rows, any batches: the victims are those that a sort of all ranks gives.
+// For random rows and batches, the victims equal the lowest rows of a sort of all ranks.
 TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
   for (const EvictionOrder order :
        {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kTtl, EvictionOrder::kEpochLru}) {
@@ -369,7 +370,7 @@ TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
         if (expected.size() + kMax >= size) break;
         expected.insert(key);
       }
-      // A write that fails leaves rows that the queue has not heard of.
+      // A failed write leaves rows that are not in the queue.
       write_fails_ = step % 17 == 16;
       EXPECT_EQ(!write_fails_, Write(keys).ok());
       ASSERT_EQ(expected, std::set<int64_t>(rows_->removed.begin(), rows_->removed.end()))

@@ -18,7 +18,8 @@ struct Result {
   std::vector<S> sums;
 };
 
-// By a map: `gradient(position)` [dim] of each key that is no padding, in the order of the batch.
+// The oracle, with a map: adds `gradient(position)` [dim] of each key except padding, in batch
+// order.
 template <typename S, typename Gradient>
 Result<S> Oracle(const std::vector<int64_t>& keys, const int64_t* padding, size_t dim,
                  const Gradient& gradient) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kPadding = 3;
 
-// Tables of one variable, with some keys present.
+// The shards of a table, with some keys present.
 class Shards {
  public:
   Shards(const StoreKind& kind, DataType type, size_t dim, size_t count,
@@ -26,12 +26,12 @@ class Shards {
       options.dim = dim;
       options.initializer = UniformInitializer();
       options.allocator = allocator;
-      tables_.push_back(kind.create(options));
-      pointers_.push_back(tables_.back().get());
+      stores_.push_back(kind.create(options));
+      pointers_.push_back(stores_.back().get());
     }
   }
 
-  // Gives keys rows, other than their initial ones.
+  // Inserts rows of keys that differ from their initial rows.
   template <typename T>
   void Fill(const std::vector<int64_t>& keys, Random* random) {
     Assign(keys, RandomValues<T>(keys.size() * pointers_[0]->options().dim, random));
@@ -39,10 +39,10 @@ class Shards {
   template <typename T>
   void Assign(const std::vector<int64_t>& keys, const std::vector<T>& rows) {
     ShardSplit split(HostAllocator());
-    ASSERT_TRUE(split.Build(keys.data(), keys.size(), nullptr, tables_.size(), false).ok());
-    for (size_t i = 0; i < tables_.size(); ++i) {
+    ASSERT_TRUE(split.Build(keys.data(), keys.size(), nullptr, stores_.size(), false).ok());
+    for (size_t i = 0; i < stores_.size(); ++i) {
       ASSERT_TRUE(
-          tables_[i]->InsertOrAssign(ExecContext::Serial(), split.shard(i), rows.data(), {}).ok());
+          stores_[i]->InsertOrAssign(ExecContext::Serial(), split.shard(i), rows.data(), {}).ok());
     }
   }
 
@@ -50,16 +50,16 @@ class Shards {
     return {keys.data(), owners, false, pointers_.data(), pointers_.size()};
   }
 
-  // The row of each key by the tables' own find.
+  // The row of each key, by Find of the shards.
   template <typename T>
   std::vector<T> Rows(const std::vector<int64_t>& keys, const int32_t* owners,
                       const DefaultRows& defaults) const {
     std::vector<T> rows(keys.size() * pointers_[0]->options().dim);
     ShardSplit split(HostAllocator());
-    EXPECT_TRUE(split.Build(keys.data(), keys.size(), owners, tables_.size(), false).ok());
-    for (size_t i = 0; i < tables_.size(); ++i) {
+    EXPECT_TRUE(split.Build(keys.data(), keys.size(), owners, stores_.size(), false).ok());
+    for (size_t i = 0; i < stores_.size(); ++i) {
       EXPECT_TRUE(
-          tables_[i]
+          stores_[i]
               ->Find(ExecContext::Serial(), split.shard(i), defaults, rows.data(), nullptr, {})
               .ok());
     }
@@ -67,7 +67,7 @@ class Shards {
   }
 
  private:
-  std::vector<std::unique_ptr<Store>> tables_;
+  std::vector<std::unique_ptr<Store>> stores_;
   std::vector<const Store*> pointers_;
 };
 
@@ -96,7 +96,8 @@ std::vector<Compute> Oracle(const std::vector<T>& rows, const std::vector<int64_
   return pooled;
 }
 
-// Bags of every form over `num_keys` keys: some empty, some longer than a block.
+// Calls `check` with bags of every form over `num_keys` keys, some empty and some longer than a
+// block.
 void EachForm(size_t num_keys, Random* random, const std::function<void(const Bags&)>& check) {
   for (size_t length : {size_t{1}, size_t{20}, std::max<size_t>(num_keys, 1)}) {
     if (num_keys % length != 0) continue;
@@ -125,7 +126,7 @@ PooledFind FindOf(const ShardedKeys& keys, const Bags& bags, const Pooling& pool
   return {keys, &bags, pooling, defaults, pooled, keys.shards[0]->options().dim};
 }
 
-// FindPooled of one batch.
+// FindPooled of a single batch.
 Status Pool(const ExecContext& context, const ShardedKeys& keys, const Bags& bags,
             const Pooling& pooling, const DefaultRows& defaults, void* pooled) {
   const PooledFind find = FindOf(keys, bags, pooling, defaults, pooled);
@@ -213,7 +214,7 @@ TEST_P(FindPooledOf, FollowsOwners) {
   EXPECT_NE(std::string::npos, status.message().find("[0, 3). Received: 3"));
 }
 
-// As the features of a table-batched lookup: tables of several kinds, side by side in one output.
+// Like the features of a table-batched lookup: several tables, side by side in one output.
 TEST_P(FindPooledOf, ManyBatchesAtOnce) {
   Random random(5);
   constexpr size_t kNumBags = 30;
@@ -233,7 +234,7 @@ TEST_P(FindPooledOf, ManyBatchesAtOnce) {
   std::vector<std::vector<int64_t>> keys;
   std::vector<std::unique_ptr<Bags>> bags;
   for (size_t i = 0; i < 4; ++i) {
-    const size_t length = i == 3 ? 0 : 1 + 40 * i;  // the last has none but empty bags
+    const size_t length = i == 3 ? 0 : 1 + 40 * i;  // the last batch has only empty bags
     keys.push_back(RandomKeys(kNumBags * length, -30, 30, &random));
     bags.push_back(std::make_unique<Bags>(HostAllocator()));
     bags[i]->OfLines(kNumBags, length);
@@ -319,7 +320,7 @@ TEST_P(FindPooledOf, ASumIsNeverNegativeZero) {
   }
 }
 
-// The weights of such rows, by the definition.
+// The weights of quantized rows, by the definition.
 std::vector<float> Dequantized(const std::vector<int8_t>& rows, size_t dim) {
   std::vector<float> weights;
   for (size_t begin = 0; begin < rows.size(); begin += dim + kQuantizedTail) {
@@ -391,8 +392,8 @@ TEST_P(FindPooledOf, RefusesOtherRowsAsQuantized) {
 
 TEST_P(FindPooledOf, InsertsNothing) {
   StoreOptions options;
-  const std::unique_ptr<Store> table = GetParam().create(options);
-  const Store* const pointer = table.get();
+  const std::unique_ptr<Store> store = GetParam().create(options);
+  const Store* const pointer = store.get();
   const std::vector<int64_t> keys = {1, 2, 3, 4};
   Bags bags(HostAllocator());
   bags.OfLines(2, 2);
@@ -400,10 +401,10 @@ TEST_P(FindPooledOf, InsertsNothing) {
   ASSERT_TRUE(
       Pool(ExecContext::Serial(), {keys.data(), nullptr, false, &pointer, 1}, bags, {}, {}, pooled)
           .ok());
-  EXPECT_EQ(0u, table->size());
+  EXPECT_EQ(0u, store->size());
 }
 
-TEST_P(FindPooledOf, RefusesTablesOfIntegers) {
+TEST_P(FindPooledOf, RefusesStoresOfIntegers) {
   Shards shards(GetParam(), DataType::kInt32, 1, 1);
   Bags bags(HostAllocator());
   EXPECT_EQ(StatusCode::kInvalidArgument,
@@ -442,10 +443,10 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
   Shards shards(GetParam(), DataType::kFloat, kDim, 1);
   const std::vector<int64_t> keys = KeysFrom(0, 64);
   const ShardedKeys sharded = shards.Keys(keys);
-  Store* const table = const_cast<Store*>(sharded.shards[0]);
+  Store* const store = const_cast<Store*>(sharded.shards[0]);
   std::vector<float> rows(keys.size() * kDim, 0.0f);
   const KeyBatch batch{keys.data(), keys.size(), nullptr};
-  ASSERT_TRUE(table->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
+  ASSERT_TRUE(store->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
   Bags bags(HostAllocator());
   bags.OfLines(keys.size(), 1);
   std::atomic<bool> stop{false};
@@ -453,7 +454,7 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
     if (thread == 0) {
       for (int value = 1; value <= 300; ++value) {
         std::fill(rows.begin(), rows.end(), static_cast<float>(value));
-        EXPECT_TRUE(table->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
+        EXPECT_TRUE(store->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());
       }
       stop = true;
       return;
@@ -468,7 +469,7 @@ TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, FindPooledOf, testing::ValuesIn(AllStores()), NameOfStore);
+INSTANTIATE_TEST_SUITE_P(Stores, FindPooledOf, testing::ValuesIn(AllStores()), NameOfStore);
 
 }  // namespace
 }  // namespace tf_embed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial rows: exact mathematics against 50-digit values (mpmath), distributions by statistics,
-// and the bits of a few rows, which may never change: saved models depend on them.
+// Initial rows: functions against values of 50 digits (mpmath), distributions by statistics, and
+// the bits of a few rows. These bits must never change, because saved models depend on them.
 #include "cc/core/rows/initializer.h"
 
 #include <algorithm>
@@ -230,7 +230,7 @@ TEST(Initializer, DistributionsPassKolmogorovAndSmirnov) {
           const double cdf = Cdf(shape.kind, sample[i]);
           distance = std::max({distance, (i + 1) / n - cdf, cdf - i / n});
         }
-        // Passed by a right generator with probability 0.9993; the seeds are fixed.
+        // A correct generator passes with a probability of 0.9993. The seeds are fixed.
         EXPECT_LT(distance * std::sqrt(n), 2.0) << static_cast<int>(shape.kind) << " dim " << dim;
       }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stochastic rounding against its definition, in double: a value goes to one of its two neighbours,
-// to the upper one with the probability that is the value's part of the way there.
+// Stochastic rounding against its definition, in double. A value is rounded to either of its two
+// neighbours. The probability of the upper neighbour is the value's distance from the lower
+// neighbour, as a share of the interval.
 #include "cc/core/rows/stochastic_rounding.h"
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr uint32_t kAll = 0xffffffffu;
 
-// The neighbours of a value in a format with these fraction bits and smallest normal exponent.
+// The neighbours of a value in a format, given its fraction bits and lowest normal exponent.
 struct Between {
   Between(double x, int fraction_bits, int smallest_exponent) {
     const int exponent = x == 0.0 ? smallest_exponent : std::max(std::ilogb(x), smallest_exponent);
@@ -24,7 +25,7 @@ struct Between {
   }
   double place;
   double low;   // the neighbour below, or the value
-  double part;  // of the way to low + place
+  double part;  // the value's share of the way to low + place
 };
 
 template <typename T>
@@ -35,7 +36,7 @@ struct Format<Half> {
   static constexpr float kLargest = 65504.0f;
   static constexpr float kOverflow = 65520.0f;  // to nearest
   static constexpr int kSmallestExponent = -24;
-  // Smaller numbers have bits below the 32 that are looked at.
+  // Smaller numbers have bits below the 32 bits that are compared with noise.
   static double ToleranceOfPart(float x) {
     return std::abs(x) < std::ldexp(1.0f, -14) ? std::ldexp(1.0, -32) : 0.0;
   }
@@ -54,7 +55,7 @@ float Rounded(float value, uint32_t noise) {
   return RoundByNoise<T>(value, noise).ToFloat();
 }
 
-// The share of all noise by which the magnitude is rounded up.
+// The share of all noise values that round the magnitude up.
 template <typename T>
 double ShareUp(float value) {
   const float towards_zero = Rounded<T>(value, 0);
@@ -71,7 +72,7 @@ double ShareUp(float value) {
 template <typename T>
 class StochasticRounding : public testing::Test {
  protected:
-  // Of all magnitudes that a T has, and far below.
+  // Values of all magnitudes of a T, and far below.
   static std::vector<float> Values() {
     Random random(3);
     std::vector<float> values;
@@ -93,7 +94,7 @@ class StochasticRounding : public testing::Test {
     return initializer;
   }
 
-  // A step of 1 towards -gradient, of a table of zeros.
+  // A rule that subtracts the gradient, for a store of zeros.
   static Rule Subtraction(size_t dim, int64_t step) {
     Rule rule = MakeRule(RuleKind::kSgd, dim);
     rule.learning_rate = 1.0;
@@ -102,7 +103,7 @@ class StochasticRounding : public testing::Test {
     return rule;
   }
 
-  static std::unique_ptr<Store> NewTable(const StoreKind& kind, size_t dim,
+  static std::unique_ptr<Store> NewStore(const StoreKind& kind, size_t dim,
                                          const RowInitializer& initializer) {
     StoreOptions options;
     options.value_type = TypeOf<T>();
@@ -111,10 +112,10 @@ class StochasticRounding : public testing::Test {
     return kind.create(options);
   }
 
-  static std::vector<T> Weights(const Store& table, const Batch& batch) {
-    std::vector<T> weights(batch.size() * table.options().dim);
+  static std::vector<T> Weights(const Store& store, const Batch& batch) {
+    std::vector<T> weights(batch.size() * store.options().dim);
     EXPECT_TRUE(
-        table.Find(ExecContext::Serial(), batch, DefaultRows(), weights.data(), nullptr, {}).ok());
+        store.Find(ExecContext::Serial(), batch, DefaultRows(), weights.data(), nullptr, {}).ok());
     return weights;
   }
 };
@@ -133,7 +134,7 @@ TYPED_TEST(StochasticRounding, KeepsWhatTheTypeCanHold) {
       }
     }
   }
-  // A NaN all of whose payload lies in the part that is dropped.
+  // A NaN with its whole payload in the bits that are dropped.
   EXPECT_TRUE(std::isnan(Rounded<TypeParam>(BitsToFloat(0x7f800001u), kAll)));
 }
 
@@ -172,8 +173,8 @@ TYPED_TEST(StochasticRounding, OverflowsWhereRoundingToNearestDoes) {
   }
 }
 
-// The mean of the rounded values over many keys, steps, columns, tables and seeds, each by itself,
-// is the value.
+// The mean of the rounded values is the value, over many keys, steps, columns, tables or seeds
+// alone.
 TYPED_TEST(StochasticRounding, MeansAreTheValueOverEachPartOfTheNoise) {
   using Of = RoundingNoise::Of;
   constexpr size_t kCount = 40000;
@@ -224,7 +225,8 @@ TYPED_TEST(StochasticRounding, MeansAreTheValueOverEachPartOfTheNoise) {
   }
 }
 
-// Noise of neighbours (in keys, steps, columns; of a step and its pass) agrees as often as chance.
+// The noise of adjacent keys, steps and columns, and of a step and its pass, agrees as often as by
+// chance.
 TYPED_TEST(StochasticRounding, NeighboursAreIndependent) {
   using Of = RoundingNoise::Of;
   constexpr int64_t kCount = 40000;
@@ -269,7 +271,7 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
   }
   const auto check = [&](const StoreKind& kind, const ExecContext& context, size_t num_batches,
                          bool shuffled) {
-    const auto table = this->NewTable(kind, kDim, initializer);
+    const auto store = this->NewStore(kind, kDim, initializer);
     for (const int64_t step : {4, 5}) {
       std::vector<int64_t> keys = all.keys;
       if (shuffled) std::shuffle(keys.begin(), keys.end(), random);
@@ -278,20 +280,20 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
         const auto begin = keys.begin() + static_cast<ptrdiff_t>(i * size);
         Batch batch(std::vector<int64_t>(begin, begin + static_cast<ptrdiff_t>(size)));
         if (shuffled) batch = Scattered(std::move(batch), &random);
-        ASSERT_TRUE(table
+        ASSERT_TRUE(store
                         ->Apply(context, batch, ones.data(), DataType::kFloat,
                                 this->Subtraction(kDim, step))
                         .ok());
       }
     }
-    ExpectSameBits(expected, this->Weights(*table, all), "weights");
+    ExpectSameBits(expected, this->Weights(*store, all), "weights");
   };
   for (const StoreKind& kind : AllStores()) {
     check(kind, ExecContext::Serial(), 1, false);
     check(kind, Threads(4), 1, true);
     check(kind, Threads(3), 10, true);
   }
-  const auto other = this->NewTable(AllStores().back(), kDim, this->Zeros(8, 10));
+  const auto other = this->NewStore(AllStores().back(), kDim, this->Zeros(8, 10));
   ASSERT_TRUE(other
                   ->Apply(ExecContext::Serial(), all, ones.data(), DataType::kFloat,
                           this->Subtraction(kDim, 4))
@@ -302,7 +304,7 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
   EXPECT_LT(up, all.size() * kDim);
 }
 
-// Steps of a thousandth of a place: to nearest, none of them would be seen.
+// Each step is a thousandth of a place. Rounding to the nearest would lose all of them.
 TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
   constexpr size_t kDim = 16;
   constexpr int64_t kSteps = 500;
@@ -313,17 +315,17 @@ TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
   const std::vector<float> gradients(all.size() * kDim, static_cast<float>(-place / 1000));
   const StoreKind kind = AllStores().back();
   const auto mean_of = [&](bool stochastic) {
-    const auto table = this->NewTable(kind, kDim, initializer);
+    const auto store = this->NewStore(kind, kDim, initializer);
     for (int64_t step = 1; step <= kSteps; ++step) {
       Rule rule = this->Subtraction(kDim, step);
       rule.stochastic_rounding = stochastic;
-      EXPECT_TRUE(table->Apply(Threads(2), all, gradients.data(), DataType::kFloat, rule).ok());
+      EXPECT_TRUE(store->Apply(Threads(2), all, gradients.data(), DataType::kFloat, rule).ok());
     }
     double sum = 0.0;
-    for (const TypeParam weight : this->Weights(*table, all)) sum += weight.ToFloat();
+    for (const TypeParam weight : this->Weights(*store, all)) sum += weight.ToFloat();
     return sum / static_cast<double>(all.size() * kDim);
   };
-  // 1 + the step as a float has it, so that only the error of the rounding remains.
+  // 1 + the step, in float arithmetic, so only the error of the rounding remains.
   const double step = static_cast<double>(1.0f - gradients[0]) - 1.0;
   const double part = step / place;
   const double sigma =
@@ -332,7 +334,7 @@ TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
   EXPECT_EQ(1.0, mean_of(false));
 }
 
-// The pass at the end of a step rounds by other noise than the step.
+// The pass at the end of a step rounds with other noise than the step.
 TYPED_TEST(StochasticRounding, PassesRoundByNoiseOfTheirOwn) {
   constexpr size_t kDim = 8;
   const RowInitializer initializer = this->Zeros(3, 4);
@@ -346,11 +348,11 @@ TYPED_TEST(StochasticRounding, PassesRoundByNoiseOfTheirOwn) {
   std::vector<float> gradients(all.size() * kDim);
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = i % kDim < kDim / 2 ? -1.0f : 0.0f;
   const auto run = [&](const ExecContext& context) {
-    const auto table = this->NewTable(AllStores().back(), kDim, initializer);
-    EXPECT_TRUE(table->Apply(context, all, gradients.data(), DataType::kFloat, rule).ok());
-    const std::vector<TypeParam> before = this->Weights(*table, all);
-    EXPECT_TRUE(table->UpdateAllRows(context, rule).ok());
-    const std::vector<TypeParam> after = this->Weights(*table, all);
+    const auto store = this->NewStore(AllStores().back(), kDim, initializer);
+    EXPECT_TRUE(store->Apply(context, all, gradients.data(), DataType::kFloat, rule).ok());
+    const std::vector<TypeParam> before = this->Weights(*store, all);
+    EXPECT_TRUE(store->UpdateAllRows(context, rule).ok());
+    const std::vector<TypeParam> after = this->Weights(*store, all);
     const RoundingNoise noise(initializer, rule.step, RoundingNoise::Of::kPass);
     for (size_t i = 0; i < all.size(); ++i) {
       std::vector<float> row(kDim);
@@ -375,7 +377,7 @@ TEST(StochasticRoundingOfKeys, IsThatOfEarlierVersions) {
   const auto of_64_keys = [&](int64_t step, RoundingNoise::Of of) {
     uint64_t up = 0;
     for (int64_t key = 0; key < 64; ++key) {
-      const float weights[3] = {0.0f, 0.0f, 1.0f + 0x1p-11f};  // half of the way to a neighbour
+      const float weights[3] = {0.0f, 0.0f, 1.0f + 0x1p-11f};  // halfway to a neighbour
       Half rounded[3];
       RoundingNoise(initializer, step, of).Round(key - 32, weights, 3, rounded);
       up = 2 * up + (rounded[2].ToFloat() > 1.0f ? 1 : 0);
@@ -397,15 +399,15 @@ TEST(StochasticRoundingOfWideWeights, ChangesNothing) {
     StoreOptions options;
     options.dim = kDim;
     options.initializer = UniformInitializer();
-    const std::unique_ptr<Store> table = HostStore::Create(options);
+    const std::unique_ptr<Store> store = HostStore::Create(options);
     Rule rule = MakeRule(RuleKind::kAdagrad, kDim);
     rule.stochastic_rounding = stochastic;
     ASSERT_TRUE(
-        table->Apply(ExecContext::Serial(), all, gradients.data(), DataType::kFloat, rule).ok());
+        store->Apply(ExecContext::Serial(), all, gradients.data(), DataType::kFloat, rule).ok());
     std::vector<float>& out = weights[stochastic];
     out.resize(gradients.size());
     ASSERT_TRUE(
-        table->Find(ExecContext::Serial(), all, DefaultRows(), out.data(), nullptr, {}).ok());
+        store->Find(ExecContext::Serial(), all, DefaultRows(), out.data(), nullptr, {}).ok());
   }
   ExpectSameBits(weights[0], weights[1], "weights");
 }

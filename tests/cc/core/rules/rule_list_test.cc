@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of rules: the numbers and names that files and models depend on, and their consequences.
+// The list of rules: numbers and names that files and models depend on, and everything made from
+// them.
 #include "cc/core/rules/rule_list.h"
 
 #include <map>

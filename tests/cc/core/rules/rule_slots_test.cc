@@ -10,7 +10,7 @@
 namespace tf_embed {
 namespace {
 
-// Three groups that differ in all that a group has.
+// Three groups that differ in every field.
 RuleSlots Three() {
   RuleSlots rule;
   rule.kind = RuleKind::kExternal;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SmartDecayAdamRule beside Adam on a dense weight, which has a zero gradient in the steps that
-// leave the row out.
+// SmartDecayAdamRule against Adam on a dense weight. Its gradient is zero in the steps that skip
+// the row.
 #include <cmath>
 #include <limits>
 #include <set>
@@ -12,13 +12,13 @@
 namespace tf_embed {
 namespace {
 
-constexpr size_t kDim = 37;  // packs of each width, and single numbers
+constexpr size_t kDim = 37;  // packs of each width and a remainder
 constexpr int64_t kBase = SmartDecayAdamRule::kBase;
 
 struct Betas {
   double beta_1, beta_2, epsilon;
 };
-// Moves shrink in the first three, and can grow in the others.
+// The moves of a weight shrink with the first three, and can grow with the others.
 const std::vector<Betas> kBetas = {
     {0.9, 0.999, 1e-7}, {0.5, 0.99, 1e-3}, {0.0, 0.9, 1e-7}, {0.99, 0.95, 1e-3}, {0.9, 0.5, 1e-2}};
 
@@ -43,7 +43,7 @@ void StepBy(InstructionSet set, const Rule& rule, const std::vector<T>& gradient
                                row->slots.data());
 }
 
-// One step of Adam on a row that has slots for m and v, in double.
+// A step of Adam in double, on a row with slots m and v.
 void DenseStep(const Betas& betas, int64_t step, const std::vector<double>& gradient,
                Row<double>* row) {
   const size_t dim = gradient.size();
@@ -69,7 +69,7 @@ void ExpectNear(const std::vector<double>& wanted, const std::vector<T>& found, 
   }
 }
 
-// Trains a row in some of the steps, and a dense weight in all of them.
+// Trains a row in some steps, and a dense weight in every step.
 template <typename T>
 void CheckBesideDense(const Betas& betas, const std::set<int64_t>& steps, double tolerance) {
   Random random(7);
@@ -96,10 +96,10 @@ TEST(SmartDecayAdam, ARowEqualsADenseWeight) {
     SCOPED_TRACE("betas " + std::to_string(betas.beta_1) + " " + std::to_string(betas.beta_2));
     for (const std::set<int64_t>& steps :
          {std::set<int64_t>{1, 2, 3}, {1, 3, 4, 9}, {1, 30, 31, 100}, {5, 6, 700}, {2, 20000}}) {
-      // Moves that grow are long, and so are their rounding errors.
+      // Moves that grow are large, and so are their rounding errors.
       const bool grow = betas.beta_1 * betas.beta_1 > betas.beta_2;
       CheckBesideDense<float>(betas, steps, grow ? 1e-4 : 1e-5);
-      // The bias correction has float betas.
+      // The bias correction takes the betas as floats.
       CheckBesideDense<double>(betas, steps, 1e-11);
     }
   }
@@ -159,7 +159,8 @@ TEST(SmartDecayAdam, TheLastStepIsExactBeyondTheWholeNumbersOfAFloat) {
   for (const int64_t last :
        {kBase - 1, kBase, kBase + 1, 3 * kBase + 12345, kBase * kBase / 2 + 7}) {
     for (const int64_t missed : {0, 1, 5}) {
-      // Far on, alpha is the learning rate, so rows of any two steps so far apart are the same.
+      // After many steps, alpha is the learning rate, so only the distance between two steps
+      // matters.
       Row<float> row = NewRow<float>(&random);
       Row<float> other = row;
       const std::vector<float> gradient = RandomValues<float>(kDim, &random);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every allocation of every verb fails once, first each alone, then it and all later ones; those of
-// the store's Allocator and those of operator new. Then a process that really has no memory.
+// Every allocation of every verb fails once: first alone, then together with all later allocations.
+// Allocations are by the store's Allocator or by operator new. Then a process really runs out of
+// memory.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,10 +48,10 @@ Content ContentOf(const Store& store) {
   return content;
 }
 
-// A verb on a batch that is partly present. It needs no memory except the store's own.
+// A verb on a batch with present and absent keys. Only the store allocates memory in it.
 struct Verb {
   const char* name;
-  bool repeatable;  // twice is as once
+  bool repeatable;  // running it twice equals running it once
   std::function<Status(Store*)> run;
 };
 
@@ -153,7 +154,7 @@ class Verbs {
 
 enum class Memory { kAllocator, kOperatorNew };
 
-// Of how many allocations one fails.
+// Tries every n-th allocation.
 int64_t Stride() { return TakesFewCases() ? 11 : 1; }
 
 void FailAfter(Memory memory, FailingAllocator* allocator, int64_t count, bool for_good) {
@@ -167,11 +168,11 @@ void FailAfter(Memory memory, FailingAllocator* allocator, int64_t count, bool f
 
 class AllocationFailure : public testing::TestWithParam<StoreKind> {
  protected:
-  // The step between the calls of operator new that are tried. The store below tiers is a map here,
-  // which asks for memory for each row.
+  // The stride of the calls of operator new that fail. With tiers, a verb makes many calls.
   static int64_t OperatorNewStep() { return GetParam().has_tiers ? 997 : 1; }
 
-  // Each row is as before the verb, as after it, or as after the change of rule that came first.
+  // Each row equals the row before the verb, after it, or after the change of rule that precedes
+  // it.
   static void ExpectBetween(const Content& before, const Content& middle, const Content& after,
                             const Content& found) {
     for (const auto& [key, row] : found.rows) {
@@ -188,7 +189,8 @@ class AllocationFailure : public testing::TestWithParam<StoreKind> {
     }
   }
 
-  // Lets allocation 0, `step`, 2 * `step`, ... of the verb fail, until it makes fewer.
+  // Lets allocation 0, `step`, 2 * `step`, ... of the verb fail, until the verb makes fewer
+  // allocations.
   static void FailEach(Memory memory, bool for_good, size_t new_keys, int64_t step) {
     step *= Stride();
     Verbs verbs(new_keys);
@@ -214,7 +216,7 @@ class AllocationFailure : public testing::TestWithParam<StoreKind> {
         EXPECT_TRUE(done || status.code() == StatusCode::kResourceExhausted);
         const Content found = ContentOf(*store);
         ExpectBetween(before, middle, after, found);
-        // With memory back, everything works.
+        // With memory available again, everything works.
         EXPECT_TRUE(done || verb.run(store.get()).ok());
         if (verb.repeatable) {
           const Content in_the_end = ContentOf(*store);
@@ -272,12 +274,12 @@ TEST_P(AllocationFailure, DestructionGivesAllMemoryBack) {
   {
     Verbs verbs(20000);
     const auto store = verbs.NewStore(GetParam(), &allocator);
-    const size_t empty = allocator.live_bytes();  // memory that an empty store can't give back
+    const size_t empty = allocator.live_bytes();  // memory that an empty store keeps
     for (const Verb& verb : verbs.All()) ASSERT_TRUE(verb.run(store.get()).ok());
     ASSERT_TRUE(verbs.All()[1].run(store.get()).ok());
     const size_t bytes = allocator.live_bytes() - empty;
     ASSERT_TRUE(store->Clear().ok());
-    const size_t buffers = GetParam().has_disk ? 1 << 20 : 0;  // a log of rows keeps them
+    const size_t buffers = GetParam().has_disk ? 1 << 20 : 0;  // kept by a log of rows
     EXPECT_LT(allocator.live_bytes(), empty + bytes / 10 + buffers) << "Clear keeps memory";
   }
   EXPECT_EQ(0u, allocator.live_blocks());
@@ -301,7 +303,7 @@ class SmallProcess {
     store = kind.create(options);
   }
 
-  // The first thing that goes wrong, or nullptr.
+  // Returns the first error, or nullptr.
   const char* Run() {
     size_t pages = 0;
     std::FILE* const statm = std::fopen("/proc/self/statm", "r");
@@ -390,7 +392,7 @@ TEST_P(AllocationFailure, AProcessWithoutMemoryRefusesAndGoesOn) {
   EXPECT_EQ(0, WEXITSTATUS(result));
 }
 
-// Rows that leave a bounded store go to the sink first, wherever memory ends.
+// Rows that leave a bounded store go to the sink first, whichever allocation fails.
 class BoundedAllocationFailure : public AllocationFailure {};
 
 TEST_P(BoundedAllocationFailure, ABoundedStoreLosesNothingButWhatTheSinkKnows) {
@@ -422,7 +424,7 @@ TEST_P(BoundedAllocationFailure, ABoundedStoreLosesNothingButWhatTheSinkKnows) {
         std::pair(Memory::kAllocator, EvictionOrder::kScore),
         std::pair(Memory::kOperatorNew, EvictionOrder::kEpochLfu)}) {
     bool done = false;
-    // A batch goes over tiers in many parts, each of which asks for memory.
+    // With tiers, a batch is processed in many parts, and each part allocates memory.
     const int64_t allocator_step = GetParam().has_tiers ? 7 : 1;
     const int64_t step = memory == Memory::kOperatorNew ? OperatorNewStep() : allocator_step;
     for (int64_t failure = 0; !done && !HasFailure(); failure += step * Stride()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sink gets whole rows, equal to an export of the same rows before they left.
+// A sink receives whole rows, equal to an export of the same rows before they left.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -15,7 +15,7 @@ class EvictedRows : public testing::TestWithParam<StoreKind> {
  protected:
   static constexpr size_t kRows = 3000;
 
-  // A store of trained rows, and all of them as they are.
+  // Trains the rows of a store, and exports all of them.
   void Train(const RowPolicy& policy) {
     log_.num_statistics = policy.statistics.size();
     RowPolicy logged = policy;
@@ -66,7 +66,7 @@ TEST_P(EvictedRows, ExpiredOnesAreWholeToo) {
   RowPolicy policy = AllStatistics();
   policy.ttl_milliseconds = 100;
   Train(policy);
-  subject_->NextStep(75);  // those of the first step alone are old enough
+  subject_->NextStep(75);  // only rows of the first step are old enough
   size_t removed = 0;
   Subject::ExpectOk(subject_->store->eviction()->EvictExpired(subject_->context, &removed));
   EXPECT_EQ(kRows / 2, removed);

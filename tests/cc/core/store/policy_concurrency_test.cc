@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that leave by a policy while other verbs write, remove and use rows.
+// Rows leave by a policy while other verbs write, remove and use rows.
 #include <atomic>
 #include <set>
 
@@ -11,7 +11,7 @@ namespace {
 
 class PolicyConcurrency : public testing::TestWithParam<StoreKind> {};
 
-// Each body in a thread of its own until the first has done `rounds`.
+// Runs each body in its own thread until the first body has run `rounds` times.
 template <typename First, typename... Others>
 void Beside(int rounds, const First& first, const Others&... others) {
   const std::function<void()> all[] = {others...};
@@ -92,8 +92,7 @@ TEST_P(PolicyConcurrency, RestrictLeavesNoMoreThanItReservesBesideReadersThatUse
       });
 }
 
-// A row may stand twice in the line of those that leave next, and a reader may raise its rank
-// between the two.
+// A row may be in the queue of victims twice, and a reader may raise its rank in between.
 TEST_P(PolicyConcurrency, ARowLeavesOnceBesideReadersThatRaiseItsRank) {
   for (const EvictionOrder order : {EvictionOrder::kLfu, EvictionOrder::kLru}) {
     Subject subject(GetParam(), Bounded(500, order));
@@ -147,7 +146,7 @@ TEST_P(PolicyConcurrency, ARefusingBoundHoldsAtEachMomentBesideWritersAndErasure
       [&] {
         ASSERT_TRUE(store->Erase(subject.context, Batch(RandomKeys(40, 0, 1000, &random[2]))).ok());
       });
-  // Erasures may have kept up with the writers, so that none was refused.
+  // If erasures kept up with the writers, no row was refused so far.
   for (int turn = 0; turn < 10; ++turn) write(&random[0]);
   const StoreStats stats = store->Stats();
   EXPECT_EQ(subject.Keys().size(), stats.rows);

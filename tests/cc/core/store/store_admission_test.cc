@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys get rows by an admission, and which rows that leave are reported.
+// The keys that an admission gives rows, and reports of the rows that leave.
 #include <map>
 #include <set>
 
@@ -70,7 +70,7 @@ TEST_P(StoreAdmission, TheSinkLearnsOfExpiredRowsAndOfThoseThatARestrictionTakes
     ASSERT_TRUE(rows == shadow) << when;
   };
   for (int64_t step = 0; step < 60; ++step) {
-    subject.Apply(KeysFrom(step * 80, 100));  // some keys come again, others never
+    subject.Apply(KeysFrom(step * 80, 100));  // some keys are repeated, others are not
     for (const auto& [key, row] : subject.Rows()) shadow[key] = row;
     if (step % 20 == 5) {
       size_t removed = 0;

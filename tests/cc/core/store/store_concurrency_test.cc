@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many threads in one store. Rows carry a pattern, the same number in every lane, that tells their
-// key and how often they were written: a row put together from two writings shows.
+// Many threads in a store. All lanes of a row hold the same number, made from its key and the count
+// of its writes. So a row mixed from two writes is detected.
 #include <map>
 #include <set>
 
@@ -33,7 +33,7 @@ class StoreConcurrency : public testing::TestWithParam<StoreKind> {
     ASSERT_TRUE(store->InsertOrAssign(serial, batch, weights.data(), {}).ok());
   }
 
-  // The number in all lanes of each key's row; kAbsent if there is none. Fails on a torn row.
+  // The number in each key's row, or kAbsent. Fails on a torn row.
   std::vector<double> Look(const Batch& batch) const {
     const std::vector<double> absent(kDim, kAbsent);
     std::vector<double> weights(batch.size() * kDim);
@@ -60,7 +60,7 @@ class StoreConcurrency : public testing::TestWithParam<StoreKind> {
     }
   }
 
-  // All rows; a key that comes twice is kept in `twice`.
+  // Exports all rows. Keys that are exported twice go to `twice`.
   std::map<int64_t, double> Export(size_t max_rows, std::set<int64_t>* twice = nullptr) const {
     std::map<int64_t, double> all;
     WholeRows rows(HostAllocator());
@@ -84,7 +84,7 @@ TEST_P(StoreConcurrency, ReadersSeeWholeRowsInTheOrderOfTheirWriting) {
   Assign(keys, 0);
   std::atomic<int> writing{2};
   InThreads(4, [&](size_t thread) {
-    if (thread < 2) {  // each writes half of the keys
+    if (thread < 2) {  // each thread writes half of the keys
       for (int64_t version = 1; version <= 2000; ++version) {
         Assign(KeysFrom(static_cast<int64_t>(thread), 100, 2), version);
       }
@@ -104,8 +104,8 @@ TEST_P(StoreConcurrency, ReadersSeeWholeRowsInTheOrderOfTheirWriting) {
 }
 
 TEST_P(StoreConcurrency, FindSeesWeightsAndSlotsOfOneWriting) {
-  // Two writers of the same few keys, so that slots of the one beside weights of the other would
-  // show. There are many slots, so that a reader takes long to copy them.
+  // Two threads write the same few keys, so a row with slots of one writer and weights of the other
+  // would be detected. There are many slots, so a reader takes long to copy them.
   const RuleSlots rule = ExternalSlots(1, {{1000, 0.0}, {3000, 0.0}});
   ASSERT_TRUE(store->maintenance()->SetRule(rule).ok());
   const size_t slots_per_row = rule.slots_per_row();
@@ -180,7 +180,7 @@ TEST_P(StoreConcurrency, SlotsAreRefusedOrOfTheRuleThatAsksHoweverRulesChange) {
 TEST_P(StoreConcurrency, KeysStayFoundWhileOthersComeAndGoAndTheStoreGrows) {
   constexpr int64_t kRounds = 150, kBatch = 200;
   std::atomic<int64_t> rounds_done[2] = {{0}, {0}};
-  // Writer w: even keys of its own stay, odd ones go a round later.
+  // Keys of a writer: its even keys stay, and its odd keys are erased a round later.
   const auto batch_of = [](int64_t writer, int64_t round, bool odd) {
     return Batch(KeysFrom(writer << 40 | (round * kBatch * 2 + odd), kBatch, 2));
   };
@@ -217,7 +217,8 @@ TEST_P(StoreConcurrency, KeysStayFoundWhileOthersComeAndGoAndTheStoreGrows) {
 }
 
 TEST_P(StoreConcurrency, ApplyLosesNoUpdate) {
-  // With h = 1 and gradients of -1 a row counts how often its key came. Whole numbers: exact.
+  // With a learning rate of 1 and gradients of -1, a row counts the occurrences of its key. Whole
+  // numbers are exact.
   Rule rule = MakeRule(RuleKind::kSgd, kDim);
   rule.learning_rate = 1.0;
   constexpr int64_t kKeys = 150;
@@ -252,7 +253,7 @@ TEST_P(StoreConcurrency, KeysWronglySaidToBeDistinctLoseNothing) {
   const Batch batch = RandomKeys(20000, 0, kKeys - 1, &random);
   KeyBatch told = batch;
   told.distinct = true;
-  // A step runs for each place, and as above counts it.
+  // Each position takes a step and is counted, as above.
   std::vector<double> counts(kKeys);
   for (int64_t key : batch.keys) counts[static_cast<size_t>(key)] += 3.0;
   const std::vector<double> gradients(batch.size() * kDim, -1.0);
@@ -269,7 +270,7 @@ TEST_P(StoreConcurrency, KeysWronglySaidToBeDistinctLoseNothing) {
   });
   EXPECT_EQ(counts, Look(KeysFrom(0, kKeys)));
 
-  // Of the rows of a key, one wins.
+  // A key gets one of its rows.
   std::vector<double> weights;
   std::map<int64_t, std::set<double>> given;
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -287,7 +288,7 @@ TEST_P(StoreConcurrency, KeysWronglySaidToBeDistinctLoseNothing) {
 
 TEST_P(StoreConcurrency, AccumAndSlotsLoseNoUpdate) {
   Rule rule = MakeRule(RuleKind::kAdagrad, kDim);
-  rule.learning_rate = 0.0;  // the slots count, the weights are left to accum
+  rule.learning_rate = 0.0;  // the slots count steps; only accum changes weights
   const std::vector<int64_t> keys = KeysFrom(0, 100);
   const std::vector<double> zeros(keys.size() * kDim), ones(keys.size() * kDim, 1.0);
   ASSERT_TRUE(store->Apply(serial, Batch(keys), ones.data(), DataType::kDouble, rule).ok());
@@ -369,7 +370,7 @@ TEST_P(StoreConcurrency, ReadersAndWritersGoOnBesideShrinkSetRuleAndExport) {
 }
 
 TEST_P(StoreConcurrency, ClearAndTakeContentReplaceAllAtOnce) {
-  // With no other writers a lookup finds all keys of one version, or none.
+  // Without other writers, a lookup finds all keys of one version, or no key.
   const Batch keys = KeysFrom(0, 300);
   const auto fresh_with = [&](int64_t version) {
     std::unique_ptr<Store> fresh = store->maintenance()->NewEmpty(0, RowInitializer());
@@ -423,7 +424,7 @@ TEST_P(StoreConcurrency, ReadersSeeWholeRowsBesideGrowthEraseShrinkAndClear) {
   std::atomic<bool> stop{false};
   InThreads(5, [&](size_t thread) {
     Random random(thread);
-    if (thread < 2) {  // inserts new keys and writes them again
+    if (thread < 2) {  // inserts new keys and overwrites them
       for (int64_t round = 0; round < 2; ++round) {
         for (int64_t first = 0; first < kKeys; first += 250) {
           Assign(KeysFrom(static_cast<int64_t>(thread) * kKeys + first, 250), round);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every Store: by example, against the oracle, and in random sequences of verbs.
+// The contract of every Store: by example, against the oracle, and by random sequences of verbs.
 #include "tests/cc/support/checked_store.h"
 #include "tests/cc/support/contract_stores.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using Defaults = DefaultRows::Kind;
 
-// A float store of dim 2 with plain helpers, for the tests by example.
+// A float store of dim 2 with simple helpers, for tests by example.
 class StoreContract : public testing::TestWithParam<StoreKind> {
  protected:
   void SetUp() override {
@@ -43,7 +43,7 @@ class StoreContract : public testing::TestWithParam<StoreKind> {
   void Put(const Batch& batch, const std::vector<float>& weights) {
     ASSERT_TRUE(store->InsertOrAssign(serial, batch, weights.data(), {}).ok());
   }
-  // Slots of all rows, by key.
+  // The slots of all rows, by key.
   std::map<int64_t, std::vector<float>> Slots() const {
     const size_t count = store->rule().slots_per_row();
     std::map<int64_t, std::vector<float>> slots;
@@ -335,7 +335,7 @@ TEST_P(StoreContract, ExportOfAnyBatchSizeGivesEachKeyOnce) {
 
 // ---- Against the oracle ----
 
-// A bit of everything on a few hundred keys.
+// All verbs, on a few hundred keys.
 template <typename T>
 void RunAllVerbs(CheckedStore<T>* both, size_t keys, const Rule& rule) {
   const auto some = [&] {
@@ -497,14 +497,14 @@ TEST_P(StoreContract, AnyNumberOfThreadsGivesTheSameBits) {
     for (int64_t step = 1; step <= 4; ++step) {
       Rule rule = MakeRule(RuleKind::kAdam, 9);
       rule.step = step;
-      // Few keys, each many times: the sums depend on their order.
+      // Few keys, each repeated many times, so the sums depend on their order.
       both.Apply(RandomKeys(30000, 0, 500, &both.random), rule);
       both.Apply(RandomKeys(20000, 0, 1 << 20, &both.random), rule);
     }
     both.ExpectSame();
     return std::move(both.oracle.rows);
   };
-  // Each equals the same oracle, so all are equal.
+  // All equal the same oracle, so they equal each other.
   const auto rows = run(ExecContext::Serial());
   for (size_t threads : {1, 2, 5}) EXPECT_EQ(rows.size(), run(Threads(threads)).size());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Locks of several stores, held by one caller.
+// Locks of several stores, held by a single caller.
 #include "cc/core/store/store_locks.h"
 
 #include <memory>
@@ -17,7 +17,7 @@ class StoreGatesTest : public testing::TestWithParam<StoreKind> {
   void SetUp() override {
     for (auto& store : stores_) store = GetParam().create(StoreOptions());
   }
-  // In an order that is not that of their making, and one of them twice.
+  // The stores in another order than they were made, the first twice.
   std::vector<const Store*> Mixed() const {
     return {stores_[2].get(), stores_[0].get(), stores_[1].get(), stores_[0].get()};
   }
@@ -75,7 +75,7 @@ TEST_P(StoreGatesTest, WritesOfACallerThatHoldsTheStoresGoThrough) {
 TEST_P(StoreGatesTest, AHeldStoreKeepsItsRule) {
   const Store* const stores[] = {stores_[0].get()};
   ASSERT_TRUE(stores_[0]->maintenance()->SetRule(FusedSlots(RuleKind::kAdam, 1)).ok());
-  if (stores_[0]->locks().writes == StoreLocks::Writes::kAlone) return;  // no others are inside
+  if (stores_[0]->locks().writes == StoreLocks::Writes::kAlone) return;  // no others inside
   HeldStores held(HostAllocator());
   ASSERT_TRUE(held.Take(stores, 1, Held::kWriting).ok());
   const float gradient = 1.0f;
@@ -86,8 +86,8 @@ TEST_P(StoreGatesTest, AHeldStoreKeepsItsRule) {
                 .code());
 }
 
-// A pooled find whose pieces waited for a lock kept the threads of the pool from the verb that was
-// inside, which the one that waited to be alone waited for.
+// Regression test for a deadlock. Pieces of a pooled find waited for a lock in all threads of the
+// pool. A writer waited for exclusive access, and the verb inside waited for the pool.
 TEST_P(StoreGatesTest, PooledFindsGoOnBesideWritesAndClears) {
   PoolOfThreads pool(2);
   Store* const store = stores_[0].get();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that stores take while they grow, and give back.
+// The memory that stores take as they grow, and free again.
 #include <chrono>
 #include <functional>
 #include <future>
@@ -41,7 +41,7 @@ class StoreMemory : public testing::TestWithParam<StoreKind> {
     return GetParam().create(options);
   }
 
-  // Keys first, first + 1, ..., each with a row of its own.
+  // Inserts the keys first, first + 1, ..., each with a different row.
   void Insert(Store* store, size_t first, size_t count) const {
     for (size_t done = 0; done < count; done += kBatch) {
       const Batch batch(KeysFrom(static_cast<int64_t>(first + done), kBatch));
@@ -77,8 +77,8 @@ TEST_P(StoreMemory, TakesLittleBesideItsRowsWhileItGrows) {
   const auto store = NewStore(&allocator);
   for (size_t keys = kBatch; keys <= 400 * kBatch; keys += kBatch) {
     Insert(store.get(), keys - kBatch, kBatch);
-    // The next slab of rows is as large as all before it; the index takes up to 25 bytes a key,
-    // cut out of regions.
+    // The next slab of rows is as large as all earlier slabs together. The index takes up to 25
+    // bytes a key, in regions.
     ASSERT_LT(allocator.live_bytes(), 2 * keys * kRowBytes + keys * 25 + (3u << 20))
         << "at " << keys << " keys";
   }
@@ -118,7 +118,7 @@ TEST_P(StoreMemory, ComingAndGoingKeysDoNotMakeAStoreGrowBesideReaders) {
   Insert(store.get(), 0, 50 * kBatch);
   const size_t full = allocator.live_bytes();
   std::atomic<bool> stop{false};
-  std::vector<std::thread> readers;  // one of them is inside at nearly all times
+  std::vector<std::thread> readers;  // at nearly all times, a reader is inside
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&] {
       while (!stop) {
@@ -156,7 +156,7 @@ TEST_P(StoreMemory, ReadersGoOnWhileShrinkCopies) {
   const auto store = NewStore(&allocator);
   Insert(store.get(), 0, 20 * kBatch);
   allocator.visit = [&] {
-    // A reader that had to wait for the copy would never come back.
+    // A reader that waited for the copy would never return.
     std::future<bool> read =
         std::async(std::launch::async, [&] { return Holds(*store, 0, kBatch); });
     const bool back = read.wait_for(std::chrono::seconds(60)) == std::future_status::ready;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores whose rows hold slots of float16 and bfloat16: they equal one that computes with wide
-// slots and rounds them, to the nearest, after each step and each assignment.
+// Stores with slots of float16 and bfloat16 in their rows. They equal a store that computes with
+// wide slots and rounds them to the nearest after each step and assignment.
 #include <cmath>
 #include <string>
 
@@ -13,7 +13,7 @@ constexpr SlotType kWide = SlotType::kCompute;
 constexpr SlotType kHalf = SlotType::kHalf;
 constexpr SlotType kBFloat16 = SlotType::kBFloat16;
 
-// A rule whose groups have types in turn.
+// A rule with groups of the given types, in turn.
 Rule NarrowRule(RuleKind kind, size_t dim, const std::vector<SlotType>& types) {
   Rule rule = MakeRule(kind, dim, kind == RuleKind::kAdagrad ? 0.1 : 0.0);
   SetHyper(&rule, {{"decay_mode", static_cast<double>(DecayMode::kNone)}});
@@ -97,7 +97,7 @@ TEST_P(StoreNarrowSlots, OtherTypesOfTheSameRuleKeepSlots) {
   both.ExpectSame();
   both.SetRule(wide);
   both.ExpectSame();
-  // A step says types too, and has slots converted before it computes on them.
+  // A step also has types. It converts the slots before it computes.
   Rule step = MakeRule(RuleKind::kAdam, 3);
   step.slots = Stored(wide, {kBFloat16, kHalf});
   both.Apply(batch, step);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every Store for passes over all rows at the end of a step, and the largest count.
+// The contract of every Store for passes over all rows at the end of a step, and for the largest
+// slot.
 #include <cmath>
 #include <thread>
 
@@ -30,7 +31,7 @@ class StorePasses : public testing::TestWithParam<StoreKind> {
     return rule;
   }
 
-  // The weights of all keys, in the type that rules compute in.
+  // The weights of all keys, in the compute type of rules.
   template <typename T>
   std::vector<typename Number<T>::Compute> Weights(const Store& store, const Batch& batch,
                                                    size_t dim) const {
@@ -41,7 +42,8 @@ class StorePasses : public testing::TestWithParam<StoreKind> {
     return wide;
   }
 
-  // Averages go on in all steps and are swapped in by some; gradients touch a few keys.
+  // Averages are updated in every step, and written to the weights in some steps. Gradients touch a
+  // few keys.
   template <typename T>
   void CheckAverages(const ExecContext& context) const {
     using Compute = typename Number<T>::Compute;
@@ -131,7 +133,7 @@ TEST_P(StorePasses, TheLargestCountIsThatOfTheKeyThatCameMostOften) {
   }
 }
 
-// A row of equal weights, under gradients of equal numbers, stays one.
+// A row with equal weights keeps equal weights if all lanes of a gradient are equal.
 TEST_P(StorePasses, PassesAndOtherVerbsGoTogether) {
   if (!GetParam().takes_threads) GTEST_SKIP() << "one thread at a time may call it";
   constexpr size_t kDim = 16;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows come and leave by a store's policy: against a simulation of the same rules.
+// Rows that are inserted and removed by a store's policy, against a simulation of the same policy.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,9 +12,9 @@
 namespace tf_embed {
 namespace {
 
-class TablePolicy : public testing::TestWithParam<StoreKind> {};
+class StorePolicy : public testing::TestWithParam<StoreKind> {};
 
-TEST_P(TablePolicy, UsesAreCountedOnceAStep) {
+TEST_P(StorePolicy, UsesAreCountedOnceAStep) {
   Subject subject(GetParam(), AllStatistics());
   subject.Apply({7, 7, 8});
   EXPECT_EQ((std::vector<uint64_t>{1, 1000, 1, RowStatistics::ScoreBits(0), 0}),
@@ -33,7 +33,7 @@ TEST_P(TablePolicy, UsesAreCountedOnceAStep) {
             subject.StatisticsOf(8));
 }
 
-TEST_P(TablePolicy, AccumIsAUse) {
+TEST_P(StorePolicy, AccumIsAUse) {
   Subject subject(GetParam(), AllStatistics());
   subject.Upsert({7});
   subject.NextStep();
@@ -45,7 +45,7 @@ TEST_P(TablePolicy, AccumIsAUse) {
   EXPECT_EQ(1u, subject.StatisticsOf(8)[2]);
 }
 
-TEST_P(TablePolicy, OtherLooksLeaveNoTrace) {
+TEST_P(StorePolicy, OtherLooksLeaveNoTrace) {
   Subject subject(GetParam(), AllStatistics());
   subject.Apply({7});
   const auto before = subject.StatisticsOf(7);
@@ -55,7 +55,7 @@ TEST_P(TablePolicy, OtherLooksLeaveNoTrace) {
   EXPECT_EQ(before, subject.StatisticsOf(7));
 }
 
-TEST_P(TablePolicy, StatisticsStayThroughGrowthShrinkAndChangeOfRule) {
+TEST_P(StorePolicy, StatisticsStayThroughGrowthShrinkAndChangeOfRule) {
   Subject subject(GetParam(), AllStatistics());
   std::map<int64_t, std::vector<uint64_t>> expected;
   for (int64_t step = 0; step < 40; ++step) {
@@ -70,10 +70,10 @@ TEST_P(TablePolicy, StatisticsStayThroughGrowthShrinkAndChangeOfRule) {
   for (const auto& [key, words] : expected) ASSERT_EQ(words, subject.StatisticsOf(key)) << key;
 }
 
-TEST_P(TablePolicy, AssignStatisticsSetsThoseThatTheStoreHas) {
+TEST_P(StorePolicy, AssignStatisticsSetsThoseThatTheStoreHas) {
   RowPolicy policy;
   policy.statistics = StatisticSet().With(Statistic::kCount).With(Statistic::kScore);
-  Subject subject(GetParam(), policy);  // and the last step, by which it counts
+  Subject subject(GetParam(), policy);  // and the last step, which counts need
   subject.Upsert({7});
   const uint64_t words[] = {5, 6};
   const StatisticSet set = StatisticSet().With(Statistic::kLastTime).With(Statistic::kCount);
@@ -85,7 +85,7 @@ TEST_P(TablePolicy, AssignStatisticsSetsThoseThatTheStoreHas) {
   EXPECT_FALSE(subject.Has(8));
 }
 
-// Random steps of writes, looks, removals and scores.
+// Random steps of writes, lookups, removals and scores.
 void ExpectLikeSimulation(const StoreKind& kind, EvictionOrder order, size_t max_rows,
                           size_t most_keys, uint64_t seed, size_t threads) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", order " +
@@ -95,7 +95,7 @@ void ExpectLikeSimulation(const StoreKind& kind, EvictionOrder order, size_t max
   Simulation simulation(kind, max_rows, order);
   size_t refused = 0;
   for (int step = 0; step < 120; ++step) {
-    const auto skewed = [&] {  // a drifting window in which low numbers come often
+    const auto skewed = [&] {  // a drifting window with frequent low numbers
       const uint64_t span = 1 + random() % (3 * max_rows);
       return static_cast<int64_t>(random() % span) + step * static_cast<int64_t>(max_rows) / 40;
     };
@@ -140,31 +140,31 @@ void ExpectLikeSimulation(const StoreKind& kind, EvictionOrder order, size_t max
       ASSERT_TRUE(subject.store->maintenance()->Shrink(subject.context).ok());
     }
     subject.NextStep(random() % 2);
-    // An epoch is some steps, and now and then the clock is set back, which no row follows.
+    // An epoch is 12 steps. Sometimes the clock is set back, but no row's epoch decreases.
     subject.context.now.epoch = static_cast<uint64_t>(step) / 12 - (step > 24 ? random() % 3 : 0);
   }
   EXPECT_GT(subject.store->Stats().evicted, 0u);
 }
 
-TEST_P(TablePolicy, ABoundedStoreHoldsWhatTheSimulationHolds) {
+TEST_P(StorePolicy, ABoundedStoreHoldsWhatTheSimulationHolds) {
   for (const uint64_t seed : Seeds(3)) {
     for (const EvictionOrder order : kAllOrders) {
       ExpectLikeSimulation(GetParam(), order, 100, 60, seed, 2);
-      ExpectLikeSimulation(GetParam(), order, 100, 150, seed, 2);  // some are larger than the bound
+      ExpectLikeSimulation(GetParam(), order, 100, 150, seed, 2);  // some batches exceed the bound
     }
   }
 }
 
-TEST_P(TablePolicy, ManyVictimsComeInTheRightOrder) {
-  // Enough rows that victims are taken by a sample, some at a time.
+TEST_P(StorePolicy, ManyVictimsComeInTheRightOrder) {
+  // There are so many rows that victims are found by a sample, a few at a time.
   for (const EvictionOrder order :
        {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kEpochLfu}) {
     ExpectLikeSimulation(GetParam(), order, 9000, 900, 5, 3);
   }
 }
 
-TEST_P(TablePolicy, RowsInUseMayBeTheLowestOfAll) {
-  // By scores, which are all 0: so hashes decide, and many of the lowest are in each batch.
+TEST_P(StorePolicy, RowsInUseMayBeTheLowestOfAll) {
+  // All scores are 0, so hashes decide, and each batch has many of the lowest rows.
   constexpr size_t kRows = 20000;
   Subject subject(GetParam(), Bounded(kRows, EvictionOrder::kScore));
   Simulation simulation(GetParam(), kRows, EvictionOrder::kScore);
@@ -181,7 +181,7 @@ TEST_P(TablePolicy, RowsInUseMayBeTheLowestOfAll) {
   }
 }
 
-TEST_P(TablePolicy, RowsOfTheBatchInFlightStayAndTheRestIsRefusedInOrder) {
+TEST_P(StorePolicy, RowsOfTheBatchInFlightStayAndTheRestIsRefusedInOrder) {
   Subject subject(GetParam(), Bounded(4, EvictionOrder::kLru));
   subject.Apply({1, 2, 3, 4});
   subject.NextStep();
@@ -193,7 +193,7 @@ TEST_P(TablePolicy, RowsOfTheBatchInFlightStayAndTheRestIsRefusedInOrder) {
   EXPECT_EQ(7u, stats.admitted);
 }
 
-TEST_P(TablePolicy, ARefusingBoundHoldsTheFirstKeysThatCame) {
+TEST_P(StorePolicy, ARefusingBoundHoldsTheFirstKeysThatCame) {
   for (const uint64_t seed : Seeds(3)) {
     Random random(seed);
     constexpr size_t kMax = 200;
@@ -235,7 +235,7 @@ TEST_P(TablePolicy, ARefusingBoundHoldsTheFirstKeysThatCame) {
   }
 }
 
-TEST_P(TablePolicy, ARefusedKeyHasItsInitialRowAndLosesItsGradient) {
+TEST_P(StorePolicy, ARefusedKeyHasItsInitialRowAndLosesItsGradient) {
   Subject subject(GetParam(), Refusing(2));
   Subject free(GetParam(), RowPolicy());
   subject.Upsert({1, 2});
@@ -257,7 +257,7 @@ TEST_P(TablePolicy, ARefusedKeyHasItsInitialRowAndLosesItsGradient) {
   EXPECT_EQ(2u, subject.store->size());
 }
 
-TEST_P(TablePolicy, AnEvictedKeyComesBackWithFreshSlots) {
+TEST_P(StorePolicy, AnEvictedKeyComesBackWithFreshSlots) {
   Subject subject(GetParam(), Bounded(2, EvictionOrder::kLru));
   subject.Apply({1});
   const auto fresh = subject.Slots()[1];
@@ -274,7 +274,7 @@ TEST_P(TablePolicy, AnEvictedKeyComesBackWithFreshSlots) {
   EXPECT_EQ(fresh_row, subject.Rows()[1]);
 }
 
-TEST_P(TablePolicy, ExpiredRowsAreAbsentInTrainingAndStayForOthers) {
+TEST_P(StorePolicy, ExpiredRowsAreAbsentInTrainingAndStayForOthers) {
   RowPolicy policy;
   policy.ttl_milliseconds = 100;
   Subject subject(GetParam(), policy);
@@ -301,7 +301,7 @@ TEST_P(TablePolicy, ExpiredRowsAreAbsentInTrainingAndStayForOthers) {
   EXPECT_EQ(1u, subject.store->Stats().expired);
 }
 
-TEST_P(TablePolicy, AccumTakesAnExpiredRowForAbsent) {
+TEST_P(StorePolicy, AccumTakesAnExpiredRowForAbsent) {
   RowPolicy policy;
   policy.ttl_milliseconds = 100;
   Subject subject(GetParam(), policy);
@@ -315,12 +315,12 @@ TEST_P(TablePolicy, AccumTakesAnExpiredRowForAbsent) {
   EXPECT_EQ((std::vector<float>{1, 1, 1, 1}), subject.Rows()[2]);
 }
 
-TEST_P(TablePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
+TEST_P(StorePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
   RowPolicy policy;
   policy.ttl_milliseconds = 100;
   Subject subject(GetParam(), policy);
   size_t most = 0;
-  for (int64_t step = 0; step < 300; ++step) {  // a stream of keys that never come again
+  for (int64_t step = 0; step < 300; ++step) {  // a stream of distinct keys
     subject.Apply(KeysFrom(step * 200, 200));
     most = std::max(most, subject.store->size());
     subject.NextStep(10);
@@ -335,7 +335,7 @@ TEST_P(TablePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
   EXPECT_EQ(0u, subject.store->size());
 }
 
-TEST_P(TablePolicy, RestrictLeavesTheHighestRowsExactly) {
+TEST_P(StorePolicy, RestrictLeavesTheHighestRowsExactly) {
   for (const size_t shards : Sizes({1, 3, 7})) {
     for (const size_t rows : Sizes({20, 3000, 40000})) {
       for (const EvictionOrder order : kAllOrders) {
@@ -389,7 +389,7 @@ TEST_P(TablePolicy, RestrictLeavesTheHighestRowsExactly) {
   }
 }
 
-TEST_P(TablePolicy, RestrictTakesExpiredRowsFirst) {
+TEST_P(StorePolicy, RestrictTakesExpiredRowsFirst) {
   RowPolicy policy = AllStatistics();
   policy.ttl_milliseconds = 100;
   Subject subject(GetParam(), policy);
@@ -404,7 +404,7 @@ TEST_P(TablePolicy, RestrictTakesExpiredRowsFirst) {
   EXPECT_EQ(50u, store->size());
 }
 
-TEST_P(TablePolicy, FindsStayShortHoweverManyKeysComeAndGo) {
+TEST_P(StorePolicy, FindsStayShortHoweverManyKeysComeAndGo) {
   if (GetParam().has_tiers) GTEST_SKIP() << "what is counted is the cache's index";
   Subject subject(GetParam(), Bounded(5000, EvictionOrder::kLru));
   for (int64_t step = 0; step < 400; ++step) {
@@ -419,7 +419,7 @@ TEST_P(TablePolicy, FindsStayShortHoweverManyKeysComeAndGo) {
   EXPECT_LT(stats.index_bytes, 5000 * 64u) << "and the index stays as large as its rows need";
 }
 
-TEST_P(TablePolicy, ReadersAndWritersMeetInABoundedStore) {
+TEST_P(StorePolicy, ReadersAndWritersMeetInABoundedStore) {
   if (!GetParam().takes_threads) GTEST_SKIP() << "one thread at a time may call it";
   Subject subject(GetParam(), Bounded(500, EvictionOrder::kLfu), ExecContext::Serial());
   Store* const store = subject.store.get();
@@ -451,7 +451,7 @@ TEST_P(TablePolicy, ReadersAndWritersMeetInABoundedStore) {
   EXPECT_EQ(store->size(), subject.Keys().size());
 }
 
-TEST_P(TablePolicy, ClearForgetsWhoWasInLine) {
+TEST_P(StorePolicy, ClearForgetsWhoWasInLine) {
   Subject subject(GetParam(), Bounded(10, EvictionOrder::kLru));
   subject.Apply(KeysFrom(0, 10));
   subject.NextStep();
@@ -465,7 +465,7 @@ TEST_P(TablePolicy, ClearForgetsWhoWasInLine) {
   EXPECT_TRUE(subject.Has(203));
 }
 
-TEST_P(TablePolicy, StatsTellWhatAStoreIsMadeOf) {
+TEST_P(StorePolicy, StatsTellWhatAStoreIsMadeOf) {
   if (GetParam().has_tiers) GTEST_SKIP() << "what is counted is the cache's memory";
   Subject subject(GetParam(), RowPolicy());
   subject.Upsert(KeysFrom(0, 10000));
@@ -480,7 +480,7 @@ TEST_P(TablePolicy, StatsTellWhatAStoreIsMadeOf) {
   EXPECT_GE(stats.probed_buckets, stats.probed_keys);
 }
 
-INSTANTIATE_TEST_SUITE_P(Stores, TablePolicy, testing::ValuesIn(ContractStores()), NameOfStore);
+INSTANTIATE_TEST_SUITE_P(Stores, StorePolicy, testing::ValuesIn(ContractStores()), NameOfStore);
 
 }  // namespace
 }  // namespace tf_embed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores that come with the rows, and scores that are epochs: against the same simulation as other
+// Scores given with rows, and scores that are epochs, against the same simulation as other
 // policies.
 #include <map>
 #include <set>
@@ -42,7 +42,7 @@ void Apply(Subject* subject, const Scored& scored) {
 }
 
 TEST_P(StoreScores, EachWriteBringsThemAndOfEqualKeysTheLastWins) {
-  for (const size_t max_rows : {size_t{0}, size_t{100}}) {  // planned and not
+  for (const size_t max_rows : {size_t{0}, size_t{100}}) {  // without and with a plan
     RowPolicy policy = Bounded(max_rows, EvictionOrder::kScore);
     policy.statistics = policy.statistics.With(Statistic::kScore);
     Subject subject(GetParam(), policy);
@@ -73,16 +73,16 @@ TEST_P(StoreScores, ANewRowComesOnlyForOneOfNoHigherScore) {
   Subject subject(GetParam(), Bounded(3, EvictionOrder::kScore));
   Upsert(&subject, {{1, 2, 3}, {10, 20, 30}});
   subject.NextStep();
-  Upsert(&subject, {{4, 5}, {9, 20}});  // 5 for 1; 4 is too low
+  Upsert(&subject, {{4, 5}, {9, 20}});  // 5 replaces 1; 4 is too low
   EXPECT_EQ((std::set<int64_t>{2, 3, 5}), subject.Keys());
   EXPECT_EQ(1u, subject.store->Stats().refused);
   subject.NextStep();
-  Upsert(&subject, {{6, 7, 8}, {20, 20, 29}});  // 8 and 6 for 2 and 5, which are as low as 6 and 7
+  Upsert(&subject, {{6, 7, 8}, {20, 20, 29}});  // 8 and 6 replace 2 and 5; 6 and 7 tie with them
   EXPECT_EQ((std::set<int64_t>{3, 6, 8}), subject.Keys());
   EXPECT_EQ(2u, subject.store->Stats().refused);
 }
 
-// Random steps in which each key that is written gets a score.
+// Random steps that give each written key a score.
 void ExpectLikeSimulation(const StoreKind& kind, size_t max_rows, size_t most_keys, uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", max_rows " + std::to_string(max_rows));
   Random random(seed);
@@ -122,9 +122,9 @@ void ExpectLikeSimulation(const StoreKind& kind, size_t max_rows, size_t most_ke
 TEST_P(StoreScores, ABoundedStoreKeepsTheHighestOfAll) {
   for (const uint64_t seed : Seeds(3)) {
     ExpectLikeSimulation(GetParam(), 100, 60, seed);
-    ExpectLikeSimulation(GetParam(), 100, 250, seed);  // some are larger than the bound
+    ExpectLikeSimulation(GetParam(), 100, 250, seed);  // some batches exceed the bound
   }
-  ExpectLikeSimulation(GetParam(), 9000, 1200, 5);  // enough that victims are taken by a sample
+  ExpectLikeSimulation(GetParam(), 9000, 1200, 5);  // victims are found by a sample
 }
 
 TEST(EpochScore, CountsSaturateAndStepsKeepTheirLowerBits) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every Store for the slots of its rows, for rules that run outside of it: slots
-// are found and assigned with the weights, and refused if the store has another rule by then.
+// The contract of every Store for slots of external rules. Slots are found and assigned with the
+// weights, and refused if the store has got another rule since then.
 #include <cmath>
 #include <limits>
 
@@ -67,7 +67,7 @@ TEST_P(StoreSlots, TheLastOfEqualKeysIsAssignedWithItsSlots) {
 TEST_P(StoreSlots, ANewRuleGivesInitialSlotsAndKeepsWeights) {
   ASSERT_TRUE(store->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1}, {6, 7}, {10, 11, 12}, rule).ok());
-  // Another optimizer; other widths of the same; the same widths in other groups.
+  // Another optimizer; the same with other widths; the same widths in other groups.
   for (const RuleSlots& other :
        {ExternalSlots(78, {{2, 0.25}, {1, 4.0}}), ExternalSlots(77, {{1, 0.25}, {2, 4.0}}),
         ExternalSlots(77, {{3, 0.25}}), ExternalSlots(77, {}), FusedSlots(RuleKind::kAdam, kDim)}) {

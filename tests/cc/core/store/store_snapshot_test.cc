@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots: the rows of one moment, each once, while other verbs run; and the changes since.
+// Snapshots while other verbs run: all rows of a moment, each once, or the changes since a
+// snapshot.
 #include <atomic>
 #include <map>
 #include <optional>
@@ -64,7 +65,7 @@ void ExpectEqual(const Content& expected, const Content& received) {
   EXPECT_TRUE(expected == received);
 }
 
-// A snapshot under way.
+// A snapshot that is being written.
 class Snapshot {
  public:
   explicit Snapshot(Store* store, uint64_t since = 0) : store_(store), changes_(ChangesOf(store)) {
@@ -75,7 +76,7 @@ class Snapshot {
   }
   static ChangeLog* ChangesOf(Store* store) { return store->maintenance()->changes(); }
 
-  // False when it has passed all rows.
+  // Returns false once it has passed all rows.
   bool Step(size_t max_rows) {
     if (cursor_.done) return false;
     WholeRows rows(HostAllocator());
@@ -102,7 +103,7 @@ class Snapshot {
   const Content& rows() const { return rows_; }
   const Statistics& statistics() const { return statistics_; }
   const std::set<int64_t>& left() const { return left_; }
-  // The content of a store that had `base` and got these changes.
+  // The content of a store that had `base` and received these changes.
   Content Over(Content base) const {
     for (const int64_t key : left_) base.erase(key);
     for (const auto& [key, row] : rows_) base[key] = row;
@@ -125,7 +126,7 @@ class Snapshot {
 
 class StoreSnapshots : public testing::TestWithParam<StoreKind> {};
 
-// Some verb on some keys.
+// Runs a random verb on random keys.
 void Change(Random* random, Subject* subject) {
   std::vector<int64_t> keys;
   for (size_t i = 0; i < 16; ++i) keys.push_back(static_cast<int64_t>((*random)() % 300));
@@ -154,7 +155,7 @@ TEST_P(StoreSnapshots, HaveTheRowsOfTheirMomentEachOnce) {
   for (const uint64_t seed : Seeds(5)) {
     Random random(seed);
     Subject subject(GetParam(), Tracked());
-    subject.Apply({0});  // rows have slots from now on
+    subject.Apply({0});  // from here on, rows have slots
     std::optional<Content> last;
     for (uint64_t save = 1; save < 12; ++save) {
       const size_t changes = random() % 20;
@@ -228,7 +229,7 @@ TEST_P(StoreSnapshots, OfAPolicysRowsThatLeave) {
   }
 }
 
-// Uses of some keys, most of them without a change, and statistics that are set.
+// Uses random keys, mostly without a change, or sets their statistics.
 void Use(Random* random, Subject* subject) {
   subject->NextStep();
   const Batch batch(RandomKeys(40, 0, 299, random));
@@ -276,7 +277,8 @@ TEST_P(StoreSnapshots, HaveTheStatisticsOfTheirMoment) {
 }
 
 TEST_P(StoreSnapshots, HaveWholeUsesWhileThreadsLookUp) {
-  // Each lookup is a step, and uses all rows once. Over several tiers it takes some of them first.
+  // Each lookup is a step that uses all rows once. With tiers, it notes some uses before the
+  // others.
   const Batch batch(KeysFrom(0, 200));
   RowPolicy policy;
   policy.statistics = StatisticsOf(EvictionOrder::kLfu).With(Statistic::kLastStep);
@@ -439,8 +441,8 @@ TEST_P(StoreSnapshots, WithoutMemoryFailAndTheStoreGoesOn) {
 }
 
 TEST_P(StoreSnapshots, OfOneMomentWhileThreadsWrite) {
-  // A thread writes its keys in turn, each time a greater number. At any moment its keys have the
-  // last numbers, without a gap.
+  // A thread writes its keys in turn, with rising numbers. At any moment its keys hold the last
+  // numbers, without a gap.
   constexpr int64_t kKeys = 150, kThreads = 2;
   Subject subject(GetParam(), Tracked());
   Store* const store = subject.store.get();
@@ -487,7 +489,7 @@ TEST(SnapshotsOfScores, AScoreThatIsSetIsAChange) {
     policy.statistics = StatisticsOf(policy.eviction).With(Statistic::kLastStep);
     Subject subject(kind, Tracked(policy));
     subject.Upsert({1, 2});
-    subject.Upsert(KeysFrom(10, 500));  // the first two go below, if there are tiers
+    subject.Upsert(KeysFrom(10, 500));  // if there are tiers, the first two move down
     Snapshot(subject.store.get()).Finish(1);
     const uint64_t words[] = {100, 100};
     const auto set = [&](Statistic statistic) {

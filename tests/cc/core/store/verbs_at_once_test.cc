@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // All verbs of a store at once, in threads that share a pool, for stores of each policy and type.
-// `bazel test --config=locks` checks the order of locks meanwhile.
+// `bazel test --config=locks` also checks the order of locks.
 #include <array>
 #include <map>
 #include <set>
@@ -71,7 +71,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<StoreKind, size_t>>
     }
   }
 
-  // A thread of callers.
+  // A thread that calls verbs.
   class Caller {
    public:
     Caller(VerbsAtOnce* test, size_t number)
@@ -87,7 +87,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<StoreKind, size_t>>
       keys_ = RandomKeys(kBatch, 0, kKeys, &random_);
       store_ = test_->stores_[random_() % kStores].get();
       const Status status = Call(random_() % kVerbs);
-      // A rule that another thread has just changed is refused.
+      // If another thread has just changed the rule, the verb is refused.
       EXPECT_TRUE(status.ok() || status.code() == StatusCode::kFailedPrecondition)
           << status.message();
     }
@@ -173,7 +173,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<StoreKind, size_t>>
       return FindPooled(context_, finds, 1 + random_() % kStores);
     }
 
-    // A step of all stores at once, each in a thread of the pool.
+    // A step of all stores at once, each in a pool thread.
     Status ApplyToAll() {
       const auto all = All();
       HeldStores held(HostAllocator());

@@ -6,7 +6,7 @@
 namespace tf_embed {
 namespace {
 
-// The shard and the place of each key, checked for order.
+// The shard of each key's place. Checks the order of places.
 std::vector<int> ShardOfPlaces(const ShardSplit& split, size_t num_shards,
                                const std::vector<int64_t>& keys) {
   std::vector<int> shards(keys.size(), -1);
@@ -28,7 +28,7 @@ TEST(ShardSplit, DefaultIsFloorMod) {
   const std::vector<int64_t> keys = {0, 1, 2, 3, -1, -2, -3, INT64_MIN, INT64_MAX, 3};
   ShardSplit split(HostAllocator());
   ASSERT_TRUE(split.Build(keys.data(), keys.size(), nullptr, 3, false).ok());
-  // As Python: -1 % 3 == 2, (-2**63) % 3 == 1, (2**63 - 1) % 3 == 1.
+  // As in Python: -1 % 3 == 2, (-2**63) % 3 == 1, (2**63 - 1) % 3 == 1.
   EXPECT_EQ((std::vector<int>{0, 1, 2, 0, 2, 1, 0, 1, 1, 0}), ShardOfPlaces(split, 3, keys));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of a bounded DeviceStore that the tests of policies do not ask of every store.
+// Properties of a bounded DeviceStore that the tests of policies do not require of every store.
 #include <memory>
 #include <set>
 #include <string>
@@ -77,7 +77,7 @@ TEST(BoundedDeviceStore, WhatIsRestoredComesWhateverTheBound) {
             fresh->options().policy.statistics.bits());
 }
 
-// One step of Adam of keys from 0 on.
+// Applies a step of Adam to the keys from 0 to keys - 1.
 Status StepOfAdam(Store* store, size_t keys) {
   const size_t dim = store->options().dim;
   Rule rule = MakeRule(RuleKind::kAdam, dim);
@@ -86,8 +86,8 @@ Status StepOfAdam(Store* store, size_t keys) {
                       Gradients{gradients.data(), DataType::kFloat}, rule);
 }
 
-// 10,000 rows with the slots of Adam fit in the bound; with those rows and rows without slots
-// beside them, they do not.
+// 10,000 rows with the slots of Adam fit in the bound. Together with rows without slots, they do
+// not.
 class DeviceStoreRules : public testing::Test {
  protected:
   static constexpr size_t kRows = 10000;

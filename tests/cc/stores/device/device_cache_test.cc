@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache in the memory of a device equals one in the memory of the host, mark by mark.
+// A cache in the memory of a device equals a cache in host memory, mark by mark.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -32,7 +32,7 @@ StoreOptions CacheOptions() {
   return options;
 }
 
-// A verb's flags, which vectors do not hold as such.
+// A verb's flags as an array of bool, unlike std::vector<bool>.
 struct Flags {
   explicit Flags(size_t size) : data(new bool[size + 1]()), size(size) {}
   std::vector<bool> Values() const { return std::vector<bool>(data.get(), data.get() + size); }
@@ -135,7 +135,7 @@ TEST_P(DeviceCache, ChangesAreNotTracked) {
   EXPECT_NE(std::string::npos, status.message().find("'items'")) << status.message();
 }
 
-// Any verbs in any order, beside a cache on the host.
+// Random verbs in random order, compared with a cache on the host.
 TEST_P(DeviceCache, VerbsDoWhatTheyDoOnTheHost) {
   for (const uint64_t seed : Seeds(3)) {
     SetUp();
@@ -250,7 +250,7 @@ TEST_P(DeviceCache, VerbsDoWhatTheyDoOnTheHost) {
   }
 }
 
-// A write that leaves absent keys to its caller changes neither the number of rows nor the room.
+// If a write leaves absent keys to its caller, it changes neither the number of rows nor the room.
 TEST_P(DeviceCache, AbsentKeysAreLeftToTheCaller) {
   Put(device.get(), {1, 2, 3}, 1.0f);
   const Batch batch{2, 9, 2, 8, 9, 3};
@@ -297,7 +297,7 @@ TEST_P(DeviceCache, MarksOutliveShrinkAndAnotherRule) {
   ExpectSameRows();
 }
 
-// More keys than one launch drops.
+// More keys than a single launch drops.
 TEST_P(DeviceCache, DropTakesAnyNumberOfKeys) {
   const std::vector<int64_t> keys = KeysFrom(0, 10000);
   Put(device.get(), Batch(keys), 1.0f);
@@ -307,7 +307,7 @@ TEST_P(DeviceCache, DropTakesAnyNumberOfKeys) {
   EXPECT_EQ(10000u, device->cache()->num_rows());
 }
 
-// Threads that make room in turns may name a row twice.
+// Threads that take turns to make room may name a row twice.
 TEST_P(DeviceCache, DropTakesARowOutOnce) {
   for (int round = 0; round < 20; ++round) {
     Put(device.get(), Batch(KeysFrom(0, 100)), 1.0f);
@@ -343,7 +343,7 @@ TEST_P(DeviceCache, PlannersSeeTheStatisticsOfRows) {
     rows->Prefetch(HashKey(key + 12));
     ASSERT_EQ(key < 100 ? static_cast<uint64_t>(key + 1) : 0, step_of(key)) << key;
   }
-  // Rows that were looked up ahead are looked up again after a use, a write and an eviction.
+  // Prefetched rows are read again after a use, a write or an eviction.
   rows->Prefetch(HashKey(1));
   EXPECT_EQ(6u, step_of(5));
   context.now.step = 500;
@@ -356,7 +356,7 @@ TEST_P(DeviceCache, PlannersSeeTheStatisticsOfRows) {
   device->cache()->Drop(context, &gone, 1);
   EXPECT_EQ(0u, step_of(5));
 
-  // Key 1 was used at 99 ms; by 150 ms the rows of up to 50 ms are expired.
+  // Key 1 was used at 99 ms. At 150 ms, rows that were last used at up to 50 ms are expired.
   Moment later = context.now;
   later.milliseconds = 150;
   RankList expired(HostAllocator());
@@ -372,7 +372,7 @@ TEST_P(DeviceCache, PlannersSeeTheStatisticsOfRows) {
   EXPECT_EQ(StoreCache::Found::kExpired, is_expired);
 }
 
-// Whole searches come about although each call looks through a part alone.
+// Each call searches only a part, but successive calls search all rows.
 TEST_P(DeviceCache, SearchesForExpiredRowsGoOnWhereTheyEnded) {
   StoreOptions options = CacheOptions();
   options.policy.ttl_milliseconds = 100;
@@ -392,7 +392,7 @@ TEST_P(DeviceCache, SearchesForExpiredRowsGoOnWhereTheyEnded) {
   EXPECT_EQ(2000u, hashes.size());
 }
 
-// The keys and flags of a caller that has them on the device need no copies.
+// If a caller's keys and flags are on the device, they are not copied.
 TEST_P(DeviceCache, TouchTakesArraysInDeviceMemory) {
   std::unique_ptr<Store> store;
   ASSERT_TRUE(GetParam().new_store(CacheOptions(), DeviceOptions(), &store).ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distinct keys and the sums of their gradients on a device, beside those of KeySums on the host.
+// Distinct keys and the sums of their gradients on a device, compared with KeySums on the host.
 #include "cc/stores/device/device_key_sums.h"
 
 #include "cc/core/pooling/key_sums.h"

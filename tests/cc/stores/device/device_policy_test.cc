@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of a bounded DeviceStore that only an emulated device can show: memory that runs out,
-// requests that the host must not make, and many lanes.
+// Properties of a bounded DeviceStore that need an emulated device: exhausted memory, requests that
+// the host must not make, and many lanes.
 #include <algorithm>
 #include <set>
 
@@ -21,7 +21,7 @@ StoreKind OnHost(const DeviceOptions& device, Allocator* allocator = HostAllocat
     (void)NewEmulatedDeviceStore(options, device, &store);
     return store;
   };
-  return {"EmulatedDeviceTable", create, true, true, true};
+  return {"EmulatedDeviceStore", create, true, true, true};
 }
 
 TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {
@@ -60,7 +60,7 @@ TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {
   }
 }
 
-// Counts how often the host waits. The answer arrives when it has asked so often again.
+// Counts how often the host waits. An answer arrives after `lateness` more requests.
 class WaitingDevice : public EmulatedDevice {
  public:
   explicit WaitingDevice(size_t* waits, int lateness = 0)
@@ -123,7 +123,7 @@ TEST(DevicePolicy, TheHostDoesNotWaitOnceAStoreIsFull) {
   EXPECT_EQ(0u, run(RowPolicy())) << "where the last ones are refused";
 }
 
-// A store that has just the room for its rows, or a little more.
+// A store with exactly enough room for its rows, or a little more.
 TEST(DevicePolicy, TheHostDoesNotWaitForKeysThatAreThere) {
   constexpr size_t kRows = 20000, kBatch = 1000;
   constexpr int kNever = 1 << 20;
@@ -151,11 +151,11 @@ TEST(DevicePolicy, TheHostDoesNotWaitForKeysThatAreThere) {
       write_all();
       waits = 0;
       for (int round = 0; round < 10; ++round) write_all();
-      // Two copies each time. A host without an answer asks every few batches.
+      // A wait has two copies. Without an answer, the host asks every few batches.
       EXPECT_LE(waits, lateness == kNever ? 10 * kRows / kBatch / 3 : 8);
       const size_t bytes = store->Stats().payload_bytes + store->Stats().slack_bytes;
       EXPECT_LE(bytes, (std::max(kRows, init_size) + (1 << 16)) * sizeof(float) * 2 * 5 / 4);
-      // The number that it assumed is no less than the true one: new keys find room.
+      // The assumed number of rows is at least the true number, so new keys get room.
       for (int64_t first = 0; first < 200000; first += kBatch) write(first);
       EXPECT_EQ(200000u, store->size());
     }
@@ -171,9 +171,9 @@ StoreKind OfManyLanes() {
   return {"LockstepStore", create, true, true, true};
 }
 
-// Lookups, restored statistics and writes, in which several rows of an eviction set leave, while
-// some of the lowest ones are used in the same step. An index has hints about ranks, which uses
-// raise and restored statistics lower.
+// Lookups, restored statistics and writes. Several rows of an eviction set leave, while some of the
+// lowest rows are used in the same step. The index has hints of ranks. Uses raise them, and
+// restored statistics lower them.
 void ExpectLowestLeave(const StoreKind& kind, EvictionOrder order, uint64_t seed) {
   constexpr size_t kMaxRows = 300;  // two eviction sets
   constexpr int64_t kKeys = 600;
@@ -197,7 +197,8 @@ void ExpectLowestLeave(const StoreKind& kind, EvictionOrder order, uint64_t seed
     const std::vector<int64_t> keys = RandomKeys(40, 0, kKeys, &random);
     std::vector<uint64_t> words;
     for (const int64_t key : keys) {
-      // As a function of the key, for it may come twice. Small numbers have hints, others none.
+      // A function of the key, because a key may occur twice. Small numbers have hints, and others
+      // do not.
       const uint64_t number = static_cast<uint64_t>(key);
       const Simulation::Row row{number % 9, 1000 + number % 7, number % 3, 0, number % 2};
       words.insert(words.end(), {row.step, row.milliseconds, row.count, row.epoch});
@@ -243,7 +244,7 @@ TEST(DevicePolicy, ManyLanesDoWhatOneDoes) {
     size_t refused = 0;
     for (int step = 0; step < 12; ++step) {
       Batch batch = RandomKeys(150, 0, 500, &random);
-      if (step == 11) batch = KeysFrom(1000, 500);  // more than all
+      if (step == 11) batch = KeysFrom(1000, 500);  // more than the bound
       refused += simulation.Write(batch.keys, subject.context.now);
       subject.Apply(batch);
       ASSERT_TRUE(simulation.Keys() == subject.Keys()) << "step " << step;

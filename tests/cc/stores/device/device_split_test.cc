@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches in a device's memory spread over shards: as on the host, and into stores there.
+// Batches in a device's memory are split over shards as on the host, and written to stores there.
 #include "cc/stores/device/device_split.h"
 
 #include <map>
@@ -112,7 +112,7 @@ TEST_P(DeviceSplitTest, RefusesOwnersOutOfRangeAndNamesThem) {
   }
 }
 
-// Rows by key, over all stores; of float, with their slots after the weights.
+// The float rows of all stores by key, weights followed by slots.
 std::map<int64_t, std::vector<float>> DeviceSplitTest::RowsOf(
     const std::vector<std::unique_ptr<Store>>& stores, size_t dim) {
   std::map<int64_t, std::vector<float>> all;

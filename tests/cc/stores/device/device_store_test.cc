@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of a DeviceStore beyond the contract of every Store: the bound on its bytes, keys that
-// come and go in a small index, its errors; and that many lanes do the same as one.
+// Properties of a DeviceStore beyond the contract of every Store: the bound on its bytes,
+// insertions and removals in a small index, its errors. Many lanes give the same results as a
+// single lane.
 #include "cc/stores/device/device_store.h"
 
 #include <set>
@@ -55,7 +56,7 @@ TEST_F(DeviceStoreTest, ABoundOnBytesHoldsAndTheLastNewKeysOfABatchStayAway) {
   size_t wanted = 0, rows = 0;
   for (int64_t first = 0; first < 10000; first += 500) {
     Batch batch(KeysFrom(first, 500));
-    batch.keys.push_back(first);  // a key of the batch twice, and no second time refused
+    batch.keys.push_back(first);  // a repeated key, which counts as refused only once
     batch.places = batch.keys.size();
     ASSERT_TRUE(Apply(store.get(), batch).ok());
     wanted += 500;
@@ -68,11 +69,11 @@ TEST_F(DeviceStoreTest, ABoundOnBytesHoldsAndTheLastNewKeysOfABatchStayAway) {
   }
   EXPECT_GT(rows, 1000u);
   EXPECT_LT(rows, 5000u);
-  // Batches came in order, so the store holds the first keys.
+  // Batches were in order, so the store has the first keys.
   const std::set<int64_t> keys = Keys(*store);
   EXPECT_EQ(rows, keys.size());
   EXPECT_EQ(static_cast<int64_t>(rows) - 1, *keys.rbegin());
-  // Those that left make room for others; the refused have their initial rows.
+  // Erased rows make room for others. Refused keys have their initial rows.
   ASSERT_TRUE(store->Erase(context, Batch(KeysFrom(0, 100))).ok());
   ASSERT_TRUE(Apply(store.get(), Batch(KeysFrom(20000, 150))).ok());
   EXPECT_EQ(rows, store->size());
@@ -170,7 +171,7 @@ TEST_F(DeviceStoreTest, AGpuIsRefusedByNameWhereThisBuildHasNoSupportForIt) {
 
 // ---- Many lanes ----
 
-// Random verbs on a few hundred keys, in the type and dim, and all rules.
+// Random verbs on a few hundred keys, with all rules.
 template <typename T>
 void RunInLockstep(size_t dim, uint64_t seed) {
   SCOPED_TRACE("dim " + std::to_string(dim) + ", seed " + std::to_string(seed));

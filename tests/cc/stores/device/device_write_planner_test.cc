@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DeviceWritePlanner over an empty store: which keys of a batch want rows, and which get them.
+// A DeviceWritePlanner over an empty store: the keys of a batch that want rows, and the keys that
+// get rows.
 #include "cc/stores/device/device_write_planner.h"
 
 #include <memory>
@@ -23,7 +24,7 @@ class DeviceWritePlannerTest : public testing::Test {
     ASSERT_TRUE(content_->Begin(context_, initial_row));
   }
 
-  // The keys that want rows, each at its first position.
+  // The keys that want rows, by their first positions.
   std::vector<int64_t> Survey(const std::vector<int64_t>& keys, Admits admits = Admits::kCounted,
                               const bool* exists = nullptr) {
     batch_ = KeyBatch{keys.data(), keys.size(), nullptr};
@@ -39,7 +40,7 @@ class DeviceWritePlannerTest : public testing::Test {
     return Marked(wanted_);
   }
 
-  // Of those, the keys that get rows in a store of at most `max_rows`.
+  // The surveyed keys that get rows in a store of at most `max_rows`.
   std::vector<int64_t> Choose(const int64_t* scores = nullptr) {
     batch_.scores = scores;
     coming_.assign(batch_.size + 1, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches whose keys are said to be distinct, rightly and wrongly, on one lane and on many.
+// Batches with the hint of distinct keys, true or false, on a single lane and on many.
 #include "tests/cc/support/lockstep_store.h"
 #include "tests/cc/support/policy_simulation.h"
 
@@ -16,7 +16,7 @@ class DistinctKeys : public testing::TestWithParam<bool> {
                       : NewEmulatedDeviceStore(options, DeviceOptions(), &store));
       return store;
     };
-    const StoreKind kind{"DeviceTable", create, true, true, true};
+    const StoreKind kind{"DeviceStore", create, true, true, true};
     const ExecContext context = lockstep ? ExecContext::Serial() : Threads(3);
     distinct = std::make_unique<Subject>(kind, AllStatistics(), context);
     plain = std::make_unique<Subject>(kind, AllStatistics(), context);
@@ -26,7 +26,7 @@ class DistinctKeys : public testing::TestWithParam<bool> {
     keys.distinct = true;
     return keys;
   }
-  // Runs a verb on both, and compares.
+  // Runs a verb on both stores, and compares.
   template <typename Verb>
   void OnBoth(const Batch& batch, const Verb& verb) {
     Subject::ExpectOk(verb(distinct.get(), AsDistinct(batch)));
@@ -84,7 +84,7 @@ TEST_P(DistinctKeys, WherePlacesAreOfOneKeyEachIsDealtWithByItself) {
   Rule rule = MakeRule(RuleKind::kSgd, kDim);
   rule.learning_rate = 1.0;
   const std::vector<float> zeros(batch.size() * kDim), gradients(batch.size() * kDim, -1.0f);
-  // Of absent keys, one row each, and all steps on it.
+  // Each absent key gets a single row, and all steps change it.
   DefaultRows defaults{DefaultRows::Kind::kOneForAll, zeros.data()};
   std::vector<float> found(batch.size() * kDim);
   ASSERT_TRUE(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device of which a copy to the host fails, as it does after an error of another launch: an
-// unread row count is an error, and not a store without rows.
+// A device on which a copy to the host fails, as after an error of another launch. An unread row
+// count is an error, not a store without rows.
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kDim = 4;
 constexpr size_t kRows = 1000;
 
-// How many copies pass before one fails; negative: all pass.
+// The number of copies before a copy fails; negative: all succeed.
 int copies_until_failure = -1;
 bool has_failed = false;
 
@@ -35,7 +35,7 @@ class FailingDevice : public EmulatedDevice {
     explicit AsyncReadback(const FailingDevice& device) : EmulatedDevice::AsyncReadback(device) {}
   };
 
-  // Like CudaDevice: nothing is written, and Check reports the failure once.
+  // Like CudaDevice, a failure writes nothing, and Check reports it once.
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
     if (copies_until_failure-- == 0) {
       has_failed = true;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suites of the contract and of policies on a GPU, and tests that need a real one. `make
-// cuda-test` builds the program with nvcc and g++; it needs neither TensorFlow nor Bazel. If there
-// is no GPU it says so and exits with 77, the code by which Automake and Meson know a test that was
-// skipped.
+// The suites of the contract and of policies on a GPU, and tests that need a real GPU. `make
+// cuda-test` builds the program with nvcc and g++, without TensorFlow and Bazel. If there is no
+// GPU, it says so and exits with 77, the code of a skipped test for Automake and Meson.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -30,7 +29,7 @@ StoreKind DeviceStores(const DeviceOptions& device) {
   const auto create = [=](const StoreOptions& options) {
     return NewHostAccessStore(NewGpuStore(options, device), MemoryOfDevice(device.device));
   };
-  return {"DeviceTableOnGpu", create, true, false, /*on_device=*/true};
+  return {"DeviceStoreOnGpu", create, true, false, /*on_device=*/true};
 }
 
 std::vector<StoreKind> ContractStores() {
@@ -62,7 +61,7 @@ class GpuArray {
   }
   explicit GpuArray(const std::vector<T>& values) : GpuArray(values.size()) {
     cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice);
-    cudaDeviceSynchronize();  // it may be under way yet, and the streams do not wait for it
+    cudaDeviceSynchronize();  // the streams do not wait for this write
   }
   GpuArray(const GpuArray&) = delete;
   GpuArray& operator=(const GpuArray&) = delete;
@@ -117,7 +116,7 @@ class GpuStreams : public testing::Test {
   std::unique_ptr<Store> store;
 };
 
-// Each step is on another stream than the one before, and the host waits for none of them.
+// Successive steps are on different streams, and the host waits for no stream.
 TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
   constexpr size_t kSteps = 40;
   GpuArray<float> gradients(std::vector<float>(kKeys * kDim, -1.0f));
@@ -143,7 +142,7 @@ TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
   }
 }
 
-// Each thread has a stream: one writes rows of equal values, the others read them.
+// Each thread has a stream. A thread writes rows of equal values, and the others read them.
 TEST_F(GpuStreams, RowsAreReadAsAWholeWhileOthersWrite) {
   InThreads(kStreams, [&](size_t number) {
     GpuArray<float> rows(kKeys * kDim);
@@ -243,7 +242,7 @@ TEST(Gpus, AStoreOnAnotherGpuLeavesAThreadWithoutAContextAsItWas) {
   if (NumGpus() < 2) GTEST_SKIP() << "this machine has one GPU";
   DeviceOptions device;
   device.device = 1;
-  // A new thread has no context, and GPU 0 for its current one.
+  // A new thread has no context, and its current GPU is 0.
   std::thread([&] {
     StoreOptions options;
     options.dim = 4;

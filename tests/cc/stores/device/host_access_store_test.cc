@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that a batch on a device allocates, and errors if the device has none left for it: copies
-// of arrays of the host, and the parts of shards.
+// Memory that a batch on a device allocates for copies of the host's arrays and for the parts of
+// shards. If the device has no memory left, verbs fail.
 #include "cc/stores/device/host_access_store.h"
 
 #include <functional>
@@ -49,9 +49,9 @@ class FailingMemory final : public DeviceMemory {
   }
 
   FailingAllocator allocator;
-  int copies_until_failure = -1;  // below 0: none fails
+  int copies_until_failure = -1;  // negative: all succeed
   bool is_lost = false;           // queued work fails
-  bool reads_host = false;        // a copy from the host may be under way
+  bool reads_host = false;        // a copy from the host may be running
   std::set<void*> streams;        // of all calls
 
  private:
@@ -77,7 +77,7 @@ class HostAccessStoreTest : public testing::Test {
   const ExecContext context = ExecContext::Serial();
 };
 
-// Whichever of its copies finds no memory.
+// Each copy in turn gets no memory.
 TEST_F(HostAccessStoreTest, EachVerbSaysWhenTheDeviceHasNoMemoryForItsCopies) {
   Batch keys{3, 9, 1};
   keys.positions = {2, 0, 1};
@@ -90,7 +90,7 @@ TEST_F(HostAccessStoreTest, EachVerbSaysWhenTheDeviceHasNoMemoryForItsCopies) {
   const StatisticSet set = StatisticSet().With(Statistic::kScore);
   const Rule rule = MakeRule(RuleKind::kSgd, kDim);
   const DefaultRows defaults{DefaultRows::Kind::kOneForAll, rows.data()};
-  // The outputs of a verb; a verb that fails leaves them as they were.
+  // The outputs of a verb. A failed verb does not change them.
   std::vector<float> weights(3 * kDim);
   std::vector<uint64_t> statistics(3);
   bool exists[3];

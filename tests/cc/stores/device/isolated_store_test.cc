@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An IsolatedStore reports it when host and device touch each other's memory, and behaves like any
-// store if they don't.
+// An IsolatedStore reports accesses of the host to device memory, and of the device to host memory.
+// Otherwise it behaves like any store.
 #include "tests/cc/support/isolated_store.h"
 
 #include <utility>
@@ -69,7 +69,7 @@ TEST_F(IsolatedMemoryTest, AWriteBeyondAnArrayEnds) {
       "beyond an array of 100 bytes");
 }
 
-// A verb that gets arrays of the host ends the process.
+// If a verb gets arrays of the host, the process ends.
 TEST_F(IsolatedMemoryTest, AVerbThatGetsTheHostsArraysEnds) {
   std::unique_ptr<Store> store;
   ASSERT_TRUE(NewIsolatedStore(StoreOptions(), DeviceOptions(), &store).ok());

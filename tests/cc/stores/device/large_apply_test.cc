@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of more keys than one launch takes: as on the host, in scratch memory for one launch. And
-// batches of which half is one key.
+// Steps with more keys than a launch takes equal the host's, in scratch memory for a single launch.
+// So do batches with the same key at half of the positions.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -16,7 +16,7 @@ constexpr size_t kScratchBytes = size_t{32} << 20;
 
 class LargeApply : public testing::TestWithParam<DeviceKind> {
  protected:
-  // Two steps, of which the first makes all rows. The keys have few gradients, many the same.
+  // Two steps; the first makes all rows. Keys share a few gradients.
   template <typename T>
   void ExpectAsOnTheHost(bool distinct) {
     constexpr size_t kDim = 512, kKeys = 17000, kAgain = 3000, kGradients = 7;
@@ -76,7 +76,7 @@ TEST_P(LargeApply, GivesTheRowsOfTheHost) {
   ExpectAsOnTheHost<BFloat16>(false);
 }
 
-// Rows of whole units of a copy, and longer ones, and those of odd bytes.
+// Rows of whole copy units, longer rows, and rows with an odd number of bytes.
 TEST_P(LargeApply, AKeyOfHalfTheBatchHasWhatItHasOnTheHost) {
   constexpr size_t kKeys = 3000;
   Random random(5);
@@ -119,8 +119,8 @@ TEST_P(LargeApply, AKeyOfHalfTheBatchHasWhatItHasOnTheHost) {
   }
 }
 
-// Keys of more gradients than a tile adds on a GPU, in more launches than one, and of numbers
-// around those that a block adds at a time.
+// Keys with more gradients than a tile adds on a GPU, in several launches. Some counts are at, or
+// just above, the number of gradients that a block adds at a time.
 TEST_P(LargeApply, KeysOfManyGradientsHaveWhatTheyHaveOnTheHost) {
   const bool is_slow = GetParam().name == std::string("Lockstep");
   std::vector<size_t> counts = {128, 129, 256, 257, 512};
@@ -159,7 +159,7 @@ TEST_P(LargeApply, KeysOfManyGradientsHaveWhatTheyHaveOnTheHost) {
   });
 }
 
-// Knows the largest array that was ever taken.
+// Keeps the size of the largest array that was ever allocated.
 class WatchingAllocator final : public Allocator {
  public:
   void* Allocate(size_t bytes) override {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches whose rows together hold more than 2^31 values, beyond 32-bit arithmetic. Wants 14
-// GiB of memory, so it is run by hand: bazel test //tests/cc/stores/device:large_batch_test
+// Batches of more than 2^31 values, beyond 32-bit arithmetic. The test needs 14 GiB of memory, so
+// run it by hand: bazel test //tests/cc/stores/device:large_batch_test
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -25,15 +25,15 @@ struct Free {
 template <typename T>
 using Large = std::unique_ptr<T[], Free>;
 
-// Its memory is allocated as it is written.
+// The system allocates its pages at their first write.
 template <typename T>
 Large<T> NewLarge(size_t size) {
   return Large<T>(static_cast<T*>(HostAllocator()->Allocate(size * sizeof(T))),
                   Free{size * sizeof(T)});
 }
 
-// Rows that differ from their neighbours and from those 2^21 further on: key k's begins `k * 7`
-// values after that of key 0, in a sequence that comes again after kPeriod. All are exact in Half.
+// Rows that differ from their neighbours and from rows 2^21 further on. The row of key k begins 7 *
+// k values after key 0's row, in a sequence of period kPeriod. All values are exact in Half.
 class Rows {
  public:
   explicit Rows(float less = 0.0f) : values_(kPeriod + kDim) {
@@ -74,7 +74,7 @@ TEST_P(LargeBatch, RowsGoInAndComeOutAndTakeAStep) {
     ASSERT_TRUE(store->InsertOrAssign(context, batch, rows.get(), {}).ok());
   }
   ASSERT_EQ(kKeys, store->size());
-  // The gradients of the first key and of the last are their own, all others begin at the same.
+  // The first and the last key have different gradients. All other keys share a gradient.
   std::vector<float> gradients(3 * kDim, 1.0f);
   std::fill_n(gradients.begin() + kDim, kDim, 2.0f);
   std::fill_n(gradients.begin() + 2 * kDim, kDim, 4.0f);
@@ -135,7 +135,7 @@ TEST_P(LargeBatch, BagsAreAsManyAsKeys) {
   }
 }
 
-// In memory and in that of a device; a set of instructions changes no offset.
+// Stores over three tiers and on a device. Instruction sets have no effect on offsets.
 std::vector<StoreKind> Kinds() {
   const std::vector<StoreKind> all = AllStores();
   return {all[all.size() - 2], all.back()};

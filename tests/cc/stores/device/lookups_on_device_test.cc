@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lookups of as many keys as a tile takes together, some more and some fewer: as on the host.
+// Lookups of as many keys as a tile takes together, and of slightly more and fewer keys, equal the
+// host's.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -10,7 +11,7 @@
 namespace tf_embed {
 namespace {
 
-// Nearly as many as an index of 32 buckets takes, so that some keys passed a full one.
+// Almost the capacity of an index of 32 buckets, so some keys have overflowed a full bucket.
 constexpr size_t kRows = 164;
 constexpr size_t kSizes[] = {0, 1, 3, 4, 5, 17};
 
@@ -36,7 +37,7 @@ class Lookups : public testing::TestWithParam<DeviceKind> {
         on_device_->Apply(context_, batch, device_values.data(), DataType::kFloat, rule_).ok());
   }
 
-  // Keys of which so many of 4 are there, all different or few of them.
+  // Keys, of which about `present` in 4 are present. They are distinct, or repeat a few keys.
   std::vector<int64_t> Keys(size_t count, int present, bool distinct) {
     std::vector<int64_t> keys(count);
     const size_t first = random_() % (kRows - 64);
@@ -48,7 +49,7 @@ class Lookups : public testing::TestWithParam<DeviceKind> {
     return keys;
   }
 
-  // All verbs that look up. With positions, all outputs have places that belong to no key.
+  // Compares all lookup verbs. With positions, outputs have places that belong to no key.
   void ExpectSame(const std::vector<int64_t>& keys, DefaultRows::Kind kind, bool has_positions,
                   bool wants_exists, bool wants_slots) {
     const size_t dim = on_host_->options().dim;
@@ -119,7 +120,7 @@ class Lookups : public testing::TestWithParam<DeviceKind> {
     EXPECT_EQ(keys.size(), places - std::count(pointers.begin(), pointers.end(), this));
   }
 
-  // The same of a lookup that inserts the absent ones, which are erased again.
+  // Compares a lookup that inserts absent keys, and erases them again.
   void ExpectSameInsertion(const std::vector<int64_t>& keys) {
     const size_t dim = on_host_->options().dim;
     std::vector<float> weights(keys.size() * dim);
@@ -174,7 +175,7 @@ TEST_P(Lookups, OfAnyNumberOfKeysFindWhatTheHostFinds) {
                                             << static_cast<int>(kind));
             const bool distinct = number % 2 == 0;
             const std::vector<int64_t> keys = Keys(size, present, distinct);
-            // Every combination comes with some sizes.
+            // Each combination occurs with some sizes.
             ExpectSame(keys, kind, number % 3 == 0, number / 2 % 2 == 0, number % 5 < 2);
             if (kind == DefaultRows::Kind::kInitializer) ExpectSameInsertion(keys);
             if (HasFatalFailure()) return;
@@ -186,8 +187,8 @@ TEST_P(Lookups, OfAnyNumberOfKeysFindWhatTheHostFinds) {
   }
 }
 
-// In a store that has no room for all of them: each place of a key, which comes or does not, gets
-// the default of the first.
+// A store without room for all keys. All places of a key get the default of its first place,
+// whether the key is inserted or not.
 TEST_P(Lookups, ThatInsertGiveAllPlacesOfAKeyTheDefaultOfTheFirst) {
   constexpr size_t kDim = 16, kDistinct = 600, kPlaces = 3 * kDistinct;
   StoreOptions options;
@@ -228,7 +229,7 @@ TEST_P(Lookups, FindEachOfManyKeysOfAFullIndex) {
   ExpectSame(keys, DefaultRows::Kind::kInitializer, false, true, true);
 }
 
-// Of keys of one tile, some are there, some have expired, and those that are used stay.
+// A tile has present and expired keys. Used rows stay.
 TEST_P(Lookups, UseSomeRowsAndTakeExpiredOnesForAbsent) {
   RowPolicy policy;
   policy.ttl_milliseconds = 10;

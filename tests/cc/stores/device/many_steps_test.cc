@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store on a device and one on the host, trained by the same hundred steps: lookups and steps of
-// each rule, on batches in which few keys come often. Weights, slots and rows of lookups are the
-// same to the last bit. Rules that take powers are left out, because `pow` is another on a GPU.
+// A store on a device and a store on the host, trained by the same hundred steps: lookups and steps
+// of each rule, on batches with a few frequent keys. Weights, slots and rows of lookups are equal
+// to the last bit. Rules with powers are left out, because `pow` differs on a GPU.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -36,7 +36,7 @@ class ManySteps : public testing::TestWithParam<DeviceKind> {
     const OnDevice<T> found(memory(), wanted);
     const OnDevice<int64_t> device_keys(memory(), std::vector<int64_t>(kBatch));
     const OnDevice<float> device_values(memory(), std::vector<float>(kBatch * dim));
-    // Lanes that take turns on the host take long.
+    // Lanes that take turns are slow.
     const int steps = GetParam().name == std::string("Lockstep") ? 10 : 100;
     for (int step = 1; step <= steps; ++step) {
       const std::vector<int64_t> keys = SkewedKeys(&random);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device stores whose rows are in pinned memory of the host, all of them or those beyond a bound.
+// Device stores with rows in pinned memory of the host: all rows, or the rows beyond a bound.
 #include "cc/stores/device/device_store.h"
 #include "tests/cc/support/checked_store.h"
 #include "tests/cc/support/failing_allocator.h"
@@ -19,7 +19,7 @@ class PinnedRows : public testing::Test {
     options.max_host_bytes = max_host_bytes;
     return options;
   }
-  // The first ones on the device.
+  // The first rows on the device.
   static DeviceOptions Both(uint64_t max_row_bytes) {
     DeviceOptions options = Pinned();
     options.max_row_bytes = max_row_bytes;
@@ -77,7 +77,7 @@ TEST_F(PinnedRows, RowsBeyondABoundGoToTheHost) {
   EXPECT_GE(stats.pinned_bytes, 17000 * kRowBytes);
   EXPECT_LE(stats.pinned_bytes, stats.payload_bytes + stats.slack_bytes - 2000 * kRowBytes);
   EXPECT_LE(device.live_bytes(), kOnDevice + 20000 * 60);
-  // Rows of slots are others; of them too the first are on the device.
+  // Rows with slots are laid out again. The first of them are on the device too.
   const std::vector<float> gradients(20000 * kDim, 1.0f);
   ASSERT_TRUE(store
                   ->Apply(ExecContext::Serial(), Batch(KeysFrom(0, 20000)), gradients.data(),
@@ -98,7 +98,7 @@ TEST_F(PinnedRows, RowsThatADeviceHasNoMemoryForGoToTheHost) {
   ASSERT_TRUE(Upsert(store.get(), 0, 1000).ok());
   const size_t before = pinned.live_bytes();
   EXPECT_EQ(0u, before);
-  // A write of 5000 keys: each allocation in turn finds none.
+  // A write of 5000 keys, in which each allocation in turn fails.
   bool went = false;
   for (int64_t failure = 0; failure < 40 && !went; ++failure) {
     device.FailAfter(failure, false);

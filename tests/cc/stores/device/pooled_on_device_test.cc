@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooled finds and steps by bags on a device, beside those of the same stores on the host.
+// Pooled finds and steps by bags on a device, compared with the same stores on the host.
 #include <limits>
 #include <set>
 
@@ -29,7 +29,7 @@ std::unique_ptr<Store> NewStore(const DeviceKind& kind, const StoreOptions& opti
   return store;
 }
 
-// A store on the device and one on the host, of the same rows.
+// A store on the device and a store on the host, with the same rows.
 class Pair {
  public:
   Pair(const DeviceKind& kind, const StoreOptions& options)
@@ -62,7 +62,7 @@ class Pair {
   std::unique_ptr<Store> on_host_;
 };
 
-// One batch of a pooled find: its result on the host, and the same on the device.
+// A batch of a pooled find, with its result on the host and on the device.
 template <typename T, typename Compute = typename WideRow<T>::Compute>
 class BothFinds {
  public:
@@ -114,7 +114,7 @@ class BothFinds {
   OnDevice<Compute> found_;
 };
 
-// Bags of every form over the keys: some empty, some of all.
+// Calls its function with bags of every form over the keys, some empty and some with all keys.
 void EachForm(size_t num_keys, Allocator* allocator, Random* random,
               const std::function<void(const Bags&)>& check) {
   for (size_t length : {size_t{1}, size_t{4}, num_keys}) {
@@ -174,7 +174,8 @@ class PooledOnDevice : public testing::TestWithParam<DeviceKind> {
     });
   }
 
-  // Two steps of a rule out of the gradients of bags, on the host by those of their keys.
+  // Compares two steps by the gradients of bags on the device with steps by the gradients of keys
+  // on the host.
   void CheckSteps(Combiner combiner, bool weighted, size_t num_batches, DataType type,
                   const Rule& rule) {
     constexpr size_t kDim = 5, kNumBags = 12, kStride = kDim + 1;
@@ -211,7 +212,7 @@ class PooledOnDevice : public testing::TestWithParam<DeviceKind> {
         batches[i] = {arrays[2 * i]->data(),  size,   arrays[2 * i + 1]->data(), kNumBags, nullptr,
                       i * kNumBags * kStride, kStride};
         if (!weighted) continue;
-        // Sums need no division, so that the weights are the factors.
+        // Sums need no division, so the weights are the factors.
         weights.push_back(std::make_unique<OnDevice<float>>(
             GetParam().memory, std::vector<float>(factors.begin() + first, factors.end())));
         batches[i].weights = weights[i]->data();
@@ -261,8 +262,8 @@ TEST_P(PooledOnDevice, FindsInManyStoresAtOnce) {
   }
   pairs[0]->Fill<float>(KeysFrom(-20, 30), &random);
   pairs[2]->Fill<Half>(KeysFrom(-20, 30), &random);
-  pairs[3]->Fill<float>(KeysFrom(-20, 3000), &random);  // more than one slab
-  // The last is of bytes, and its default of zeros.
+  pairs[3]->Fill<float>(KeysFrom(-20, 3000), &random);  // several slabs
+  // The last store has quantized rows, and zeros as its default.
   const size_t width = dims[4] + kQuantizedTail;
   pairs.push_back(std::make_unique<Pair>(GetParam(), OptionsFor(DataType::kInt8, width, 4)));
   pairs[4]->Assign(KeysFrom(-20, 30), RandomQuantizedRows(30, dims[4], &random));
@@ -271,7 +272,7 @@ TEST_P(PooledOnDevice, FindsInManyStoresAtOnce) {
   std::vector<std::vector<int64_t>> keys;
   std::vector<std::unique_ptr<Bags>> bags;
   for (size_t i = 0; i < 6; ++i) {
-    const size_t length = i == 1 ? 0 : 1 + 3 * i;  // the second has none but empty bags
+    const size_t length = i == 1 ? 0 : 1 + 3 * i;  // the second has only empty bags
     keys.push_back(RandomKeys(kNumBags * length, -30, 30, &random));
     bags.push_back(std::make_unique<Bags>(HostAllocator()));
     bags[i]->OfLines(i == 2 ? 0 : kNumBags, length);  // the third has no bags
@@ -287,7 +288,7 @@ TEST_P(PooledOnDevice, FindsInManyStoresAtOnce) {
   const auto c = find(TypeTag<Half>(), 2, 2, static_cast<const std::vector<Half>*>(nullptr));
   const auto d = find(TypeTag<float>(), 3, 3, none);
   const auto e = find(TypeTag<int8_t>(), 4, 4, &zeros);
-  const auto f = find(TypeTag<float>(), 5, 0, none);  // of the first store again
+  const auto f = find(TypeTag<float>(), 5, 0, none);  // the first store again
   const PooledFind on_host[] = {a.host, b.host, c.host, d.host, e.host, f.host};
   const PooledFind on_device[] = {a.device, b.device, c.device, d.device, e.device, f.device};
   ASSERT_TRUE(FindPooled(serial, on_host, 6).ok());
@@ -351,7 +352,7 @@ TEST_P(PooledOnDevice, FindsInSeveralShardsAndByOwners) {
   const std::vector<float> each = RandomValues<float>(kNumKeys * kDim, &random);
   const Pooling pooling{Combiner::kMean, nullptr, &kPadding};
   for (const size_t num_shards : {1, 2, 3}) {
-    // Each has rows of all keys, which are others than the next one's.
+    // Each store has rows of all keys, and they differ between stores.
     std::vector<std::unique_ptr<Pair>> pairs;
     std::vector<const Store*> on_host, on_device;
     for (size_t i = 0; i < num_shards; ++i) {
@@ -420,7 +421,7 @@ TEST_P(PooledOnDevice, RefusesWhatItCantPool) {
   EXPECT_TRUE(pair.on_device()->ApplyBags(serial, nullptr, nullptr, 0, Combiner::kSum, rule).ok());
 }
 
-// In whatever order callers name stores, there is no deadlock.
+// There is no deadlock, whichever order callers name stores in.
 TEST_P(PooledOnDevice, FindsInManyStoresBesideWriters) {
   if (GetParam().name != std::string("Host") && GetParam().name != std::string("Gpu"))
     GTEST_SKIP() << "one thread only";
@@ -463,7 +464,7 @@ TEST_P(PooledOnDevice, FindsInManyStoresBesideWriters) {
   });
 }
 
-// Equal keys stand in many bags, of several batches, one of which begins within its splits.
+// Equal keys are in many bags of several batches. A batch begins within its splits.
 TEST_P(PooledOnDevice, StepsByBagsAsByTheGradientsOfTheirKeys) {
   for (const Combiner combiner : {Combiner::kSum, Combiner::kMeanOfCount}) {
     for (const bool weighted : {false, true}) {

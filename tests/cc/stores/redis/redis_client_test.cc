@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Redis client when memory is short (each operator new of a call fails once), and in a process
-// that was forked.
+// The Redis client if memory is short (each operator new of a call fails once), and in a forked
+// process.
 #include "cc/stores/redis/client/redis_client.h"
 
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ class RedisClient : public testing::Test {
  protected:
   void SetUp() override {
     const RedisOptions options = server_.Options();
-    // Not apart from this program, so that it takes the operator new above.
+    // Not in a separate namespace, so the library uses the operator new above.
     void* const library = dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(nullptr, library) << dlerror();
     api_ = reinterpret_cast<decltype(&TfEmbedRedisGetApi)>(dlsym(library, "TfEmbedRedisGetApi"))();
@@ -39,7 +39,7 @@ class RedisClient : public testing::Test {
     if (client_ != nullptr) api_->close(client_);
   }
 
-  // Runs commands. `last` receives the text of the last reply to come, or of its first element.
+  // Runs commands. `last` receives the text of the last reply, or of its first element.
   TfEmbedRedisCode Run(const std::vector<Words>& commands, int64_t news, std::string* last) {
     std::vector<std::vector<TfEmbedRedisBytes>> parts(commands.size());
     std::vector<TfEmbedRedisCommand> list;
@@ -65,7 +65,7 @@ class RedisClient : public testing::Test {
   RedisProcess server_;
   const TfEmbedRedisApi* api_ = nullptr;
   TfEmbedRedisClient* client_ = nullptr;
-  bool failed_ = false;  // an operator new of the last call
+  bool failed_ = false;  // whether an operator new of the last call failed
   char error_[TF_EMBED_REDIS_MAX_ERROR] = "";
 };
 
@@ -102,7 +102,7 @@ TEST_F(RedisClient, AForkedProcessMakesItsOwnConnections) {
   int status = -1;
   ASSERT_EQ(child, waitpid(child, &status, 0));
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  // The connection of the parent lives on.
+  // The parent's connection still works.
   std::string last;
   EXPECT_EQ(TF_EMBED_REDIS_OK, Run({{"ECHO", "parent"}}, INT64_MAX, &last)) << error_;
   EXPECT_EQ("parent", last);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store over a cluster of three servers, and slots that move between them.
+// A store over a cluster of three servers, with slots that move between them.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -38,7 +38,7 @@ class RedisCluster : public testing::Test {
     }
   }
 
-  // If it saves its rows and is started again, it loads 200 of them in a second.
+  // If the server saves its rows and is restarted, it loads only 200 rows a second.
   void Start(int server) {
     bus_ports_.push_back(std::to_string(FreePort()));
     servers_.push_back(std::make_unique<RedisProcess>(std::vector<std::string>{
@@ -53,7 +53,7 @@ class RedisCluster : public testing::Test {
             bus_ports_[server]});
   }
 
-  // A slot of no keys goes to another server.
+  // Moves a slot without keys to another server.
   void MoveSlot(int slot, int to) {
     const int from = std::min(slot / (kSlots / kServers), kServers - 1);
     const std::string number = std::to_string(slot), id = Ask(to, {"CLUSTER", "MYID"});
@@ -61,7 +61,7 @@ class RedisCluster : public testing::Test {
     for (const int server : {to, from}) Ask(server, {"CLUSTER", "SETSLOT", number, "NODE", id});
   }
 
-  // Keys of a slot go to the next server. The slot itself does not yet.
+  // Moves keys of a slot to the next server, but not yet the slot itself.
   void MoveKeys(int slot, const std::vector<std::string>& names) {
     const int from = std::min(slot / (kSlots / kServers), kServers - 1);
     const int to = (from + 1) % kServers;
@@ -73,7 +73,7 @@ class RedisCluster : public testing::Test {
     words.insert(words.end(), names.begin(), names.end());
     Ask(from, words);
   }
-  // Now it does, and all servers know.
+  // Moves the slot after its keys, and tells all servers.
   void MoveAfterKeys(int slot) {
     const int to = (std::min(slot / (kSlots / kServers), kServers - 1) + 1) % kServers;
     const std::string id = Ask(to, {"CLUSTER", "MYID"});
@@ -83,7 +83,7 @@ class RedisCluster : public testing::Test {
     }
   }
 
-  // A command to one server, and its answer if that is text.
+  // Sends a command to a server. Returns the answer if it is text.
   std::string Ask(int server, const std::vector<std::string>& words) {
     RedisCommands commands;
     commands.Begin(0);
@@ -135,7 +135,7 @@ TEST_F(RedisCluster, SlicesAreSpreadAndRowsAreThoseOfTheOracle) {
     both.Clear();
     both.ExpectSame();
   }
-  // The rows of the second store, before they were cleared, were on all servers.
+  // A store of the second kind has rows on all servers.
   const auto store = OpenStore(StoreOptions(), Options(12));
   const std::vector<float> rows(600, 1.0f);
   ASSERT_TRUE(
@@ -158,13 +158,13 @@ TEST_F(RedisCluster, ASlotThatMovesIsFollowed) {
   const std::string name = "{" + redis.prefix + ":0}";
   const int slot = alone_[0]->SlotOf(name);
   MoveKeys(slot, {name});
-  // The key is there, the slot is not yet: the old server says ASK.
+  // The key has moved, but not the slot, so the old server replies ASK.
   float found = 0;
   Status status = store->Find(serial, Batch{5}, DefaultRows(), &found, nullptr, {});
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(1, found);
   MoveAfterKeys(slot);
-  // Now it says MOVED.
+  // Now the old server replies MOVED.
   ASSERT_TRUE(store->InsertOrAssign(serial, Batch{5, 6}, std::vector<float>{2, 2}.data(), {}).ok());
   EXPECT_TRUE(store->Find(serial, Batch{6}, DefaultRows(), &found, nullptr, {}).ok());
   EXPECT_EQ(two, found);
@@ -191,7 +191,7 @@ TEST_F(RedisCluster, RowsOnAServerThatJoinedLaterAreInScans) {
   }
   const int slot = alone_[0]->SlotOf("{" + redis.prefix + ":0}");
   MoveSlot(slot, kServers);
-  // The server that the store asks hears of it from the others.
+  // The server that the store asks learns of it from the others.
   const std::string last = " " + std::to_string(slot) + "\n";
   while (Ask(1, {"CLUSTER", "NODES"}).find(last) == std::string::npos) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -236,11 +236,11 @@ TEST_F(RedisCluster, AScanDuringWhichSlotsMoveFails) {
     };
     const std::string name = "{" + redis.prefix + ":0}";
     const int slot = alone_[0]->SlotOf(name);
-    // Another slot, which has no keys.
+    // Moves another slot, without keys.
     int empty = ttl_milliseconds == 0 ? 0 : 100;
     while (Ask(0, {"CLUSTER", "COUNTKEYSINSLOT", std::to_string(empty)}) != "0") ++empty;
     expect_aborted(scan([&] { MoveSlot(empty, 1); }), "Slots of the cluster moved");
-    // The rows move before their slot does.
+    // The rows move before their slot.
     std::vector<std::string> names;
     for (const int64_t& key : keys) {
       names.push_back(name + std::string(reinterpret_cast<const char*>(&key), sizeof(key)));
@@ -265,7 +265,7 @@ TEST_F(RedisCluster, StatisticsGoOnWhileSlotsMove) {
   ASSERT_TRUE(
       store->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 600)), rows.data(), {}).ok());
   EXPECT_EQ(600u, store->Stats().rows);
-  // The slot of the first slice, with none of its rows yet.
+  // Moves the slot of the first slice, but none of its rows yet.
   const std::string name = "{" + redis.prefix + ":0}";
   MoveKeys(alone_[0]->SlotOf(name), {name});
   size_t count = 0;
@@ -290,7 +290,7 @@ TEST_F(RedisCluster, AScanDuringWhichAServerWasRestartedFails) {
   Status status = store->maintenance()->ExportBatch(20, &cursor, &some);
   ASSERT_TRUE(status.ok() && !cursor.done) << status.message();
   servers_[2]->Kill();
-  servers_[2]->Restart();  // without its rows
+  servers_[2]->Restart();  // without rows
   for (int tries = 0; tries < 2000; ++tries) {
     if (Ask(2, {"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -337,7 +337,7 @@ TEST_F(RedisCluster, AServerThatLoadsItsRowsIsWaitedFor) {
   const Status counted = store->Count(&count);
   EXPECT_TRUE(counted.ok()) << counted.message();
   EXPECT_EQ(1200u, count);
-  // The only server that a new store knows.
+  // A new store knows only this server.
   restart();
   std::unique_ptr<RedisStore> opened;
   expect_not_ready(RedisStore::Open(options, impatient, &opened));

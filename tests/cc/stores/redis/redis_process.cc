@@ -20,7 +20,7 @@
 namespace tf_embed {
 namespace {
 
-// Next to the program's files, as Bazel puts them.
+// Relative to the program's runfiles of Bazel.
 constexpr char kLibrary[] = "cc/stores/redis/client/libtf_embed_redis.so";
 
 bool Answers(int port) {
@@ -69,7 +69,7 @@ void RedisProcess::Start() {
   argv.push_back(nullptr);
   pid_ = fork();
   if (pid_ == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive the test
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // the server does not outlive the test
     const int nowhere = open("/dev/null", O_WRONLY);
     dup2(nowhere, STDOUT_FILENO);
     if (const char* const folder = std::getenv("TEST_TMPDIR")) (void)!chdir(folder);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Redis servers that a test starts and ends, on free ports of this machine.
+// Redis servers that a test starts and stops, on free ports of this machine.
 #ifndef TF_EMBED_TESTS_CC_STORES_REDIS_REDIS_PROCESS_H_
 #define TF_EMBED_TESTS_CC_STORES_REDIS_REDIS_PROCESS_H_
 
@@ -18,19 +18,20 @@ int FreePort();
 
 class RedisProcess {
  public:
-  // Waits until it answers. `arguments` go to redis-server. It ends with the test.
+  // Starts redis-server with `arguments`, and waits until it answers. The server ends with the
+  // test.
   explicit RedisProcess(std::vector<std::string> arguments = {});
   ~RedisProcess() { Kill(); }
 
   int port() const { return port_; }
-  // As kill -9 does.
+  // Like kill -9.
   void Kill();
-  // Starts it again on the same port, with nothing in it.
+  // Starts the server again on the same port, empty.
   void Restart();
-  // Stops its work, or lets it go on.
+  // Stops the server, or lets it continue.
   void Pause(bool paused);
 
-  // How to reach it, for a store whose name no other store of this process has.
+  // Options of a store on this server, with a name that no other store of this process has.
   RedisOptions Options() const;
 
  private:

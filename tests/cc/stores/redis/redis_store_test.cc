@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores in Redis that several processes have, and servers that are lost.
+// Stores in Redis that several processes share, and servers that are lost.
 #include "cc/stores/redis/redis_store.h"
 
 #include <sys/wait.h>
@@ -49,7 +49,7 @@ std::vector<float> SlotsOf(const Store& store, const RuleSlots& rule, int64_t ke
   return slots;
 }
 
-// Opens a store that is expected not to be there.
+// Opens a store that must not exist.
 Status Refusal(const RedisOptions& redis, const StoreOptions& options = Options()) {
   std::unique_ptr<RedisStore> store;
   return RedisStore::Open(options, redis, &store);
@@ -66,10 +66,10 @@ TEST(RedisStore, RacingWritersLoseNoUpdate) {
   Rule sgd = MakeRule(RuleKind::kSgd, 2);
   sgd.learning_rate = 1.0;
   InThreads(kWriters, [&](size_t writer) {
-    const auto store = OpenStore(Options(), redis);  // with connections of its own
+    const auto store = OpenStore(Options(), redis);  // with separate connections
     Random random(writer);
     for (int step = 0; step < kSteps; ++step) {
-      // Each key once, and one of them twice.
+      // Each key once, and the writer's key twice.
       std::vector<int64_t> keys = KeysFrom(0, kKeys);
       keys.push_back(static_cast<int64_t>(writer));
       const std::vector<float> gradients(keys.size() * 2, -1.0f);
@@ -123,7 +123,7 @@ TEST(RedisStore, AnotherRuleOfAnotherProcessReplacesSlotsForGood) {
   ASSERT_TRUE(one->InsertOrAssign(kSerial, Batch{7}, row, {&momentum, slots}).ok());
   EXPECT_EQ(std::vector<float>{9}, SlotsOf(*other, momentum, 7));
   ASSERT_TRUE(other->SetRule(adagrad).ok());
-  // The first store hears of it by its next verb on slots.
+  // The first store learns of it by its next verb on slots.
   std::vector<float> found(1);
   ExpectSays(
       one->Find(kSerial, Batch{7}, DefaultRows(), found.data(), nullptr, {&momentum, found.data()}),
@@ -195,7 +195,8 @@ TEST(RedisStore, AWriteThatIsSentTwiceIsNotLost) {
 TEST(RedisStore, AWriteOfAForkedProcessIsNotTakenForItsParents) {
   std::unique_ptr<RedisRows> rows;
   ASSERT_TRUE(RedisRows::Open("items", Server().Options(), &rows).ok());
-  // The first write of a process, to a row that is absent for it. Returns the indices not written.
+  // The first write of a process, to a row that it saw as absent. Sets `lost` to the indices that
+  // were not written.
   const auto write = [&](std::vector<uint32_t>* lost) {
     const RedisRowHeader header{rows->NewStamp(), 1, 0};
     const std::string value(reinterpret_cast<const char*>(&header), sizeof(header));
@@ -320,7 +321,7 @@ TEST(RedisStore, DatabasesAreApart) {
 }
 
 TEST(RedisStore, WithoutTheLibraryTheErrorSaysWhatToInstall) {
-  RedisOptions redis;  // of no server, which is not asked
+  RedisOptions redis;  // there is no such server, and it is not asked
   redis.host = "127.0.0.1";
   redis.prefix = "items";
   redis.library = "/nowhere/libtf_embed_redis.so";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that come up from the lower tier while others are evicted leave when it is their turn.
+// Rows that are promoted while others are evicted are evicted in their turn.
 #include <chrono>
 #include <future>
 #include <thread>
@@ -12,7 +12,7 @@
 namespace tf_embed {
 namespace {
 
-// A store with a bound of 100 rows, in which keys 0 to 99 were used in this order.
+// A store with a bound of 100 rows, whose keys 0 to 99 were used in this order.
 class BoundedTieredStoreTest : public TieredStoreTest {
  protected:
   void SetUp() override {
@@ -21,7 +21,7 @@ class BoundedTieredStoreTest : public TieredStoreTest {
     store = NewTieredStore(options, 8, &lower, GetParam().new_cache, GetParam().new_lower);
     ASSERT_NE(nullptr, store);
     for (int64_t key = 0; key < 100; ++key) Use(key);
-    // The cache gets room, so that rows can come up without any that go down.
+    // Makes room in the cache, so rows can be promoted without demotions.
     for (int64_t key = 99; key > 89; --key) {
       ASSERT_TRUE(store->Erase(context, Batch{key}).ok());
     }
@@ -41,7 +41,8 @@ class BoundedTieredStoreTest : public TieredStoreTest {
     EXPECT_TRUE(store->Contains(context, Batch{key}, &exists).ok());
     return exists;
   }
-  // Brings a row up in another thread, and goes on when it is there, or soon if it has to wait.
+  // Promotes a row in another thread. Returns once it is promoted, or soon if the other thread has
+  // to wait.
   void BringUpBeside(int64_t key) {
     std::promise<void> done;
     const std::future<void> is_done = done.get_future();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training takes an expired row for absent, and uses all others, in whichever tier they are.
+// Training treats expired rows as absent, and uses all other rows, in each tier.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -22,7 +22,7 @@ class ExpiredRowsTest : public TieredStoreTest {
     cold = ColdKey(*lower, KeysUpTo(200));
     context.training = true;
   }
-  // The keys that training finds, with the store held or not.
+  // The number of keys that training finds, with the store held or not.
   size_t NumFound(const std::vector<int64_t>& keys, Held held) {
     HeldStores stores_held(HostAllocator());
     const Store* const stores[] = {store.get()};
@@ -42,7 +42,7 @@ class ExpiredRowsTest : public TieredStoreTest {
 };
 
 TEST_P(ExpiredRowsTest, TrainingMissesThemInAnyTier) {
-  Get({cold});  // it comes up, and stays in the lower tier
+  Get({cold});  // promoted, and still in the lower tier
   context.now.milliseconds = 50;
   for (const Held held : {Held::kContent, Held::kNothing}) {
     EXPECT_EQ(0u, NumFound({cold}, held));
@@ -52,9 +52,9 @@ TEST_P(ExpiredRowsTest, TrainingMissesThemInAnyTier) {
   EXPECT_EQ(200u, NumFound(KeysUpTo(300), Held::kNothing));
 }
 
-TEST_P(ExpiredRowsTest, AUseOfARowThatStaysInTheStoreIsNoted) {
+TEST_P(ExpiredRowsTest, AUseOfARowThatStaysInTheLowerTierIsNoted) {
   for (const Held held : {Held::kContent, Held::kNothing}) {
-    context.now.milliseconds += 30;  // the second time, 60 after they came
+    context.now.milliseconds += 30;  // the second time, 60 after they were put
     EXPECT_EQ(200u, NumFound(KeysUpTo(300), held));
     const std::vector<int64_t> keys = KeysUpTo(200);
     std::vector<uint64_t> last_time(keys.size());
@@ -66,7 +66,7 @@ TEST_P(ExpiredRowsTest, AUseOfARowThatStaysInTheStoreIsNoted) {
 
 TEST_P(ExpiredRowsTest, AllOfThemLeaveTogether) {
   for (int64_t key = 200; key < 2000; ++key) {
-    Put({key}, 1.0f);  // each looks for some expired rows, from where the last one stopped
+    Put({key}, 1.0f);  // each Put searches some rows, from the end of the last search
     if (key % 100 != 99) continue;
     context.now.milliseconds += 50;
     size_t removed = 0;

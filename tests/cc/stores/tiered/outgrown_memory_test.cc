@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a cache gives the memory back that it has outgrown, whichever verbs run.
+// The index of a cache frees outgrown memory, whichever verbs run.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kBatch = 500;
 constexpr int64_t kBatches = 300;
-constexpr size_t kCacheRows = 1000;  // with slots, which the rows here lack: so it takes some more
+constexpr size_t kCacheRows = 1000;  // with slots; rows here have none, so more of them fit
 
 class OutgrownMemoryTest : public TieredStoreTest {
  protected:
@@ -30,7 +30,7 @@ class OutgrownMemoryTest : public TieredStoreTest {
     store = NewTieredStore(options, kCacheRows, &lower, GetParam().new_cache, GetParam().new_lower);
     ASSERT_NE(nullptr, store);
   }
-  // The keys of one batch after the other, which come again after `keys`.
+  // Consecutive batches of keys. They repeat after `keys` keys.
   static Batch Next(int64_t number, int64_t keys) {
     return {KeysFrom(number * kBatch % keys, static_cast<size_t>(kBatch))};
   }
@@ -38,14 +38,14 @@ class OutgrownMemoryTest : public TieredStoreTest {
     ++context.now.step;
     Put(Next(number, keys), 1.0f);
   }
-  // Puts batches of distinct keys; returns the memory of the cache's index after that.
+  // Puts batches of distinct keys. Returns the memory of the cache's index afterwards.
   size_t Fill(int64_t keys) {
     for (int64_t i = 0; i < keys / kBatch; ++i) PutNext(i, keys);
     return CacheIndexBytes();
   }
   size_t CacheIndexBytes() const { return store->Stats().index_bytes - lower->Stats().index_bytes; }
 
-  // Threads of which one is inside at nearly all times.
+  // At nearly all times, at least one of these threads is inside.
   void StartReaders() {
     for (int i = 0; i < 4; ++i) {
       readers_.emplace_back([&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of a store over tiers, beyond that of all stores: the tier of each row, training
-// equal to that of a store in memory, and the state of rows when the lower tier fails.
+// The contract of a store over tiers, beyond the contract of all stores: the tier of each row,
+// training equal to a store in host memory, and the state of rows after the lower tier fails.
 #include "cc/stores/tiered/tiered_store.h"
 
 #include <algorithm>
@@ -33,16 +33,16 @@ TEST_P(TieredStoreTest, RowsBeyondTheCacheGoDown) {
 TEST_P(TieredStoreTest, ALookupFindsARowThatIsReplacedMeanwhile) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   const int64_t key = ColdKey(*lower, KeysUpTo(200));
-  // Room is in the cache: a write that makes some waits for lookups.
+  // Makes room in the cache now, because a write that makes room waits for lookups.
   for (const int64_t other : KeysUpTo(200)) {
     bool stored;
     lower->Contains(&other, 1, &stored);
     if (!stored) ASSERT_TRUE(store->Erase(context, Batch{other}).ok());
   }
-  // The lookup has looked into the cache by then.
+  // By then, the lookup has read the cache.
   lower->before_get = [&] {
     const std::vector<float> row(kDim, 2.0f);
-    const RuleSlots rule = store->rule();  // with slots, of which it has none, all of a row is new
+    const RuleSlots rule = store->rule();  // the rule has no slots, so the whole row is new
     HeldStores paused(HostAllocator());
     const Store* const stores[] = {store.get()};
     ASSERT_TRUE(paused.Take(stores, 1, Held::kPaused).ok());
@@ -59,7 +59,7 @@ TEST_P(TieredStoreTest, ALookupBesideARemovalSeesNoOlderRow) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   const int64_t key = ColdKey(*lower, KeysUpTo(200));
   context.training = true;
-  Get({key});  // it comes up, and stays in the lower tier
+  Get({key});  // promoted, and still in the lower tier
   context.training = false;
   Put({key}, 2.0f);
   std::vector<float> found;
@@ -87,7 +87,7 @@ TEST_P(TieredStoreTest, AKeyOfATrainingFindIsAHitOrAMissOnce) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   const StoreStats before = store->Stats();
   context.training = true;
-  Get(KeysUpTo(300));  // more cold rows than may come up together
+  Get(KeysUpTo(300));  // more cold rows than may be promoted together
   const StoreStats after = store->Stats();
   EXPECT_EQ(200u, after.hits - before.hits);
   EXPECT_EQ(100u, after.misses - before.misses);
@@ -109,7 +109,7 @@ TEST_P(TieredStoreTest, NoRowIsLostIfMemoryRunsOutWhileItComesUpBesideASnapshot)
     ASSERT_TRUE(store->maintenance()->changes()->Begin(0).ok());
   }
   const int64_t key = ColdKey(*lower, KeysUpTo(200));
-  // With room in the cache, each call takes the same allocations.
+  // With room in the cache, each call makes the same allocations.
   for (int64_t other = 190; other < 200; ++other) {
     ASSERT_TRUE(store->Erase(context, Batch{other}).ok());
   }
@@ -120,7 +120,7 @@ TEST_P(TieredStoreTest, NoRowIsLostIfMemoryRunsOutWhileItComesUpBesideASnapshot)
     allocator.NeverFail();
     EXPECT_EQ(190u, store->size()) << "allocation " << count;
   }
-  store.reset();  // before its allocator
+  store.reset();  // destroyed before its allocator
 }
 
 TEST_P(TieredStoreTest, KeysThatAreHeldBackAreMisses) {
@@ -190,17 +190,17 @@ TEST_P(TieredStoreTest, RowsThatDidNotChangeAreNotWrittenAgain) {
     return stats.demoted - stats.demoted_unwritten;
   };
   const uint64_t written = count_written();
-  context.training = true;  // brings them up
+  context.training = true;  // promotes rows
   for (int round = 0; round < 3; ++round) {
     for (int64_t key = 0; key < 200; ++key) Get({key});
   }
   const StoreStats stats = store->Stats();
   EXPECT_GT(stats.promoted, 400u);
   EXPECT_EQ(200u, store->size());
-  // Host memory that is full forgets rows that went up.
+  // Full host memory forgets promoted rows.
   if (GetParam().new_lower == NewHostOverDisk) return;
   EXPECT_GT(stats.demoted_unwritten, 400u);
-  // Those that the cache held at the beginning had not been written.
+  // Only the rows that were in the cache at the beginning had to be written.
   EXPECT_LE(count_written() - written, 40u);
   EXPECT_EQ(200u, store->size());
 }
@@ -280,7 +280,7 @@ TEST_P(TieredStoreTest, CacheWithoutRoomForARowIsRefused) {
 
 TEST_P(TieredStoreTest, RuleWhoseRowsFindNoRoomIsRefused) {
   TierOptions tiers;
-  tiers.cache_bytes = 45;  // two rows of three weights, but not with the slots of Adam
+  tiers.cache_bytes = 45;  // two rows of three weights, but no row with slots of Adam
   tiers.new_cache = GetParam().new_cache;
   tiers.new_lower = [](StatisticSet statistics, std::unique_ptr<LowerTier>* made) {
     return GetParam().new_lower(Options(), statistics, 8, made);
@@ -317,7 +317,7 @@ TEST(ThreeTiers, RowsPassThroughAll) {
   EXPECT_GT(store->Stats().host_rows, 50u);
   EXPECT_GT(store->Stats().disk_rows, 500u);
   EXPECT_EQ(store->Stats().host_rows * kDim * sizeof(float), store->Stats().host_bytes);
-  // Rows that were on disk come up, change, and go down to host memory.
+  // Rows from the disk are promoted, changed, and demoted to host memory.
   context.training = true;
   for (int64_t key = 0; key < 300; ++key) {
     const std::vector<float> gradients(kDim, -1.0f);
@@ -335,9 +335,9 @@ TEST(ThreeTiers, RowsPassThroughAll) {
   EXPECT_EQ(1000u, store->size());
 }
 
-// A failing lower tier.
+// ---- A failing lower tier ----
 
-TEST_P(TieredStoreTest, NothingIsLostWhenTheStoreCantBeWritten) {
+TEST_P(TieredStoreTest, NothingIsLostWhenTheLowerTierCantBeWritten) {
   for (int64_t key = 0; key < 100; ++key) Put({key}, static_cast<float>(key));
   lower->FailAfter(0);
   const std::vector<float> weights(kDim, 5.0f);
@@ -376,7 +376,7 @@ TEST_P(TieredStoreTest, RowsThatCantBeReadAreAnErrorAndStay) {
   lower->FailAfter(-1);
   EXPECT_EQ(100u, store->size());
   context.training = false;
-  // SGD may have run on the rows of a part of the batch; none got an initial row.
+  // SGD may have run on a part of the batch. No key got an initial row.
   for (int64_t key = 1; key < 100; ++key) {
     const float weight = Get({key})[0];
     EXPECT_TRUE(weight == static_cast<float>(key) || weight < static_cast<float>(key));
@@ -399,7 +399,7 @@ TEST_P(TieredStoreTest, TheLargestSlotOfRowsThatCantBeReadIsAnError) {
   EXPECT_EQ(before, after);
 }
 
-TEST_P(TieredStoreTest, APassThatCantReadTheStoreChangesNoRow) {
+TEST_P(TieredStoreTest, APassThatCantReadTheLowerTierChangesNoRow) {
   // The second half of a row follows the first.
   Rule rule = Rule::Of<EmaRowwiseAdagradRule>(kDim, {1e-7, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5}, 0.05);
   const std::vector<int64_t> keys = KeysUpTo(100);
@@ -407,14 +407,14 @@ TEST_P(TieredStoreTest, APassThatCantReadTheStoreChangesNoRow) {
   rule.step = 1;
   ASSERT_TRUE(store->Apply(context, Batch(keys), gradients.data(), DataType::kFloat, rule).ok());
   context.training = true;
-  Get({ColdKey(*lower, keys)});  // in both tiers, and unchanged
+  Get({ColdKey(*lower, keys)});  // in both tiers, unchanged
   context.training = false;
   const std::vector<float> before = Get(keys);
   lower->FailScans(true);
   EXPECT_EQ(StatusCode::kUnavailable, store->UpdateAllRows(context, rule).code());
   lower->FailScans(false);
   EXPECT_EQ(before, Get(keys));
-  for (int64_t key = 1000; key < 1200; ++key) Put({key}, 1.0f);  // all others go down
+  for (int64_t key = 1000; key < 1200; ++key) Put({key}, 1.0f);  // all other rows are demoted
   EXPECT_EQ(before, Get(keys));
   ASSERT_TRUE(store->UpdateAllRows(context, rule).ok());
   const std::vector<float> after = Get(keys);
@@ -423,12 +423,12 @@ TEST_P(TieredStoreTest, APassThatCantReadTheStoreChangesNoRow) {
 
 INSTANTIATE_TEST_SUITE_P(Caches, TieredStoreTest, testing::ValuesIn(kCaches), NameOfCache);
 
-// Threads.
+// ---- Threads ----
 
 class TieredThreads : public testing::TestWithParam<CacheKind> {};
 
 TEST_P(TieredThreads, NoChangeIsLostWhileRowsGoUpAndDown) {
-  // Each thread adds 1 to rows that all share, and others bring rows up and look at them.
+  // Each thread adds 1 to common rows, and other threads promote rows and read them.
   constexpr size_t kThreads = 3, kRounds = 400, kBatch = 40;
   constexpr int64_t kKeys = 2000;
   StoreOptions options;
@@ -493,7 +493,7 @@ TEST_P(TieredThreads, NoChangeIsLostWhileRowsGoUpAndDown) {
 
 INSTANTIATE_TEST_SUITE_P(Caches, TieredThreads, testing::ValuesIn(kCaches), NameOfCache);
 
-// The same steps as in memory.
+// ---- The same steps as in host memory ----
 
 using NewStore = std::function<std::unique_ptr<TieredStore>(const StoreOptions& options)>;
 
@@ -513,7 +513,7 @@ void TrainBeside(const NewStore& new_store, DataType type, const Rule& first, ui
   for (int step = 0; step < 60; ++step) {
     context.now.step = static_cast<uint64_t>(step + 1);
     rule.step = step + 1;
-    // Now and then more keys than the cache has rows.
+    // Some batches have more keys than the cache has rows.
     const size_t size = step % 7 == 3 ? 600 : 1 + random() % 60;
     std::vector<int64_t> keys(size);
     for (int64_t& key : keys) key = static_cast<int64_t>(random() % 500 * (random() % 2));
@@ -542,7 +542,7 @@ void TrainBeside(const NewStore& new_store, DataType type, const Rule& first, ui
     ASSERT_TRUE(std::equal(exists[0].get(), exists[0].get() + size, exists[1].get()));
     ASSERT_EQ(in_memory->size(), tiered->size());
   }
-  // Weights and slots of all rows.
+  // The weights and slots of all rows.
   std::map<int64_t, std::string> content[2];
   int i = 0;
   for (Store* const store :

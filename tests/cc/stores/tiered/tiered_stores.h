@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores over two and three tiers of each kind, for their tests.
+// Stores over two or three tiers of each kind, for their tests.
 #ifndef TF_EMBED_TESTS_CC_STORES_TIERED_TIERED_STORES_H_
 #define TF_EMBED_TESTS_CC_STORES_TIERED_TIERED_STORES_H_
 
@@ -18,7 +18,7 @@
 
 namespace tf_embed {
 
-// The place of the cache, and the tier below it.
+// The place of the cache, and the tiers below it.
 struct CacheKind {
   const char* name;
   NewCache new_cache;
@@ -64,7 +64,7 @@ class TieredStoreTest : public testing::TestWithParam<CacheKind> {
   }
 
   ExecContext context = ExecContext::Serial();
-  FaultyTier* lower = nullptr;  // of `store`
+  FaultyTier* lower = nullptr;  // the lower tier of `store`
   std::unique_ptr<TieredStore> store;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier on disk whose files fail: no row is lost, none is wrong, and all goes on afterwards.
+// A tier on disk with failing files. No row is lost or wrong, and the tier works again afterwards.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Readers, Faults, testing::Bool(), [](const auto& info) 
   return std::string(info.param ? "IoUring" : "Pread");
 });
 
-// Fails the n-th write, or all from there on until the end of the step, for each n.
+// Fails the n-th write, or all writes from the n-th until the end of the step, for each n.
 TEST_P(Faults, EachWriteInTurnMayFail) {
   for (const bool for_good : {false, true}) {
     for (const int error : {ENOSPC, EIO}) {
@@ -76,9 +76,9 @@ TEST_P(Faults, EachWriteInTurnMayFail) {
         }
         if (!oracle.tier()->Compact(ExecContext::Serial()).ok()) failed = true;
         ASSERT_TRUE(oracle.Check().ok());
-        failed = failed || files_.writes.passes < 0;  // compaction in a Put does not tell
+        failed = failed || files_.writes.passes < 0;  // compaction within a Put reports no error
         files_.writes.NeverFail();
-        // There is space again.
+        // Now there is space again.
         ASSERT_TRUE(oracle.Put(Range(0, 500)).ok());
         ASSERT_TRUE(oracle.tier()->Compact(ExecContext::Serial()).ok());
         ASSERT_TRUE(oracle.Check().ok());
@@ -133,7 +133,7 @@ TEST_P(Faults, EachReadInTurnMayFail) {
     EXPECT_TRUE(Names(status, ".seg', which has the rows of ")) << status.message();
     files_.reads.NeverFail();
   }
-  // A compaction that can't read leaves its segment alone.
+  // If compaction can't read a segment, the segment stays as it is.
   int failed = 0;
   for (int64_t n = 0; n < 30; ++n) {
     oracle.Erase({3 * n});
@@ -168,7 +168,7 @@ TEST_P(Faults, AFlippedBitIsAnErrorAndNeverARow) {
   EXPECT_EQ(StatusCode::kDataLoss, oracle.tier()->Scan(1000, &cursor, &rows).code());
 }
 
-// Every byte of a file on the disk, by steps.
+// Damages bytes all over a file on the disk.
 TEST_P(Faults, DamageOnTheDiskIsFound) {
   DiskTierOracle oracle(Options());
   ASSERT_TRUE(oracle.Put(Range(0, 200)).ok());
@@ -185,7 +185,7 @@ TEST_P(Faults, DamageOnTheDiskIsFound) {
     ASSERT_EQ(1, pwrite(file, &byte, 1, at));
     ASSERT_TRUE(oracle.Get(Range(0, 200)).ok());
   }
-  // A block with a right checksum in another's place.
+  // A block with a correct checksum at the place of another block.
   std::vector<char> block(4096);
   ASSERT_EQ(4096, pread(file, block.data(), 4096, 2 * 4096));
   ASSERT_EQ(4096, pwrite(file, block.data(), 4096, 3 * 4096));
@@ -220,11 +220,11 @@ TEST_P(Faults, ABoundOfBytesHolds) {
   EXPECT_TRUE(Names(status, "1048576")) << status.message();
   EXPECT_TRUE(Names(status, "bytes are kept free for compaction")) << status.message();
   ASSERT_TRUE(oracle.Check().ok());
-  EXPECT_GT(oracle.size(), 600u);  // of 1280 that would fit without a reserve
-  // It stays full, and keeps its rows.
+  EXPECT_GT(oracle.size(), 600u);  // without a reserve, 1280 would fit
+  // The tier stays full, and keeps its rows.
   EXPECT_EQ(StatusCode::kResourceExhausted, oracle.Put(Range(next, next + 300)).code());
   ASSERT_TRUE(oracle.Check().ok());
-  // Every fifth row goes: no file is empty, so the space must be compacted.
+  // Erases two of five rows. No file becomes empty, so compaction must free the space.
   std::vector<int64_t> some;
   for (const int64_t key : oracle.Keys()) {
     if (key % 5 < 2) some.push_back(key);
@@ -278,7 +278,7 @@ TEST(DiskTier, AFolderThatVanishesIsAnErrorAndNoCrash) {
   const Status status = oracle.Put(Range(400, 4000));
   EXPECT_EQ(StatusCode::kUnavailable, status.code());
   EXPECT_TRUE(Names(status, folder.path() + "/items-0")) << status.message();
-  ASSERT_TRUE(oracle.Check().ok());  // its open files are still there
+  ASSERT_TRUE(oracle.Check().ok());  // its open files still exist
 }
 
 TEST(DiskTier, AFolderThatCannotBeMadeIsAnError) {
@@ -304,7 +304,7 @@ TEST(DiskTier, AFolderThatCannotBeMadeIsAnError) {
 TEST(DiskTier, WithoutDirectIoItGoesThroughThePageCache) {
   TempFolder folder;
   FaultyFiles files;
-  files.creates.FailAfter(0, EINVAL);  // as file systems without it do
+  files.creates.FailAfter(0, EINVAL);  // as file systems without direct I/O do
   DiskTierOracle oracle(Small(folder, &files, true));
   EXPECT_FALSE(oracle.tier()->uses_direct_io());
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier on disk returns the rows that were put, for all verbs, row sizes, types, ways to read.
+// A tier on disk returns the rows that were put, for all verbs, row sizes, types and block readers.
 #include "cc/tiers/disk/disk_tier.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ std::vector<int64_t> Range(int64_t begin, int64_t end) {
   return keys;
 }
 
-// Some of the keys 0 .. n - 1, each once.
+// Random distinct keys of 0 .. n - 1.
 std::vector<int64_t> Some(int64_t n, size_t count, std::mt19937_64* random) {
   std::vector<int64_t> keys = Range(0, n);
   std::shuffle(keys.begin(), keys.end(), *random);
@@ -44,7 +44,7 @@ DiskTierOptions Small(const TempFolder& folder, size_t dim = 4) {
 struct Way {
   const char* name;
   bool io_uring, direct;
-  const char* folder;  // null: the folder of tests
+  const char* folder;  // null: the tests' folder
 };
 const Way kWays[] = {
     {"RingDirect", true, true, nullptr},      {"RingBuffered", true, false, nullptr},
@@ -168,10 +168,10 @@ TEST(DiskTier, RowsOfAnotherRuleHaveInitialSlots) {
   ASSERT_TRUE(oracle.Put(Range(0, 3000)).ok());
   RuleSlots adagrad = FusedSlots(RuleKind::kAdagrad, 6, 0.125);
   ASSERT_TRUE(oracle.SetRule(adagrad).ok());
-  ASSERT_TRUE(oracle.Check().ok());  // the rows of no slots
+  ASSERT_TRUE(oracle.Check().ok());  // rows without slots
   ASSERT_TRUE(oracle.Put(Range(1000, 4000)).ok());
   ASSERT_TRUE(oracle.Check().ok());
-  // The same rule: rows keep their slots, also those that were given initial ones.
+  // The rule is the same, so rows keep their slots, including initial slots that they were given.
   adagrad = FusedSlots(RuleKind::kAdagrad, 6, 0.5);
   adagrad.groups[0].type = SlotType::kHalf;
   ASSERT_TRUE(oracle.SetRule(adagrad).ok());
@@ -184,7 +184,7 @@ TEST(DiskTier, RowsOfAnotherRuleHaveInitialSlots) {
   ASSERT_TRUE(oracle.Check().ok());
   ASSERT_TRUE(oracle.SetRule(RuleSlots()).ok());
   ASSERT_TRUE(oracle.Check().ok());
-  // And back: the slots of long ago do not come back.
+  // With the former rule set again, rows have initial slots, not their former slots.
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, 6)).ok());
   ASSERT_TRUE(oracle.Check().ok());
   oracle.VerifySealed();
@@ -231,7 +231,7 @@ TEST(DiskTier, ABatchReadsEachBlockOnce) {
   EXPECT_GT(after.max_queue_depth, 4u);
 }
 
-// Overwrites all rows again and again, in orders that make garbage everywhere.
+// Overwrites all rows repeatedly, in orders that leave garbage everywhere.
 TEST(DiskTier, TheDiskHasAtMostTwiceTheLiveBytes) {
   for (const size_t dim : {2, 190, 1500}) {
     for (const size_t buffer_bytes : {32 << 10, 1 << 20}) {
@@ -272,7 +272,7 @@ TEST(DiskTier, TheDiskHasAtMostTwiceTheLiveBytes) {
   }
 }
 
-// As below a cache: rows that change are erased here, and come back later.
+// Like a tier below a cache: changed rows are erased here, and put again later.
 TEST(DiskTier, TheBoundHoldsWhenRowsGoUpAndComeDown) {
   TempFolder folder("/dev/shm");
   DiskTierOracle oracle(Small(folder, 190));
@@ -305,7 +305,7 @@ TEST(DiskTier, ErasedRowsGiveTheirSpaceBack) {
   TempFolder folder;
   DiskTierOracle oracle(Small(folder, 190));
   ASSERT_TRUE(oracle.Put(Range(0, 20000)).ok());
-  oracle.Erase(Range(0, 10000));  // side by side: whole segments
+  oracle.Erase(Range(0, 10000));  // adjacent rows: whole segments
   const LowerTierStats stats = oracle.tier()->Stats();
   EXPECT_LE(stats.disk_bytes, stats.live_bytes * 5 / 4 + (1 << 20));
   std::vector<int64_t> every_other;

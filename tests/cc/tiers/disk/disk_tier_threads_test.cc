@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many threads in one tier on disk at once.
+// Many threads in a tier on disk at once.
 #include <memory>
 #include <string>
 
@@ -17,7 +17,7 @@ class Threads : public testing::TestWithParam<bool> {
     DiskTierOptions options;
     options.path = folder_.path();
     options.name = "items-0";
-    options.dim = StoreThreads::kDim;
+    options.dim = TierThreads::kDim;
     options.buffer_bytes = 32 << 10;
     options.use_io_uring = GetParam();
     ASSERT_TRUE(DiskTier::Open(options, &tier_).ok());
@@ -30,15 +30,15 @@ INSTANTIATE_TEST_SUITE_P(Readers, Threads, testing::Bool(), [](const auto& info)
 });
 
 TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
-  StoreThreads::ReadAndWrite(tier_.get(), /*forgets=*/false);
-  // All the space that is garbage comes back.
+  TierThreads::ReadAndWrite(tier_.get(), /*forgets=*/false);
+  // The space of all garbage is freed.
   ASSERT_TRUE(tier_->Compact(ExecContext::Serial()).ok());
   const LowerTierStats stats = tier_->Stats();
   EXPECT_LE(stats.disk_bytes, 2 * stats.live_bytes + (64 << 10));
 }
 
 TEST_P(Threads, MayChangeTheRuleAndClear) {
-  StoreThreads::ChangeTheRule(tier_.get());
+  TierThreads::ChangeTheRule(tier_.get());
   EXPECT_EQ(0u, tier_->Stats().disk_bytes);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ownership of a folder: locks, the remains of a dead process, children of fork().
+// Ownership of a folder: locks, leftovers of dead processes, children of fork().
 #include "cc/tiers/disk/folder.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ DiskTierOptions Small(const TempFolder& folder) {
   options.name = "items-0";
   options.dim = 100;
   options.buffer_bytes = 32 << 10;
-  options.use_io_uring = false;  // threads, which a child does not have
+  options.use_io_uring = false;  // its threads do not exist in a child
   return options;
 }
 
@@ -34,7 +34,7 @@ std::vector<int64_t> Range(int64_t count) {
   return keys;
 }
 
-// Runs `child` in a child of fork() and returns its return value.
+// Runs `child` in a child of fork(). Returns its return value.
 template <typename Child>
 int InChild(const Child& child) {
   const pid_t pid = fork();
@@ -44,7 +44,7 @@ int InChild(const Child& child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// A process that ends in the middle of its work: the tier is never destroyed.
+// Runs a process that ends in the middle of its work, without destroying its tier.
 void LeaveBehind(const DiskTierOptions& options) {
   EXPECT_EQ(0, InChild([&] {
               DiskTierOracle* const oracle = new DiskTierOracle(options);
@@ -128,13 +128,14 @@ TEST(Folder, RemovesLeftoversOfOtherShardsOfItsLabelOnly) {
   for (const std::string& name : others) LeaveBehind(Named(folder, name));
   LeaveBehind(Named(folder, "items-0.kept-1"));  // as if it had been kept
   std::vector<std::string> left = folder.Names();
-  // Those of the label are made under another one: each would remove those before it.
+  // Folders of the label are made under another label, because making each would remove the earlier
+  // folders.
   for (const char* const name : {"items-1", "items-10", "items-0.2", "items-1.1000000"}) {
     std::filesystem::rename(folder.path() + "/items-x", folder.path() + "/" + name);
     LeaveBehind(Named(folder, "items-x"));
   }
   std::filesystem::create_directory(folder.path() + "/items-2");
-  std::ofstream(folder.path() + "/items-2/LOCK");  // its process ended before it wrote there
+  std::ofstream(folder.path() + "/items-2/LOCK");  // its process ended before it wrote the mark
   left.push_back("items-0");
   std::sort(left.begin(), left.end());
   DiskTierOracle oracle(Small(folder));
@@ -152,7 +153,7 @@ TEST(Folder, KeepsLeftoversOfOtherShardsIfItShall) {
   { DiskTierOracle oracle(options); }
   EXPECT_EQ(std::vector<std::string>({"items-1.kept-1"}), folder.Names());
   EXPECT_EQ(left, folder.Names("items-1.kept-1"));
-  // Nor does a store go whose shards have such names.
+  // A tier with such a name does not remove the kept folder either.
   { DiskTierOracle oracle(Named(folder, "items-1.kept-0")); }
   { DiskTierOracle oracle(Small(folder)); }
   EXPECT_EQ(left, folder.Names("items-1.kept-1"));
@@ -184,7 +185,7 @@ TEST(Folder, LeavesOtherShardsThatAreInUse) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(0, status);
-  DiskTierOracle oracle(Small(folder));  // the child ended without a destructor
+  DiskTierOracle oracle(Small(folder));  // the child ended without running destructors
   EXPECT_EQ(std::vector<std::string>({"items-0", "items-1"}), folder.Names());
 }
 
@@ -224,18 +225,19 @@ TEST(Folder, MayBeTakenWhileItsOwnerRemovesIt) {
     for (int i = 0; i < times; ++i) {
       std::unique_ptr<Folder> taken;
       const Status status = Folder::Open(folder.path(), name, false, HostFileSystem(), &taken);
-      // The other process has the folder for a moment: it is waited for, but may be the next again.
+      // Open waits if the other process has the folder for a moment. It fails if that process takes
+      // the folder again and again.
       if (!status.ok() && status.code() != StatusCode::kFailedPrecondition) {
         ADD_FAILURE() << status.message();
         return 1;
       }
       std::unique_ptr<File> file;
-      if (status.ok() && taken->Create(1, &file) != 0) return 2;  // someone removed the folder
+      if (status.ok() && taken->Create(1, &file) != 0) return 2;  // the folder was removed
       if (status.ok()) taken->Remove(1);
     }
     return 0;
   };
-  // The third one looks for leftovers beside its folder, so it often locks that of the others.
+  // The third child looks for leftovers beside its folder, so it often locks the others' folder.
   std::vector<pid_t> children;
   for (const char* const name : {"items-0", "items-0", "items-1"}) {
     children.push_back(fork());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier in host memory returns the rows that were put, alone and over a tier on disk, for any
-// bound on its rows.
+// A tier in host memory, alone or over a tier on disk, returns the rows that were put, for any
+// bound.
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -28,7 +28,7 @@ std::vector<int64_t> Range(int64_t begin, int64_t end) {
   return keys;
 }
 
-// Some of the keys 0 .. n - 1, each once.
+// Random distinct keys of 0 .. n - 1.
 std::vector<int64_t> Some(int64_t n, size_t count, std::mt19937_64* random) {
   std::vector<int64_t> keys = Range(0, n);
   std::shuffle(keys.begin(), keys.end(), *random);
@@ -51,33 +51,33 @@ bool Names(const Status& status, const std::string& part) {
 struct Kind {
   const char* name;
   NewLower create;
-  size_t rows;  // within the bound, if there is one
+  size_t rows;  // the bound, if there is a bound
 };
 const Kind kKinds[] = {
-    {"HostStore", NewHostLower, 0},
-    {"HostTierOfOneRow", NewHostOverDisk, 1},
-    {"HostTierOfFewRows", NewHostOverDisk, 100},
-    {"HostTierOfAllRows", NewHostOverDisk, 100000},
+    {"MemoryTier", NewHostLower, 0},
+    {"TwoTiersOfOneRow", NewHostOverDisk, 1},
+    {"TwoTiersOfFewRows", NewHostOverDisk, 100},
+    {"TwoTiersOfAllRows", NewHostOverDisk, 100000},
 };
 
-class Stores : public testing::TestWithParam<Kind> {
+class Tiers : public testing::TestWithParam<Kind> {
  protected:
-  StoreOracle New(size_t dim, DataType type = DataType::kFloat) {
+  TierOracle New(size_t dim, DataType type = DataType::kFloat) {
     std::unique_ptr<LowerTier> tier;
     const Status status =
         GetParam().create(Options(dim, type), StatisticSet(), GetParam().rows, &tier);
     EXPECT_TRUE(status.ok()) << status.message();
-    return StoreOracle(std::move(tier), type, dim, GetParam().create != NewHostLower);
+    return TierOracle(std::move(tier), type, dim, GetParam().create != NewHostLower);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, Stores, testing::ValuesIn(kKinds),
+INSTANTIATE_TEST_SUITE_P(Kinds, Tiers, testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Stores, AgreeWithAMapOfRows) {
+TEST_P(Tiers, AgreeWithAMapOfRows) {
   for (const uint64_t seed : {1, 2, 3}) {
     std::mt19937_64 random(seed);
     const size_t dim = seed == 1 ? 1 : seed == 2 ? 33 : 100;
-    StoreOracle oracle = New(dim);
+    TierOracle oracle = New(dim);
     ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, dim)).ok());
     for (int step = 0; step < 300; ++step) {
       const std::vector<int64_t> keys = Some(2000, random() % 300, &random);
@@ -112,7 +112,7 @@ TEST_P(Stores, AgreeWithAMapOfRows) {
       }
       const LowerTierStats stats = oracle.tier()->Stats();
       if (GetParam().rows > 0) {
-        ASSERT_LE(stats.host_rows, 2 * GetParam().rows);  // rows with fewer slots than those
+        ASSERT_LE(stats.host_rows, 2 * GetParam().rows);  // rows here have fewer slots
       }
       if (HasFailure()) return;
     }
@@ -123,11 +123,11 @@ TEST_P(Stores, AgreeWithAMapOfRows) {
   }
 }
 
-TEST_P(Stores, RowsOfAnyTypeComeBack) {
+TEST_P(Tiers, RowsOfAnyTypeComeBack) {
   for (const DataType type : {DataType::kHalf, DataType::kBFloat16, DataType::kDouble,
                               DataType::kInt8, DataType::kInt64, DataType::kBool}) {
     for (const size_t dim : {1, 3, 17}) {
-      StoreOracle oracle = New(dim, type);
+      TierOracle oracle = New(dim, type);
       if (IsFloating(type)) {
         ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, dim)).ok());
       }
@@ -137,14 +137,14 @@ TEST_P(Stores, RowsOfAnyTypeComeBack) {
   }
 }
 
-TEST_P(Stores, RowsOfAnotherRuleHaveInitialSlots) {
-  StoreOracle oracle = New(6);
+TEST_P(Tiers, RowsOfAnotherRuleHaveInitialSlots) {
+  TierOracle oracle = New(6);
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 6, 0.125)).ok());
-  ASSERT_TRUE(oracle.Check().ok());  // the rows of no slots
+  ASSERT_TRUE(oracle.Check().ok());  // rows without slots
   ASSERT_TRUE(oracle.Put(Range(500, 1500)).ok());
   ASSERT_TRUE(oracle.Check().ok());
-  // The same rule: rows keep their slots, also those that were given initial ones.
+  // The rule is the same, so rows keep their slots, including initial slots that they were given.
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 6, 0.5)).ok());
   ASSERT_TRUE(oracle.Check().ok());
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, 6)).ok());
@@ -152,13 +152,13 @@ TEST_P(Stores, RowsOfAnotherRuleHaveInitialSlots) {
   ASSERT_TRUE(oracle.Check().ok());
   ASSERT_TRUE(oracle.SetRule(RuleSlots()).ok());
   ASSERT_TRUE(oracle.Check().ok());
-  // And back: the slots of long ago do not come back.
+  // With the former rule set again, rows have initial slots, not their former slots.
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdam, 6)).ok());
   ASSERT_TRUE(oracle.Check().ok());
 }
 
-TEST_P(Stores, ARuleThatTheCacheRefusesChangesNothing) {
-  StoreOracle oracle = New(6);
+TEST_P(Tiers, ARuleThatTheCacheRefusesChangesNothing) {
+  TierOracle oracle = New(6);
   ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 6, 0.125)).ok());
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());
   const auto refuse = [] { return Status::Unavailable("as a test wants it"); };
@@ -169,7 +169,7 @@ TEST_P(Stores, ARuleThatTheCacheRefusesChangesNothing) {
   ASSERT_TRUE(oracle.Check().ok());
 }
 
-TEST_P(Stores, EachAllocationMayFail) {
+TEST_P(Tiers, EachAllocationMayFail) {
   FailingAllocator allocator;
   bool failed = true;
   for (int64_t n = 0; failed; n += 1 + n / 16) {  // the index has an array for each of 256 stripes
@@ -178,7 +178,7 @@ TEST_P(Stores, EachAllocationMayFail) {
     options.allocator = &allocator;
     std::unique_ptr<LowerTier> tier;
     ASSERT_TRUE(GetParam().create(options, StatisticSet(), GetParam().rows, &tier).ok());
-    StoreOracle oracle(std::move(tier), DataType::kFloat, 20, true);
+    TierOracle oracle(std::move(tier), DataType::kFloat, 20, true);
     ASSERT_TRUE(oracle.SetRule(FusedSlots(RuleKind::kAdagrad, 20)).ok());
     allocator.FailAfter(n);
     failed = false;
@@ -204,8 +204,8 @@ TEST_P(Stores, EachAllocationMayFail) {
   }
 }
 
-TEST_P(Stores, SharedRowsAreLeftOutOfAScan) {
-  StoreOracle oracle = New(4);
+TEST_P(Tiers, SharedRowsAreLeftOutOfAScan) {
+  TierOracle oracle = New(4);
   ASSERT_TRUE(oracle.Put(Range(0, 1000)).ok());
   ASSERT_TRUE(oracle.Get(Range(500, 1500), After::kShared).ok());
   EXPECT_EQ(500u, oracle.tier()->shared());
@@ -215,7 +215,7 @@ TEST_P(Stores, SharedRowsAreLeftOutOfAScan) {
   ASSERT_TRUE(oracle.Check(10).ok());
 }
 
-TEST_P(Stores, StatisticsMoveWithRows) {
+TEST_P(Tiers, StatisticsMoveWithRows) {
   const StatisticSet set = StatisticSet().With(Statistic::kLastStep).With(Statistic::kChange);
   std::unique_ptr<LowerTier> tier;
   ASSERT_TRUE(GetParam().create(Options(4), set, GetParam().rows, &tier).ok());
@@ -230,7 +230,7 @@ TEST_P(Stores, StatisticsMoveWithRows) {
     rows.statistics[2 * i + 1] = RowChange::Of(0, 1 + i % 2);
   }
   ASSERT_TRUE(tier->Put(ExecContext::Serial(), rows).ok());
-  // A snapshot of the second period has each of its rows once.
+  // A snapshot of the second period takes each of its rows once.
   WantedRows wanted;
   wanted.snapshot = 1;
   wanted.since = 1;
@@ -254,7 +254,7 @@ TEST_P(Stores, StatisticsMoveWithRows) {
     }
   }
   EXPECT_EQ(200u, scanned);
-  // Ranks are those of all cold rows.
+  // CollectRanks returns the ranks of all cold rows.
   ASSERT_TRUE(tier->Get(ExecContext::Serial(), keys.data(), 100, After::kShared, &rows).ok());
   uint64_t words[2];
   EXPECT_FALSE(tier->FindStatistics(keys[0], words));
@@ -266,7 +266,7 @@ TEST_P(Stores, StatisticsMoveWithRows) {
   ASSERT_TRUE(tier->CollectRanks(EvictionOrder::kLru, 1, low, kHighestRank, &ranks, &below).ok());
   EXPECT_EQ(100u, below);
   EXPECT_EQ(200u, ranks.size());
-  // Rows that come back have the statistics of the cache.
+  // Rows that the cache returns have the cache's statistics.
   std::vector<uint64_t> new_words(200, 5);
   tier->Unshare(keys.data(), 100, new_words.data());
   ASSERT_TRUE(tier->FindStatistics(keys[99], words));
@@ -305,12 +305,12 @@ TEST(MemoryTier, SlotsLieInRowsAsTheRuleSays) {
 }
 
 TEST(MemoryTier, ABoundHoldsAndSharedRowsMakeRoom) {
-  MemoryTierOptions options = HostStoreOptionsOf(Options(4), StatisticSet());
+  MemoryTierOptions options = MemoryTierOptionsOf(Options(4), StatisticSet());
   options.most_bytes = 100 * (16 + 1);
   std::unique_ptr<MemoryTier> made;
   ASSERT_TRUE(MemoryTier::Create(options, &made).ok());
   EXPECT_EQ(100u, made->capacity());
-  StoreOracle oracle(std::move(made), DataType::kFloat, 4, /*forgets=*/true);
+  TierOracle oracle(std::move(made), DataType::kFloat, 4, /*forgets=*/true);
   ASSERT_TRUE(oracle.Put(Range(0, 100)).ok());
   const Status full = oracle.Put(Range(100, 150));
   EXPECT_EQ(StatusCode::kResourceExhausted, full.code());
@@ -327,7 +327,7 @@ TEST(MemoryTier, ABoundHoldsAndSharedRowsMakeRoom) {
 }
 
 TEST(MemoryTier, ABoundWithoutRoomForARowIsRefused) {
-  MemoryTierOptions options = HostStoreOptionsOf(Options(4), StatisticSet());
+  MemoryTierOptions options = MemoryTierOptionsOf(Options(4), StatisticSet());
   options.most_bytes = 16;
   std::unique_ptr<MemoryTier> tier;
   const Status status = MemoryTier::Create(options, &tier);
@@ -341,7 +341,7 @@ TEST(MemoryTier, ABoundWithoutRoomForARowIsRefused) {
 
 TEST(MemoryTier, RowsWithoutTheSlotsOfItsRuleAreRefused) {
   std::unique_ptr<MemoryTier> tier;
-  ASSERT_TRUE(MemoryTier::Create(HostStoreOptionsOf(Options(4), StatisticSet()), &tier).ok());
+  ASSERT_TRUE(MemoryTier::Create(MemoryTierOptionsOf(Options(4), StatisticSet()), &tier).ok());
   WholeRows rows(HostAllocator());
   ASSERT_TRUE(rows.Resize(1, 4 * sizeof(float), 0, 0).ok());
   rows.size = 1;
@@ -357,8 +357,8 @@ TEST(MemoryTier, RowsWithoutTheSlotsOfItsRuleAreRefused) {
 
 TEST(MemoryTier, CompactGivesMemoryOfRowsThatLeftBack) {
   std::unique_ptr<MemoryTier> made;
-  ASSERT_TRUE(MemoryTier::Create(HostStoreOptionsOf(Options(16), StatisticSet()), &made).ok());
-  StoreOracle oracle(std::move(made), DataType::kFloat, 16);
+  ASSERT_TRUE(MemoryTier::Create(MemoryTierOptionsOf(Options(16), StatisticSet()), &made).ok());
+  TierOracle oracle(std::move(made), DataType::kFloat, 16);
   ASSERT_TRUE(oracle.Put(Range(0, 100000)).ok());
   const LowerTierStats full = oracle.tier()->Stats();
   oracle.Erase(Range(1000, 100000));
@@ -369,7 +369,7 @@ TEST(MemoryTier, CompactGivesMemoryOfRowsThatLeftBack) {
   ASSERT_TRUE(oracle.Check().ok());
 }
 
-// A tier over a tier that a test makes fail.
+// A tier over a FaultyTier.
 
 struct FaultyTwoTiers {
   explicit FaultyTwoTiers(size_t rows) {
@@ -377,16 +377,16 @@ struct FaultyTwoTiers {
     EXPECT_TRUE(NewDiskLower(Options(4), StatisticSet(), 0, &disk).ok());
     auto faulty = std::make_unique<FaultyTier>(std::move(disk));
     below = faulty.get();
-    MemoryTierOptions options = HostStoreOptionsOf(Options(4), StatisticSet());
+    MemoryTierOptions options = MemoryTierOptionsOf(Options(4), StatisticSet());
     options.most_bytes = rows * 17;
     std::unique_ptr<TwoTiers> tier;
     EXPECT_TRUE(TwoTiers::Create(options, std::move(faulty), &tier).ok());
     above = &tier->above();
-    oracle = std::make_unique<StoreOracle>(std::move(tier), DataType::kFloat, 4, /*forgets=*/true);
+    oracle = std::make_unique<TierOracle>(std::move(tier), DataType::kFloat, 4, /*forgets=*/true);
   }
   FaultyTier* below;
   const MemoryTier* above;
-  std::unique_ptr<StoreOracle> oracle;
+  std::unique_ptr<TierOracle> oracle;
 };
 
 TEST(TwoTiers, RowsOverTheBoundGoDownAndTheLatestStay) {
@@ -398,7 +398,7 @@ TEST(TwoTiers, RowsOverTheBoundGoDownAndTheLatestStay) {
   EXPECT_EQ(1000u, tier.above->size() + tier.below->size());
   EXPECT_GE(tier.above->size(), 80u);
   ASSERT_TRUE(tier.oracle->Check(50).ok());
-  // Of the rows that came last, most are above; a row that came long ago is not.
+  // Most of the latest rows are above, and older rows have moved down.
   const std::vector<int64_t> last = Range(950, 1000);
   const auto exists = std::make_unique<bool[]>(50);
   tier.above->Contains(last.data(), 50, exists.get());
@@ -457,7 +457,7 @@ TEST(TwoTiers, AColdRowBelowIsReplacedThere) {
   ASSERT_TRUE(tier.oracle->Put(Range(0, 100)).ok());
   EXPECT_EQ(below, tier.below->size());
   ASSERT_TRUE(tier.oracle->Check().ok());
-  // A shared one goes above when it comes back changed.
+  // A shared row that is put again, changed, goes to the upper tier.
   ASSERT_TRUE(tier.oracle->Get(Range(0, 10), After::kShared).ok());
   ASSERT_TRUE(tier.oracle->Put(Range(0, 10)).ok());
   const std::vector<int64_t> keys = Range(0, 10);

@@ -18,12 +18,12 @@ namespace {
 struct Kind {
   const char* name;
   NewLower create;
-  size_t rows;  // within the bound, if there is one
+  size_t rows;  // the bound, if there is a bound
 };
 const Kind kKinds[] = {
-    {"HostStore", NewHostLower, 0},
-    {"HostTierOfFewRows", NewHostOverDisk, 100},
-    {"HostTierOfManyRows", NewHostOverDisk, 1000},
+    {"MemoryTier", NewHostLower, 0},
+    {"TwoTiersOfFewRows", NewHostOverDisk, 100},
+    {"TwoTiersOfManyRows", NewHostOverDisk, 1000},
 };
 
 class Threads : public testing::TestWithParam<Kind> {
@@ -31,7 +31,7 @@ class Threads : public testing::TestWithParam<Kind> {
   void SetUp() override {
     StoreOptions options;
     options.name = "items";
-    options.dim = StoreThreads::kDim;
+    options.dim = TierThreads::kDim;
     ASSERT_TRUE(GetParam().create(options, StatisticSet(), GetParam().rows, &tier_).ok());
   }
   std::unique_ptr<LowerTier> tier_;
@@ -40,17 +40,17 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Threads, testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
-  StoreThreads::ReadAndWrite(tier_.get(), GetParam().rows > 0);
+  TierThreads::ReadAndWrite(tier_.get(), GetParam().rows > 0);
 }
 
-TEST_P(Threads, MayChangeTheRuleAndClear) { StoreThreads::ChangeTheRule(tier_.get()); }
+TEST_P(Threads, MayChangeTheRuleAndClear) { TierThreads::ChangeTheRule(tier_.get()); }
 
 TEST(TwoTiers, AUseOfARowThatIsGoingDownIsKept) {
   const StatisticSet set = StatisticSet().With(Statistic::kLastStep).With(Statistic::kCount);
   StoreOptions options;
   options.name = "items";
   options.dim = 1;
-  MemoryTierOptions above = HostStoreOptionsOf(options, set);
+  MemoryTierOptions above = MemoryTierOptionsOf(options, set);
   above.most_bytes = 100 * BytesOfRow(options, set);
   std::unique_ptr<LowerTier> lower;
   ASSERT_TRUE(NewHostLower(options, set, 0, &lower).ok());
@@ -64,7 +64,7 @@ TEST(TwoTiers, AUseOfARowThatIsGoingDownIsKept) {
   std::memset(row.weights.data(), 0, sizeof(float));
   row.statistics[0] = row.statistics[1] = 1;
 
-  // Another thread uses all rows above while the first ones of them go down.
+  // Another thread uses all rows of the upper tier while the first of them move down.
   Moment now;
   now.step = 7;
   std::vector<int64_t> used;
@@ -78,7 +78,7 @@ TEST(TwoTiers, AUseOfARowThatIsGoingDownIsKept) {
     uses = std::async(std::launch::async, [&] {
       for (const int64_t key : used) EXPECT_TRUE(tier->NoteUse(key, now));
     });
-    uses.wait_for(std::chrono::milliseconds(200));  // or it waits for the rows
+    uses.wait_for(std::chrono::milliseconds(200));  // otherwise it waits for the rows
   };
   for (int64_t key = 0; !uses.valid(); ++key) {
     row.keys[0] = key;
