@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
-#include <random>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/tf/table_resource.h"
+#include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/platform/path.h"
 
@@ -19,8 +22,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// The core has few status codes; the message keeps TensorFlow's own.
-Status ToCore(const absl::Status& status) {
+// The status of a read or a write of bytes: whatever else went wrong, the file is unavailable.
+Status StatusOfBytes(const absl::Status& status) {
   if (status.ok()) return Status();
   if (absl::IsResourceExhausted(status)) {
     return Status::ResourceExhausted([&] { return std::string(status.message()); });
@@ -82,57 +85,67 @@ absl::Status RemoveLink(const std::string& path) {
       absl::StrCat("'", path, "' can't be removed: ", std::strerror(errno), "."));
 }
 
+class TensorFlowSink final : public FileSink {
+ public:
+  static absl::Status Create(const std::string& path, std::unique_ptr<FileSink>* sink) {
+    std::unique_ptr<tf::WritableFile> file;
+    TF_RETURN_IF_ERROR(tf::Env::Default()->NewWritableFile(path, &file));
+    sink->reset(new TensorFlowSink(path, std::move(file)));
+    return absl::OkStatus();
+  }
+
+  Status Append(const void* bytes, size_t size) override {
+    return StatusOfBytes(file_->Append(absl::string_view(static_cast<const char*>(bytes), size)));
+  }
+
+  Status Close() override { return FromTensorFlow(CloseFile()); }
+
+ private:
+  TensorFlowSink(const std::string& path, std::unique_ptr<tf::WritableFile> file)
+      : path_(path), file_(std::move(file)) {}
+
+  absl::Status CloseFile() {
+    absl::Status status = file_->Sync();
+    // A file system without a flush, such as an object store, writes everything in Close.
+    if (absl::IsUnimplemented(status)) status = absl::OkStatus();
+    // Also after a failed flush, otherwise the file would stay open.
+    const absl::Status closed = file_->Close();
+    TF_RETURN_IF_ERROR(status);
+    TF_RETURN_IF_ERROR(closed);
+    return SyncLocal(path_);
+  }
+
+  const std::string path_;
+  const std::unique_ptr<tf::WritableFile> file_;
+};
+
 absl::Status WriteFile(const std::string& path, const std::string& text) {
   std::unique_ptr<FileSink> sink;
   TF_RETURN_IF_ERROR(RemoveLink(path));
-  TF_RETURN_IF_ERROR(FileSink::Create(path, &sink));
+  TF_RETURN_IF_ERROR(TensorFlowSink::Create(path, &sink));
   const Status status = sink->Append(text.data(), text.size());
-  const absl::Status closed = sink->Close();
+  const absl::Status closed = ToTensorFlow(sink->Close());
   if (!status.ok()) return absl::UnavailableError(status.message());
   return closed;
 }
 
-}  // namespace
+class TensorFlowSource final : public ByteSource {
+ public:
+  TensorFlowSource(const std::string& path, std::unique_ptr<tf::RandomAccessFile> file,
+                   uint64_t size)
+      : path_(path), file_(std::move(file)), size_(size) {}
 
-uint64_t RandomNumber() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
+  const std::string& name() const override { return path_; }
+  uint64_t size() const override { return size_; }
+  Status Read(uint64_t offset, size_t size, void* bytes) const override;
 
-absl::Status FileSink::Create(const std::string& path, std::unique_ptr<FileSink>* sink) {
-  std::unique_ptr<tf::WritableFile> file;
-  TF_RETURN_IF_ERROR(tf::Env::Default()->NewWritableFile(path, &file));
-  sink->reset(new FileSink(path, std::move(file)));
-  return absl::OkStatus();
-}
+ private:
+  const std::string path_;
+  const std::unique_ptr<tf::RandomAccessFile> file_;  // null: opened for each read
+  const uint64_t size_;
+};
 
-Status FileSink::Append(const void* bytes, size_t size) {
-  return ToCore(file_->Append(absl::string_view(static_cast<const char*>(bytes), size)));
-}
-
-absl::Status FileSink::Close() {
-  absl::Status status = file_->Sync();
-  // A file system without a flush, such as an object store, writes everything in Close.
-  if (absl::IsUnimplemented(status)) status = absl::OkStatus();
-  // Also after a failed flush, otherwise the file would stay open.
-  const absl::Status closed = file_->Close();
-  TF_RETURN_IF_ERROR(status);
-  TF_RETURN_IF_ERROR(closed);
-  return SyncLocal(path_);
-}
-
-absl::Status FileSource::Open(const std::string& path, bool stays_open,
-                              std::unique_ptr<FileSource>* source) {
-  uint64_t size;
-  std::unique_ptr<tf::RandomAccessFile> file;
-  TF_RETURN_IF_ERROR(CheckRegular(path));
-  TF_RETURN_IF_ERROR(tf::Env::Default()->GetFileSize(path, &size));
-  if (stays_open) TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
-  source->reset(new FileSource(path, std::move(file), size));
-  return absl::OkStatus();
-}
-
-Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
+Status TensorFlowSource::Read(uint64_t offset, size_t size, void* bytes) const {
   if (size == 0) return Status();
   char* const to = static_cast<char*>(bytes);
   absl::string_view read;
@@ -140,7 +153,7 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
   std::unique_ptr<tf::RandomAccessFile> opened;
   if (file == nullptr) {
     const absl::Status status = tf::Env::Default()->NewRandomAccessFile(path_, &opened);
-    if (!status.ok()) return ToCore(status);
+    if (!status.ok()) return StatusOfBytes(status);
     file = opened.get();
   }
   const absl::Status status = file->Read(offset, size, &read, to);
@@ -151,11 +164,22 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
       return Status::DataLoss("'" + path_ + "' ends before byte " + std::to_string(offset + size) +
                               ".");
     }
-    return ToCore(status);
+    return StatusOfBytes(status);
   }
   // A file system may return its own memory, such as a mapping, and leave the buffer alone.
   if (read.data() != to) std::memmove(to, read.data(), size);
   return Status();
+}
+
+absl::Status OpenFile(const std::string& path, bool stays_open,
+                      std::unique_ptr<ByteSource>* source) {
+  uint64_t size;
+  std::unique_ptr<tf::RandomAccessFile> file;
+  TF_RETURN_IF_ERROR(CheckRegular(path));
+  TF_RETURN_IF_ERROR(tf::Env::Default()->GetFileSize(path, &size));
+  if (stays_open) TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
+  *source = std::make_unique<TensorFlowSource>(path, std::move(file), size);
+  return absl::OkStatus();
 }
 
 absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* bytes) {
@@ -176,9 +200,51 @@ absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* 
       absl::StrCat("'", path, "' is damaged: it has more than ", most, " bytes."));
 }
 
-std::string Folder::PathOf(const std::string& file) const { return tf::io::JoinPath(path_, file); }
+class TensorFlowFolder final : public Folder {
+ public:
+  explicit TensorFlowFolder(std::string path) : path_(std::move(path)) {}
 
-absl::Status Folder::Create() const {
+  const std::string& path() const override { return path_; }
+  std::string PathOf(const std::string& file) const override {
+    return tf::io::JoinPath(path_, file);
+  }
+  std::unique_ptr<Folder> Sibling(const std::string& name) const override {
+    return NewFolder(tf::io::JoinPath(tf::io::Dirname(path_), name));
+  }
+
+  Status Create() const override { return FromTensorFlow(CreateFolder()); }
+  Status List(std::vector<std::string>* files) const override {
+    return FromTensorFlow(tf::Env::Default()->GetChildren(path_, files));
+  }
+  Status NewFile(const std::string& file, std::unique_ptr<FileSink>* sink) const override {
+    return FromTensorFlow(TensorFlowSink::Create(PathOf(file), sink));
+  }
+  Status Open(const std::string& file, bool stays_open,
+              std::unique_ptr<ByteSource>* source) const override {
+    return FromTensorFlow(OpenFile(PathOf(file), stays_open, source));
+  }
+  Status ReadWhole(const std::string& file, uint64_t most, std::string* bytes) const override {
+    return FromTensorFlow(ReadWholeFile(PathOf(file), most, bytes));
+  }
+  Status CheckExists(const std::string& file) const override {
+    return FromTensorFlow(tf::Env::Default()->FileExists(PathOf(file)));
+  }
+  Status Replace(const std::string& file, const std::string& text) const override {
+    return FromTensorFlow(ReplaceFile(file, text));
+  }
+  void Remove(const std::string& file) const override;
+  bool IsLocal() const override { return LocalPath(path_) != nullptr; }
+  bool Link(const std::string& from, const std::string& file) const override;
+  Status Sync() const override { return FromTensorFlow(SyncLocal(path_)); }
+
+ private:
+  absl::Status CreateFolder() const;
+  absl::Status ReplaceFile(const std::string& file, const std::string& text) const;
+
+  const std::string path_;
+};
+
+absl::Status TensorFlowFolder::CreateFolder() const {
   tf::Env* const env = tf::Env::Default();
   if (!IsLocal()) return env->RecursivelyCreateDir(path_);
   // Flush the parent folders too: the process that made them may have died before doing so.
@@ -195,11 +261,7 @@ absl::Status Folder::Create() const {
   return absl::OkStatus();
 }
 
-absl::Status Folder::List(std::vector<std::string>* files) const {
-  return tf::Env::Default()->GetChildren(path_, files);
-}
-
-absl::Status Folder::Replace(const std::string& file, const std::string& text) const {
+absl::Status TensorFlowFolder::ReplaceFile(const std::string& file, const std::string& text) const {
   tf::Env* const env = tf::Env::Default();
   bool can_rename = false;
   if (!env->HasAtomicMove(path_, &can_rename).ok()) can_rename = false;
@@ -207,7 +269,7 @@ absl::Status Folder::Replace(const std::string& file, const std::string& text) c
   // written directly.
   if (!can_rename) {
     TF_RETURN_IF_ERROR(WriteFile(PathOf(file), text));
-    return Sync();
+    return SyncLocal(path_);
   }
   // Two processes that replace the same file must not write to the same temporary file.
   const std::string aside =
@@ -215,12 +277,12 @@ absl::Status Folder::Replace(const std::string& file, const std::string& text) c
   absl::Status status = WriteFile(PathOf(aside), text);
   // Readers see the old or the new file.
   if (status.ok()) status = env->RenameFile(PathOf(aside), PathOf(file));
-  if (status.ok()) return Sync();
+  if (status.ok()) return SyncLocal(path_);
   Remove(aside);
   return status;
 }
 
-void Folder::Remove(const std::string& file) const {
+void TensorFlowFolder::Remove(const std::string& file) const {
   const absl::Status status = tf::Env::Default()->DeleteFile(PathOf(file));
   if (!status.ok() && !absl::IsNotFound(status)) {
     // The file takes disk space; no manifest names it, so no row depends on it.
@@ -229,9 +291,7 @@ void Folder::Remove(const std::string& file) const {
   }
 }
 
-bool Folder::IsLocal() const { return LocalPath(path_) != nullptr; }
-
-bool Folder::Link(const std::string& from, const std::string& file) const {
+bool TensorFlowFolder::Link(const std::string& from, const std::string& file) const {
   const std::string to = PathOf(file);
   const char* const local = LocalPath(to);
   if (local == nullptr || link(from.c_str(), local) != 0) return false;
@@ -241,6 +301,10 @@ bool Folder::Link(const std::string& from, const std::string& file) const {
   return false;
 }
 
-absl::Status Folder::Sync() const { return SyncLocal(path_); }
+}  // namespace
+
+std::unique_ptr<Folder> NewFolder(std::string path) {
+  return std::make_unique<TensorFlowFolder>(std::move(path));
+}
 
 }  // namespace tf_embed

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "cc/core/saves/pending_save.h"
 #include "cc/tf/op_inputs.h"
-#include "cc/tf/pending_save.h"
-#include "cc/tf/saved_rows.h"
+#include "cc/tf/save_inputs.h"
 #include "cc/tf/status_op.h"
 #include "cc/tf/table_op.h"
 
@@ -31,16 +31,16 @@ class OpenRowStreamOp : public StatusOp {
     SavePlace place;
     std::shared_ptr<SavedRows> rows;
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
-    TF_RETURN_IF_ERROR(SavedRows::Open(place, /*whole=*/true, &rows));
+    TF_RETURN_IF_ERROR(ToTensorFlow(SavedRows::Open(place, /*whole=*/true, &rows)));
     const RowFileHeader& header = rows->files().front()->reader.header();
     const SavedRows::File* slots;
-    TF_RETURN_IF_ERROR(rows->FindSlots(&slots));
+    TF_RETURN_IF_ERROR(ToTensorFlow(rows->FindSlots(&slots)));
     TableMeta shown = header.meta;
     // Files of a chain may be from before the table was trained, so the rule is read from a file
     // with slots.
     if (slots != nullptr) shown.rule = slots->reader.header().meta.rule;
     uint64_t num_rows;
-    TF_RETURN_IF_ERROR(rows->CountRows(&num_rows));
+    TF_RETURN_IF_ERROR(ToTensorFlow(rows->CountRows(&num_rows)));
     tf::Tensor *variant, *counts, *types, *meta;
     const bool has_origin = rows->files().front()->has_origin();
     const int64_t meta_count = has_origin ? static_cast<int64_t>(shown.count()) : 0;
@@ -56,7 +56,7 @@ class OpenRowStreamOp : public StatusOp {
     types->vec<tf::tstring>()(0) = NameOf(header.key_type);
     types->vec<tf::tstring>()(1) = NameOf(header.value_type);
     if (has_origin) shown.Encode(meta->vec<int64_t>().data());
-    variant->scalar<tf::Variant>()() = SavedRowsVariant(std::move(rows));
+    variant->scalar<tf::Variant>()() = VariantOf(std::move(rows));
     return absl::OkStatus();
   }
 };
@@ -80,10 +80,10 @@ class ReadRowStreamOp : public StatusOp {
                                   "the rows, which have ", NameOf(header.key_type), " keys and ",
                                   NameOf(header.value_type), " weights.");
     }
-    TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
+    TF_RETURN_IF_ERROR(ToTensorFlow(saved->ReadBlock(number, &block)));
     const int64_t size = static_cast<int64_t>(block->size);
     const SavedRows::File* slots;
-    TF_RETURN_IF_ERROR(saved->FindSlots(&slots));
+    TF_RETURN_IF_ERROR(ToTensorFlow(saved->FindSlots(&slots)));
     const RuleSlots rule = slots == nullptr ? RuleSlots() : slots->reader.header().meta.rule;
     tf::Tensor* outputs[3];
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &outputs[0]));
@@ -137,8 +137,8 @@ class RowStream {
     // A load takes the seed only from a file with a policy, so an empty policy marks the origin.
     if (has_origin) header_.policy = SavedPolicy().Encode();
     FileSink* sink;
-    TF_RETURN_IF_ERROR(pending_.Begin());
-    TF_RETURN_IF_ERROR(pending_.NewFile(header_.num_shards, &sink));
+    TF_RETURN_IF_ERROR(ToTensorFlow(pending_.Begin()));
+    TF_RETURN_IF_ERROR(ToTensorFlow(pending_.NewFile(header_.num_shards, &sink)));
     writer_.emplace(sink, HostAllocator(), kBlockBytes);
     TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Begin(header_)));
     open_ = true;
@@ -172,7 +172,7 @@ class RowStream {
     TF_RETURN_IF_ERROR(CheckOpen());
     absl::Status status = ToTensorFlow(writer_->Finish());
     pending_.EndFile(*writer_);
-    if (status.ok()) status = pending_.Commit();
+    if (status.ok()) status = ToTensorFlow(pending_.Commit());
     if (!status.ok()) GiveUp();
     open_ = false;
     return status;

@@ -9,6 +9,7 @@
 #include "cc/core/files/row_manifest.h"
 #include "cc/core/files/table_meta.h"
 #include "cc/core/index/striped_index.h"
+#include "cc/ops/key_types.h"
 #include "cc/stores/new_store.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/op_inputs.h"
@@ -38,6 +39,20 @@ DataType CoreType(tf::DataType type) {
       return DataType::kBool;
     default:
       return DataType::kFloat;
+  }
+}
+
+StoredType StoredTypeOf(tf::DataType type) {
+  switch (type) {
+#define TF_EMBED_KEY(type, dtype, name, stored) \
+  case tf::dtype:                               \
+    return StoredType::stored;
+    TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)
+#undef TF_EMBED_KEY
+    case tf::DT_STRING:
+      return StoredType::kString;
+    default:
+      return static_cast<StoredType>(CoreType(type));
   }
 }
 
@@ -93,24 +108,14 @@ absl::Status NewInitializer(const std::string& kind, std::vector<double> numbers
 }
 
 absl::Status ToTensorFlow(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return absl::OkStatus();
-    case StatusCode::kInvalidArgument:
-      return InvalidArgumentError(status.message());
-    case StatusCode::kFailedPrecondition:
-      return absl::FailedPreconditionError(status.message());
-    case StatusCode::kResourceExhausted:
-      return ResourceExhaustedError(status.message());
-    case StatusCode::kDataLoss:
-      return absl::DataLossError(status.message());
-    case StatusCode::kUnavailable:
-      return absl::UnavailableError(status.message());
-    case StatusCode::kAborted:
-      // Inside a function, TensorFlow would report an unavailable server as an internal error.
-      return absl::AbortedError(status.message());
-  }
-  return absl::OkStatus();
+  // Both have the canonical numbers. kAborted and not kUnavailable tells of a lost server, because
+  // inside a function TensorFlow would report an unavailable server as an internal error.
+  return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+}
+
+Status FromTensorFlow(const absl::Status& status) {
+  if (status.ok()) return Status();
+  return Status::Of(static_cast<StatusCode>(status.code()), std::string(status.message()));
 }
 
 std::string TableResource::Signature::DebugString() const {
@@ -150,7 +155,7 @@ absl::Status TableResource::NewOptions(const Signature& signature, std::string n
 
 TableResource::TableResource(const Signature& signature, const StoreOptions& options)
     : Table({options, signature.policy, static_cast<size_t>(signature.num_shards),
-             signature.key_dtype == tf::DT_STRING, signature.value_dtype == tf::DT_STRING}),
+             StoredTypeOf(signature.key_dtype), StoredTypeOf(signature.value_dtype)}),
       signature_(signature) {}
 
 namespace {

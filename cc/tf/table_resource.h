@@ -20,11 +20,15 @@ namespace tf_embed {
 // The core type for a TensorFlow type that a table can hold.
 DataType CoreType(tensorflow::DataType type);
 
+// The type in files for a TensorFlow type that a table can hold.
+StoredType StoredTypeOf(tensorflow::DataType type);
+
 // The TensorFlow type of a core type.
 tensorflow::DataType TensorFlowType(DataType type);
 
-// Converts a core status to a TensorFlow status.
+// The same status for TensorFlow, and for the core.
 absl::Status ToTensorFlow(const Status& status);
+Status FromTensorFlow(const absl::Status& status);
 
 // A status whose message is the concatenated arguments.
 template <typename... Parts>

@@ -54,7 +54,7 @@ PRIVATE_PYTHON = ("tensorflow.python", "keras.src")
 # The wings of cc/core, lowest first. Bazel holds the same order, by the wings' dependencies.
 CORE_WINGS = (
     *("base", "rules", "rows", "batch", "index", "policy"),
-    *("loops", "files", "store", "table", "pooling", "exchange"),
+    *("loops", "files", "store", "table", "saves", "pooling", "exchange"),
 )
 
 # The files that a room of cc/ may include, in addition to the standard library. Other rooms may

@@ -10,14 +10,17 @@
 
 namespace tf_embed {
 
+// The canonical codes of gRPC, with their numbers. The core itself returns those with a name; a file
+// system may return the others.
 enum class StatusCode {
-  kOk,
-  kInvalidArgument,
-  kFailedPrecondition,
-  kResourceExhausted,
-  kDataLoss,     // a file is damaged
-  kUnavailable,  // a file can't be read or written
-  kAborted,      // a server was lost; the same may succeed later
+  kOk = 0,
+  kInvalidArgument = 3,
+  kNotFound = 5,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kAborted = 10,      // a server was lost; the same may succeed later
+  kUnavailable = 14,  // a file can't be read or written
+  kDataLoss = 15,     // a file is damaged
 };
 
 class [[nodiscard]] Status {
@@ -29,6 +32,9 @@ class [[nodiscard]] Status {
   static Status FailedPrecondition(std::string message) {
     return Status(StatusCode::kFailedPrecondition, std::move(message));
   }
+  static Status NotFound(std::string message) {
+    return Status(StatusCode::kNotFound, std::move(message));
+  }
   static Status DataLoss(std::string message) {
     return Status(StatusCode::kDataLoss, std::move(message));
   }
@@ -38,6 +44,9 @@ class [[nodiscard]] Status {
   static Status Aborted(std::string message) {
     return Status(StatusCode::kAborted, std::move(message));
   }
+
+  // A result of another system, such as a file system. REQUIRES: `code` is not kOk.
+  static Status Of(StatusCode code, std::string message) { return Status(code, std::move(message)); }
 
   // `describe` returns the message. If there is no memory for the message, only the code is kept.
   template <typename Describe>

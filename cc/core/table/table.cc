@@ -23,7 +23,7 @@ Status Table::NoMemory(const char* purpose) const {
 Status Table::MakeShards(const ShardMaker& make) {
   const PolicySettings& policy = options_.policy;
   TF_EMBED_RETURN_IF_ERROR(policy.NewAdmission(allocator(), &admission_));
-  if (policy.log_evicted || options_.has_string_keys) {
+  if (policy.log_evicted || has_string_keys()) {
     log_ = std::make_unique<EvictionLog>(dictionaries_, options_.shard, policy.log_evicted);
   }
   for (size_t number = 0; number < options_.num_shards; ++number) {
@@ -34,7 +34,7 @@ Status Table::MakeShards(const ShardMaker& make) {
     on_host_.push_back(shards_.back().store.get());
     on_device_.push_back(shards_.back().on_device);
   }
-  if (dictionaries_.Create(allocator(), options_.has_string_keys, options_.has_string_values)) {
+  if (dictionaries_.Create(allocator(), has_string_keys(), has_string_values())) {
     return Status();
   }
   return NoMemory("for an empty");

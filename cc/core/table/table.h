@@ -32,6 +32,7 @@
 #include "cc/core/base/lock_order.h"
 #include "cc/core/base/status.h"
 #include "cc/core/base/turn_queue.h"
+#include "cc/core/files/row_file.h"
 #include "cc/core/files/table_meta.h"
 #include "cc/core/store/store.h"
 #include "cc/core/table/dictionaries.h"
@@ -47,8 +48,8 @@ struct TableOptions {
   StoreOptions shard;  // of each shard, without the policy
   PolicySettings policy;
   size_t num_shards = 1;
-  bool has_string_keys = false;
-  bool has_string_values = false;
+  StoredType key_type = StoredType::kInt64;
+  StoredType value_type = StoredType::kFloat;  // strings are numbers in the shards
 };
 
 // The place of some rows of a table.
@@ -119,8 +120,11 @@ class Table {
   size_t row_bytes() const { return dim() * SizeOf(value_type()); }
   Allocator* allocator() const { return options_.shard.allocator; }
   const PolicySettings& policy() const { return options_.policy; }
-  bool has_string_keys() const { return options_.has_string_keys; }
-  bool has_string_values() const { return options_.has_string_values; }
+  // The types of keys and values in files.
+  StoredType stored_key_type() const { return options_.key_type; }
+  StoredType stored_value_type() const { return options_.value_type; }
+  bool has_string_keys() const { return stored_key_type() == StoredType::kString; }
+  bool has_string_values() const { return stored_value_type() == StoredType::kString; }
   // The statistics that rows keep.
   StatisticSet statistics() const { return options().policy.statistics; }
   // Whether a write may evict rows other than its own.

@@ -212,7 +212,7 @@ TEST(Table, LoadedRowsGoWhereTheirOwnersSay) {
 
 TEST(Table, StringsOfEvictedRowsLeaveTheDictionary) {
   TableOptions options = Options(2);
-  options.has_string_keys = true;
+  options.key_type = StoredType::kString;
   options.policy.max_rows = 10;
   options.policy.log_evicted = true;
   const auto table = NewTable(options);

@@ -4,18 +4,19 @@
 // Each save gives its row files unique names. Once all of them are on disk, the new manifest
 // replaces the old one, which commits the save. Then the files of the old save are removed. A crash
 // at any point leaves one complete save, and perhaps orphan files that the next save removes.
-#ifndef TF_EMBED_CC_TF_PENDING_SAVE_H_
-#define TF_EMBED_CC_TF_PENDING_SAVE_H_
+#ifndef TF_EMBED_CC_CORE_SAVES_PENDING_SAVE_H_
+#define TF_EMBED_CC_CORE_SAVES_PENDING_SAVE_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cc/core/base/status.h"
 #include "cc/core/files/row_file.h"
 #include "cc/core/files/row_manifest.h"
-#include "cc/tf/file_system.h"
-#include "cc/tf/saved_rows.h"
+#include "cc/core/saves/folder.h"
+#include "cc/core/saves/save_place.h"
 
 namespace tf_embed {
 
@@ -38,8 +39,8 @@ class PendingSave {
   uint32_t NumShards(uint32_t num_shards) const;
 
   // Call order: Begin, then NewFile or LinkFile for each file in shard order, then Commit.
-  absl::Status Begin();
-  absl::Status NewFile(uint32_t num_shards, FileSink** sink);  // of this process
+  Status Begin();
+  Status NewFile(uint32_t num_shards, FileSink** sink);  // of this process
   // Links a local file into the save and returns its number. False if it can't be linked.
   bool LinkFile(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number);
   // Whether LinkFile may succeed. Links are numbered across a whole save, but the parts of a joint
@@ -47,14 +48,14 @@ class PendingSave {
   bool can_link() const { return !is_part_ && folder_->IsLocal(); }
   // Records that `writer` has finished the last file.
   void EndFile(const RowFileWriter& writer);
-  absl::Status Commit();
+  Status Commit();
   // Removes the files unless the save was committed. Must be the last call.
   void GiveUp();
 
  private:
   // The names of all row files.
   std::vector<std::string> FileNames() const;
-  absl::Status PutManifest();
+  Status PutManifest();
   // Whether the manifest may be on disk although PutManifest has failed: perhaps only the flush of
   // its name failed. Its files must then stay, because it has replaced the old manifest.
   bool MayBeInPlace() const;
@@ -74,8 +75,8 @@ class PendingSave {
 
 // Joins the parts written by `place.processes` processes in one folder into a single save, as if
 // one process had written all shards. Removes the parts' manifests and returns the save's number.
-absl::Status JoinSaves(const SavePlace& place, uint64_t* save);
+Status JoinSaves(const SavePlace& place, uint64_t* save);
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_TF_PENDING_SAVE_H_
+#endif  // TF_EMBED_CC_CORE_SAVES_PENDING_SAVE_H_

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cc/tf/shard_file.h"
+#include "cc/core/saves/shard_file.h"
 
 #include <algorithm>
-
-#include "cc/tf/saved_rows.h"
 
 namespace tf_embed {
 namespace {
@@ -23,51 +21,51 @@ struct NumberedStrings {
 
 }  // namespace
 
-absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
+Status HeaderOf(Table* table, RowFileHeader* header) {
   const RowManifest kind = KindOf(*table);
   SavedPolicy policy;
-  TF_RETURN_IF_ERROR(ToTensorFlow(table->GetMeta(/*with_slots=*/true, &header->meta)));
-  TF_RETURN_IF_ERROR(ToTensorFlow(table->GetPolicy(&policy)));
+  TF_EMBED_RETURN_IF_ERROR(table->GetMeta(/*with_slots=*/true, &header->meta));
+  TF_EMBED_RETURN_IF_ERROR(table->GetPolicy(&policy));
   header->key_type = kind.key_type;
   header->value_type = kind.value_type;
   header->num_shards = static_cast<uint32_t>(table->num_shards());
   header->statistics = policy.statistics;
   header->policy = policy.Encode();
-  return absl::OkStatus();
+  return Status();
 }
 
 void LeaveSlotsOut(RowFileHeader* header) { header->meta.rule = RuleSlots(); }
 
-bool CanLink(const TableResource& table, const PendingSave& save) {
+bool CanLink(const Table& table, const PendingSave& save) {
   return table.store(0)->tiers() != nullptr && save.can_link() && !table.has_string_keys() &&
          !table.has_string_values();
 }
 
-RowManifest KindOf(const TableResource& table) {
+RowManifest KindOf(const Table& table) {
   RowManifest kind;
-  kind.key_type = StoredTypeOf(table.signature().key_dtype);
-  kind.value_type = StoredTypeOf(table.signature().value_dtype);
+  kind.key_type = table.stored_key_type();
+  kind.value_type = table.stored_value_type();
   kind.dim = table.dim();
   return kind;
 }
 
-absl::Status ShardFile::Begin(const RowFileHeader& header, size_t shard) {
+Status ShardFile::Begin(const RowFileHeader& header, size_t shard) {
   RowFileHeader own = header;
   own.save = save_->number();
   // The variable's own data goes in the first shard's file only.
   if (shard > 0) own.policy.clear();
   FileSink* sink;
-  TF_RETURN_IF_ERROR(save_->NewFile(header.num_shards, &sink));
+  TF_EMBED_RETURN_IF_ERROR(save_->NewFile(header.num_shards, &sink));
   own.shard = save_->ShardOf(shard, header.num_shards);
   own.num_shards = save_->NumShards(header.num_shards);
   writer_.emplace(sink, table_.allocator(), block_bytes_);
   const size_t row_bytes =
       sizeof(int64_t) + own.weight_bytes() + own.slot_bytes() + own.statistics_bytes();
   rows_of_block_ = std::max<size_t>(1, block_bytes_ / row_bytes);
-  return ToTensorFlow(writer_->Begin(own));
+  return writer_->Begin(own);
 }
 
-absl::Status ShardFile::Append(WholeRows* whole) {
+Status ShardFile::Append(WholeRows* whole) {
   // The change word is of this process's snapshots and means nothing in a file.
   whole->KeepStatistics(table_.statistics().size(), table_.statistics().OfUse().size());
   RowsToWrite rows;
@@ -81,37 +79,36 @@ absl::Status ShardFile::Append(WholeRows* whole) {
                                       reinterpret_cast<const int64_t*>(rows.weights)};
   rows.key_strings = key_strings.Batch(rows.size);
   rows.value_strings = value_strings.Batch(rows.size * table_.dim());
-  TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Append(rows)));
+  TF_EMBED_RETURN_IF_ERROR(writer_->Append(rows));
   // For RowsSaved, by which another thread shows the progress of a save.
   table_.AddRowsSaved(rows.size);
-  return absl::OkStatus();
+  return Status();
 }
 
-absl::Status ShardFile::AppendLeft(const int64_t* keys, size_t count) {
-  return ToTensorFlow(writer_->AppendLeft(keys, count));
+Status ShardFile::AppendLeft(const int64_t* keys, size_t count) {
+  return writer_->AppendLeft(keys, count);
 }
 
-absl::Status ShardFile::AppendLinked(LinkedRows* rows) {
+Status ShardFile::AppendLinked(LinkedRows* rows) {
   KeepStatistics(rows->size, table_.statistics().size(), table_.statistics().OfUse().size(),
                  rows->statistics.data());
-  TF_RETURN_IF_ERROR(ToTensorFlow(writer_->AppendLinked(*rows)));
+  TF_EMBED_RETURN_IF_ERROR(writer_->AppendLinked(*rows));
   table_.AddRowsSaved(rows->size);
-  return absl::OkStatus();
+  return Status();
 }
 
-absl::Status ShardFile::AppendLinks(const ExecContext& context, Store* shard, LinkedRows* rows) {
+Status ShardFile::AppendLinks(const ExecContext& context, Store* shard, LinkedRows* rows) {
   for (ExportCursor cursor; !cursor.done;) {
-    TF_RETURN_IF_ERROR(
-        ToTensorFlow(shard->maintenance()->ExportLinks(context, this, &cursor, rows)));
-    TF_RETURN_IF_ERROR(AppendLinked(rows));
+    TF_EMBED_RETURN_IF_ERROR(shard->maintenance()->ExportLinks(context, this, &cursor, rows));
+    TF_EMBED_RETURN_IF_ERROR(AppendLinked(rows));
   }
-  return absl::OkStatus();
+  return Status();
 }
 
-absl::Status ShardFile::Finish() {
-  TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Finish()));
+Status ShardFile::Finish() {
+  TF_EMBED_RETURN_IF_ERROR(writer_->Finish());
   save_->EndFile(*writer_);
-  return absl::OkStatus();
+  return Status();
 }
 
 }  // namespace tf_embed

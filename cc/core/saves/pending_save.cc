@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cc/tf/pending_save.h"
+#include "cc/core/saves/pending_save.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "cc/tf/op_inputs.h"
-#include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/env_time.h"
-
 namespace tf_embed {
+namespace {
 
-namespace tf = ::tensorflow;
+Status TooManyShards(const std::string& received) {
+  return Status::InvalidArgument("A save has at most " + std::to_string(RowManifest::kMaxFiles) +
+                                 " shards. Received: " + received + ".");
+}
+
+}  // namespace
 
 PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
     : folder_(std::move(place.folder)),
@@ -47,17 +49,16 @@ uint32_t PendingSave::NumShards(uint32_t num_shards) const {
   return is_part_ ? manifest_.processes * num_shards : num_shards;
 }
 
-absl::Status PendingSave::Begin() {
-  TF_RETURN_IF_ERROR(folder_->Create());
+Status PendingSave::Begin() {
+  TF_EMBED_RETURN_IF_ERROR(folder_->Create());
   begun_ = true;
-  return absl::OkStatus();
+  return Status();
 }
 
-absl::Status PendingSave::NewFile(uint32_t num_shards, FileSink** sink) {
+Status PendingSave::NewFile(uint32_t num_shards, FileSink** sink) {
   if (uint64_t{num_shards} * manifest_.processes > RowManifest::kMaxFiles) {
-    return InvalidArgumentError("A save has at most ", RowManifest::kMaxFiles,
-                                " shards. Received: ", num_shards, " of each of ",
-                                manifest_.processes, " processes.");
+    return TooManyShards(std::to_string(num_shards) + " of each of " +
+                         std::to_string(manifest_.processes) + " processes");
   }
   const uint32_t shard = ShardOf(manifest_.files.size(), num_shards);
   RowManifest::File file;
@@ -65,9 +66,9 @@ absl::Status PendingSave::NewFile(uint32_t num_shards, FileSink** sink) {
                           NumShards(num_shards));
   manifest_.files.push_back(file);
   sinks_.emplace_back();
-  TF_RETURN_IF_ERROR(FileSink::Create(folder_->PathOf(file.name), &sinks_.back()));
+  TF_EMBED_RETURN_IF_ERROR(folder_->NewFile(file.name, &sinks_.back()));
   *sink = sinks_.back().get();
-  return absl::OkStatus();
+  return Status();
 }
 
 bool PendingSave::LinkFile(const std::string& path, uint64_t bytes, uint32_t checksum,
@@ -89,42 +90,43 @@ void PendingSave::EndFile(const RowFileWriter& writer) {
   manifest_.files.back().checksum = writer.checksum();
 }
 
-absl::Status PendingSave::Commit() {
+Status PendingSave::Commit() {
   // The contents first, then their names, then the manifest: whenever a crash happens, the manifest
   // on disk names complete files.
-  for (const auto& sink : sinks_) TF_RETURN_IF_ERROR(sink->Close());
+  for (const auto& sink : sinks_) TF_EMBED_RETURN_IF_ERROR(sink->Close());
   // Flush the row files' directory entries before the manifest names them.
-  TF_RETURN_IF_ERROR(folder_->Sync());
+  TF_EMBED_RETURN_IF_ERROR(folder_->Sync());
   // A concurrent save of the same place may have removed the files.
   for (const std::string& file : FileNames()) {
-    const absl::Status found = tf::Env::Default()->FileExists(folder_->PathOf(file));
-    if (absl::IsNotFound(found)) {
-      return absl::AbortedError(absl::StrCat("'", folder_->PathOf(file),
-                                             "' was removed by another save of the same name."));
+    const Status found = folder_->CheckExists(file);
+    if (found.code() == StatusCode::kNotFound) {
+      return Status::Aborted("'" + folder_->PathOf(file) +
+                             "' was removed by another save of the same name.");
     }
-    TF_RETURN_IF_ERROR(found);
+    TF_EMBED_RETURN_IF_ERROR(found);
   }
-  const absl::Status put = PutManifest();
+  const Status put = PutManifest();
   committed_ = put.ok() || MayBeInPlace();
   if (!put.ok()) return put;
   // The save exists from here on. The removal of older files can fail without harm.
   RemoveOlder();
-  return absl::OkStatus();
+  return Status();
 }
 
 bool PendingSave::MayBeInPlace() const {
   RowManifest found;
-  const absl::Status read =
-      ReadManifest(*folder_, names_, manifest_.rank, manifest_.processes, &found);
-  if (absl::IsNotFound(read)) return false;
+  const Status read = ReadManifest(*folder_, names_, manifest_.rank, manifest_.processes, &found);
+  if (read.code() == StatusCode::kNotFound) return false;
   return !read.ok() || found.save == manifest_.save;
 }
 
-absl::Status PendingSave::PutManifest() {
+Status PendingSave::PutManifest() {
   // Newer than every existing save, even if another machine's clock is ahead.
-  manifest_.milliseconds = tf::EnvTime::NowMicros() / 1000;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  manifest_.milliseconds =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
   std::vector<std::string> files;
-  TF_RETURN_IF_ERROR(folder_->List(&files));
+  TF_EMBED_RETURN_IF_ERROR(folder_->List(&files));
   for (const auto& ranks : RanksIn(names_, files)) {
     if (ranks.first == manifest_.processes) continue;
     manifest_.milliseconds = std::max(manifest_.milliseconds, LastTimeOf(ranks) + 1);
@@ -189,13 +191,13 @@ void PendingSave::RemoveOlder() const {
   });
 }
 
-absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
+Status JoinSaves(const SavePlace& place, uint64_t* save) {
   const Folder& folder = *place.folder;
   const RowFileNames names(place.file_name);
   RowManifest joined;
   for (uint32_t rank = 0; rank < place.processes; ++rank) {
     RowManifest part;
-    TF_RETURN_IF_ERROR(ReadManifest(folder, names, rank, place.processes, &part));
+    TF_EMBED_RETURN_IF_ERROR(ReadManifest(folder, names, rank, place.processes, &part));
     if (rank == 0) {
       joined = part;
       joined.processes = 1;
@@ -203,32 +205,30 @@ absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
     if (part.save != joined.save || part.key_type != joined.key_type ||
         part.value_type != joined.value_type || part.dim != joined.dim ||
         part.since != joined.since || part.since_name != joined.since_name || !part.links.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("'", folder.PathOf(names.Manifest(rank, place.processes)),
-                       "' is not a part of the save of which '", names.Manifest(0, place.processes),
-                       "' is one."));
+      return Status::FailedPrecondition("'" + folder.PathOf(names.Manifest(rank, place.processes)) +
+                                        "' is not a part of the save of which '" +
+                                        names.Manifest(0, place.processes) + "' is one.");
     }
     // Newer than its parts, so that it wins if their manifests remain.
     joined.milliseconds = std::max(joined.milliseconds, part.milliseconds + 1);
     if (rank > 0) joined.files.insert(joined.files.end(), part.files.begin(), part.files.end());
   }
   if (joined.files.size() > RowManifest::kMaxFiles) {
-    return InvalidArgumentError("A save has at most ", RowManifest::kMaxFiles,
-                                " shards. Received: ", joined.files.size(), ".");
+    return TooManyShards(std::to_string(joined.files.size()));
   }
   for (const RowManifest::File& file : joined.files) {
     // The joined manifest must not name a file that a concurrent save has removed.
-    TF_RETURN_IF_ERROR(tf::Env::Default()->FileExists(folder.PathOf(file.name)));
+    TF_EMBED_RETURN_IF_ERROR(folder.CheckExists(file.name));
   }
   const std::string manifest = names.Manifest(0, 1);
-  TF_RETURN_IF_ERROR(folder.Replace(manifest, joined.Encode()));
+  TF_EMBED_RETURN_IF_ERROR(folder.Replace(manifest, joined.Encode()));
   for (uint32_t rank = 0; rank < place.processes; ++rank) {
     // After the joined manifest is in place: until then the parts are the save. With a single
     // process, both manifests have the same name.
     if (place.processes > 1) folder.Remove(names.Manifest(rank, place.processes));
   }
   *save = joined.save;
-  return absl::OkStatus();
+  return Status();
 }
 
 }  // namespace tf_embed
