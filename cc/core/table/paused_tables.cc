@@ -15,7 +15,7 @@ Status PausedTables::Take(std::vector<const Table*> tables) {
   std::vector<const Store*> stores;
   for (const Table* const table : tables) {
     // Before the locks of the stores, so that no verb is paused between two shards.
-    tables_.emplace_back(*table->writers_mutex());
+    tables_.emplace_back(*table->shards_mutex());
     stores.insert(stores.end(), table->stores(), table->stores() + table->num_shards());
   }
   return stores_.Take(stores.data(), stores.size(), Held::kPaused);
@@ -41,7 +41,7 @@ void PausedTables::Release() {
 WritingTables::WritingTables(std::vector<const Table*> tables) {
   std::sort(tables.begin(), tables.end(), Table::IsLockedBefore);
   tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
-  for (const Table* const table : tables) locks_.emplace_back(*table->writers_mutex());
+  for (const Table* const table : tables) locks_.emplace_back(*table->shards_mutex());
 }
 
 }  // namespace tf_embed

@@ -12,7 +12,7 @@
 // The scope holds the strings mutex: shared if the operation neither adds a string nor removes a
 // row, otherwise exclusively. A table without strings takes no such lock.
 //
-// Locks, in this order: save_mutex(), the strings mutex, writers_mutex(), the locks of stores. The
+// Locks, in this order: save_mutex(), the strings mutex, shards_mutex(), the locks of stores. The
 // clock, the admission and the log do their own locking.
 #ifndef TF_EMBED_CC_CORE_TABLE_TABLE_H_
 #define TF_EMBED_CC_CORE_TABLE_TABLE_H_
@@ -252,8 +252,8 @@ class Table {
   OrderedMutex* save_mutex() { return &save_mutex_; }
   // Held shared by verbs that write. Exclusive holders keep all writers out, and never find a verb
   // between two shards.
-  FairSharedMutex* writers_mutex() const { return &writers_mutex_; }
-  // The lock order of the writers_mutex() of several tables.
+  FairSharedMutex* shards_mutex() const { return &shards_mutex_; }
+  // The lock order of the shards_mutex() of several tables.
   static bool IsLockedBefore(const Table* one, const Table* other) {
     return one->number_ < other->number_;
   }
@@ -294,7 +294,7 @@ class Table {
 
   OrderedMutex save_mutex_{LockRank::kSave};
   FairSharedMutex strings_mutex_{LockRank::kStrings};
-  mutable FairSharedMutex writers_mutex_{LockRank::kShards, number_};
+  mutable FairSharedMutex shards_mutex_{LockRank::kShards, number_};
   TurnQueue turns_;
   AppliedSteps applied_steps_;
   std::atomic<uint64_t> rows_saved_{0};

@@ -63,7 +63,7 @@ Status Table::Find(const ExecContext& context, const TableKeys& keys, const Defa
   std::shared_lock<FairSharedMutex> writing;
   // A use of rows writes their statistics.
   if (context.training && statistics().OfUse().size() > 0) {
-    writing = std::shared_lock<FairSharedMutex>(writers_mutex_);
+    writing = std::shared_lock<FairSharedMutex>(shards_mutex_);
   }
   const ExecContext now = Now(context);
   return split.ForEach([&](const Store* store, const KeyBatch& batch) {
@@ -75,7 +75,7 @@ Status Table::FindOrInsert(const ExecContext& context, const TableKeys& keys,
                            const DefaultRows& defaults, void* weights, bool* exists) {
   SplitKeys split(*this);
   TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
-  std::shared_lock<FairSharedMutex> writing(writers_mutex_);
+  std::shared_lock<FairSharedMutex> writing(shards_mutex_);
   const ExecContext now = Now(context);
   return split.ForEach([&](Store* store, const KeyBatch& batch) {
     return store->FindOrInsert(now, batch, defaults, weights, exists);
@@ -93,7 +93,7 @@ Status Table::InsertOrAssign(const ExecContext& context, const TableKeys& keys, 
     TF_EMBED_RETURN_IF_ERROR(shard.store->InsertOrAssign(ExecContext::Serial(), KeyBatch(), nullptr,
                                                          {slots.rule, nullptr}));
   }
-  std::shared_lock<FairSharedMutex> writing(writers_mutex_);
+  std::shared_lock<FairSharedMutex> writing(shards_mutex_);
   const ExecContext step = BeginStep(context);
   return split.ForEach([&](Store* store, const KeyBatch& batch) {
     return store->InsertOrAssign(step, batch, weights, slots);
@@ -104,7 +104,7 @@ Status Table::Accum(const ExecContext& context, const TableKeys& keys, const voi
                     const void* new_rows, const bool* exists) {
   SplitKeys split(*this);
   TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
-  std::shared_lock<FairSharedMutex> writing(writers_mutex_);
+  std::shared_lock<FairSharedMutex> writing(shards_mutex_);
   const ExecContext step = BeginStep(context);
   return split.ForEach([&](Store* store, const KeyBatch& batch) {
     return store->Accum(step, batch, old_rows, new_rows, exists);
@@ -119,7 +119,7 @@ Status Table::Apply(const ExecContext& context, const TableKeys& keys, const Gra
   const auto set_rule = [&] { return num_shards() == 1 ? Status() : SetRule(rule.slots); };
   // Sets all shards together, so that an export does not find shards of two rules (PausedTables).
   TF_EMBED_RETURN_IF_ERROR(set_rule());
-  std::shared_lock<FairSharedMutex> writing(writers_mutex_);
+  std::shared_lock<FairSharedMutex> writing(shards_mutex_);
   const ExecContext step = BeginStep(context);
   TF_EMBED_RETURN_IF_ERROR(split.ForEach([&](Store* store, const KeyBatch& batch) {
     return store->Apply(step, batch, gradients, rule);
@@ -134,7 +134,7 @@ Status Table::Erase(const ExecContext& context, const TableKeys& keys) {
   SplitKeys split(*this);
   TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
   const ExecContext now = Now(context);
-  std::shared_lock<FairSharedMutex> writing(writers_mutex_);
+  std::shared_lock<FairSharedMutex> writing(shards_mutex_);
   return split.ForEach(
       [&](Store* store, const KeyBatch& batch) { return store->Erase(now, batch); });
 }
@@ -199,7 +199,7 @@ Status Table::AssignStatistic(const ExecContext& context, const TableKeys& keys,
   SplitKeys split(*this);
   TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
   const ExecContext now = Now(context);
-  std::shared_lock<FairSharedMutex> writing(writers_mutex_);
+  std::shared_lock<FairSharedMutex> writing(shards_mutex_);
   return split.ForEach([&](Store* store, const KeyBatch& batch) {
     return store->eviction()->AssignStatistics(now, batch, StatisticSet().With(statistic), words);
   });
