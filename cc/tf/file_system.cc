@@ -200,7 +200,7 @@ absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* 
       absl::StrCat("'", path, "' is damaged: it has more than ", most, " bytes."));
 }
 
-class TensorFlowFolder final : public Folder {
+class TensorFlowFolder final : public SaveFolder {
  public:
   explicit TensorFlowFolder(std::string path) : path_(std::move(path)) {}
 
@@ -208,8 +208,8 @@ class TensorFlowFolder final : public Folder {
   std::string PathOf(const std::string& file) const override {
     return tf::io::JoinPath(path_, file);
   }
-  std::unique_ptr<Folder> Sibling(const std::string& name) const override {
-    return NewFolder(tf::io::JoinPath(tf::io::Dirname(path_), name));
+  std::unique_ptr<SaveFolder> Sibling(const std::string& name) const override {
+    return NewSaveFolder(tf::io::JoinPath(tf::io::Dirname(path_), name));
   }
 
   Status Create() const override { return FromTensorFlow(CreateFolder()); }
@@ -303,7 +303,7 @@ bool TensorFlowFolder::Link(const std::string& from, const std::string& file) co
 
 }  // namespace
 
-std::unique_ptr<Folder> NewFolder(std::string path) {
+std::unique_ptr<SaveFolder> NewSaveFolder(std::string path) {
   return std::make_unique<TensorFlowFolder>(std::move(path));
 }
 

@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "cc/core/saves/folder.h"
+#include "cc/core/saves/save_folder.h"
 
 namespace tf_embed {
 
-std::unique_ptr<Folder> NewFolder(std::string path);
+std::unique_ptr<SaveFolder> NewSaveFolder(std::string path);
 
 }  // namespace tf_embed
 

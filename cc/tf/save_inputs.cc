@@ -16,7 +16,7 @@ absl::Status ReadPlace(tf::OpKernelContext* context, int input, SavePlace* place
   TF_RETURN_IF_ERROR(ReadScalar(context->input(input), "folder", &folder));
   TF_RETURN_IF_ERROR(ReadScalar(context->input(input + 1), "file_name", &file_name));
   if (folder.empty()) return InvalidArgumentError("`folder` must name a folder. Received: ''.");
-  place->folder = NewFolder(std::string(folder));
+  place->folder = NewSaveFolder(std::string(folder));
   place->file_name = std::string(file_name);
   return absl::OkStatus();
 }
@@ -61,7 +61,7 @@ absl::Status SaveAttributes::PlaceOf(tf::OpKernelContext* context, SavePlace* pl
   std::string path = other != nullptr ? other : "";
   if (path.empty()) path = std::string(folder);
   if (path.empty()) return InvalidArgumentError("`dirpath` must name a folder. Received: ''.");
-  place->folder = NewFolder(std::move(path));
+  place->folder = NewSaveFolder(std::move(path));
   place->file_name = std::string(file_name);
   place->rank = rank_;
   place->processes = processes_;

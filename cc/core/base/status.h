@@ -10,8 +10,8 @@
 
 namespace tf_embed {
 
-// The canonical codes of gRPC, with their numbers. The core itself returns those with a name; a file
-// system may return the others.
+// The canonical codes of gRPC, with their numbers. The core itself returns those with a name; a
+// file system may return the others.
 enum class StatusCode {
   kOk = 0,
   kInvalidArgument = 3,
@@ -46,7 +46,9 @@ class [[nodiscard]] Status {
   }
 
   // A result of another system, such as a file system. REQUIRES: `code` is not kOk.
-  static Status Of(StatusCode code, std::string message) { return Status(code, std::move(message)); }
+  static Status Of(StatusCode code, std::string message) {
+    return Status(code, std::move(message));
+  }
 
   // `describe` returns the message. If there is no memory for the message, only the code is kept.
   template <typename Describe>

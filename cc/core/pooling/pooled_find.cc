@@ -13,8 +13,8 @@
 #include "cc/core/loops/table_loops.h"
 #include "cc/core/rows/quantized_row.h"
 #include "cc/core/rows/row_copy.h"
-#include "cc/core/table/shard_split.h"
 #include "cc/core/store/store_locks.h"
+#include "cc/core/table/shard_split.h"
 
 namespace tf_embed {
 namespace {

@@ -192,7 +192,7 @@ void PendingSave::RemoveOlder() const {
 }
 
 Status JoinSaves(const SavePlace& place, uint64_t* save) {
-  const Folder& folder = *place.folder;
+  const SaveFolder& folder = *place.folder;
   const RowFileNames names(place.file_name);
   RowManifest joined;
   for (uint32_t rank = 0; rank < place.processes; ++rank) {

@@ -15,7 +15,7 @@
 #include "cc/core/base/status.h"
 #include "cc/core/files/row_file.h"
 #include "cc/core/files/row_manifest.h"
-#include "cc/core/saves/folder.h"
+#include "cc/core/saves/save_folder.h"
 #include "cc/core/saves/save_place.h"
 
 namespace tf_embed {
@@ -64,7 +64,7 @@ class PendingSave {
   template <typename Wanted>
   void RemoveRows(const std::vector<std::string>& files, const Wanted& wanted) const;
 
-  const std::unique_ptr<Folder> folder_;
+  const std::unique_ptr<SaveFolder> folder_;
   const RowFileNames names_;
   const bool is_part_;
   RowManifest manifest_;

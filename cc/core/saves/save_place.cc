@@ -23,7 +23,7 @@ SavedRanks RanksIn(const RowFileNames& names, const std::vector<std::string>& fi
 
 bool IsComplete(const SavedRanks::value_type& ranks) { return ranks.second.size() == ranks.first; }
 
-Status ReadManifest(const Folder& folder, const RowFileNames& names, uint32_t rank,
+Status ReadManifest(const SaveFolder& folder, const RowFileNames& names, uint32_t rank,
                     uint32_t processes, RowManifest* manifest) {
   const std::string name = names.Manifest(rank, processes);
   const std::string path = folder.PathOf(name);

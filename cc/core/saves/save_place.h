@@ -11,7 +11,7 @@
 
 #include "cc/core/base/status.h"
 #include "cc/core/files/row_manifest.h"
-#include "cc/core/saves/folder.h"
+#include "cc/core/saves/save_folder.h"
 
 namespace tf_embed {
 
@@ -20,7 +20,7 @@ struct SavePlace {
   // Limit on the processes of one save.
   static constexpr int64_t kMaxParts = RowManifest::kMaxFiles;
 
-  std::unique_ptr<Folder> folder;
+  std::unique_ptr<SaveFolder> folder;
   std::string file_name;
   uint32_t rank = 0;  // this process's rank
   uint32_t processes = 1;
@@ -34,7 +34,7 @@ using SavedRanks = std::map<uint32_t, std::vector<uint32_t>>;
 SavedRanks RanksIn(const RowFileNames& names, const std::vector<std::string>& files);
 bool IsComplete(const SavedRanks::value_type& ranks);
 
-Status ReadManifest(const Folder& folder, const RowFileNames& names, uint32_t rank,
+Status ReadManifest(const SaveFolder& folder, const RowFileNames& names, uint32_t rank,
                     uint32_t processes, RowManifest* manifest);
 
 }  // namespace tf_embed

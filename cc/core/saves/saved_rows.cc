@@ -51,8 +51,8 @@ Status NoSave(const SavePlace& place, const SavedRanks& ranks) {
 }
 
 // The time of a save's first part.
-Status TimeOf(const Folder& folder, const RowFileNames& names, const SavedRanks::value_type& ranks,
-              uint64_t* milliseconds) {
+Status TimeOf(const SaveFolder& folder, const RowFileNames& names,
+              const SavedRanks::value_type& ranks, uint64_t* milliseconds) {
   *milliseconds = UINT64_MAX;
   for (const uint32_t rank : ranks.second) {
     RowManifest manifest;
@@ -65,7 +65,7 @@ Status TimeOf(const Folder& folder, const RowFileNames& names, const SavedRanks:
 // The manifests of the parts that a process reads.
 Status FindParts(const SavePlace& place, bool whole, bool* by_key,
                  std::vector<RowManifest>* parts) {
-  const Folder& folder = *place.folder;
+  const SaveFolder& folder = *place.folder;
   RowFileNames names(place.file_name);
   std::vector<std::string> files;
   const Status listed = folder.List(&files);
@@ -114,7 +114,7 @@ Status FindParts(const SavePlace& place, bool whole, bool* by_key,
 // Finds the manifest of save `number`, whatever its file names. If a fold was killed, the folder
 // may have two saves of that number, the changes and their fold. The base of the changes may have
 // been removed, so the fold counts.
-Status FindSave(const Folder& folder, uint32_t rank, uint32_t processes, uint64_t number,
+Status FindSave(const SaveFolder& folder, uint32_t rank, uint32_t processes, uint64_t number,
                 RowManifest* manifest) {
   const std::string end = RowFileNames("").Manifest(rank, processes);
   std::vector<std::string> files;
@@ -137,7 +137,7 @@ Status FindSave(const Folder& folder, uint32_t rank, uint32_t processes, uint64_
   return Status::NotFound("'" + folder.path() + "' has no such save.");
 }
 
-Status OpenNamed(const Folder& folder, const std::string& name, uint64_t bytes, bool stays_open,
+Status OpenNamed(const SaveFolder& folder, const std::string& name, uint64_t bytes, bool stays_open,
                  Allocator* allocator, std::unique_ptr<SavedRows::File>* file) {
   std::unique_ptr<ByteSource> source;
   TF_EMBED_RETURN_IF_ERROR(folder.Open(name, stays_open, &source));
@@ -222,8 +222,8 @@ Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& manifest, 
                            const Table* table) {
   ++num_parts_;
   RowManifest save = manifest;
-  const Folder* folder = place.folder.get();
-  std::unique_ptr<Folder> base;
+  const SaveFolder* folder = place.folder.get();
+  std::unique_ptr<SaveFolder> base;
   std::vector<std::shared_ptr<const KeySet>> newer;
   std::set<uint64_t> numbers = {save.save};
   for (;;) {
@@ -264,7 +264,7 @@ Status SavedRows::KeysOf(size_t first, std::shared_ptr<const KeySet>* keys) cons
   return Status();
 }
 
-Status SavedRows::OpenLinks(const Folder& folder, const RowManifest& manifest,
+Status SavedRows::OpenLinks(const SaveFolder& folder, const RowManifest& manifest,
                             std::vector<const RowFileReader*>* links) {
   const size_t begin = linked_.size();
   for (const RowManifest::Link& named : manifest.links) {
@@ -284,7 +284,8 @@ Status SavedRows::OpenLinks(const Folder& folder, const RowManifest& manifest,
   return Status();
 }
 
-Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manifest, const Table* table,
+Status SavedRows::OpenSave(const SaveFolder& folder, const RowManifest& manifest,
+                           const Table* table,
                            const std::vector<std::shared_ptr<const KeySet>>& newer) {
   if (table != nullptr) {
     TF_EMBED_RETURN_IF_ERROR(CheckKind(*table, folder.PathOf(manifest.files[0].name),

@@ -14,7 +14,7 @@
 #include "cc/core/batch/key_set.h"
 #include "cc/core/files/row_file.h"
 #include "cc/core/files/row_manifest.h"
-#include "cc/core/saves/folder.h"
+#include "cc/core/saves/save_folder.h"
 #include "cc/core/saves/save_place.h"
 #include "cc/core/table/table.h"
 
@@ -92,10 +92,10 @@ class SavedRows {
   // Opens the part of a process and, unless `alone`, the saves that it builds on.
   Status OpenPart(const SavePlace& place, const RowManifest& manifest, bool alone,
                   const Table* table);
-  Status OpenSave(const Folder& folder, const RowManifest& manifest, const Table* table,
+  Status OpenSave(const SaveFolder& folder, const RowManifest& manifest, const Table* table,
                   const std::vector<std::shared_ptr<const KeySet>>& newer);
   // Opens and checks the files that a save links to.
-  Status OpenLinks(const Folder& folder, const RowManifest& manifest,
+  Status OpenLinks(const SaveFolder& folder, const RowManifest& manifest,
                    std::vector<const RowFileReader*>* links);
   // The keys of the files from index `first` on.
   Status KeysOf(size_t first, std::shared_ptr<const KeySet>* keys) const;

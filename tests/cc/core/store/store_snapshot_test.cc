@@ -7,8 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "cc/core/table/restrict.h"
 #include "cc/core/store/change_log.h"
+#include "cc/core/table/restrict.h"
 #include "tests/cc/support/policy_simulation.h"
 #include "tests/cc/support/test_stores.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder of a save, on any file system. Its files appear atomically: complete or not at all.
-#ifndef TF_EMBED_CC_CORE_SAVES_FOLDER_H_
-#define TF_EMBED_CC_CORE_SAVES_FOLDER_H_
+#ifndef TF_EMBED_CC_CORE_SAVES_SAVE_FOLDER_H_
+#define TF_EMBED_CC_CORE_SAVES_SAVE_FOLDER_H_
 
 #include <cstdint>
 #include <memory>
@@ -23,14 +23,14 @@ class FileSink : public ByteSink {
   virtual Status Close() = 0;
 };
 
-class Folder {
+class SaveFolder {
  public:
-  virtual ~Folder() = default;
+  virtual ~SaveFolder() = default;
 
   virtual const std::string& path() const = 0;
   virtual std::string PathOf(const std::string& file) const = 0;
   // Another folder of the same parent.
-  virtual std::unique_ptr<Folder> Sibling(const std::string& name) const = 0;
+  virtual std::unique_ptr<SaveFolder> Sibling(const std::string& name) const = 0;
 
   // Creates the folder and flushes its directory entry.
   virtual Status Create() const = 0;
@@ -62,4 +62,4 @@ class Folder {
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_CORE_SAVES_FOLDER_H_
+#endif  // TF_EMBED_CC_CORE_SAVES_SAVE_FOLDER_H_
