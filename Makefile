@@ -9,7 +9,6 @@ include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk release/release.m
 .PHONY: help
 help:
 	@echo 'make demo             train, checkpoint, export and serve a model on real flights'
-	@echo 'make library          the op library alone, into tf_embed/, with all set-up'
 	@echo 'make test-quick       the smoke tests of each room, while you work'
 	@echo 'make test             the C++ tests and each function of the Python tests, on TensorFlow $(TF)'
 	@echo 'make test-nightly     everything there is: slow cases, whole grids, processes, campaigns, sanitizers, TensorFlow $(OLD_TF)'
@@ -20,6 +19,7 @@ help:
 
 .PHONY: help-all
 help-all: help
+	@echo 'make library          the op library alone, into tf_embed/, with all set-up'
 	@echo 'make demo-workers     the demo by two processes, whose tables are sharded over them'
 	@echo 'make demo-servers     the demo by workers in step, and by workers with parameter servers'
 	@echo 'make examples         the other examples; MovieLens is downloaded, or read from DATA=folder'
