@@ -107,6 +107,7 @@ class RowStatisticsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckEviction()));
     KeysInput keys(table->allocator());
     Buffer<uint64_t> kept(table->allocator());
     tf::Tensor *output, *exists;

@@ -221,7 +221,7 @@ class LoadSavedRowsOp : public TableOp {
                                   " numbers. Received: ", owners.NumElements(), ".");
     }
     return ToTensorFlow(
-        LoadBlock(ExecContextOf(context), saved, number,
+        LoadBlock(ExecContextOf(context), *saved, number, *block,
                   owners.NumElements() == 0 ? nullptr : owners.flat<int32_t>().data(), table));
   }
 };

@@ -54,13 +54,10 @@ class FindSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
-    // Before the lookup, not by it: slots of two rules have different widths, and the outputs are
-    // already allocated.
-    TF_RETURN_IF_ERROR(ToTensorFlow(table->SetRule(rule_)));
     // Part of a training step, so expired rows are re-initialized by this lookup.
-    const ExecContext exec = ExecContextOf(context, /*training=*/true);
-    return ToTensorFlow(table->Find(exec, keys.batch(), defaults, values->data(),
-                                    exists->flat<bool>().data(), {&rule_, slots->data()}));
+    return ToTensorFlow(table->FindSlots(ExecContextOf(context), keys.batch(), defaults, rule_,
+                                         values->data(), slots->data(),
+                                         exists->flat<bool>().data()));
   }
 
   RuleSlots rule_;
@@ -111,12 +108,9 @@ class AssignSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 5));
     // An external rule was set by FindSlots. A fused rule has no such lookup, so a table that it
     // has not trained yet takes it here.
-    if (!rule_.is_external() && !table->HasRule(rule)) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->SetRule(rule)));
-    }
-    const ExecContext exec = ExecContextOf(context, /*training=*/true);
-    return ToTensorFlow(
-        table->InsertOrAssign(exec, keys.batch(), values.data(), {&rule, slots.data()}));
+    return ToTensorFlow(table->InsertOrAssign(ExecContextOf(context, /*training=*/true),
+                                              keys.batch(), values.data(), {&rule, slots.data()},
+                                              /*sets_rule=*/!rule_.is_external()));
   }
 
   AnyRule rule_;

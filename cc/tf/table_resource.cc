@@ -3,7 +3,6 @@
 
 #include <charconv>
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 #include "cc/core/files/row_manifest.h"
@@ -173,7 +172,7 @@ Status NewShard(const StorageSettings& storage, int gpu, size_t number, size_t n
   StorageOptions of_shard;
   const absl::Status read = storage.ForShard(options.name, static_cast<int64_t>(number),
                                              static_cast<int64_t>(num_shards), gpu, &of_shard);
-  if (!read.ok()) return Status::InvalidArgument(std::string(read.message()));
+  if (!read.ok()) return FromTensorFlow(read);
   const Status status = NewStore(options, of_shard, &made);
   if (status.code() == StatusCode::kResourceExhausted && !is_on_gpu && storage.path.empty() &&
       storage.redis.host.empty()) {

@@ -32,8 +32,6 @@ class PendingSave {
 
   // The number shared by all files of this save.
   uint64_t number() const { return manifest_.save; }
-  // Whether this is a process's part of a joint save. All processes have equally many shards.
-  bool is_part() const { return is_part_; }
   // A local shard's number within the save.
   uint32_t ShardOf(size_t shard, uint32_t num_shards) const;
   uint32_t NumShards(uint32_t num_shards) const;
@@ -66,7 +64,7 @@ class PendingSave {
 
   const std::unique_ptr<SaveFolder> folder_;
   const RowFileNames names_;
-  const bool is_part_;
+  const bool is_part_;  // of a joint save, to which all processes give equally many shards
   RowManifest manifest_;
   std::vector<std::unique_ptr<FileSink>> sinks_;
   bool begun_ = false;

@@ -13,9 +13,6 @@
 
 namespace tf_embed {
 
-// A number that no process has twice, and no two processes have in common.
-uint64_t RandomNumber();
-
 // A file that is being written.
 class FileSink : public ByteSink {
  public:

@@ -15,6 +15,9 @@
 
 namespace tf_embed {
 
+// A number that no process has twice, and no two processes have in common.
+uint64_t RandomNumber();
+
 // The location of a save, and this process's part in it.
 struct SavePlace {
   // Limit on the processes of one save.

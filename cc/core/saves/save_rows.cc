@@ -134,21 +134,19 @@ Status PrepareForRows(const SavedRows& rows, Table* table, std::vector<int64_t>*
   return Status();
 }
 
-Status LoadBlock(const ExecContext& context, SavedRows* rows, size_t number, const int32_t* owners,
-                 Table* table) {
-  std::shared_ptr<const RowBlock> block;
-  TF_EMBED_RETURN_IF_ERROR(rows->ReadBlock(number, &block));
-  const SavedRows::File& file = rows->FileOf(number);
+Status LoadBlock(const ExecContext& context, const SavedRows& rows, size_t number,
+                 const RowBlock& block, const int32_t* owners, Table* table) {
+  const SavedRows::File& file = rows.FileOf(number);
   const RowFileHeader& header = file.reader.header();
   SavedBatch batch;
-  batch.keys.keys = block->keys;
-  batch.keys.size = block->size;
+  batch.keys.keys = block.keys;
+  batch.keys.size = block.size;
   batch.keys.owners = owners;
   batch.keys.unsigned_keys = header.key_type == StoredType::kUint64 || header.has_string_keys();
-  batch.weights = block->weights;
-  if (rows->HasSlots(file)) batch.slots = {&header.meta.rule, block->slots};
+  batch.weights = block.weights;
+  if (rows.HasSlots(file)) batch.slots = {&header.meta.rule, block.slots};
   batch.statistics = header.statistics;
-  batch.words = block->statistics;
+  batch.words = block.statistics;
   // The table may exceed its bound until the statistics decide which rows leave. The save mutex
   // keeps saves and exports away meanwhile.
   std::lock_guard<OrderedMutex> turn(*table->save_mutex());
@@ -156,11 +154,11 @@ Status LoadBlock(const ExecContext& context, SavedRows* rows, size_t number, con
   Buffer<int64_t> key_numbers(table->allocator());
   Buffer<int64_t> value_numbers(table->allocator());
   if (header.has_string_keys()) {
-    TF_EMBED_RETURN_IF_ERROR(strings.Keys(context, block->key_strings, &key_numbers));
+    TF_EMBED_RETURN_IF_ERROR(strings.Keys(context, block.key_strings, &key_numbers));
     batch.keys.keys = key_numbers.data();
   }
   if (header.has_string_values()) {
-    TF_EMBED_RETURN_IF_ERROR(strings.InternValues(context, block->value_strings, &value_numbers));
+    TF_EMBED_RETURN_IF_ERROR(strings.InternValues(context, block.value_strings, &value_numbers));
     batch.weights = value_numbers.data();
   }
   return table->LoadRows(context, batch);

@@ -29,9 +29,10 @@ Status SaveRows(Table* table, SavePlace place, const SaveForm& form);
 // for admission.
 Status PrepareForRows(const SavedRows& rows, Table* table, std::vector<int64_t>* waiting);
 
-// Loads block number `block`. `owners`: one for each row (SavedBatch), or null.
-Status LoadBlock(const ExecContext& context, SavedRows* rows, size_t block, const int32_t* owners,
-                 Table* table);
+// Loads the rows of a block, which ReadBlock(number) gave. `owners`: one for each row (SavedBatch),
+// or null.
+Status LoadBlock(const ExecContext& context, const SavedRows& rows, size_t number,
+                 const RowBlock& block, const int32_t* owners, Table* table);
 
 }  // namespace tf_embed
 

@@ -321,7 +321,7 @@ Status SavedRows::OpenSave(const SaveFolder& folder, const RowManifest& manifest
     }
     if (!header.policy.empty()) {
       TF_EMBED_RETURN_IF_ERROR(file.Damaged(
-          (SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy))));
+          SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy)));
     }
     for (size_t block = 0; block < file.reader.num_blocks(); ++block) {
       if (!file.reader.HasLeft(block)) blocks_.emplace_back(number, block);
@@ -397,7 +397,7 @@ Status SavedRows::FindSlots(const File** found) const {
 
 Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // SavedKeys and LoadSavedRows ask for the same block in succession.
+  // A caller that chooses rows by their keys asks for the same block twice.
   if (last_rows_ == nullptr || last_block_ != block) {
     // Frees the old block before the new block is read, so at most one block is in memory.
     last_rows_.reset();

@@ -52,7 +52,7 @@ RowManifest KindOf(const Table& table) {
 Status ShardFile::Begin(const RowFileHeader& header, size_t shard) {
   RowFileHeader own = header;
   own.save = save_->number();
-  // The variable's own data goes in the first shard's file only.
+  // The state that shards share goes in the first shard's file only.
   if (shard > 0) own.policy.clear();
   FileSink* sink;
   TF_EMBED_RETURN_IF_ERROR(save_->NewFile(header.num_shards, &sink));
@@ -80,7 +80,7 @@ Status ShardFile::Append(WholeRows* whole) {
   rows.key_strings = key_strings.Batch(rows.size);
   rows.value_strings = value_strings.Batch(rows.size * table_.dim());
   TF_EMBED_RETURN_IF_ERROR(writer_->Append(rows));
-  // For RowsSaved, by which another thread shows the progress of a save.
+  // By this number another thread shows the progress of a save.
   table_.AddRowsSaved(rows.size);
   return Status();
 }

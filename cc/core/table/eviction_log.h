@@ -35,7 +35,6 @@ class EvictionLog final : public EvictionSink {
   // `keeps_rows`: whether rows can be drained. REQUIRES: the dictionaries outlive this object.
   EvictionLog(const Dictionaries& dictionaries, const StoreOptions& options, bool keeps_rows);
 
-  bool keeps_rows() const { return keeps_rows_; }
   Status Evict(const WholeRows& rows, const RuleSlots& rule) override;
   size_t size() const;
 

@@ -35,9 +35,9 @@ class PausedTables {
   HeldStores stores_;
 };
 
-// Keeps pauses out of tables, possibly repeated, while it lives: between two shards, between two
-// verbs, and after a clock has counted the step of a verb. Every verb of a table that writes has
-// such a scope itself.
+// Keeps pauses out of tables, possibly repeated, while it lives: for a caller that writes by verbs
+// of their stores. Verbs of a table keep pauses out themselves. REQUIRES: the thread calls no verb
+// of these tables meanwhile, because a lock that a pause waits for can't be shared twice.
 class WritingTables {
  public:
   explicit WritingTables(std::vector<const Table*> tables);

@@ -63,7 +63,7 @@ struct PolicySettings {
                      EvictionSink* sink) const;
 };
 
-// The policy of a saved table, the vector `policy` of TfEmbedExport:
+// The policy of a saved table, as a vector of numbers:
 //
 //     | format = 1 | the clock's step | bits of the statistics of a row | what admission counted
 //     ... |

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Restriction: the rows of lowest rank leave until a given number is left in all shards together.
-#ifndef TF_EMBED_CC_CORE_SHARDS_RESTRICT_H_
-#define TF_EMBED_CC_CORE_SHARDS_RESTRICT_H_
+#ifndef TF_EMBED_CC_CORE_TABLE_RESTRICT_H_
+#define TF_EMBED_CC_CORE_TABLE_RESTRICT_H_
 
 #include <cstddef>
 
@@ -22,4 +22,4 @@ Status RestrictRows(const ExecContext& context, Store* const* shards, size_t num
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_CORE_SHARDS_RESTRICT_H_
+#endif  // TF_EMBED_CC_CORE_TABLE_RESTRICT_H_

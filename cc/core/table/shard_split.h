@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits a batch over the shards of a table: each shard gets the keys that it owns, in the order of
 // the batch, with their positions, and reads and writes the batch's rows in place.
-#ifndef TF_EMBED_CC_CORE_SHARDS_SHARD_SPLIT_H_
-#define TF_EMBED_CC_CORE_SHARDS_SHARD_SPLIT_H_
+#ifndef TF_EMBED_CC_CORE_TABLE_SHARD_SPLIT_H_
+#define TF_EMBED_CC_CORE_TABLE_SHARD_SPLIT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -67,4 +67,4 @@ class DeviceSplit {
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_CORE_SHARDS_SHARD_SPLIT_H_
+#endif  // TF_EMBED_CC_CORE_TABLE_SHARD_SPLIT_H_

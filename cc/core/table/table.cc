@@ -2,9 +2,10 @@
 #include "cc/core/table/table.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
-#include <utility>
+#include <string>
 
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/table/paused_tables.h"

@@ -4,8 +4,9 @@
 //
 // A verb takes a batch of keys, which it splits over the shards, with arrays of the whole batch. It
 // runs the same verb of each store (store.h) until one fails. A verb that writes keeps pauses out
-// until it has written to all shards (paused_tables.h), and counts a step of the clock. The caller
-// gives threads, a stream and `training` in the context; the table sets the moment.
+// until it has written to all shards (paused_tables.h). InsertOrAssign, Accum and Apply end a step
+// of the clock. The caller gives threads, a stream and `training` in the context; the table sets
+// the moment.
 //
 // Invariant: the key of every row has a string in the dictionary. So an operation on a table of
 // strings first has a StringScope, and keeps it until it no longer needs the strings of its keys.
@@ -22,7 +23,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -156,12 +156,15 @@ class Table {
   ExecContext Now(const ExecContext& context) const;
 
   Status Find(const ExecContext& context, const TableKeys& keys, const DefaultRows& defaults,
-              void* weights, bool* exists, const SlotsOut& slots = {}) const;
+              void* weights, bool* exists) const;
   Status FindOrInsert(const ExecContext& context, const TableKeys& keys,
                       const DefaultRows& defaults, void* weights, bool* exists);
-  // Given slots, first checks that all shards have their rule.
+  // As a part of training, with the slots of `rule`, which it first sets.
+  Status FindSlots(const ExecContext& context, const TableKeys& keys, const DefaultRows& defaults,
+                   const RuleSlots& rule, void* weights, void* slots, bool* exists);
+  // Given slots, first checks that all shards have their rule, or sets it if `sets_rule`.
   Status InsertOrAssign(const ExecContext& context, const TableKeys& keys, const void* weights,
-                        const SlotsIn& slots = {});
+                        const SlotsIn& slots = {}, bool sets_rule = false);
   Status Accum(const ExecContext& context, const TableKeys& keys, const void* old_rows,
                const void* new_rows, const bool* exists);
   // One step of a rule, with its change of all rows.
@@ -169,6 +172,8 @@ class Table {
                const Rule& rule);
   Status Erase(const ExecContext& context, const TableKeys& keys);
   Status Prefetch(const ExecContext& context, const TableKeys& keys) const;
+  // The verbs below REQUIRE keys on the host.
+
   // Copies the slots of `rule`: initial slots for absent keys, and for all keys of a table with
   // another rule.
   Status ReadSlots(const ExecContext& context, const TableKeys& keys, const RuleSlots& rule,
@@ -221,6 +226,8 @@ class Table {
   // The state of the policy, without the rows.
   Status GetPolicy(SavedPolicy* policy) const;
   // Replaces all rows. Builds them aside, so that a failure changes nothing in this process.
+  // `content` receives the old dictionaries. REQUIRES: its keys are on the host, and it has the
+  // dictionaries that the table has.
   Status Import(const ExecContext& context, TableContent* content);
   // Adds saved rows, then evicts the rows over the bound. REQUIRES: save_mutex() is held, so that
   // no save sees the rows over the bound, and a table of strings has a StringScope.
@@ -268,6 +275,9 @@ class Table {
 
  private:
   class SplitKeys;
+
+  Status FindIn(const SplitKeys& split, const ExecContext& context, const DefaultRows& defaults,
+                void* weights, bool* exists, const SlotsOut& slots) const;
 
   static uint64_t NextNumber() {
     static std::atomic<uint64_t> next{1};

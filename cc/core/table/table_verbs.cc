@@ -56,10 +56,9 @@ ExecContext Table::BeginStep(const ExecContext& context) {
   return now;
 }
 
-Status Table::Find(const ExecContext& context, const TableKeys& keys, const DefaultRows& defaults,
-                   void* weights, bool* exists, const SlotsOut& slots) const {
-  SplitKeys split(*this);
-  TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
+Status Table::FindIn(const SplitKeys& split, const ExecContext& context,
+                     const DefaultRows& defaults, void* weights, bool* exists,
+                     const SlotsOut& slots) const {
   std::shared_lock<FairSharedMutex> writing;
   // A use of rows writes their statistics.
   if (context.training && statistics().OfUse().size() > 0) {
@@ -69,6 +68,26 @@ Status Table::Find(const ExecContext& context, const TableKeys& keys, const Defa
   return split.ForEach([&](const Store* store, const KeyBatch& batch) {
     return store->Find(now, batch, defaults, weights, exists, slots);
   });
+}
+
+Status Table::Find(const ExecContext& context, const TableKeys& keys, const DefaultRows& defaults,
+                   void* weights, bool* exists) const {
+  SplitKeys split(*this);
+  TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
+  return FindIn(split, context, defaults, weights, exists, {});
+}
+
+Status Table::FindSlots(const ExecContext& context, const TableKeys& keys,
+                        const DefaultRows& defaults, const RuleSlots& rule, void* weights,
+                        void* slots, bool* exists) {
+  SplitKeys split(*this);
+  TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
+  // After the split, which may refuse the owners: a change of rule replaces the slots of all rows.
+  // Before the lookup, not by it: slots of two rules have different widths.
+  TF_EMBED_RETURN_IF_ERROR(SetRule(rule));
+  ExecContext training = context;
+  training.training = true;
+  return FindIn(split, training, defaults, weights, exists, {&rule, slots});
 }
 
 Status Table::FindOrInsert(const ExecContext& context, const TableKeys& keys,
@@ -83,9 +102,10 @@ Status Table::FindOrInsert(const ExecContext& context, const TableKeys& keys,
 }
 
 Status Table::InsertOrAssign(const ExecContext& context, const TableKeys& keys, const void* weights,
-                             const SlotsIn& slots) {
+                             const SlotsIn& slots, bool sets_rule) {
   SplitKeys split(*this);
   TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
+  if (sets_rule && !HasRule(*slots.rule)) TF_EMBED_RETURN_IF_ERROR(SetRule(*slots.rule));
   // Check all shards before the first write. Each write checks again.
   for (const Shard& shard : shards_) {
     if (slots.rule == nullptr) break;

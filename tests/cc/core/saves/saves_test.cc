@@ -98,7 +98,9 @@ Status Load(MemoryDisk* disk, const std::string& folder, Table* table) {
   TF_EMBED_RETURN_IF_ERROR(SavedRows::Open(PlaceIn(disk, folder), /*whole=*/true, *table, &rows));
   TF_EMBED_RETURN_IF_ERROR(PrepareForRows(*rows, table, &waiting));
   for (size_t block = 0; block < rows->num_blocks(); ++block) {
-    TF_EMBED_RETURN_IF_ERROR(LoadBlock(ExecContext::Serial(), rows.get(), block, nullptr, table));
+    std::shared_ptr<const RowBlock> read;
+    TF_EMBED_RETURN_IF_ERROR(rows->ReadBlock(block, &read));
+    TF_EMBED_RETURN_IF_ERROR(LoadBlock(ExecContext::Serial(), *rows, block, *read, nullptr, table));
   }
   return Status();
 }
@@ -201,11 +203,11 @@ TEST(Saves, ASnapshotHasItsMomentAndTheNextItsChanges) {
 }
 
 TEST(Saves, ASnapshotOfSeveralTablesTakesEachOnceAndWantsTrackedTables) {
-  Snapshot snapshot;
+  Snapshot untracked, repeated, both;
   const auto table = NewTable(1, /*tracks_changes=*/true);
-  EXPECT_EQ(StatusCode::kFailedPrecondition, snapshot.Begin({NewTable(1)}, {0}).code());
-  EXPECT_EQ(StatusCode::kInvalidArgument, snapshot.Begin({table, table}, {0, 0}).code());
-  EXPECT_TRUE(snapshot.Begin({table, NewTable(2, true)}, {0, 0}).ok());
+  EXPECT_EQ(StatusCode::kFailedPrecondition, untracked.Begin({NewTable(1)}, {0}).code());
+  EXPECT_EQ(StatusCode::kInvalidArgument, repeated.Begin({table, table}, {0, 0}).code());
+  EXPECT_TRUE(both.Begin({table, NewTable(2, true)}, {0, 0}).ok());
 }
 
 TEST(Saves, AFollowerRemovesTheKeysThatAreNotPublished) {
