@@ -151,6 +151,28 @@ TEST(Table, OwnersChooseTheShard) {
   EXPECT_EQ(3u, table->size());
 }
 
+TEST(Table, RefusedOwnersLeaveTheRule) {
+  const auto table = NewTable(Options(2));
+  const RuleSlots adam = FusedSlots(RuleKind::kAdam, kDim);
+  const int64_t key = 5;
+  const int32_t owner = 2;
+  TableKeys batch;
+  batch.keys = &key;
+  batch.size = 1;
+  batch.owners = &owner;
+  std::vector<float> row(kDim), slots(adam.slots_per_row());
+  bool exists;
+  EXPECT_FALSE(table
+                   ->FindSlots(ExecContext::Serial(), batch, DefaultRows(), adam, row.data(),
+                               slots.data(), &exists)
+                   .ok());
+  EXPECT_FALSE(table
+                   ->InsertOrAssign(ExecContext::Serial(), batch, row.data(), {&adam, slots.data()},
+                                    /*sets_rule=*/true)
+                   .ok());
+  EXPECT_TRUE(table->HasRule(RuleSlots()));
+}
+
 TEST(Table, AssignedSlotsOfAnotherRuleChangeNoShard) {
   const auto table = NewTable(Options(3));
   std::mt19937_64 random(2);
