@@ -125,7 +125,7 @@ class RoutedTable(Table):
             raise self._refused(
                 "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
                 "`admission` of strings, whose counts are those of one process: use "
-                "`save_to_file_system`"
+                "`save_rows`"
             )
 
     def _owned(self, saved: Exported, owns: Callable[[tf.Tensor], tf.Tensor]) -> Exported:

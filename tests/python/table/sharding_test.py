@@ -29,7 +29,8 @@ class PartitionTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(key_dtype, devices=["/CPU:0"] * shards)
         v.upsert(keys, np.zeros([len(keys), 1]))
         self.assertAllEqual(
-            [int(v.size(index)) for index in range(shards)], np.bincount(owners, minlength=shards)
+            [int(v.table.size(index)) for index in range(shards)],
+            np.bincount(owners, minlength=shards),
         )
 
     def test_any_shape_of_keys_and_every_kind_of_tensor(self):
