@@ -60,6 +60,7 @@ EXEMPT = {
     r"distributed\.(run_with_servers|ParameterServerTrainer(\.\w+)?)": (
         "needs the processes of a cluster; tests/processes/servers_test.py has its cases"
     ),
+    r"tfra\.Variable\.(\w+_rows|row_statistics|set_\w+|slot_variables)": "Variable's own methods",
     r"tfra\.ModelMode": "holds two names; there is nothing to give to it",
 }
 

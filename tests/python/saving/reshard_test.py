@@ -112,7 +112,7 @@ class ReshardTest(tf.test.TestCase, parameterized.TestCase):
             other = model_of(shards, storages.get(shards))
             carry(model, other, tempfile.mkdtemp(dir=self.get_temp_dir()))
             self.assertEqual(content_of(other, with_all), wanted)
-            sizes = [int(table_of(other).size(i)) for i in range(shards)]
+            sizes = [int(table_of(other).table.size(i)) for i in range(shards)]
             self.assertEqual(sum(sizes), len(wanted))
             self.assertNotIn(0, sizes)
             model = other

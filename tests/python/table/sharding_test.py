@@ -47,7 +47,7 @@ class PartitionTest(tf.test.TestCase, parameterized.TestCase):
 
         v = tf_embed.Variable(devices=["/CPU:0"] * 2, partitioner=second)
         v.upsert([[1, 2], [3, 4]], np.arange(4.0).reshape(2, 2, 1))
-        self.assertEqual([int(v.size(0)), int(v.size(1))], [0, 4])
+        self.assertEqual([int(v.table.size(0)), int(v.table.size(1))], [0, 4])
         self.assertAllEqual(v.lookup([3, 9]), [[2.0], [0.0]])
         self.assertEqual(set(seen), {(1, 2)})
 
