@@ -24,7 +24,9 @@ def embedding_lookup(
     """Looks up rows, differentiably; see `tf_embed.embedding_lookup`.
 
     Args:
-        params: As in `tf_embed.embedding_lookup`, and so are all others that are not below.
+        params: A variable, or a list of one; or a `shadow_ops.ShadowVariable` of it, which then
+            receives the gradient.
+        ids: As in `tf_embed.embedding_lookup`, and so are all others that are not below.
         partition_strategy: Ignored; accepted for TFRA compatibility. The variable's partitioner
             decides.
         validate_indices: Ignored; accepted for TFRA compatibility. Every id is valid.

@@ -55,15 +55,15 @@ def embedding_lookup(
     "num_segments == -1".
 
     Args:
-        params: The variable, or a list of it. It may also be the variable's anchor, or a
-            `tf_embed.tfra.shadow_ops.ShadowVariable` of it, which then receives the gradient.
+        params: The variable, or a list of it. It may also be the variable's anchor, or another
+            anchor of its table, which then receives the gradient.
         ids: Integers, or strings, of any shape. A tensor is cast to the key dtype if the key dtype
             has all numbers of the tensor's dtype.
         name: Name of the operation. It does not select an anchor, because a variable has a single
             anchor for all its lookups.
         max_norm: None, or the L2 norm to which longer rows are scaled down, differentiably, as in
             tf.nn.embedding_lookup. Stored rows do not change. Above 0 and at most 1e19. None takes
-            the `max_norm` of a ShadowVariable in `params`.
+            the `max_norm` of an anchor in `params`.
         training: Whether this counts as a use of the rows, if a policy keeps statistics. A step of
             an optimizer always counts as a use.
 
@@ -150,7 +150,7 @@ def unique_rows(
 
     Returns:
         rows: [u, dim], the rows of the distinct ids in order of first occurrence. Ids without a row
-            yield their initial row, and are not inserted. The `max_norm` of a ShadowVariable in
+            yield their initial row, and are not inserted. The `max_norm` of an anchor in
             `params` applies.
         inverse: int32, ids.shape; the index in `rows` of each id.
 

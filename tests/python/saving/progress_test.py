@@ -62,7 +62,7 @@ class ProgressTestCase(parameterized.TestCase):
 
     def variable(self, rows: int = ROWS, key_dtype: str = "int64", **options: Any) -> Any:
         options = {"dim": 2, "devices": CPU * 2, "name": "v", **options}
-        v = tf_embed.tfra.Variable(key_dtype, **options)
+        v = options.pop("kind", tf_embed.Variable)(key_dtype, **options)
         keys: Any = np.arange(rows)
         if key_dtype == "string":
             keys = np.array([f"key {key}" for key in range(rows)], object)
@@ -147,11 +147,11 @@ class FilesTest(ProgressTestCase):
         self.assertEqual(calls, [(0, ROWS), (ROWS, ROWS)])
 
     def test_parts_of_processes_tell_of_their_own_rows(self):
-        v, parts = self.variable(), [Calls(), Calls()]
+        v, parts = self.variable(kind=tf_embed.tfra.Variable), [Calls(), Calls()]
         for rank, calls in enumerate(parts):
             v.save_to_file_system(self.folder, 2, rank, progress=calls)
             self.check(calls, ROWS)
-        w, both = self.variable(0), Calls()
+        w, both = self.variable(0, kind=tf_embed.tfra.Variable), Calls()
         w.load_from_file_system(self.folder, load_entire_dir=True, progress=both)
         self.check(both, 2 * ROWS)
         mine = Calls()  # one of three processes reads all files, and takes its own
@@ -279,7 +279,7 @@ class ErrorsTest(ProgressTestCase):
 class ArgumentTest(ProgressTestCase):
     @parameterized.parameters("yes", 2, 0.5, ([],), Calls, ((1, 2),), lambda: None, lambda one: one)
     def test_what_is_no_progress_is_refused_by_name(self, wrong):
-        v = self.variable()
+        v = self.variable(kind=tf_embed.tfra.Variable)
         v.save_rows(self.folder)
         snapshots = tf_embed.Snapshots(os.path.join(self.folder, "snapshots"), v)
         for call in (
@@ -343,7 +343,7 @@ class ArgumentTest(ProgressTestCase):
         self.assertEmpty(printed.getvalue())
 
     def test_the_first_process_alone_prints(self):
-        v = self.variable()
+        v = self.variable(kind=tf_embed.tfra.Variable)
         for rank in range(2):
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 v.save_to_file_system(self.folder, 2, rank, progress=True)
