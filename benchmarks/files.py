@@ -55,7 +55,7 @@ def measure(rows: int, dim: int, folder: str) -> dict[str, float]:
     machine.forget_peak()
     warm.release(int(1.1 * rows * row_bytes))  # for the system's copy of the files
     begin = time.perf_counter()
-    variable.save_to_file_system(folder)
+    variable.save_rows(folder)
     saved = time.perf_counter() - begin
     save_peak = machine.peak_resident_bytes()
     size = sum(path.stat().st_size for path in pathlib.Path(folder).iterdir())
@@ -65,7 +65,7 @@ def measure(rows: int, dim: int, folder: str) -> dict[str, float]:
     machine.forget_peak()
     warm.close()
     begin = time.perf_counter()
-    other.load_from_file_system(folder)
+    other.load_rows(folder)
     loaded = time.perf_counter() - begin
     load_peak = machine.peak_resident_bytes()
     give_back()

@@ -16,8 +16,6 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowwiseAdagrad   an optimizer that Keras lacks
     TablePolicy                 admission, eviction and expiry; CounterAdmission, BloomAdmission
-    RestrictPolicy              shrinks a Variable on demand; TimestampRestrictPolicy,
-                                FrequencyRestrictPolicy
     Snapshots                   named saves, full or incremental, while training continues
     load_without_slots          loads the rows of a training without its optimizer slots
     export_static               a SavedModel that is served without tf_embed
@@ -55,11 +53,6 @@ from tf_embed.static_export import export_static  # noqa: E402
 from tf_embed.table.loaded_slots import load_without_slots  # noqa: E402
 from tf_embed.table.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
 from tf_embed.table.redis_server import RedisServer  # noqa: E402
-from tf_embed.table.restrict_policies import (  # noqa: E402
-    FrequencyRestrictPolicy,
-    RestrictPolicy,
-    TimestampRestrictPolicy,
-)
 from tf_embed.table.sharding import default_partition_fn  # noqa: E402
 from tf_embed.table.storage import Storage  # noqa: E402
 from tf_embed.variable.lookup import (  # noqa: E402
@@ -78,13 +71,10 @@ __all__ = [
     "BloomAdmission",
     "CounterAdmission",
     "DynamicEmbeddingOptimizer",
-    "FrequencyRestrictPolicy",
     "RedisServer",
-    "RestrictPolicy",
     "Snapshots",
     "Storage",
     "TablePolicy",
-    "TimestampRestrictPolicy",
     "Variable",
     "__version__",
     "default_partition_fn",

@@ -40,10 +40,10 @@ class Table(Verbs):
 def restricted(policy: str, dim: int) -> tf_embed.Variable:
     """A table that can be restricted, by `frequency` or by `timestamp`."""
     policies = {
-        "frequency": tf_embed.FrequencyRestrictPolicy,
-        "timestamp": tf_embed.TimestampRestrictPolicy,
+        "frequency": tf_embed.tfra.FrequencyRestrictPolicy,
+        "timestamp": tf_embed.tfra.TimestampRestrictPolicy,
     }
-    return tf_embed.Variable(dim=dim, initializer=0.0, restrict_policy=policies[policy])
+    return tf_embed.tfra.Variable(dim=dim, initializer=0.0, restrict_policy=policies[policy])
 
 
 class Trainer:

@@ -87,18 +87,18 @@ class Format:
 
 
 class RowFiles(Format):
-    """`save_to_file_system`, of two shards, loaded into three."""
+    """`save_rows`, of two shards, loaded into three."""
 
     name = "row files"
 
     def save(self, folder: pathlib.Path, seed: int) -> None:
         variable = variable_of(2)
         fill(variable, seed)
-        variable.save_to_file_system(folder, buffer_size=2000)
+        variable.save_rows(folder, buffer_bytes=2000)
 
     def load(self, folder: pathlib.Path) -> str:
         self.loaded = [variable_of(3)]
-        self.loaded[0].load_from_file_system(folder)
+        self.loaded[0].load_rows(folder)
         return digest(content_of(self.loaded[0]))
 
 
@@ -332,7 +332,7 @@ class Tfra(Format):
             stem.with_name(f"{stem.name}-values").write_bytes(rows.tobytes())
 
     def load(self, folder: pathlib.Path) -> str:
-        variable = variable_of()
+        variable = tf_embed.tfra.Variable(dim=DIM, name="items", devices="/CPU:0")
         variable.load_tfra_files(folder)
         return f"{digest(content_of(variable))} -"
 

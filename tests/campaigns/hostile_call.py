@@ -42,8 +42,8 @@ class Call:
         return self.make()(**{**self.good(), argument: value})
 
 
-def variable(**options: Any) -> te.Variable:
+def variable(kind: type[te.Variable] = te.Variable, **options: Any) -> te.Variable:
     """A variable with a row."""
-    v = te.Variable(**{"dim": 2, "name": "hostile_table", **options})
+    v = kind(**{"dim": 2, "name": "hostile_table", **options})
     v.upsert(["x" if v.key_dtype == tf.string else 1], [[1.0, 2.0]])
     return v

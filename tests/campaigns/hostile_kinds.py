@@ -176,7 +176,7 @@ CREATOR = kind(
 )
 
 
-class UnknownStatistics(tf_embed.RestrictPolicy):
+class UnknownStatistics(tfra.RestrictPolicy):
     """A policy that needs statistics that no table keeps."""
 
     statistics = ("no_such",)

@@ -18,9 +18,7 @@ OF_LAYER = {
     "value_dtype": k.VALUE_DTYPE,
     "initializer": k.INITIALIZER,
     "devices": k.DEVICES,
-    "restrict_policy": k.RESTRICT,
     "partitioner": k.CALLABLE.optional(),
-    "kv_creator": k.CREATOR,
     "optimizer": k.OPTIMIZER.optional(),
     "padding_id": k.PADDING,
     "unknown_value": k.UNKNOWN,
@@ -28,11 +26,13 @@ OF_LAYER = {
     "policy": k.POLICY,
     "storage": k.STORAGE,
     "distribution": k.DISTRIBUTION,
-    "bp_v2": k.FLAG,
     "name": k.LAYER_NAME,
 }
 OF_EMBEDDING = {
     **OF_LAYER,
+    "kv_creator": k.CREATOR,
+    "restrict_policy": k.RESTRICT,
+    "bp_v2": k.FLAG,
     "embedding_size": k.POSITIVE_INT,
     "combiner": k.COMBINER_OR_FUNCTION,
     "with_unique": k.FLAG,
@@ -244,6 +244,16 @@ LAYER_CALLS: dict[str, Call] = {
     ),
     "DynamicEmbeddingOptimizer": Call(
         lambda: te.DynamicEmbeddingOptimizer,
+        lambda: {"keras_optimizer": "adam"},
+        {
+            "keras_optimizer": k.OPTIMIZER,
+            "share_slots": k.FLAG,
+            "name": k.LAYER_NAME,
+        },
+        says=("optimizer",),
+    ),
+    "tfra.DynamicEmbeddingOptimizer": Call(
+        lambda: te.tfra.DynamicEmbeddingOptimizer,
         lambda: {"keras_optimizer": "adam"},
         {
             "keras_optimizer": k.OPTIMIZER,

@@ -5,7 +5,7 @@
 
 A process trains a Keras model whose table has a small cache over files. The table grows by new
 keys, and shrinks by removals of an eighth of all ids. Every few steps the process saves a
-checkpoint, the files of `save_to_file_system`, and at times a `.keras` file. SIGKILL comes while it
+checkpoint, the files of `save_rows`, and at times a `.keras` file. SIGKILL comes while it
 makes the table, restores, trains, removes or saves. The next process continues from the last
 checkpoint in the same folder, with one shard or two. These are findings:
 
@@ -151,7 +151,7 @@ class Saves(keras.callbacks.Callback):
             return
         self.save("checkpoint", step, lambda: self.manager.save(checkpoint_number=step))
         variable = self.model.layers[0].variable
-        self.save("files", step, lambda: variable.save_to_file_system(self.folder / "files"))
+        self.save("files", step, lambda: variable.save_rows(self.folder / "files"))
         if step // SAVE_STEPS % KERAS_EVERY == 0:
             self.save("keras", step, self.save_keras)
 
@@ -204,7 +204,7 @@ def restore_extra(how: str, folder: pathlib.Path, report: Report) -> None:
     if how == "files" and (folder / "files").exists():
         other = tf_embed.Variable(dim=DIM, name="items", devices=["/CPU:0"] * 3)
         try:
-            other.load_from_file_system(folder / "files")
+            other.load_rows(folder / "files")
         except tf.errors.NotFoundError as error:  # right, if no save was finished
             report("none", how=how, error=str(error)[:300])
             return

@@ -89,7 +89,7 @@ def drain(folder: str) -> Cycle:
 
 def restrict(folder: str) -> Cycle:
     def cycle(i: int) -> None:
-        v = tf_embed.Variable(dim=DIM, restrict_policy=tf_embed.FrequencyRestrictPolicy)
+        v = tf_embed.tfra.Variable(dim=DIM, restrict_policy=tf_embed.tfra.FrequencyRestrictPolicy)
         v.upsert(KEYS, ROWS)
         v.restrict(100)
 
@@ -111,8 +111,8 @@ def files(folder: str) -> Cycle:
     def cycle(i: int) -> None:
         saved = tf_embed.Variable(dim=DIM, name=f"v{i}")
         saved.upsert(KEYS, ROWS)
-        saved.save_to_file_system(folder)
-        tf_embed.Variable(dim=DIM, name=f"v{i}").load_from_file_system(folder)
+        saved.save_rows(folder)
+        tf_embed.Variable(dim=DIM, name=f"v{i}").load_rows(folder)
         for name in os.listdir(folder):
             os.remove(os.path.join(folder, name))
 

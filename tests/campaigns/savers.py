@@ -86,7 +86,7 @@ class Saver:
 
 
 class Files(Saver):
-    """`Variable.save_to_file_system`."""
+    """`Variable.save_rows`."""
 
     name = "files"
 
@@ -96,12 +96,12 @@ class Files(Saver):
 
     def save(self, number: int) -> None:
         put(self._variable, number)
-        self._variable.save_to_file_system(self.folder / "a" / "rows", buffer_size=4000)
+        self._variable.save_rows(self.folder / "a" / "rows", buffer_bytes=4000)
 
     def load(self) -> int | None:
         loaded = tf_embed.Variable(dim=DIM, name="v")
         try:
-            loaded.load_from_file_system(self.folder / "a" / "rows")
+            loaded.load_rows(self.folder / "a" / "rows")
         except tf.errors.NotFoundError as error:
             if "no whole save of 'v'" not in str(error):
                 raise

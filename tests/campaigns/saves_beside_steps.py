@@ -344,11 +344,11 @@ class RowFiles:
 
     def save(self, name: str) -> Beside:
         """As `Snapshot.save`."""
-        return Beside(lambda: self._rows.save_to_file_system(str(self._folder / name)))
+        return Beside(lambda: self._rows.save_rows(str(self._folder / name)))
 
     def load(self, name: str, loaded: Trained) -> None:
         """As `Snapshot.load`."""
-        loaded.rows.load_from_file_system(str(self._folder / name))
+        loaded.rows.load_rows(str(self._folder / name))
 
 
 SAVES: dict[str, Any] = {

@@ -130,7 +130,7 @@ class Stress:
             self.train(np.random.default_rng(seed))
         self.path = self.checkpoint.write(os.path.join(folder, "first"))
         if self.kind.replaces:
-            self.v.save_to_file_system(folder)
+            self.v.save_rows(folder)
         if self.kind.is_tracked:
             self.snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots"), self.v)
             self.other = tf_embed.Variable(  # which snapshots are loaded into
@@ -208,8 +208,8 @@ class Stress:
         of_replaced = {
             "clear": (1, lambda r: v.clear()),
             "restore": (1, lambda r: self.checkpoint.read(self.path)),
-            "save files": (1, lambda r: v.save_to_file_system(self.folder)),
-            "load files": (1, lambda r: v.load_from_file_system(self.folder)),
+            "save files": (1, lambda r: v.save_rows(self.folder)),
+            "load files": (1, lambda r: v.load_rows(self.folder)),
         }
         of_disk = {
             "prefetch": (8, lambda r: v.prefetch(some(r))),

@@ -247,11 +247,11 @@ def test_a_field_of_tfra_that_is_taken_changes_the_server(tmp_path):
 
 
 def test_what_the_page_of_tfra_calls_refused_is_refused():
-    v = tf_embed.Variable(dim=2, name="v")
+    v = tfra.Variable(dim=2, name="v")
     for wrong, words in (
         (lambda: v.save_to_file_system("saved", append_to_file=True), "`append_to_file`"),
         (lambda: tf_embed.Variable(value_dtype=tf.int32, initializer=0.1), "whole number"),
-        (lambda: tf_embed.TimestampRestrictPolicy(v), "restrict_policy=Timestamp"),
+        (lambda: tfra.TimestampRestrictPolicy(v), "restrict_policy=Timestamp"),
     ):
         with pytest.raises(ValueError, match=words):
             wrong()

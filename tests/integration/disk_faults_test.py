@@ -323,7 +323,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
         saves = self.folder()
         for save in (
             lambda: tf.train.Checkpoint(v=v).write(str(saves / "checkpoint")),
-            lambda: v.save_to_file_system(saves / "files"),
+            lambda: v.save_rows(saves / "files"),
         ):
             with self.assertRaisesRegex(tf.errors.DataLossError, f"'{file}' is damaged"):
                 save()

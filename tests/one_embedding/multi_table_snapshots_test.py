@@ -70,7 +70,7 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(again.size()), 4)
         self.assertAllEqual(again(ids), rows)
         (member,) = again.row_tables
-        slots = member.get_slot_variables(again.optimizers[0])
+        slots = member.slot_variables(again.optimizers[0])
         self.assertLen(slots, 2)
         for slot in slots:
             self.assertTrue(np.any(slot.lookup(tf.constant([1], tf.int64)).numpy()))

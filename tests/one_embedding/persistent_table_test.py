@@ -28,7 +28,7 @@ def rows_and_slots(emb) -> dict[int, np.ndarray]:
     """The rows of a layer by key: weights, and the slots of its optimizer, as files have them."""
     (member,) = emb.row_tables
     keys, weights = member.export()
-    slots = member.get_slot_variables(emb.optimizers[0])
+    slots = member.slot_variables(emb.optimizers[0])
     parts = [weights, *(slot.lookup(keys) for slot in slots)]
     rows = np.concatenate([tf.cast(one, tf.float32).numpy() for one in parts], 1)
     return dict(zip(keys.numpy().tolist(), rows, strict=True))

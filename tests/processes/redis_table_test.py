@@ -322,7 +322,7 @@ class SavedTest(tf.test.TestCase, parameterized.TestCase):
 
         def saved_bytes(v):
             folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-            v.save_to_file_system(folder)
+            v.save_rows(folder)
             return sum(os.path.getsize(path) for path in pathlib.Path(folder).rglob("*.rows*"))
 
         saver = variable(first)
@@ -377,11 +377,11 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         ({"policy": tf_embed.TablePolicy(admission=tf_embed.CounterAdmission(2))}, "admission="),
         ({"policy": tf_embed.TablePolicy(log_evicted=True)}, "log_evicted=True"),
         ({"policy": tf_embed.TablePolicy(track_changes=True)}, "track_changes=True"),
-        ({"restrict_policy": tf_embed.TimestampRestrictPolicy}, "restrict_policy="),
+        ({"restrict_policy": tf_embed.tfra.TimestampRestrictPolicy}, "restrict_policy="),
     )
     def test_a_table_that_can_not_be_in_redis_is_refused_by_name(self, arguments, received):
         with self.assertRaisesRegex(ValueError, f"is in Redis, and can't .*Received: {received}"):
-            tf_embed.Variable(storage=_server.storage(), **arguments)
+            tf_embed.tfra.Variable(storage=_server.storage(), **arguments)
 
     def test_a_restriction_and_a_copy_are_refused(self):
         policy = tf_embed.TablePolicy(ttl_seconds=1000.0)

@@ -21,13 +21,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "expiring": {"policy": tf_embed.TablePolicy(ttl_seconds=1000.0)},
     "refusing": {"policy": tf_embed.TablePolicy(100, eviction=None, ttl_seconds=1000.0)},
     "frequent": {"policy": tf_embed.TablePolicy(100, "lfu", ttl_seconds=1000.0)},
-    "timestamps": {"restrict_policy": tf_embed.TimestampRestrictPolicy},
+    "timestamps": {"restrict_policy": tf_embed.tfra.TimestampRestrictPolicy},
     "tracked": {"policy": tf_embed.TablePolicy(eviction="ttl", track_changes=True)},
 }
 
 
 def table(**options: Any) -> tf_embed.Variable:
-    return tf_embed.Variable(dim=2, devices=["/CPU:0"] * 2, name="items", **options)
+    return tf_embed.tfra.Variable(dim=2, devices=["/CPU:0"] * 2, name="items", **options)
 
 
 def at(milliseconds: float) -> datetime.datetime:

@@ -262,14 +262,14 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
         layers = [layer_of(first_rows(), **settings_of(CASES["Adam"])) for _ in range(2)]
         train(layers[0], plain(), *steps_of(1))
         table = layers[0].tables[2]
-        slots = table.get_slot_variables(layers[0].optimizer)
+        slots = table.slot_variables(layers[0].optimizer)
         self.assertEqual(
             [slot.name.rpartition("/")[2] for slot in slots], ["exp_avg", "exp_avg_sq"]
         )
         for slot, state in zip(slots, layers[0].split_optimizer_states()[2], strict=True):
             self.assertAllEqual(slot.lookup(range(SPECS[2][0])), state)
             self.assertGreater(np.abs(state).max(), 0.0)
-        self.assertEmpty(table.get_slot_variables(layers[1].optimizer))
+        self.assertEmpty(table.slot_variables(layers[1].optimizer))
 
 
 if __name__ == "__main__":

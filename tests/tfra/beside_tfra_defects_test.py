@@ -236,7 +236,7 @@ class InterfaceTest(tf.test.TestCase, parameterized.TestCase):
             tfra.embedding_lookup(pair.theirs, keys_of([1]))
         with self.assertRaises(AttributeError):
             tfra.embedding_lookup(pair.theirs, [1], name="x")
-        self.assertEqual(tf_embed.embedding_lookup(pair.ours, [1]).shape, [1, 3])
+        self.assertEqual(tf_embed.tfra.embedding_lookup(pair.ours, [1]).shape, [1, 3])
 
     @parameterized.parameters("embedding_lookup", "embedding_lookup_unique")
     def test_return_trainable_is_refused_in_a_function(self, function):

@@ -192,7 +192,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaises(TypeError):
             tfra.Variable(key_dtype=tf.float32, name=unused_name())
         with self.assertRaises(TypeError):
-            tf_embed.Variable(key_dtype=tf.float32)
+            tf_embed.tfra.Variable(key_dtype=tf.float32)
 
     def test_get_variable_gives_the_same_object_again(self):
         for module in MODULES:

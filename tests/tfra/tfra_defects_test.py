@@ -41,13 +41,13 @@ def in_threads(work: Callable[[int], None], num_threads: int = NUM_THREADS) -> N
 
 
 def sum_of(variable: tf_embed.Variable, ids: Any, name: str | None = None) -> tf.Tensor:
-    return tf.reduce_sum(tf_embed.embedding_lookup(variable, ids, name=name))
+    return tf.reduce_sum(tf_embed.tfra.embedding_lookup(variable, ids, name=name))
 
 
 class StepTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("apply_gradients", "minimize")
     def test_a_key_looked_up_under_two_names_gets_one_summed_update(self, way):
-        v = tf_embed.Variable(dim=1)
+        v = tf_embed.tfra.Variable(dim=1)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
         names = ("user", "item")
         trained = [v.get_trainable_by_name(name) for name in names]
@@ -61,7 +61,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup([5]), [[-2.0]])
 
     def test_an_anchor_with_two_gradients_is_refused_and_nothing_changes(self):
-        v = tf_embed.Variable(dim=1, name="users")
+        v = tf_embed.tfra.Variable(dim=1, name="users")
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
         with tf.GradientTape(persistent=True) as tape:
             losses = [sum_of(v, [5]), sum_of(v, [6])]
@@ -71,10 +71,10 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.size()), 0)
 
     def test_restricting_one_of_two_variables_leaves_the_other_with_its_slots(self):
-        restricted = tf_embed.Variable(
-            dim=2, name="first", restrict_policy=tf_embed.FrequencyRestrictPolicy
+        restricted = tf_embed.tfra.Variable(
+            dim=2, name="first", restrict_policy=tf_embed.tfra.FrequencyRestrictPolicy
         )
-        other = tf_embed.Variable(dim=2, name="second")
+        other = tf_embed.tfra.Variable(dim=2, name="second")
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
         for number in range(3):
             optimizer.minimize(
@@ -94,7 +94,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(1, 4)
     def test_a_step_of_adam_is_one_lookup_and_one_update_of_each_table(self, num_tables):
-        tables = [tf_embed.Variable(dim=2, name=f"v{i}") for i in range(num_tables)]
+        tables = [tf_embed.tfra.Variable(dim=2, name=f"v{i}") for i in range(num_tables)]
         anchors = [table.anchor for table in tables]
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
         optimizer.build(anchors)
@@ -118,7 +118,7 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_rows_of_any_length_under_keys_of_any_dtype(self, key_dtype, dim):
         rng = np.random.default_rng(SEED)
-        v = tf_embed.Variable(
+        v = tf_embed.tfra.Variable(
             key_dtype=key_dtype, dim=dim, initializer=-1.0, devices=["/CPU:0"] * 2
         )
         wanted: dict[int, np.ndarray] = {}
@@ -139,7 +139,7 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.size()), len(wanted))
 
     def test_times_go_on_behind_the_year_2038(self):
-        v = tf_embed.Variable(dim=1, restrict_policy=tf_embed.TimestampRestrictPolicy)
+        v = tf_embed.tfra.Variable(dim=1, restrict_policy=tf_embed.tfra.TimestampRestrictPolicy)
         for key, year in enumerate((2037, 2039, 2106, 2107)):
             v.set_clock(time_ms=(year - 1970) * 365 * 86_400_000)
             v.upsert([key], [[0.0]])
@@ -151,7 +151,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
     """TFRA loses updates of concurrent steps without bp_v2, and counts of its policies always."""
 
     def test_of_300_exports_during_writes_each_has_each_key_once_and_each_row_whole(self):
-        v = tf_embed.Variable(dim=8, devices=["/CPU:0"] * 2)
+        v = tf_embed.tfra.Variable(dim=8, devices=["/CPU:0"] * 2)
         stop = threading.Event()
 
         def write(number: int) -> None:
@@ -177,7 +177,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(tf.float32, tf.int64)
     def test_accum_loses_nothing(self, value_dtype):
-        v = tf_embed.Variable(dim=4, value_dtype=value_dtype)
+        v = tf_embed.tfra.Variable(dim=4, value_dtype=value_dtype)
         keys = tf.range(20, dtype=tf.int64)
         v.upsert(keys, tf.zeros([20, 4], value_dtype))
         zeros, ones = tf.zeros([40, 4], value_dtype), tf.ones([40, 4], value_dtype)
@@ -194,7 +194,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(False, True)
     def test_steps_of_several_optimizers_lose_nothing(self, bp_v2):
         # Gradients are integers, so sums are exact in any order. Rows come by these steps.
-        v = tf_embed.Variable(dim=4, bp_v2=bp_v2)
+        v = tf_embed.tfra.Variable(dim=4, bp_v2=bp_v2)
         optimizers = [
             tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0), bp_v2=bp_v2)
             for _ in range(NUM_THREADS)
@@ -220,7 +220,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup(range(30)), np.repeat(-counts[:, None], 4, axis=1))
 
     def test_a_policy_counts_every_step(self):
-        v = tf_embed.Variable(dim=1, restrict_policy=tf_embed.FrequencyRestrictPolicy)
+        v = tf_embed.tfra.Variable(dim=1, restrict_policy=tf_embed.tfra.FrequencyRestrictPolicy)
         in_threads(lambda number: [v.upsert([1, number + 10], [[0.0]] * 2) for _ in range(50)])
         counts = v.row_statistics([1, 10, 15])["count"].numpy().tolist()
         self.assertEqual(counts, [50 * NUM_THREADS, 50, 50])

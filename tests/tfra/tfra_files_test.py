@@ -32,13 +32,13 @@ class TfraFilesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters((1, 1), (3, 1 << 20))
     @pytest.mark.smoke
     def test_the_peers_own_files_are_read(self, shards, buffer_size):
-        v = tf_embed.Variable(dim=3, name="user/emb", devices=["/CPU:0"] * shards)
+        v = tf_embed.tfra.Variable(dim=3, name="user/emb", devices=["/CPU:0"] * shards)
         v.upsert([1, 5], [[9.0] * 3] * 2)
         v.load_tfra_files(GOLDEN, buffer_size=buffer_size)
         self.assertEqual(as_dict(v), {**ROWS, 5: [9.0] * 3})
 
     def test_the_name_may_be_another(self):
-        v = tf_embed.Variable(dim=3, name="mine")
+        v = tf_embed.tfra.Variable(dim=3, name="mine")
         v.load_tfra_files(str(GOLDEN), file_name="user/emb")
         self.assertEqual(as_dict(v), ROWS)
 
@@ -48,7 +48,7 @@ class TfraFilesTest(tf.test.TestCase, parameterized.TestCase):
         ({"dim": 3, "key_dtype": "int32"}, "keys of 4 bytes"),
     )
     def test_other_dtypes_and_dims_are_refused(self, options, message):
-        v = tf_embed.Variable(name="user/emb", **options)
+        v = tf_embed.tfra.Variable(name="user/emb", **options)
         with self.assertRaisesRegex(ValueError, message):
             v.load_tfra_files(GOLDEN)
         self.assertEqual(int(v.size()), 0)
@@ -57,7 +57,7 @@ class TfraFilesTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_missing_file_is_named(self, end):
         folder, name = self.copy(), f"user_emb_mht_2of2_rank1_size2-{end}"
         (folder / name).unlink()
-        v = tf_embed.Variable(dim=3, name="user/emb")
+        v = tf_embed.tfra.Variable(dim=3, name="user/emb")
         with self.assertRaisesRegex(
             ValueError, f"A file of the table 'user/emb' is missing: .*{name}"
         ):
@@ -67,7 +67,7 @@ class TfraFilesTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_short_file_is_named(self):
         folder, name = self.copy(), "user_emb_mht_1of2_rank0_size2"
         (folder / f"{name}-values").write_bytes(b"\0" * 12)
-        v = tf_embed.Variable(dim=3, name="user/emb")
+        v = tf_embed.tfra.Variable(dim=3, name="user/emb")
         with self.assertRaisesRegex(ValueError, f"{name}.*32 bytes of keys, 12 of values"):
             v.load_tfra_files(folder)
         self.assertEqual(int(v.size()), 0)
@@ -76,23 +76,23 @@ class TfraFilesTest(tf.test.TestCase, parameterized.TestCase):
         folder = self.copy()
         for end in ("keys", "values"):
             (folder / f"user_emb_mht_1of1_rank0_size1-{end}").write_bytes(b"")
-        v = tf_embed.Variable(dim=3, name="user/emb")
+        v = tf_embed.tfra.Variable(dim=3, name="user/emb")
         with self.assertRaisesRegex(ValueError, "1 shards of 1 processes and 2 shards of 2"):
             v.load_tfra_files(folder)
 
     def test_no_table_and_no_folder_are_refused(self):
-        v = tf_embed.Variable(dim=3, name="emb")
+        v = tf_embed.tfra.Variable(dim=3, name="emb")
         for folder in (GOLDEN, GOLDEN / "nowhere"):
             with self.assertRaisesRegex(ValueError, "which holds none"):
                 v.load_tfra_files(folder)
 
     def test_strings_are_refused(self):
-        v = tf_embed.Variable("string", dim=3, name="user/emb")
+        v = tf_embed.tfra.Variable("string", dim=3, name="user/emb")
         with self.assertRaisesRegex(TypeError, "hold no strings"):
             v.load_tfra_files(GOLDEN)
 
     def test_a_graph_is_refused(self):
-        v = tf_embed.Variable(dim=3, name="user/emb")
+        v = tf_embed.tfra.Variable(dim=3, name="user/emb")
         with self.assertRaisesRegex(RuntimeError, "eager execution only"):
             tf.function(lambda: v.load_tfra_files(GOLDEN))()
 
@@ -101,7 +101,7 @@ class TfraFilesTest(tf.test.TestCase, parameterized.TestCase):
         keys, rows = np.array([3, -1], np.int32), np.array([[2**62], [-5]], np.int64)
         keys.tofile(folder / "v_mht_1of1_rank0_size1-keys")
         rows.tofile(folder / "v_mht_1of1_rank0_size1-values")
-        v = tf_embed.Variable("int32", "int64", 1, name="v")
+        v = tf_embed.tfra.Variable("int32", "int64", 1, name="v")
         v.load_tfra_files(folder)
         self.assertEqual(as_dict(v), {3: [2**62], -1: [-5]})
 

@@ -85,7 +85,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             4,
             trainable=False,
             bp_v2=True,
-            restrict_policy=tf_embed.TimestampRestrictPolicy,
+            restrict_policy=tf_embed.tfra.TimestampRestrictPolicy,
             init_capacity=77,
             partitioner=second_half,
             kv_creator=None,
@@ -97,7 +97,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertFalse(layer.trainable)
         self.assertTrue(layer.params.bp_v2)
-        self.assertIsInstance(layer.params.restrict_policy, tf_embed.TimestampRestrictPolicy)
+        self.assertIsInstance(layer.params.restrict_policy, tf_embed.tfra.TimestampRestrictPolicy)
         self.assertEqual(layer.params.init_size, 77)
         self.assertIs(layer.params.partition_fn, second_half)
         self.assertFalse(layer.params.checkpoint)
@@ -176,7 +176,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             combiner=twice_the_sum,
             initializer=keras.initializers.RandomNormal(0.0, 2.0),
             devices=["/CPU:0"] * 2,
-            restrict_policy=tf_embed.FrequencyRestrictPolicy,
+            restrict_policy=tf_embed.tfra.FrequencyRestrictPolicy,
             init_capacity=77,
             partitioner=second_half,
             max_norm=1.5,
@@ -190,7 +190,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIs(type(copy), kind)
         self.assertEqual(copy.get_config(), layer.get_config())
         self.assertIs(copy.combiner, twice_the_sum)
-        self.assertIs(copy.restrict_policy, tf_embed.FrequencyRestrictPolicy)
+        self.assertIs(copy.restrict_policy, tf_embed.tfra.FrequencyRestrictPolicy)
         self.assertEqual(copy.params.table.options, layer.params.table.options)
         ids = tf.constant([[1, 200], [0, 4]])
         self.assertAllEqual(copy(ids), layer(ids))

@@ -32,6 +32,8 @@ SIGNATURES = {
     "return_trainable",
     "safe_embedding_lookup_sparse": "embedding_weights sparse_ids sparse_weights combiner "
     "default_id name partition_strategy max_norm return_trainable",
+    "Variable": "key_dtype value_dtype dim devices partitioner shared_name name initializer "
+    "trainable checkpoint init_size kv_creator restrict_policy bp_v2 short_file_name",
     "get_variable": "name key_dtype value_dtype dim devices partitioner shared_name initializer "
     "trainable checkpoint init_size kv_creator restrict_policy bp_v2 short_file_name",
     "DynamicEmbeddingOptimizer": "keras_optimizer bp_v2 synchronous",
@@ -55,7 +57,7 @@ SIGNATURES = {
 def pair(rng: np.random.Generator, **options: Any) -> tuple[tf_embed.Variable, tf.Variable]:
     """A table and a dense variable of the same rows."""
     rows = rng.normal(size=[ROWS, DIM]).astype(np.float32)
-    v = tf_embed.Variable(dim=DIM, **options)
+    v = tf_embed.tfra.Variable(dim=DIM, **options)
     v.upsert(KEYS, rows)
     return v, tf.Variable(rows)
 
@@ -99,13 +101,13 @@ class NamesTest(parameterized.TestCase):
         self.assertEqual(names[: len(wanted.split())], wanted.split())
 
     def test_the_mode_is_kept_and_changes_no_graph(self):
-        v = tf_embed.Variable(dim=1)
+        v = tf_embed.tfra.Variable(dim=1)
         self.assertEqual(tfra.get_model_mode(), tfra.ModelMode.TRAIN)
 
         def operations() -> list[str]:
             @tf.function
             def look_up(ids):
-                return tf_embed.embedding_lookup(v, ids)
+                return tf_embed.tfra.embedding_lookup(v, ids)
 
             graph = look_up.get_concrete_function(tf.TensorSpec([None], tf.int64)).graph
             return [operation.type for operation in graph.get_operations()]
@@ -158,7 +160,7 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
             elif lookup == "shadow unique":
                 rows, source = shadow_ops.embedding_lookup_unique(shadow, ids, DIM), shadow
             else:
-                rows, source = getattr(tf_embed, lookup)(
+                rows, source = getattr(tf_embed.tfra, lookup)(
                     v, ids, name="users", max_norm=max_norm, return_trainable=True
                 )
                 self.assertIs(source, v.anchor)
@@ -186,38 +188,40 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_list_of_one_variable_is_that_one(self):
         v, dense = pair(np.random.default_rng(3))
-        self.assertAllEqual(tf_embed.embedding_lookup([v], KEYS[:2]), dense[:2])
+        self.assertAllEqual(tf_embed.tfra.embedding_lookup([v], KEYS[:2]), dense[:2])
         with self.assertRaisesRegex(
             ValueError, "`params` must be one tf_embed.Variable. Received: 2 of them"
         ):
-            tf_embed.embedding_lookup([v, v], KEYS)
+            tf_embed.tfra.embedding_lookup([v, v], KEYS)
 
     @parameterized.parameters(0, -1.0)
     def test_a_norm_that_is_none_is_refused(self, max_norm):
         with self.assertRaisesRegex(ValueError, "`max_norm` must be above 0"):
-            tf_embed.embedding_lookup(tf_embed.Variable(), [1], max_norm=max_norm)
+            tf_embed.tfra.embedding_lookup(tf_embed.tfra.Variable(), [1], max_norm=max_norm)
 
     @parameterized.parameters("1", True)
     def test_a_norm_that_is_no_number_is_refused(self, max_norm):
         with self.assertRaisesRegex(TypeError, "`max_norm` must be a number. Received: max_norm="):
-            tf_embed.embedding_lookup(tf_embed.Variable(), [1], max_norm=max_norm)
+            tf_embed.tfra.embedding_lookup(tf_embed.tfra.Variable(), [1], max_norm=max_norm)
 
     def test_norms_are_one_number(self):
         with self.assertRaisesRegex(ValueError, "`max_norm` must be one number. Received: max_n"):
-            tf_embed.embedding_lookup(tf_embed.Variable(), [1], max_norm=tf.constant([1.0]))
+            tf_embed.tfra.embedding_lookup(
+                tf_embed.tfra.Variable(), [1], max_norm=tf.constant([1.0])
+            )
 
     @parameterized.parameters(
         (3, TypeError, "`name` must be a str or None. Received: name=3"),
     )
     def test_a_name_of_an_operation_is_a_str(self, name, error, message):
         with self.assertRaisesRegex(error, message):
-            tf_embed.embedding_lookup(tf_embed.Variable(), [1], name=name)
+            tf_embed.tfra.embedding_lookup(tf_embed.tfra.Variable(), [1], name=name)
 
     def test_the_norm_of_a_shadow_holds_in_each_lookup(self):
         ids = tf.constant([1], tf.int64)
         ragged = tf.RaggedTensor.from_row_lengths(ids, [1])
         layer = tfra.keras.layers.Embedding(2, max_norm=1.0)
-        own = tf_embed.Variable(dim=2)
+        own = tf_embed.tfra.Variable(dim=2)
         pairs = [
             (own, shadow_ops.ShadowVariable(own, max_norm=1.0)),
             (layer.params, layer.shadow),
@@ -228,30 +232,30 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
             for rows in (
                 shadow_ops.embedding_lookup(shadow, ids),
                 shadow_ops.embedding_lookup_unique(shadow, ids, 2),
-                tf_embed.embedding_lookup(shadow, ids),
-                tf_embed.embedding_lookup([shadow], ids),
-                tf_embed.embedding_lookup_unique(shadow, ids),
+                tf_embed.tfra.embedding_lookup(shadow, ids),
+                tf_embed.tfra.embedding_lookup([shadow], ids),
+                tf_embed.tfra.embedding_lookup_unique(shadow, ids),
                 tf.gather(*tf_embed.unique_rows(shadow, ids)),
-                tf_embed.embedding_lookup_sparse(shadow, ragged.to_sparse(), None),
-                tf_embed.safe_embedding_lookup_sparse(shadow, ragged.to_sparse()),
+                tf_embed.tfra.embedding_lookup_sparse(shadow, ragged.to_sparse(), None),
+                tf_embed.tfra.safe_embedding_lookup_sparse(shadow, ragged.to_sparse()),
                 ragged_ops.embedding_lookup_sparse(shadow, ragged),
                 ragged_ops.safe_embedding_lookup_sparse(shadow, ragged),
             ):
                 self.assertAllClose(rows, [[0.6, 0.8]])
             for look_up in (tf_embed.embedding_lookup, tf_embed.embedding_lookup_unique):
                 self.assertAllClose(look_up(shadow, ids, max_norm=2.5), [[1.5, 2.0]])
-            self.assertAllEqual(tf_embed.embedding_lookup(v, ids), [[3.0, 4.0]])
+            self.assertAllEqual(tf_embed.tfra.embedding_lookup(v, ids), [[3.0, 4.0]])
 
     def test_a_norm_of_rows_that_have_none_is_refused(self):
-        whole = tf_embed.Variable(value_dtype=tf.int32)
+        whole = tf_embed.tfra.Variable(value_dtype=tf.int32)
         with self.assertRaisesRegex(TypeError, "`max_norm` must be None .* dtype int32"):
-            tf_embed.embedding_lookup(whole, [1], max_norm=1.0)
+            tf_embed.tfra.embedding_lookup(whole, [1], max_norm=1.0)
 
     @parameterized.parameters(
         tf_embed.embedding_lookup, tf_embed.embedding_lookup_unique, tfra.shadow_ops
     )
     def test_rows_whose_squares_are_beyond_float16_are_scaled_down(self, lookup):
-        v = tf_embed.Variable(dim=2, value_dtype=tf.float16, initializer=[300.0, 400.0])
+        v = tf_embed.tfra.Variable(dim=2, value_dtype=tf.float16, initializer=[300.0, 400.0])
         if lookup is shadow_ops:
             shadow = shadow_ops.ShadowVariable(v, max_norm=5.0)
             rows = shadow_ops.embedding_lookup(shadow, [1])
@@ -261,12 +265,12 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(rows, [[3.0, 4.0]], rtol=1e-3)
 
     def test_the_trainable_is_returned_in_a_graph_too(self):
-        v = tf_embed.Variable(dim=1)
+        v = tf_embed.tfra.Variable(dim=1)
 
         @tf.function
         def gradient(ids):
             with tf.GradientTape() as tape:
-                rows, trainable = tf_embed.embedding_lookup(v, ids, return_trainable=True)
+                rows, trainable = tf_embed.tfra.embedding_lookup(v, ids, return_trainable=True)
             return tape.gradient(rows, trainable).values
 
         self.assertAllEqual(gradient(tf.constant([3, 3], tf.int64)), [[1.0], [1.0]])
@@ -288,7 +292,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         of = sparse_tensor if container == "sparse" else ragged_tensor
         factors = rng.normal(size=[6, DIM]).astype("f")
         with tf.GradientTape() as tape:
-            rows = tf_embed.embedding_lookup_sparse(
+            rows = tf_embed.tfra.embedding_lookup_sparse(
                 v,
                 of(KEYS[numbers], numbers),
                 of(weights, numbers) if weighted else None,
@@ -325,7 +329,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         numbers, weights = sparse(rng, shape)
         factors = rng.normal(size=[*shape[:-1], DIM]).astype("f")
         with tf.GradientTape() as tape:
-            rows = tf_embed.safe_embedding_lookup_sparse(
+            rows = tf_embed.tfra.safe_embedding_lookup_sparse(
                 v,
                 sparse_tensor(KEYS[numbers], numbers),
                 sparse_tensor(weights, numbers) if weighted else None,
@@ -352,7 +356,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         v, dense = pair(np.random.default_rng(6))
         numbers = tf.ragged.constant([[[1, 2], []], [], [[3], [4, 5, 6], [1]]], dtype=tf.int64)
         ids = numbers.with_flat_values(tf.gather(KEYS, numbers.flat_values))
-        sums = tf_embed.safe_embedding_lookup_sparse(v, ids, combiner="sum")
+        sums = tf_embed.tfra.safe_embedding_lookup_sparse(v, ids, combiner="sum")
         rows = tf.gather(dense, numbers.flat_values)
         self.assertAllClose(sums.flat_values, [
             rows[0] + rows[1],
@@ -370,7 +374,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
     def test_sparse_ids_of_three_axes_and_any_order_are_pooled_into_the_first(self):
         v, dense = pair(np.random.default_rng(7))
         ids = tf.SparseTensor([[2, 1, 0], [0, 1, 1], [0, 0, 3]], KEYS[[1, 2, 3]], [4, 2, 5])
-        found = tf_embed.embedding_lookup_sparse(v, ids, None, combiner="mean")
+        found = tf_embed.tfra.embedding_lookup_sparse(v, ids, None, combiner="mean")
         zeros = tf.zeros([DIM])
         self.assertAllClose(found, [(dense[2] + dense[3]) / 2, zeros, dense[1], zeros])
 
@@ -385,7 +389,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         weight_dtype=[tf.int32, tf.int64, tf.uint8],
     )
     def test_weights_may_be_integers_and_a_combiner_none(self, lookup, value_dtype, weight_dtype):
-        v = tf_embed.Variable(dim=1, value_dtype=value_dtype)
+        v = tf_embed.tfra.Variable(dim=1, value_dtype=value_dtype)
         v.upsert([1, 2, 3], tf.constant([[1.0], [2.0], [4.0]], value_dtype))
         ids = tf.RaggedTensor.from_row_lengths(tf.constant([1, 2, 3], tf.int64), [2, 1])
         whole = ids.with_values(tf.constant([1, 3, 5], weight_dtype))
@@ -402,30 +406,32 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(1e19, None)
     def test_no_ids_at_all(self, max_norm):
-        v = tf_embed.Variable(dim=2)
+        v = tf_embed.tfra.Variable(dim=2)
         ids = tf.SparseTensor(tf.zeros([0, 3], tf.int64), tf.zeros([0], tf.int64), [2, 0, 4])
-        safe = tf_embed.safe_embedding_lookup_sparse(v, ids, max_norm=max_norm)
+        safe = tf_embed.tfra.safe_embedding_lookup_sparse(v, ids, max_norm=max_norm)
         self.assertEqual(safe.shape, [2, 0, 2])
-        sums = tf_embed.embedding_lookup_sparse(v, ids, None, max_norm=max_norm)
+        sums = tf_embed.tfra.embedding_lookup_sparse(v, ids, None, max_norm=max_norm)
         self.assertAllEqual(sums, tf.zeros([2, 2]))
 
     def test_strings_with_a_default(self):
-        v = tf_embed.Variable(tf.string, dim=1)
+        v = tf_embed.tfra.Variable(tf.string, dim=1)
         v.upsert(["a", "none"], [[1.0], [5.0]])
         ids = tf.RaggedTensor.from_row_lengths(["a", "a", "b"], [2, 0, 1])
-        found = tf_embed.safe_embedding_lookup_sparse(v, ids, default_id="none")
+        found = tf_embed.tfra.safe_embedding_lookup_sparse(v, ids, default_id="none")
         self.assertAllEqual(found, [[1.0], [5.0], [0.0]])
 
     def test_a_default_that_is_more_than_one_id_is_refused(self):
         ids = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])
         with self.assertRaisesRegex(ValueError, "`default_id` must be one id. Received: .*3, 4"):
-            tf_embed.safe_embedding_lookup_sparse(tf_embed.Variable(), ids, default_id=[3, 4])
+            tf_embed.tfra.safe_embedding_lookup_sparse(
+                tf_embed.tfra.Variable(), ids, default_id=[3, 4]
+            )
 
     def test_narrow_rows_are_pooled_in_float32(self):
-        v = tf_embed.Variable(dim=1, value_dtype=tf.bfloat16, initializer=1.0)
+        v = tf_embed.tfra.Variable(dim=1, value_dtype=tf.bfloat16, initializer=1.0)
         ids = tf.RaggedTensor.from_row_lengths(tf.range(300, dtype=tf.int64), [300])
         for max_norm in (None, 2.0):
-            sums = tf_embed.embedding_lookup_sparse(v, ids, combiner="sum", max_norm=max_norm)
+            sums = tf_embed.tfra.embedding_lookup_sparse(v, ids, combiner="sum", max_norm=max_norm)
             self.assertEqual(sums.dtype, tf.float32)
             self.assertAllEqual(sums, [[300.0]])
 
@@ -475,13 +481,13 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_what_is_wrong_is_refused(self, wrong, error, words):
         ids = tf.SparseTensor([[0, 0], [0, 1]], tf.constant([1, 2], tf.int64), [1, 2])
-        v = tf_embed.Variable(dim=1, name="mine")
+        v = tf_embed.tfra.Variable(dim=1, name="mine")
         with self.assertRaisesRegex(error, words):
-            tf_embed.embedding_lookup_sparse(v, **{"sp_ids": ids, "sp_weights": None, **wrong})
+            tf_embed.tfra.embedding_lookup_sparse(v, **{"sp_ids": ids, "sp_weights": None, **wrong})
 
     @parameterized.parameters(0, 2)
     def test_weights_that_a_graph_meets_are_as_many_as_ids(self, count):
-        v = tf_embed.Variable(dim=1)
+        v = tf_embed.tfra.Variable(dim=1)
         kinds = [tf.SparseTensorSpec([None, None], dtype) for dtype in (v.key_dtype, tf.float32)]
         call = tf.function(partial(tf_embed.safe_embedding_lookup_sparse, v), input_signature=kinds)
         ids = tf.SparseTensor([[0, 0]], tf.constant([5], v.key_dtype), [1, 2])
@@ -508,15 +514,15 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             factors = rng.normal(size=[4, 5, 2, DIM]).astype("f")
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(
-                    factors[0] * tf_embed.embedding_lookup(tables[0], KEYS[numbers], name="a")
+                    factors[0] * tf_embed.tfra.embedding_lookup(tables[0], KEYS[numbers], name="a")
                 ) + tf.reduce_sum(
-                    factors[1] * tf_embed.embedding_lookup_unique(tables[1], KEYS[numbers])
+                    factors[1] * tf_embed.tfra.embedding_lookup_unique(tables[1], KEYS[numbers])
                 )
-                sums = tf_embed.embedding_lookup_sparse(
+                sums = tf_embed.tfra.embedding_lookup_sparse(
                     tables[2], ids.to_sparse(), None, combiner="sum"
                 )
                 loss += tf.reduce_sum(factors[2][:, 0] * sums)
-                means = tf_embed.safe_embedding_lookup_sparse(tables[3], ids.to_sparse())
+                means = tf_embed.tfra.safe_embedding_lookup_sparse(tables[3], ids.to_sparse())
                 loss += tf.reduce_sum(factors[3][:, 0] * means)
             optimizer.apply(tape.gradient(loss, anchors), anchors)
             with tf.GradientTape() as tape:

@@ -191,7 +191,7 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.smoke
     def test_several_of_one_variable_make_one_step(self, name):
         kind = getattr(keras.optimizers, name)
-        v, other = (tf_embed.Variable(dim=2, initializer=0.5) for _ in range(2))
+        v, other = (tf_embed.tfra.Variable(dim=2, initializer=0.5) for _ in range(2))
         shadows = [shadow_ops.ShadowVariable(v, name=f"field/{i}") for i in range(2)]
 
         def loss_of(ids):
@@ -200,8 +200,8 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
             return tf.reduce_sum(first) + 3.0 * tf.reduce_sum(tf.square(second))
 
         def same_loss(ids):
-            first = tf_embed.embedding_lookup(other, ids, name="first")
-            second = tf_embed.embedding_lookup(other, ids[1:], name="second")
+            first = tf_embed.tfra.embedding_lookup(other, ids, name="first")
+            second = tf_embed.tfra.embedding_lookup(other, ids[1:], name="second")
             return tf.reduce_sum(first) + 3.0 * tf.reduce_sum(tf.square(second))
 
         optimizers = [tf_embed.DynamicEmbeddingOptimizer(kind(0.1)) for _ in range(2)]
@@ -219,12 +219,12 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(found, wanted, rtol=1e-6)
 
     def test_gradients_are_those_of_its_own_lookups(self):
-        v = tf_embed.Variable(dim=1)
+        v = tf_embed.tfra.Variable(dim=1)
         shadow = shadow_ops.ShadowVariable(v)
         with tf.GradientTape(persistent=True) as tape:
             loss = 2.0 * tf.reduce_sum(shadow_ops.embedding_lookup(shadow, [1]))
-            loss += tf.reduce_sum(tf_embed.embedding_lookup(v, [2]))
-            loss += tf.reduce_sum(tf_embed.safe_embedding_lookup_sparse(
+            loss += tf.reduce_sum(tf_embed.tfra.embedding_lookup(v, [2]))
+            loss += tf.reduce_sum(tf_embed.tfra.safe_embedding_lookup_sparse(
                 shadow, tf.SparseTensor([[0, 0]], tf.constant([3], tf.int64), [1, 1])
             ))  # fmt: skip
         slices = tape.gradient(loss, shadow)
@@ -237,14 +237,14 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(shadow_ops.embedding_lookup(layer.shadow, ids))
             loss += tf.reduce_sum(shadow_ops.embedding_lookup_unique(layer.shadow, ids, 2))
-            loss += tf.reduce_sum(tf_embed.embedding_lookup(layer.shadow, ids))
+            loss += tf.reduce_sum(tf_embed.tfra.embedding_lookup(layer.shadow, ids))
         self.assertEqual(float(loss), 12.0)
         slices = tape.gradient(loss, layer.params.anchor)
         self.assertAllEqual(tf.reduce_sum(slices.values, 0), [6.0, 6.0])
 
     def test_a_frozen_variable_and_one_that_is_not_trained(self):
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
-        v, constant = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1, trainable=False)
+        v, constant = tf_embed.tfra.Variable(dim=1), tf_embed.tfra.Variable(dim=1, trainable=False)
         shadow = shadow_ops.ShadowVariable(v)
         for untrained in (
             shadow_ops.ShadowVariable(constant),
@@ -271,7 +271,7 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
         class Users(keras.layers.Layer):
             def __init__(self):
                 super().__init__()
-                self.params = tf_embed.Variable(dim=2, name="users", initializer=0.1)
+                self.params = tf_embed.tfra.Variable(dim=2, name="users", initializer=0.1)
                 self.shadow = shadow_ops.ShadowVariable(self.params, name="users-shadow")
 
             def call(self, ids):
@@ -298,7 +298,7 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(*(one.layers[1].params.lookup(keys) for one in (trained, other)))
 
     def test_what_is_wrong_is_refused(self):
-        v = tf_embed.Variable(dim=2, name="mine")
+        v = tf_embed.tfra.Variable(dim=2, name="mine")
         with self.assertRaisesRegex(TypeError, "`params` must be a tf_embed.Variable"):
             shadow_ops.ShadowVariable(3)
         with self.assertRaisesRegex(TypeError, "ShadowVariable has no argument `idz`"):
@@ -312,6 +312,64 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
             loss = tf.reduce_sum(shadow_ops.embedding_lookup(shadow, [1]))
         with self.assertRaisesRegex(ValueError, "tf_embed.DynamicEmbeddingOptimizer"):
             keras.optimizers.SGD().apply([tape.gradient(loss, shadow)], [shadow])
+
+
+class VerbsTest(tf.test.TestCase, parameterized.TestCase):
+    def test_size_counts_a_shard_or_all(self):
+        v = tf_embed.tfra.Variable(devices=["/CPU:0"] * 4)
+        v.upsert([0, 4, 8, 1, -1], np.zeros([5, 1]))
+        self.assertEqual([int(v.size(index)) for index in range(4)], [3, 1, 0, 1])
+        self.assertEqual(v.size().dtype, tf.int64)
+        self.assertEqual(int(v.size()), 5)
+        self.assertEqual([int(shard.size()) for shard in v.tables], [3, 1, 0, 1])
+        self.assertEqual([shard.device for shard in v.tables], ["/CPU:0"] * 4)
+        for index in (4, -1):
+            with self.assertRaisesRegex(
+                ValueError, f"(at least 0|less than the number of shards of ).*index={index}"
+            ):
+                v.size(index)
+
+    def test_shards_are_shown_by_name(self):
+        (shard,) = tf_embed.tfra.Variable(dim=3, name="users").tables
+        self.assertEqual(repr(shard.table), "<table of 'users', dim=3, shards=1>")
+        self.assertNotIn(" at 0x", repr(shard))
+
+    def test_a_variable_that_is_not_trainable_has_an_empty_store(self):
+        self.assertEqual(tf_embed.tfra.Variable(trainable=False).trainable_store, {})
+
+    def test_the_trainable_store_names_the_variable(self):
+        v = tf_embed.tfra.Variable(name="mine")
+        self.assertEqual(list(v.trainable_store), ["mine"])
+        self.assertIs(v.trainable_store["mine"], v.trainable_variables[0])
+
+    def test_two_variables_of_one_shared_name_share_nothing(self):
+        one = tf_embed.tfra.Variable(name="same", shared_name="same")
+        two = tf_embed.tfra.Variable(name="same", shared_name="same")
+        one.upsert([1], [[1.0]])
+        self.assertEqual((int(one.size()), int(two.size())), (1, 0))
+
+    @parameterized.parameters(
+        ("upsert", [1], [[1.0]]),
+        ("accum", [1], [[1.0]], [[2.0]], [True]),
+        ("lookup", [1]),
+        ("prefetch", [1]),
+        ("remove", [1]),
+        ("clear",),
+        ("size",),
+        ("export",),
+    )
+    def test_a_verb_takes_the_name_of_its_operation(self, verb, *arguments):
+        v = tf_embed.tfra.Variable()
+        call = getattr(v, verb)
+
+        @tf.function
+        def named() -> None:
+            call(*arguments, name="mine")
+
+        operations = named.get_concrete_function().graph.get_operations()
+        self.assertNotEmpty([one for one in operations if one.name.startswith("mine/")])
+        with self.assertRaisesRegex(TypeError, "`name` must be a str or None"):
+            call(*arguments, name=3)
 
 
 # Keras's names of the slots, and how many of them a row has.
@@ -337,7 +395,7 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
     def test_they_are_the_slots_of_a_dense_variable(self, kind, options):
         ours = tf_embed.optimizers.RowwiseAdagrad if kind == "RowwiseAdagrad" else None
         make = ours or getattr(keras.optimizers, kind)
-        v = tf_embed.Variable(dim=2, name="users", initializer=1.0, devices=["/CPU:0"] * 2)
+        v = tf_embed.tfra.Variable(dim=2, name="users", initializer=1.0, devices=["/CPU:0"] * 2)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(make(0.1, **options))
         self.assertEqual(v.get_slot_variables(optimizer), [])
         optimizer.build([v.anchor])
@@ -370,7 +428,7 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*SLOTS.items())
     def test_their_names_are_those_of_keras(self, kind, wanted):
-        v = tf_embed.Variable(dim=2, name="users")
+        v = tf_embed.tfra.Variable(dim=2, name="users")
         optimizer = tf_embed.DynamicEmbeddingOptimizer(getattr(keras.optimizers, kind)())
         optimizer.build([v.anchor])
         found = {slot.name: slot.dim for slot in v.get_slot_variables(optimizer)}
@@ -378,7 +436,7 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found, {prefix + name: width for name, width in wanted.items()})
 
     def test_a_function_may_look_them_up(self):
-        v = tf_embed.Variable(dim=2)
+        v = tf_embed.tfra.Variable(dim=2)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad())
         optimizer.build([v.anchor])
         (slot,) = v.get_slot_variables(optimizer)
@@ -388,7 +446,7 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(found, tf.fill([1, 2, 2], 0.1))
 
     def test_an_optimizer_that_does_not_train_it_has_none(self):
-        v, other = tf_embed.Variable(name="a"), tf_embed.Variable(name="b")
+        v, other = tf_embed.tfra.Variable(name="a"), tf_embed.tfra.Variable(name="b")
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
         optimizer.build([other.anchor])
         self.assertEqual(v.get_slot_variables(optimizer), [])
@@ -398,16 +456,15 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
             v.get_slot_variables("adam")
 
     def test_a_tables_own_optimizer(self):
-        layer = tf_embed.layers.DynamicEmbedding(2, optimizer="adagrad")
-        layer.build()
-        (slot,) = layer.variable.get_slot_variables(layer.optimizer)
+        layer = tfra.keras.layers.Embedding(2, optimizer="adagrad")
+        (slot,) = layer.params.get_slot_variables(layer.optimizer)
         self.assertEqual(slot.dim, 2)
-        self.assertEqual(layer.variable.get_slot_variables(copy.copy(keras.optimizers.SGD())), [])
+        self.assertEqual(layer.params.get_slot_variables(copy.copy(keras.optimizers.SGD())), [])
 
 
 class TrainableByNameTest(tf.test.TestCase):
     def test_a_shadow_is_found_by_its_name_as_long_as_it_is_there(self):
-        v = tf_embed.Variable(dim=1, name="users")
+        v = tf_embed.tfra.Variable(dim=1, name="users")
         shadow = shadow_ops.ShadowVariable(v, name="field/user")
         untrained = shadow_ops.ShadowVariable(v, name="fixed", trainable=False)
         self.assertIs(v.get_trainable_by_name("field/user"), shadow)
@@ -437,14 +494,14 @@ class TrainableByNameTest(tf.test.TestCase):
         self.assertEqual(v.trainable_store, {})
 
     def test_a_name_as_given_counts_before_one_with_other_signs(self):
-        v = tf_embed.Variable(dim=1)
+        v = tf_embed.tfra.Variable(dim=1)
         shadows = [shadow_ops.ShadowVariable(v, name=name) for name in ("a/b", "a_b", "a/b")]
         self.assertIs(v.get_trainable_by_name("a_b"), shadows[1])
         self.assertIs(v.get_trainable_by_name("a/b"), shadows[2])
         self.assertEqual(list(v.trainable_store)[1:], ["a/b", "a_b"])
 
     def test_shadows_may_come_and_go_in_other_threads(self):
-        v = tf_embed.Variable(dim=1)
+        v = tf_embed.tfra.Variable(dim=1)
         kept = [shadow_ops.ShadowVariable(v, name=f"kept_{number}") for number in range(30)]
         is_over = threading.Event()
 
@@ -470,11 +527,11 @@ class TrainableByNameTest(tf.test.TestCase):
                 thread.join()
 
     def test_any_name_gives_the_anchor_also_before_the_first_lookup(self):
-        v = tf_embed.Variable(name="users")
+        v = tf_embed.tfra.Variable(name="users")
         self.assertIs(v.get_trainable_by_name("user_embedding"), v.anchor)
         self.assertIs(v.get_eager_trainable_by_name("x"), v.anchor)
         self.assertEqual(list(v.trainable_store), ["users"])
-        self.assertIsNone(tf_embed.Variable(trainable=False).get_trainable_by_name("x"))
+        self.assertIsNone(tf_embed.tfra.Variable(trainable=False).get_trainable_by_name("x"))
         with self.assertRaisesRegex(TypeError, "`name` must be a str. Received"):
             v.get_trainable_by_name(3)
 

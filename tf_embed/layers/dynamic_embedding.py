@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.layers.earlier_configs import with_present_arguments
 from tf_embed.layers.pooling import Embedder, check_axes
 from tf_embed.layers.table_layer import TableLayer
-from tf_embed.table.creators import KVCreator
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.sharding import PartitionFn
 from tf_embed.table.storage import Storage
@@ -85,11 +85,7 @@ class DynamicEmbedding(TableLayer):
             a mask from it.
         devices: The device of each shard; see `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
-        restrict_policy: The class that `layer.variable.restrict` uses; see `tf_embed.Variable`.
         init_size: Number of rows to reserve; see `tf_embed.Variable`.
-        kv_creator: A `tf_embed.tfra.HkvHashTableCreator`, in place of `policy`; see
-            `tf_embed.Variable`.
-        bp_v2: Ignored; kept in the config. See `tf_embed.Variable`.
         unknown_value: None; or the output, a number or an array [dim], for ids without a row when
             the layer is not training. In training they get their initial row.
         unknown_in_training: Whether ids without a row also get `unknown_value` in training, so that
@@ -136,10 +132,7 @@ class DynamicEmbedding(TableLayer):
         padding_id: int | str | None = None,
         devices: Sequence[str] | str | None = None,
         partitioner: PartitionFn | dict[str, Any] | None = None,
-        restrict_policy: Any = None,
         init_size: int = 0,
-        kv_creator: KVCreator | dict[str, Any] | None = None,
-        bp_v2: bool = False,
         unknown_value: Any = None,
         unknown_in_training: bool = False,
         policy: TablePolicy | dict[str, Any] | None = None,
@@ -158,10 +151,7 @@ class DynamicEmbedding(TableLayer):
             padding_id=padding_id,
             devices=devices,
             partitioner=partitioner,
-            restrict_policy=restrict_policy,
             init_size=init_size,
-            kv_creator=kv_creator,
-            bp_v2=bp_v2,
             unknown_value=unknown_value,
             unknown_in_training=unknown_in_training,
             policy=policy,
@@ -231,6 +221,11 @@ class DynamicEmbedding(TableLayer):
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments. A random initializer has its seed, so a copy has the same rows."""
         return {**super().get_config(), "combiner": self.combiner}
+
+    @classmethod
+    @override
+    def from_config(cls, config: dict[str, Any]) -> DynamicEmbedding:
+        return super().from_config(with_present_arguments(config))
 
 
 def _one_dim(dim: int | None, output_dim: int | None) -> int:

@@ -24,13 +24,11 @@ from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
-from tf_embed.table.creators import policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
-from tf_embed.table.policies import MAX_ROWS, TablePolicy
-from tf_embed.table.restrict_policies import check_policies
+from tf_embed.table.policies import MAX_ROWS, TablePolicy, check_policy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
-from tf_embed.table.storage import Storage
+from tf_embed.table.storage import Storage, check_storage_of_table
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.lookup import gradient_token
@@ -64,10 +62,7 @@ class TableLayer(LayerWithTables):
         padding_id: int | str | None,
         devices: Sequence[str] | str | None,
         partitioner: PartitionFn | dict[str, Any] | None,
-        restrict_policy: Any,
         init_size: int,
-        kv_creator: Any,
-        bp_v2: bool,
         unknown_value: Any,
         policy: TablePolicy | dict[str, Any] | None,
         storage: Storage | dict[str, Any] | None,
@@ -104,18 +99,13 @@ class TableLayer(LayerWithTables):
         self.partitioner = deserialized(partitioner, "partitioner")
         if self.partitioner is not None:
             validation.function_of(self.partitioner, "partitioner")
-        self.restrict_policy = _registered_class(restrict_policy)
         self.policy = deserialized(policy, "policy")
-        self.kv_creator = deserialized(kv_creator, "kv_creator")
-        table_policy = policy_from_creator(self.kv_creator, self.policy, len(names))
-        check_policies(table_policy, self.restrict_policy, len(names))
+        check_policy(self.policy, len(names))
         self.storage = deserialized(storage, "storage")
-        # Results are dropped: the calls refuse bad arguments here, before the table is made.
-        storage_from_creator(self.kv_creator, self.storage)
+        check_storage_of_table(self.storage)
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
         self.init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
-        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
         self.unknown_in_training = validation.flag(unknown_in_training, "unknown_in_training")
         if self.unknown_in_training and self.unknown_value is None:
@@ -137,7 +127,7 @@ class TableLayer(LayerWithTables):
         self.built = True
 
     def _make_table(self) -> None:
-        variable = Variable(
+        variable = self._new_variable(
             key_dtype=self.key_dtype,
             value_dtype=self.value_dtype,
             dim=self.dim,
@@ -146,9 +136,6 @@ class TableLayer(LayerWithTables):
             name=self._table_name.format(self.name),
             initializer=self.initializer,
             init_size=self.init_size,
-            kv_creator=self.kv_creator,
-            restrict_policy=self.restrict_policy,
-            bp_v2=self.bp_v2,
             policy=self.policy,
             storage=self.storage,
             distribution=self.distribution,
@@ -168,6 +155,10 @@ class TableLayer(LayerWithTables):
             trainer.check_strategy()
             trainer.bind()
             anchor.own_trainer = self._trainer = trainer
+
+    def _new_variable(self, **arguments: Any) -> Variable:
+        """Makes the variable; a subclass may make a variable of a subclass."""
+        return Variable(**arguments)
 
     @property
     def variable(self) -> Variable:
@@ -353,10 +344,7 @@ class TableLayer(LayerWithTables):
             "padding_id": self.padding_id,
             "devices": self.devices,
             "partitioner": None if by_default else serialized(self.partitioner),
-            "restrict_policy": _registered_name(self.restrict_policy),
             "init_size": self.init_size,
-            "kv_creator": serialized(self.kv_creator),
-            "bp_v2": self.bp_v2,
             "unknown_value": None if unknown is None else unknown.tolist(),
             "unknown_in_training": self.unknown_in_training,
             "policy": serialized(self.policy),
@@ -542,26 +530,3 @@ def deserialized(value: Any, argument: str = "value") -> Any:
             f"`{argument}` must be an object, or the config of one that Keras knows. Received: "
             f"{argument}={validation.shown(value)}: {error}"
         ) from error
-
-
-def _registered_name(policy: type | None) -> str | None:
-    """Returns the name under which Keras has registered a class."""
-    return None if policy is None else keras.saving.get_registered_name(policy)
-
-
-def _registered_class(policy: Any) -> Any:
-    """Returns the class of a registered name. A class is returned unchanged.
-
-    Raises:
-        ValueError: If Keras has no registered class of that name.
-    """
-    if not isinstance(policy, str):
-        return policy
-    known = keras.saving.get_registered_object(policy)
-    if known is None:
-        raise ValueError(
-            "`restrict_policy` must be registered, by keras.saving.register_keras_serializable, "
-            "before a layer with it is loaded. Received: "
-            f"restrict_policy={validation.shown(policy)}"
-        )
-    return known

@@ -91,11 +91,10 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     Args:
         keras_optimizer: A Keras optimizer or its name. Not MultiOptimizer.
-        bp_v2: Whether other optimizers train the tables too, such as one in each thread. Their
-            slots are then kept, and shared by optimizers of the same kind. By default a new
+        share_slots: Whether other optimizers train the tables too, such as one in each thread.
+            Their slots are then kept, and shared by optimizers of the same kind. By default a new
             optimizer's tables begin with new slots, except for slots that other processes made on
             parameter servers or in Redis.
-        synchronous: Stored, without effect; accepted for TFRA compatibility.
         name: Name of the optimizer.
 
     Raises:
@@ -120,8 +119,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def __init__(
         self,
         keras_optimizer: Any,
-        bp_v2: bool = False,
-        synchronous: bool = False,
+        *,
+        share_slots: bool = False,
         name: str | None = None,
     ) -> None:
         keras_optimizer = optimizer_of(keras_optimizer)
@@ -134,8 +133,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         # Keras needs a number here. The property below returns the inner optimizer's.
         keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
         self._inner_optimizer = keras_optimizer
-        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
-        self.synchronous = validation.flag(synchronous, "synchronous")
+        self.share_slots = validation.flag(share_slots, "share_slots")
         self._tables = JoinedTables(name)
         self._split: SplitVariables | None = None
         self._untrained = UntrainedTables(name)
@@ -190,7 +188,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             # Rows on a server have slots that other processes trained with this rule.
             is_kept = trainer.table.outlives_process and not trainer.table.is_bound
             trainer.bind()
-            if is_new and not is_kept and not self.bp_v2:  # like dense variables
+            if is_new and not is_kept and not self.share_slots:  # like dense variables
                 trainer.table.drop_slots()
         self._tables.add(split.anchors, trainers)
         self._split = split
@@ -410,7 +408,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             # checkpoint.
             is_new = trainer.table.is_bound and not trainer.has_trained_before
             trainer.bind()
-            if is_new and not self.bp_v2:
+            if is_new and not self.share_slots:
                 trainer.table.drop_slots()
             self._tables.add([anchor], [trainer])
         return trainer
@@ -430,7 +428,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 anchor.own_trainer.check_strategy()
 
     def slot_variables(self, table: Table) -> list[SlotVariable]:
-        """Returns the optimizer's state of a table, see `Variable.get_slot_variables`.
+        """Returns the optimizer's state of a table, see `Variable.slot_variables`.
 
         The list is empty if the optimizer does not train the table.
         """
@@ -555,8 +553,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         return {
             "keras_optimizer": keras.optimizers.serialize(self.inner_optimizer),
-            "bp_v2": self.bp_v2,
-            "synchronous": self.synchronous,
+            "share_slots": self.share_slots,
             "name": self.name,
         }
 
@@ -566,7 +563,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> DynamicEmbeddingOptimizer:
         inner = optimizer_of_config(config["keras_optimizer"], custom_objects)
-        return cls(**{**config, "keras_optimizer": inner})
+        # Earlier files have another name of `share_slots`.
+        share_slots = config.get("share_slots", config.get("bp_v2", False))
+        return cls(inner, share_slots=share_slots, name=config.get("name"))
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")

@@ -126,7 +126,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         self._slots_of = slots_of
 
     def slot_variables(self, table: Any) -> list[Any]:
-        """Returns its state for a layer's table, see `Variable.get_slot_variables`.
+        """Returns its state for a layer's table, see `Variable.slot_variables`.
 
         The list is empty if it does not train the table, or a wrapper of it does.
         """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in Keras's files and weights, and in TFRA's files."""
+"""Rows in Keras's files and weights, and progress of saves and loads."""

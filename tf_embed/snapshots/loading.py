@@ -116,9 +116,7 @@ def _load(folder: str, parts: Sequence[Part], row_calls: RowCalls | None) -> Non
     for part in parts:
         for table, has in _tables_of(part):
             with tf.device(table.options.device):
-                RowFiles(table, is_named=True).load_all(
-                    folder, part.files.file_name, has, row_calls
-                )
+                RowFiles(table).load_all(folder, part.files.file_name, has, row_calls)
 
 
 def _digest(info: SnapshotInfo) -> str:

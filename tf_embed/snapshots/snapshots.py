@@ -112,7 +112,7 @@ class Snapshots:
                 True, and training must wait until this returns.
             if_busy: The behavior while an earlier snapshot is being written: "wait" for it, or
                 "raise".
-            progress: Reports the number of written rows; see `Variable.save_to_file_system`. It
+            progress: Reports the number of written rows; see `Variable.save_rows`. It
                 counts the rows of all tables. With `since`, the number of changed rows is known
                 only at the end: before the last call, `total_rows` is the number of all rows. If a
                 call raises an error, `wait()` of the result raises it. Default: None.
@@ -264,7 +264,7 @@ class Snapshots:
 
         Args:
             name: The snapshot's name.
-            progress: Reports the number of loaded rows; see `Variable.load_from_file_system`. It
+            progress: Reports the number of loaded rows; see `Variable.load_rows`. It
                 counts the rows of all tables, in the snapshot and the snapshots that it builds on.
                 Default: None.
 

@@ -23,10 +23,9 @@ def incremental_model_dump(vars: Any, time_threshold: Any, sess: Any = None) -> 
 
     They include all rows that changed since then. A use is a training step, an `upsert`, an
     `accum`, or a lookup with `training=True`. Evicted and removed rows are not reported. The table
-    must keep the time of each row: its policy has `eviction="ttl"` or `ttl_seconds`, or its
-    `restrict_policy` is a `TimestampRestrictPolicy`. If a table is sharded, all workers must call
-    it, and each gets the rows of all workers. The whole table is copied before rows are selected,
-    which needs memory. It runs in eager execution.
+    must keep the time of each row: its policy has `eviction="ttl"` or `ttl_seconds`. If a table is
+    sharded, all workers must call it, and each gets the rows of all workers. The whole table is
+    copied before rows are selected, which needs memory. It runs in eager execution.
 
     Args:
         vars: A table, or a list of tables.
@@ -69,8 +68,7 @@ def incremental_model_dump(vars: Any, time_threshold: Any, sess: Any = None) -> 
         if _TIME not in table.options.statistics:
             raise ValueError(
                 f"`vars` must keep the times of rows: make {table.options.name!r} with "
-                'policy=tf_embed.TablePolicy(eviction="ttl"), or with '
-                "restrict_policy=tf_embed.TimestampRestrictPolicy. Received: policy="
+                'policy=tf_embed.TablePolicy(eviction="ttl"). Received: policy='
                 f"{table.options.policy}"
             )
     dumped = [_rows_since(table, since) for table in tables]

@@ -11,12 +11,11 @@ import keras
 from tf_embed import validation
 from tf_embed.sok.functions import table_of
 from tf_embed.table.table import Table
-from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, RowFiles
-from tf_embed.variable.variable import DEFAULT_NAME
+from tf_embed.variable.row_files import RowFiles
 
 
 def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
-    """Writes tables to files, as `tf_embed.Variable.save_to_file_system` does.
+    """Writes tables to files, as `tf_embed.Variable.save_rows` does.
 
     Optimizer slots are always included. The optimizer's step is not.
 
@@ -45,12 +44,8 @@ def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
     """
     _check_optimizer(optimizer)
     for table in _tables_of(dump_vars, "dump_vars"):
-        RowFiles(table, is_named=table.options.name != DEFAULT_NAME).save(
-            *(path, None, None, None, ""),
-            append_to_file=False,
-            buffer_size=DEFAULT_BUFFER_BYTES,
-            name=None,
-        )
+        files = RowFiles(table)
+        files.save(files.place(path))
 
 
 def load(path: Any, load_vars: Any, optimizer: Any = None) -> None:
@@ -90,12 +85,8 @@ def load(path: Any, load_vars: Any, optimizer: Any = None) -> None:
             f"optimizer={optimizer.name!r}"
         )
     for table in _tables_of(load_vars, "load_vars"):
-        RowFiles(table, is_named=True).load(
-            *(path, None, None, None, ""),
-            load_entire_dir=True,
-            buffer_size=DEFAULT_BUFFER_BYTES,
-            name=None,
-        )
+        files = RowFiles(table)
+        files.load(files.place(path), whole=True)
 
 
 class Saver:

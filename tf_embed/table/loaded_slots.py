@@ -25,7 +25,7 @@ def load_without_slots() -> Iterator[None]:
     For a process that only predicts with a trained model. With Adam, a float32 row then takes a
     third of the memory. It applies to tables of all kinds that this thread loads with
     `keras.models.load_model` and `load_weights`, tf.train.Checkpoint,
-    `Variable.load_from_file_system`, and `Snapshots.load`. SavedModels, and the files that a
+    `Variable.load_rows`, and `Snapshots.load`. SavedModels, and the files that a
     `serving.Follower` reads, have no slots anyway.
 
     Everything else is loaded, including the number of steps. If a table is trained after such a
@@ -41,10 +41,10 @@ def load_without_slots() -> Iterator[None]:
         >>> trained.build()
         >>> trained.variable.upsert([1], [[1.0, 2.0]])
         >>> folder = tempfile.mkdtemp()
-        >>> trained.variable.save_to_file_system(folder, file_name_list=["items"])
+        >>> trained.variable.save_rows(folder, file_name="items")
         >>> served = tf_embed.Variable(dim=2)
         >>> with tf_embed.load_without_slots():
-        ...     served.load_from_file_system(folder, file_name_list=["items"])
+        ...     served.load_rows(folder, file_name="items")
         >>> served.memory_report().slot_bytes
         0
     """

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import tensorflow as tf
 
@@ -13,7 +12,6 @@ from tf_embed.exchange.servers import is_of_servers, servers_of_scope
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import workers_of_scope
 from tf_embed.table.policies import TablePolicy
-from tf_embed.table.restrict_policies import notes_updates
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -100,22 +98,19 @@ def default_init_size() -> int:
         ) from error
 
 
-def new_table(
-    options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any = None
-) -> Table:
+def new_table(options: TableOptions, sharding: WorkerSharding | None) -> Table:
     """Creates a table, sharded over the workers or the parameter servers of the strategy's scope.
 
     Args:
         options: The options of the table.
         sharding: The sharding. None: each worker has its own table.
-        restrict_policy: The class of the restrict policy. None: no policy.
 
     Raises:
         ValueError: If a sharded table does not support an option.
     """
     # All workers share such a table, whatever the strategy is.
     if options.redis is not None:
-        _check_redis(options, sharding, restrict_policy)
+        _check_redis(options, sharding)
         return Table(options)
     servers = servers_of_scope()
     if servers is not None:
@@ -125,25 +120,17 @@ def new_table(
                 "so its rows are on the servers: leave `distribution` out. Received: "
                 'distribution="local"'
             )
-        _check_supported(options, sharding, restrict_policy, "on parameter servers", "")
-        if restrict_policy is not None and notes_updates(restrict_policy):
-            raise ValueError(
-                f"The table of {options.name!r} is on parameter servers, which call no "
-                "`apply_update`: give a policy without that method. Received: restrict_policy="
-                f"{validation.shown(restrict_policy)}"
-            )
+        _check_supported(options, sharding, "on parameter servers", "")
         return ServerTable(options, servers, sharding)
     workers = None if sharding is None else workers_of_scope(sharding)
     if workers is None or sharding is None:
         return Table(options)
     local = 'distribution="local" gives each worker a table of its own. '
-    _check_supported(options, sharding, restrict_policy, "sharded over workers", local)
+    _check_supported(options, sharding, "sharded over workers", local)
     return WorkerTable(options, workers, sharding)
 
 
-def _check_redis(
-    options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any
-) -> None:
+def _check_redis(options: TableOptions, sharding: WorkerSharding | None) -> None:
     """Refuses options that a table in Redis does not support.
 
     Raises:
@@ -156,7 +143,6 @@ def _check_redis(
         "value_dtype=string": options.value_dtype == tf.string,
         f"{options.num_shards} devices": options.num_shards > 1,
         f"devices=[{options.device!r}]": options.is_on_gpu,
-        f"restrict_policy={validation.shown(restrict_policy)}": restrict_policy is not None,
         f"max_rows={policy.max_rows}": policy.max_rows is not None,
         f"admission={policy.admission}": policy.admission is not None,
         "log_evicted=True": bool(policy.log_evicted),
@@ -175,7 +161,7 @@ def _check_redis(
 
 
 def _check_supported(
-    options: TableOptions, sharding: WorkerSharding, restrict_policy: Any, where: str, advice: str
+    options: TableOptions, sharding: WorkerSharding, where: str, advice: str
 ) -> None:
     """Refuses options that a sharded table does not support.
 
@@ -185,8 +171,6 @@ def _check_supported(
     name = options.name
     if options.value_dtype == tf.string:
         refused = "value_dtype=string"
-    elif restrict_policy is not None and not restrict_policy.order:  # it sees one worker's rows
-        refused = f"restrict_policy={validation.shown(restrict_policy)}"
     elif options.key_dtype == tf.string and sharding.owner == "remainder":
         refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
     else:

@@ -319,6 +319,30 @@ def share_of(policy: TablePolicy, number: int, count: int) -> TablePolicy:
     return dataclasses.replace(policy, max_rows=least + (number < more))
 
 
+def check_policy(policy: Any, num_shards: int) -> None:
+    """Checks the policy of a table.
+
+    Args:
+        policy: A TablePolicy, or None.
+        num_shards: Number of shards of the table.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If its bound is less than a row for each shard.
+    """
+    if policy is None:
+        return
+    if not isinstance(policy, TablePolicy):
+        raise TypeError(
+            f"`policy` must be a tf_embed.TablePolicy. Received: policy={validation.shown(policy)}"
+        )
+    if policy.max_rows is not None and policy.max_rows < num_shards:
+        raise ValueError(
+            f"`max_rows` of `policy` must be at least one for each of {num_shards} shards. "
+            f"Received: max_rows={policy.max_rows}"
+        )
+
+
 def _check_number(value: Any, argument: str) -> None:
     """Checks that an argument is a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):

@@ -16,7 +16,7 @@ from tf_embed.table.table import Table
 
 @dataclasses.dataclass(frozen=True)
 class SlotVariable:
-    """A slot of each row of a variable, such as Adam's velocity. See `Variable.get_slot_variables`.
+    """A slot of each row of a variable, such as Adam's velocity. See `Variable.slot_variables`.
 
     A view: slots belong to the row, and are inserted, changed, removed and saved with it.
 

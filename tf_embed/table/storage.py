@@ -184,3 +184,36 @@ class Storage(Config):
             "disk_bytes": self.disk_bytes,
             "keep_leftovers": self.keep_leftovers or None,
         }
+
+
+def check_storage(storage: Any) -> None:
+    """Checks that an argument is a `Storage`.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if not isinstance(storage, Storage):
+        raise TypeError(
+            f"`storage` must be a tf_embed.Storage. Received: storage={validation.shown(storage)}"
+        )
+
+
+def check_storage_of_table(storage: Any) -> None:
+    """Checks the storage of a table whose cache has no size from elsewhere.
+
+    Args:
+        storage: A Storage, or None.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If it has a `path` and no bound for the cache.
+    """
+    if storage is None:
+        return
+    check_storage(storage)
+    # Not in `Storage`: a table-batched layer takes this size from FBGEMM's arguments.
+    if storage.path is not None and storage.host_bytes is None and storage.gpu_bytes is None:
+        raise ValueError(
+            "`host_bytes` of `storage` must be given with a `path`: the bytes of rows in the "
+            f"cache. Received: storage={storage}"
+        )

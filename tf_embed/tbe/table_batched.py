@@ -18,10 +18,9 @@ from tf_embed.layers.ids_layer import IdsLayer
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
-from tf_embed.table.creators import check_storage
 from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
-from tf_embed.table.storage import Storage
+from tf_embed.table.storage import Storage, check_storage
 from tf_embed.table.table import Table
 from tf_embed.tbe import inputs as batches
 from tf_embed.tbe import settings as settings_of

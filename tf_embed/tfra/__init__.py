@@ -16,8 +16,9 @@ de`. docs/migrating/from_tfra.md goes through every name.
                                 modules and modes that such code uses
 """
 
-from tf_embed.optimizers import DynamicEmbeddingOptimizer
-from tf_embed.table.creators import (
+from tf_embed.table.sharding import default_partition_fn
+from tf_embed.tfra import data_flow, keras, math, ragged_embedding_ops, shadow_ops
+from tf_embed.tfra.creators import (
     CuckooHashTableConfig,
     CuckooHashTableCreator,
     FileSystemSaver,
@@ -27,27 +28,27 @@ from tf_embed.table.creators import (
     KVCreator,
     RedisTableCreator,
 )
-from tf_embed.table.redis_config import RedisTableConfig
-from tf_embed.table.restrict_policies import (
-    FrequencyRestrictPolicy,
-    RestrictPolicy,
-    TimestampRestrictPolicy,
+from tf_embed.tfra.lookups import (
+    embedding_lookup,
+    embedding_lookup_sparse,
+    embedding_lookup_unique,
+    safe_embedding_lookup_sparse,
 )
-from tf_embed.table.sharding import default_partition_fn
-from tf_embed.tfra import data_flow, keras, math, ragged_embedding_ops, shadow_ops
 from tf_embed.tfra.model_mode import (
     ModelMode,
     enable_inference_mode,
     enable_train_mode,
     get_model_mode,
 )
-from tf_embed.tfra.variable_store import forget_variable, get_variable
-from tf_embed.variable.lookup import embedding_lookup, embedding_lookup_unique
-from tf_embed.variable.sparse_lookup import (
-    embedding_lookup_sparse,
-    safe_embedding_lookup_sparse,
+from tf_embed.tfra.optimizer import DynamicEmbeddingOptimizer
+from tf_embed.tfra.redis_config import RedisTableConfig
+from tf_embed.tfra.restrict_policies import (
+    FrequencyRestrictPolicy,
+    RestrictPolicy,
+    TimestampRestrictPolicy,
 )
-from tf_embed.variable.variable import Variable
+from tf_embed.tfra.variable import Variable
+from tf_embed.tfra.variable_store import forget_variable, get_variable
 
 __all__ = [
     "CuckooHashTableConfig",

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.table.initializers import RowInitializer, keras_initializer, row_initializer
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
-from tf_embed.variable.variable import Variable
+from tf_embed.tfra.variable import Variable
 
 _variables: dict[str, tuple[Variable, Any]] = {}  # each with its initializer as given
 # Reentrant, because the restrict policy of a new variable may call `get_variable`, as TFRA's do.

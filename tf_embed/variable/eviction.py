@@ -10,7 +10,6 @@ from absl import logging
 
 from tf_embed import validation
 from tf_embed.ops import policy_ops
-from tf_embed.table.restrict_policies import number_of_rows
 from tf_embed.table.table import Table
 
 
@@ -24,23 +23,17 @@ class Eviction:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def restrict(self, num_reserved: Any, unknown: dict[str, Any]) -> tf.Tensor | None:
+    def restrict(self, num_reserved: Any) -> tf.Tensor | None:
         """Evicts rows by the table's policy until `num_reserved` are left.
 
         Args:
             num_reserved: How many rows stay at most.
-            unknown: Other arguments of the caller. A policy takes none.
         """
         name, policy = self._table.options.name, self._table.options.policy
         if policy is None:
             # As documented in `Variable.restrict`. No row leaves, so nothing is lost.
             logging.warning("%r has no policy by which it could be restricted.", name)
             return None
-        if unknown:
-            raise TypeError(
-                f"`restrict` of {name!r} takes `num_reserved` alone, without a restrict_policy. "
-                f"Received: {', '.join(unknown)}"
-            )
         if policy.eviction is None:
             raise ValueError(
                 f"The policy of {name!r} does not say which rows leave first. Received: "
@@ -68,26 +61,17 @@ class Eviction:
         keys, rows = zip(*drained, strict=True)
         return tf.concat(keys, 0), tf.concat(rows, 0)
 
-    def export_scores(
-        self, split_size: int, name: str | None, default_order: str
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Copies all keys and their scores in the eviction order.
 
-        Args:
-            split_size: How many rows are copied at a time.
-            name: Name of the operation.
-            default_order: The order if the policy has none; "" for none.
-        """
-        policy = self._table.options.policy
-        order = None if policy is None else policy.eviction
-        if order is None:
-            order = default_order
-        if not order:
-            raise TypeError(
-                f"{self._table.options.name!r} keeps no scores: make it with policy="
-                "tf_embed.TablePolicy(eviction=...), or with a tf_embed.tfra.HkvHashTableCreator. "
-                f"Received: policy={policy}"
-            )
-        split_size = validation.int_in(split_size, "split_size")
-        with validation.name_scope(name, "export_keys_and_scores"):
-            return self._table.export_scores(order, split_size)
+def number_of_rows(value: Any, argument: str) -> tf.Tensor:
+    """A number of rows, from a Python int or a tensor; int64 scalar.
+
+    Raises:
+        TypeError: If it is not an integer.
+        ValueError: If it is negative.
+    """
+    if not tf.is_tensor(value):
+        return tf.constant(validation.int_in(value, argument, least=0), tf.int64)
+    value = validation.scalar_of(value, argument)
+    if tf.executing_eagerly():
+        validation.int_in(int(value), argument, least=0)
+    return value

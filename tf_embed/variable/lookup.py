@@ -28,14 +28,11 @@ MAX_NORM = 1e19
 def embedding_lookup(
     params: Params,
     ids: Any,
-    partition_strategy: Any = None,
-    name: str | None = None,
-    validate_indices: Any = None,
-    max_norm: float | None = None,
-    return_trainable: bool = False,
     *,
+    name: str | None = None,
+    max_norm: float | None = None,
     training: bool = False,
-) -> Any:
+) -> tf.Tensor:
     """Looks up rows, differentiably.
 
     The gradient of `params.trainable_variables` is a tf.IndexedSlices. Its indices are the ids
@@ -58,26 +55,20 @@ def embedding_lookup(
     "num_segments == -1".
 
     Args:
-        params: The variable, or a list of it. It may also be the variable's anchor, or a
-            `tf_embed.tfra.shadow_ops.ShadowVariable` of it, which then receives the gradient.
+        params: The variable, or a list of it. It may also be the variable's anchor, or another
+            anchor of its table, which then receives the gradient.
         ids: Integers, or strings, of any shape. A tensor is cast to the key dtype if the key dtype
             has all numbers of the tensor's dtype.
-        partition_strategy: Ignored; accepted for TFRA compatibility. The variable's partitioner
-            decides.
         name: Name of the operation. It does not select an anchor, because a variable has a single
             anchor for all its lookups.
-        validate_indices: Ignored; accepted for TFRA compatibility. Every id is valid.
         max_norm: None, or the L2 norm to which longer rows are scaled down, differentiably, as in
             tf.nn.embedding_lookup. Stored rows do not change. Above 0 and at most 1e19. None takes
-            the `max_norm` of a ShadowVariable in `params`.
-        return_trainable: Whether to also return the variable for gradients.
+            the `max_norm` of an anchor in `params`.
         training: Whether this counts as a use of the rows, if a policy keeps statistics. A step of
             an optimizer always counts as a use.
 
     Returns:
         Rows, ids.shape + [dim]. Ids without a row yield their initial row, and are not inserted.
-        With `return_trainable`, a pair of the rows and the variable's anchor, or the
-        ShadowVariable.
 
     Raises:
         TypeError: If `params` is not a variable, `ids` have a wrong dtype, `training` is a tensor,
@@ -96,27 +87,22 @@ def embedding_lookup(
         >>> v.lookup([5, 6]).numpy().tolist()
         [[-2.0, -2.0], [-1.0, -1.0]]
     """
-    del partition_strategy, validate_indices
     table, anchor = table_and_anchor(params)
     with validation.name_scope(name, "embedding_lookup"):
         keys = _keys(table, ids)
         token = token_of(table, anchor)
         max_norm = norm_of_lookup(params, max_norm)
-        rows = clipped(table.rows(keys, token=token, training=training), max_norm)
-    return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
+        return clipped(table.rows(keys, token=token, training=training), max_norm)
 
 
 def embedding_lookup_unique(
     params: Params,
     ids: Any,
-    partition_strategy: Any = None,
-    name: str | None = None,
-    validate_indices: Any = None,
-    max_norm: float | None = None,
-    return_trainable: bool = False,
     *,
+    name: str | None = None,
+    max_norm: float | None = None,
     training: bool = False,
-) -> Any:
+) -> tf.Tensor:
     """The same as `embedding_lookup`, but looks up equal ids only once.
 
     The faster of the two depends on how often ids repeat. `embedding_lookup` does not need distinct
@@ -138,13 +124,10 @@ def embedding_lookup_unique(
         >>> tf_embed.embedding_lookup_unique(v, [[7, 7], [8, 7]])[..., 0].numpy().tolist()
         [[2.0, 2.0], [2.0, 2.0]]
     """
-    del partition_strategy, validate_indices
-    _, anchor = table_and_anchor(params)
     with validation.name_scope(name, "embedding_lookup_unique"):
         distinct, inverse = _unique(params, ids, training)
         # Clipped before the gather, so that each distinct row is scaled once.
-        rows = _row_of_each(clipped(distinct, norm_of_lookup(params, max_norm)), inverse)
-    return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
+        return _row_of_each(clipped(distinct, norm_of_lookup(params, max_norm)), inverse)
 
 
 def unique_rows(
@@ -167,7 +150,7 @@ def unique_rows(
 
     Returns:
         rows: [u, dim], the rows of the distinct ids in order of first occurrence. Ids without a row
-            yield their initial row, and are not inserted. The `max_norm` of a ShadowVariable in
+            yield their initial row, and are not inserted. The `max_norm` of an anchor in
             `params` applies.
         inverse: int32, ids.shape; the index in `rows` of each id.
 

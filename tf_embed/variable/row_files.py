@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,6 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.ops import row_file_ops
 from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
-from tf_embed.saving import tfra_files
 from tf_embed.saving.progress import Progress, RowCalls, calls_of, watched
 from tf_embed.table import expiry, sharding
 from tf_embed.table.loaded_slots import loads_slots
@@ -23,7 +22,7 @@ from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 
-DIRPATH_VARIABLE = "TFRA_SAVED_KV"
+DEFAULT_NAME = "DynamicEmbedding_Variable"  # of a variable to which the user gave no name
 DEFAULT_BUFFER_BYTES = 4194304
 MAX_BUFFER_BYTES = 2**30
 
@@ -38,90 +37,102 @@ class RowFiles:
 
     Args:
         table: The table.
-        is_named: Whether the user gave the table a name, which its files have.
     """
 
-    def __init__(self, table: Table, is_named: bool) -> None:
+    def __init__(self, table: Table) -> None:
         self._table = table
-        self._is_named = is_named
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The number of processes that each save a part, and the number of this process.
+
+        A table on servers saves all parts from here, so its number is that of the first part.
+        """
+        if isinstance(self._table, ServerTable):
+            return self._table.servers.count, 0
+        if isinstance(self._table, WorkerTable):
+            return self._table.workers.count, self._table.workers.rank
+        return 1, 0
+
+    def place(self, path: Any, file_name: str | None = None) -> Place:
+        """The place of the table's files in a folder.
+
+        Args:
+            path: The folder, a str, a path or a scalar string tensor.
+            file_name: The name that the files begin with. Default: the table's name.
+
+        Raises:
+            TypeError: If an argument has the wrong type.
+            ValueError: If the folder has no name, the tensor is not a scalar, or `file_name` is out
+                of range.
+        """
+        if isinstance(path, (str, bytes, os.PathLike)):
+            path = validation.path_of(path, "path")
+        processes, rank = self.part
+        if file_name is None:
+            file_name = self._table.options.name
+        else:
+            file_name = validation.name_of(file_name, "file_name")
+        return Place(folder_of(path, "path"), "", file_name, rank=rank, processes=processes)
 
     def save(
         self,
-        dirpath: Any,
-        proc_size: int | None,
-        proc_rank: int | None,
-        file_name_list: Sequence[str] | None,
-        dirpath_env: str,
+        place: Place,
         *,
-        append_to_file: bool,
-        buffer_size: int,
-        name: str | None,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         progress: Progress = None,
     ) -> tf.Operation | None:
-        """Saves all rows. Each part of the table has separate files."""
-        if validation.flag(append_to_file, "append_to_file"):
-            raise ValueError(
-                "`append_to_file` must be False: a save has the rows of one moment, each key once, "
-                f"and takes the place of an earlier one. Received: append_to_file={append_to_file}"
-            )
-        processes, rank = self._processes(proc_size, proc_rank)
-        place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
-        buffer_bytes = validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        """Saves all rows. Each part of the table has separate files.
+
+        Args:
+            place: The place of the files.
+            buffer_bytes: Approximate bytes of a block of rows.
+            progress: As in `Variable.save_rows`.
+        """
         calls = calls_of(progress, prints=place.rank == 0)
         folder = None
-        if file_name_list is None and not self._is_named:
-            folder = _real_folder(dirpath, dirpath_env)
-            _check_nameless(self._table, folder, rank)
+        if place.file_name == DEFAULT_NAME:
+            folder = _real_folder(place)
+            _check_nameless(self._table, folder, place.rank)
         saved = []
-        with validation.name_scope(name, "save_to_file_system"):
-            with watched(calls, self._table.parts):
-                for number, part in enumerate(self._table.parts):
-                    # Only a table on servers has several parts. Each part writes like a separate
-                    # process.
-                    part_place = dataclasses.replace(place, rank=place.rank + number)
-                    with part.save_turn:
-                        saved.append(
-                            row_file_ops.save_rows(
-                                part.resource_handle, part_place, buffer_bytes=buffer_bytes
-                            )
+        with watched(calls, self._table.parts):
+            for number, part in enumerate(self._table.parts):
+                # Only a table on servers has several parts. Each part writes like a separate
+                # process.
+                part_place = dataclasses.replace(place, rank=place.rank + number)
+                with part.save_turn:
+                    saved.append(
+                        row_file_ops.save_rows(
+                            part.resource_handle, part_place, buffer_bytes=buffer_bytes
                         )
-            if folder is not None:
-                _nameless[folder, rank] = self._table
-            if isinstance(self._table, WorkerTable):
-                self._table.barrier()  # then the files of all workers exist
-            if calls is not None:
-                calls.end()
-            return None if tf.executing_eagerly() else tf.group(*saved)
+                    )
+        if folder is not None:
+            _nameless[folder, place.rank] = self._table
+        if isinstance(self._table, WorkerTable):
+            self._table.barrier()  # then the files of all workers exist
+        if calls is not None:
+            calls.end()
+        return None if tf.executing_eagerly() else tf.group(*saved)
 
     def load(
-        self,
-        dirpath: Any,
-        proc_size: int | None,
-        proc_rank: int | None,
-        file_name_list: Sequence[str] | None,
-        dirpath_env: str,
-        *,
-        load_entire_dir: bool,
-        buffer_size: int,
-        name: str | None,
-        progress: Progress = None,
+        self, place: Place, *, whole: bool = False, progress: Progress = None
     ) -> tf.Operation | None:
-        """Loads the rows of a save that this process owns. Other rows stay."""
-        processes, rank = self._processes(proc_size, proc_rank)
-        place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
-        # Only checked: blocks are read as the save wrote them.
-        validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
-        whole = validation.flag(load_entire_dir, "load_entire_dir")
+        """Loads the rows of a save that this process owns. Other rows stay.
+
+        Args:
+            place: The place of the files.
+            whole: Whether to load the rows of all processes that saved.
+            progress: As in `Variable.load_rows`.
+        """
         calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
         has = None
         if isinstance(self._table, WorkerTable):
             # Any number of workers may have saved. Each worker reads all parts and keeps its rows.
             whole, has = True, self._table.is_mine
-        with validation.name_scope(name, "load_from_file_system"):
-            if isinstance(self._table, ServerTable):
-                done = self._load_on_servers(self._table, place, calls)
-            else:
-                done = self._load(place, whole=whole, has=has, calls=calls)
+        if isinstance(self._table, ServerTable):
+            done = self._load_on_servers(self._table, place, calls)
+        else:
+            done = self._load(place, whole=whole, has=has, calls=calls)
         if calls is not None:
             calls.end()
         return done
@@ -133,41 +144,10 @@ class RowFiles:
         loaded = []
         for number, part in enumerate(table.parts):
             with tf.device(part.options.device):
-                files = RowFiles(part, self._is_named)
+                files = RowFiles(part)
                 owns = table.is_on_server(number)
                 loaded.append(files._load(place, whole=True, has=owns, calls=calls))
         return None if tf.executing_eagerly() else tf.group(*loaded)
-
-    def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
-        """The number of processes that each have a part, and the number of this process.
-
-        Raises:
-            ValueError: If the table is on servers and an argument is given, or it is sharded over
-                workers and an argument differs from its own number.
-        """
-        table = self._table
-        if isinstance(table, ServerTable):
-            for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
-                if value is not None:
-                    raise ValueError(
-                        f"`{argument}` must be left out, because {table.options.name!r} is on "
-                        f"{table.servers.count} servers, which write a part each. Received: "
-                        f"{argument}={validation.shown(value)}"
-                    )
-            return table.servers.count, 0
-        if not isinstance(table, WorkerTable):
-            return 1 if proc_size is None else proc_size, 0 if proc_rank is None else proc_rank
-        known = {"proc_size": table.workers.count, "proc_rank": table.workers.rank}
-        for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
-            if value is None:
-                continue
-            if validation.int_in(value, argument, least=0) != known[argument]:
-                raise ValueError(
-                    f"`{argument}` must be {known[argument]} or left out, because "
-                    f"{table.options.name!r} is sharded over {table.workers.count} workers. "
-                    f"Received: {argument}={validation.shown(value)}"
-                )
-        return known["proc_size"], known["proc_rank"]
 
     def load_all(
         self,
@@ -186,59 +166,6 @@ class RowFiles:
         """
         place = Place(tf.constant(dirpath), "", file_name, rank=0, processes=1)
         self._load(place, whole=False, has=has, calls=calls)
-
-    def load_tfra(
-        self, dirpath: str | os.PathLike[str], file_name: str | None, buffer_size: int
-    ) -> None:
-        """Loads the rows of TFRA's files, which have no slots."""
-        options = self._table.options
-        if not tf.executing_eagerly():
-            raise RuntimeError("`load_tfra_files` runs in eager execution only, not in a graph.")
-        if tf.string in (options.key_dtype, options.value_dtype):
-            raise TypeError(
-                "TFRA's files hold no strings, only where they were in memory. Received: "
-                f"{options.name!r} with {options.kind}"
-            )
-        buffer_bytes = validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
-        row_bytes = options.dim * options.value_dtype.size
-        files = tfra_files.find(
-            validation.path_of(dirpath, "dirpath"),
-            options.name if file_name is None else validation.name_of(file_name, "file_name"),
-            options.key_dtype.size,
-            row_bytes,
-        )
-        batch = max(1, buffer_bytes // (options.key_dtype.size + row_bytes))
-        for file in files:
-            for keys, values in tfra_files.batches(
-                file, options.key_dtype, options.value_dtype, options.dim, batch
-            ):
-                self._table.insert_or_assign(tf.constant(keys), tf.constant(values))
-
-    def _place(
-        self,
-        dirpath: Any,
-        proc_size: int,
-        proc_rank: int,
-        file_name_list: Sequence[str] | None,
-        dirpath_env: str,
-    ) -> Place:
-        """The place of a save, from the user's arguments."""
-        processes = validation.int_in(proc_size, "proc_size", most=2**31 - 1)
-        rank = validation.int_in(proc_rank, "proc_rank", least=0, most=processes - 1)
-        if not isinstance(dirpath_env, str):
-            raise TypeError(
-                "`dirpath_env` must be a str. Received: "
-                f"dirpath_env={validation.shown(dirpath_env)}"
-            )
-        if dirpath_env:
-            validation.name_of(dirpath_env, "dirpath_env")
-        return Place(
-            folder=_folder(dirpath),
-            folder_variable=dirpath_env,
-            file_name=_file_name(file_name_list, self._table.options.name),
-            rank=rank,
-            processes=processes,
-        )
 
     def _load(
         self,
@@ -357,7 +284,7 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
 
 def _with_names_there(error: tf.errors.NotFoundError, place: Place) -> tf.errors.NotFoundError:
     """The error, with the names of the saves in the folder if the wanted save is missing."""
-    folder = _real_folder(place.folder, place.folder_variable)
+    folder = _real_folder(place)
     try:
         files = [] if folder is None else tf.io.gfile.listdir(folder)
     except tf.errors.OpError:
@@ -394,58 +321,54 @@ def _check_nameless(table: Table, folder: str | None, rank: int) -> None:
     if before is not None and before is not table:
         raise ValueError(
             f"`name` of each variable that saves into {folder!r} must be its own, for files are "
-            "named after it; or give `file_name_list`. Received: two variables named "
+            "named after it; or give the files another name. Received: two variables named "
             f"{table.options.name!r}"
         )
 
 
-def _real_folder(dirpath: Any, dirpath_env: str) -> str | None:
-    """The canonical name of the folder that a save writes to; None if a graph knows it only later.
+def _real_folder(place: Place) -> str | None:
+    """The canonical name of the folder of a place; None if a graph knows it only later.
 
     Two names of the same local folder give the same result.
     """
-    by_variable = os.environ.get(dirpath_env) if dirpath_env else None
-    if by_variable:
-        dirpath = by_variable
-    elif tf.is_tensor(dirpath):
-        if not tf.executing_eagerly():
+    folder = os.environ.get(place.folder_variable) if place.folder_variable else None
+    if not folder:
+        known = tf.get_static_value(place.folder)
+        if known is None:
             return None
-        dirpath = dirpath.numpy()
-    folder = os.fsdecode(dirpath).removeprefix("file://")
+        folder = os.fsdecode(known.item() if hasattr(known, "item") else known)
+    folder = folder.removeprefix("file://")
     # In other file systems ".." and a double slash may be names.
     return folder.rstrip("/") if "://" in folder else os.path.realpath(folder)
 
 
-def _folder(dirpath: Any) -> tf.Tensor:
-    """`dirpath` as a string scalar."""
-    if isinstance(dirpath, (tf.Tensor, tf.Variable)):
-        if dirpath.dtype != tf.string:
+def folder_of(path: Any, argument: str) -> tf.Tensor:
+    """A folder as a string scalar.
+
+    Args:
+        path: A str, a path or a scalar string tensor. It may be empty if an environment variable
+            names the folder.
+        argument: The argument's name, for messages.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If the tensor is not a scalar.
+    """
+    if isinstance(path, (tf.Tensor, tf.Variable)):
+        if path.dtype != tf.string:
             raise TypeError(
-                "`dirpath` must be a str, a path or a string tensor. Received: dirpath of dtype "
-                f"{dirpath.dtype.name}"
+                f"`{argument}` must be a str, a path or a string tensor. Received: {argument} of "
+                f"dtype {path.dtype.name}"
             )
-        if not dirpath.shape.is_compatible_with([]):
+        if not path.shape.is_compatible_with([]):
             raise ValueError(
-                f"`dirpath` must be a scalar. Received: dirpath of shape {dirpath.shape}"
+                f"`{argument}` must be a scalar. Received: {argument} of shape {path.shape}"
             )
-        return tf.convert_to_tensor(dirpath)
-    if not isinstance(dirpath, (str, bytes, os.PathLike)):
+        return tf.convert_to_tensor(path)
+    if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(
-            "`dirpath` must be a str, a path or a string tensor. Received: dirpath="
-            f"{validation.shown(dirpath)} of type {type(dirpath).__name__}"
+            f"`{argument}` must be a str, a path or a string tensor. Received: {argument}="
+            f"{validation.shown(path)} of type {type(path).__name__}"
         )
     # The operation refuses a missing folder, unless an environment variable names a folder.
-    return tf.constant(validation.path_of(dirpath, "dirpath") if dirpath else "")
-
-
-def _file_name(file_name_list: Sequence[str] | None, name: str) -> str:
-    """The name that files begin with."""
-    if file_name_list is None:
-        return name
-    names = list(file_name_list) if isinstance(file_name_list, (list, tuple)) else []
-    if len(names) != 1 or not isinstance(names[0], str) or not names[0]:
-        raise ValueError(
-            "`file_name_list` must be a list of one name, for all shards' files. Received: "
-            f"file_name_list={validation.shown(file_name_list)}"
-        )
-    return validation.name_of(names[0], "file_name_list")
+    return tf.constant(validation.path_of(path, argument) if path else "")

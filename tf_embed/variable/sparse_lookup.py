@@ -29,14 +29,12 @@ def embedding_lookup_sparse(
     params: Params,
     sp_ids: Any,
     sp_weights: Any = None,
-    partition_strategy: Any = None,
+    *,
     name: str | None = "embedding_lookup_sparse",
     combiner: str | None = "mean",
     max_norm: float | None = None,
-    return_trainable: bool = False,
-    *,
     training: bool = False,
-) -> Any:
+) -> tf.Tensor:
     """Looks up the rows of sparse ids and pools all axes except the first, differentiably.
 
     Differences from tf.nn.embedding_lookup_sparse: empty rows of ids give zeros anywhere, ids may
@@ -49,17 +47,15 @@ def embedding_lookup_sparse(
         sp_weights: None, or the weight of each id, with the indices of `sp_ids`. They are cast to
             float64 if rows are, otherwise to float32. Their gradient is computed from the rows that
             were looked up, even if rows change before the backward pass.
-        partition_strategy: Ignored; accepted for TFRA compatibility.
         name: Name of the operation.
         combiner: "sum" of the rows times their weights; "mean", the sum divided by the sum of the
             weights; "sqrtn", the sum divided by the root of the sum of squared weights. None:
             "mean".
         max_norm: As in `tf_embed.embedding_lookup`; rows are scaled down before they are pooled.
-        return_trainable: As in `tf_embed.embedding_lookup`.
         training: As in `tf_embed.embedding_lookup`.
 
     Returns:
-        [d0, dim], float64 if rows are, otherwise float32; with `return_trainable` a pair.
+        [d0, dim], float64 if rows are, otherwise float32.
 
     Raises:
         TypeError: If an argument has a wrong type or dtype.
@@ -76,7 +72,6 @@ def embedding_lookup_sparse(
         >>> tf_embed.embedding_lookup_sparse(v, ids, weights, combiner="sum").numpy().tolist()
         [[7.0], [0.0], [15.0]]
     """
-    del partition_strategy
     table, anchor = table_and_anchor(params)
     max_norm = norm_of_lookup(params, max_norm)
     with validation.name_scope(name, "embedding_lookup_sparse"):
@@ -84,8 +79,7 @@ def embedding_lookup_sparse(
         combiner = _combiner_of(combiner)
         pooled = _pool(table, anchor, bagged, combiner, max_norm, training)
         # The pooled lookup of a sparse matrix does not know the static number of bags.
-        pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
-    return (pooled, anchor) if validation.flag(return_trainable, "return_trainable") else pooled
+        return tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
 
 
 def safe_embedding_lookup_sparse(
@@ -94,11 +88,9 @@ def safe_embedding_lookup_sparse(
     sparse_weights: Any = None,
     combiner: str | None = "mean",
     default_id: int | str | None = None,
-    name: str | None = "safe_embedding_lookup_sparse",
-    partition_strategy: Any = None,
-    max_norm: float | None = None,
-    return_trainable: bool = False,
     *,
+    name: str | None = "safe_embedding_lookup_sparse",
+    max_norm: float | None = None,
     training: bool = False,
 ) -> Any:
     """Looks up the rows of sparse ids and pools the last axis, differentiably.
@@ -115,14 +107,12 @@ def safe_embedding_lookup_sparse(
         default_id: The id that an empty bag has, with the weight 1. Default: none, and the bag
             gives zeros and trains nothing.
         name: Name of the operation.
-        partition_strategy: Ignored; accepted for TFRA compatibility.
         max_norm: As in `tf_embed.embedding_lookup`; rows are scaled down before they are pooled.
-        return_trainable: As in `tf_embed.embedding_lookup`.
         training: As in `tf_embed.embedding_lookup`.
 
     Returns:
         [d0, ..., dn-1, dim], float64 if rows are, otherwise float32; ragged if a remaining axis is
-        ragged. With `return_trainable` a pair.
+        ragged.
 
     Raises:
         TypeError: If an argument has a wrong type or dtype.
@@ -136,7 +126,6 @@ def safe_embedding_lookup_sparse(
         >>> tf_embed.safe_embedding_lookup_sparse(v, ids, default_id=3).numpy().tolist()
         [[1.5], [3.0]]
     """
-    del partition_strategy
     table, anchor = table_and_anchor(embedding_weights, "embedding_weights")
     max_norm = norm_of_lookup(embedding_weights, max_norm)
     with validation.name_scope(name, "safe_embedding_lookup_sparse"):
@@ -154,8 +143,7 @@ def safe_embedding_lookup_sparse(
                     f"Received: default_id={validation.shown(default_id)}"
                 )
             bagged = bagged.filled(default_key)
-        pooled = bagged.unflatten(_pool(table, anchor, bagged, combiner, max_norm, training))
-    return (pooled, anchor) if validation.flag(return_trainable, "return_trainable") else pooled
+        return bagged.unflatten(_pool(table, anchor, bagged, combiner, max_norm, training))
 
 
 def _combiner_of(combiner: str | None) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.table.slot_variable import SlotVariable
@@ -35,32 +34,6 @@ class TableTraining:
     def anchors(self) -> tuple[Anchor, ...]:
         """The anchor, if optimizers may change rows."""
         return (self._anchor,) if self._anchor is not None and self.is_on else ()
-
-    @property
-    def anchors_by_name(self) -> dict[str, Anchor]:
-        """The anchor and the anchors of shadow variables, by name; none if rows are not trained."""
-        named: dict[str, Anchor] = {anchor.table_name: anchor for anchor in self.anchors}
-        return named | self._twins if named else named
-
-    def anchor_of_lookup(self, name: str) -> Anchor | None:
-        """The anchor of a shadow variable of this name, otherwise the table's."""
-        if not isinstance(name, str):
-            raise TypeError(f"`name` must be a str. Received: name={validation.shown(name)}")
-        if not tf.executing_eagerly():
-            raise RuntimeError(
-                "`get_trainable_by_name` is for eager execution: call it outside of the "
-                f"tf.function, or take the `anchor` of {self._table.options.name!r}."
-            )
-        twins = self._twins
-        by_own_name = {one.name: one for one in twins.values()}  # which has no "/"
-        return twins.get(name, by_own_name.get(name, self._anchor))
-
-    @property
-    def _twins(self) -> dict[str, Anchor]:
-        """The other anchors of the table, by name."""
-        twins = {} if self._anchor is None else self._anchor.twins
-        # A copy of a variable has the anchors of the original variable.
-        return {name: one for name, one in twins.items() if one.table is self._table}
 
     def slots_of(self, optimizer: Any) -> list[SlotVariable]:
         """The slots of an optimizer of this table; none if it does not train the table."""

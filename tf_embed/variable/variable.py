@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,28 +11,28 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.saving.progress import Progress
-from tf_embed.table.creators import KVCreator, policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.new_table import check_eager, check_strategy, default_init_size, new_table
-from tf_embed.table.policies import MAX_ROWS, TablePolicy
-from tf_embed.table.restrict_policies import check_policies, notes_updates
-from tf_embed.table.shard import Shard
+from tf_embed.table.policies import MAX_ROWS, TablePolicy, check_policy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.slot_variable import SlotVariable
-from tf_embed.table.storage import Storage
+from tf_embed.table.storage import Storage, check_storage_of_table
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.eviction import Eviction
 from tf_embed.variable.memory_report import MemoryReport, memory_report
 from tf_embed.variable.row_arguments import RowArguments
-from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, DIRPATH_VARIABLE, RowFiles
+from tf_embed.variable.row_files import (
+    DEFAULT_BUFFER_BYTES,
+    DEFAULT_NAME,
+    MAX_BUFFER_BYTES,
+    RowFiles,
+)
 from tf_embed.variable.row_statistics import RowStatistics
 from tf_embed.variable.table_text import kind_text, options_text, size_texts
 from tf_embed.variable.table_training import TableTraining
-
-DEFAULT_NAME = "DynamicEmbedding_Variable"
 
 
 class Variable(tf.Module):
@@ -60,13 +59,6 @@ class Variable(tf.Module):
         value_dtype: tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32, tf.int64,
             tf.bool or tf.string. Only floating dtypes are trainable.
         dim: Number of weights in a row, at least 1.
-        devices: The device name of each shard. Names may repeat, so `["/CPU:0"] * 4` makes four
-            shards. The shards of a variable on a GPU are all on that GPU. Default: one shard, on
-            the first GPU if this build supports GPUs and the host has a GPU, otherwise on the CPU.
-        partitioner: A function of keys [n] and the number of shards that returns the shard of each
-            key [n], int32 or int64. Default: `default_partition_fn`, the remainder.
-        shared_name: Ignored; accepted for TFRA compatibility. Two variables never share rows, even
-            if their names are equal.
         name: The name in messages. It also makes the initial rows of variables with the same seed
             differ. At most 1024 bytes in UTF-8, without control characters.
         initializer: The initial row of a key: None for 0 or empty strings, a number, an array
@@ -82,21 +74,15 @@ class Variable(tf.Module):
         init_size: Rows to reserve in all shards together, int(init_size / shards) in each. A table
             that is sharded over workers divides it among them. 0 means the environment variable
             TF_HASHTABLE_INIT_SIZE if it is set, otherwise 8192.
-        kv_creator: A `CuckooHashTableCreator` for an unbounded table, or a `HkvHashTableCreator`,
-            whose config sets a bound and an eviction order. `HkvHashTableCreator` excludes
-            `policy`. Its `init_capacity` overrides `init_size`, and `storage` overrides its
-            `max_hbm_for_values`.
-        restrict_policy: The policy class that `restrict` applies: `TimestampRestrictPolicy`,
-            `FrequencyRestrictPolicy`, or your own subclass of `RestrictPolicy`. The variable makes
-            an instance and keeps it as its attribute of this name.
-        bp_v2: Stored, without effect. Concurrent `accum` calls and optimizer steps never lose an
-            update; see `tf_embed.DynamicEmbeddingOptimizer`.
-        short_file_name: Ignored; accepted for TFRA compatibility.
         policy: A `TablePolicy`, for admission and eviction. Default: a key gets its row with its
             first training step, and keeps it.
         storage: A `Storage`: the memories and the folder on disk that hold the rows, and the bytes
-            of each. Default: the storage of the `kv_creator`, otherwise one unbounded memory, the
-            GPU's or the host's.
+            of each. Default: one unbounded memory, the GPU's or the host's.
+        devices: The device name of each shard. Names may repeat, so `["/CPU:0"] * 4` makes four
+            shards. The shards of a variable on a GPU are all on that GPU. Default: one shard, on
+            the first GPU if this build supports GPUs and the host has a GPU, otherwise on the CPU.
+        partitioner: A function of keys [n] and the number of shards that returns the shard of each
+            key [n], int32 or int64. Default: `default_partition_fn`, the remainder.
         distribution: The placement of a variable that is created in the scope of a
             tf.distribute.MultiWorkerMirroredStrategy. "sharded" keeps the row of a key on one
             worker, and a `tf_embed.distributed.WorkerSharding` does the same with settings. "local"
@@ -109,10 +95,10 @@ class Variable(tf.Module):
 
     Raises:
         TypeError: If a dtype or the type of an argument is not supported.
-        ValueError: If a value is out of range, a `kv_creator` is for Redis or is combined with a
-            `policy`, a device can't hold tables, the initializer can't make rows of this dtype and
-            dim, or the tf.distribute strategy is none of MirroredStrategy,
-            MultiWorkerMirroredStrategy, OneDeviceStrategy and ParameterServerStrategy.
+        ValueError: If a value is out of range, a device can't hold tables, the initializer can't
+            make rows of this dtype and dim, or the tf.distribute strategy is none of
+            MirroredStrategy, MultiWorkerMirroredStrategy, OneDeviceStrategy and
+            ParameterServerStrategy.
 
     Example:
         >>> import tf_embed
@@ -132,23 +118,18 @@ class Variable(tf.Module):
         key_dtype: Any = tf.int64,
         value_dtype: Any = tf.float32,
         dim: int = 1,
-        devices: Sequence[str] | str | None = None,
-        partitioner: PartitionFn = default_partition_fn,
-        shared_name: str | None = None,
+        *,
         name: str = DEFAULT_NAME,
         initializer: Any = None,
         trainable: bool = True,
         checkpoint: bool = True,
         init_size: int = 0,
-        kv_creator: KVCreator | None = None,
-        restrict_policy: Any = None,
-        bp_v2: bool = False,
-        short_file_name: bool = False,
         policy: TablePolicy | None = None,
         storage: Storage | None = None,
+        devices: Sequence[str] | str | None = None,
+        partitioner: PartitionFn = default_partition_fn,
         distribution: WorkerSharding | str | None = None,
     ) -> None:
-        del short_file_name
         check_eager()
         super().__init__()  # without a name, which would have to be an identifier
         name = validation.name_of(name)
@@ -158,56 +139,36 @@ class Variable(tf.Module):
         dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         check_strategy(key_dtype)
         names = device_names(devices, key_dtype, value_dtype)
-        policy = policy_from_creator(kv_creator, policy, len(names))
-        storage = storage_from_creator(kv_creator, storage)
-        check_policies(policy, restrict_policy, len(names))
+        check_storage_of_table(storage)
+        check_policy(policy, len(names))
         init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
         init_size = init_size or default_init_size()
-        if kv_creator is not None and kv_creator.init_size is not None:
-            init_size = kv_creator.init_size
         self._variable_name = name
         self._device_names = names
-        self.shared_name = shared_name
         self.checkpoint = validation.flag(checkpoint, "checkpoint")
         self.init_size = init_size
-        self.kv_creator = kv_creator
-        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
-        sharding = as_sharding(distribution)
-        self._table = new_table(
-            TableOptions(
-                name=name,
-                key_dtype=key_dtype,
-                value_dtype=value_dtype,
-                dim=dim,
-                num_shards=len(names),
-                init_size=init_size // len(names),
-                initializer=row_initializer(
-                    initializer, dim=dim, value_dtype=value_dtype, name=name
-                ),
-                partition_fn=partitioner,
-                device=names[0],
-                policy=policy,
-                wanted_statistics=() if restrict_policy is None else restrict_policy.statistics,
-                storage=storage,
-            ),
-            sharding,
-            restrict_policy,
+        options = TableOptions(
+            name=name,
+            key_dtype=key_dtype,
+            value_dtype=value_dtype,
+            dim=dim,
+            num_shards=len(names),
+            init_size=init_size // len(names),
+            initializer=row_initializer(initializer, dim=dim, value_dtype=value_dtype, name=name),
+            partition_fn=partitioner,
+            device=names[0],
+            policy=policy,
+            storage=storage,
         )
+        self._table = self._new_table(options, as_sharding(distribution))
         is_trained = validation.flag(trainable, "trainable") and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
-        # No component refers to the variable. All of them must exist before a restrict policy is
-        # constructed, because it may call the variable's methods.
+        # No component refers to the variable.
         self._arguments = self._arguments_of_methods()
         self._statistics = RowStatistics(self._table, self._arguments)
         self._eviction = Eviction(self._table)
         self._training = TableTraining(self._table, self._anchor)
-        self._files = RowFiles(self._table, is_named=name != DEFAULT_NAME)
-        self.restrict_policy = None
-        if restrict_policy is not None:
-            self.restrict_policy = restrict_policy(self)
-            # Otherwise each step would compute distinct keys for a method that does nothing.
-            if notes_updates(restrict_policy):
-                self._table.on_update = self.restrict_policy.apply_update
+        self._files = RowFiles(self._table)
 
     # Properties.
 
@@ -237,16 +198,6 @@ class Variable(tf.Module):
         return list(self._device_names)
 
     @property
-    def shard_num(self) -> int:
-        """Number of shards."""
-        return self._table.options.num_shards
-
-    @property
-    def partition_fn(self) -> PartitionFn:
-        """The function that assigns keys to shards."""
-        return self._table.options.partition_fn
-
-    @property
     def initializer(self) -> Any:
         """The `initializers.RowInitializer` that makes the initial rows."""
         return self._table.options.initializer
@@ -261,18 +212,9 @@ class Variable(tf.Module):
         """The table that holds all shards."""
         return self._table
 
-    @property
-    def tables(self) -> list[Shard]:
-        """The shards, in the order of `devices`."""
-        return [
-            Shard(self._table, index, device) for index, device in enumerate(self._device_names)
-        ]
-
     # Reads and writes.
 
-    def upsert(
-        self, keys: Any, values: Any, name: str | None = None, *, distinct: bool = False
-    ) -> tf.Operation | None:
+    def upsert(self, keys: Any, values: Any, *, distinct: bool = False) -> tf.Operation | None:
         """Writes rows, and inserts new keys.
 
         If a key occurs more than once, its last position wins. Rows that are already present keep
@@ -281,7 +223,6 @@ class Variable(tf.Module):
         Args:
             keys: Integers, or strings, of any shape.
             values: keys.shape + [dim].
-            name: Name of the operation.
             distinct: A hint that all keys are distinct, which skips the search for duplicates. The
                 search takes a noticeable part of a large write to present rows. If a key does occur
                 twice, any of its positions wins.
@@ -295,11 +236,10 @@ class Variable(tf.Module):
             tf.errors.InvalidArgumentError: If shapes that are unknown until the operation runs do
                 not match.
         """
-        with validation.name_scope(name, "upsert"):
-            keys = self._arguments.keys(keys)
-            values = self._arguments.rows(keys, values, "values")
-            distinct = validation.flag(distinct, "distinct")
-            return self._table.insert_or_assign(keys, values, distinct)
+        keys = self._arguments.keys(keys)
+        values = self._arguments.rows(keys, values, "values")
+        distinct = validation.flag(distinct, "distinct")
+        return self._table.insert_or_assign(keys, values, distinct)
 
     def accum(
         self,
@@ -307,7 +247,6 @@ class Variable(tf.Module):
         old_values: Any,
         new_values: Any,
         exists: Any,
-        name: str | None = None,
     ) -> tf.Operation | None:
         """Adds `new_values - old_values` to present rows, and inserts `new_values` of absent keys.
 
@@ -321,7 +260,6 @@ class Variable(tf.Module):
             old_values: The rows that a lookup returned, keys.shape + [dim].
             new_values: The wanted rows, keys.shape + [dim].
             exists: Whether the lookup found the keys, bool, keys.shape.
-            name: Name of the operation.
 
         Returns:
             The operation in a graph, None in eager execution.
@@ -345,19 +283,14 @@ class Variable(tf.Module):
                 f"`accum` needs values that have a sum; {self.name!r} has value_dtype="
                 f"{self.value_dtype.name}. Use `upsert`."
             )
-        with validation.name_scope(name, "accum"):
-            keys = self._arguments.keys(keys)
-            old_values = self._arguments.rows(keys, old_values, "old_values")
-            new_values = self._arguments.rows(keys, new_values, "new_values")
-            exists = self._arguments.of_keys(keys, exists, tf.bool, "exists")
-            return self._table.accum(keys, old_values, new_values, exists)
+        keys = self._arguments.keys(keys)
+        old_values = self._arguments.rows(keys, old_values, "old_values")
+        new_values = self._arguments.rows(keys, new_values, "new_values")
+        exists = self._arguments.of_keys(keys, exists, tf.bool, "exists")
+        return self._table.accum(keys, old_values, new_values, exists)
 
     def lookup(
-        self,
-        keys: Any,
-        return_exists: bool = False,
-        name: str | None = None,
-        training: bool = False,
+        self, keys: Any, return_exists: bool = False, *, training: bool = False
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Looks up rows. An absent key yields its initial row, and is not inserted.
 
@@ -366,7 +299,6 @@ class Variable(tf.Module):
         Args:
             keys: Integers, or strings, of any shape.
             return_exists: Whether to also return which keys are present.
-            name: Name of the operation.
             training: Whether this counts as a use of the rows, see `TablePolicy`.
 
         Returns:
@@ -375,11 +307,10 @@ class Variable(tf.Module):
         Raises:
             TypeError: If a dtype is wrong, or `training` is a tensor.
         """
-        with validation.name_scope(name, "lookup"):
-            values, exists = self._table.find(self._arguments.keys(keys), training=training)
+        values, exists = self._table.find(self._arguments.keys(keys), training=training)
         return (values, exists) if validation.flag(return_exists, "return_exists") else values
 
-    def prefetch(self, keys: Any, name: str | None = None) -> tf.Operation | None:
+    def prefetch(self, keys: Any) -> tf.Operation | None:
         """Promotes rows from lower tiers to the cache, ahead of their use.
 
         No row changes, and no key is inserted. A call promotes at most half as many rows as the
@@ -387,7 +318,6 @@ class Variable(tf.Module):
 
         Args:
             keys: Integers, or strings, of any shape. Keys without a row are skipped.
-            name: Name of the operation.
 
         Returns:
             The operation in a graph, None in eager execution.
@@ -403,10 +333,9 @@ class Variable(tf.Module):
             >>> int(v.size())
             2
         """
-        with validation.name_scope(name, "prefetch"):
-            return self._table.prefetch(self._arguments.keys(keys))
+        return self._table.prefetch(self._arguments.keys(keys))
 
-    def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
+    def remove(self, keys: Any) -> tf.Operation | None:
         """Removes keys, with their rows and optimizer slots. Absent keys are ignored.
 
         Gradients of `gradient_accumulation_steps` that wait for the keys are dropped. A tf.function
@@ -414,7 +343,6 @@ class Variable(tf.Module):
 
         Args:
             keys: Integers, or strings, of any shape.
-            name: Name of the operation.
 
         Returns:
             The operation in a graph, None in eager execution.
@@ -422,55 +350,27 @@ class Variable(tf.Module):
         Raises:
             TypeError: If the dtype is wrong.
         """
-        with validation.name_scope(name, "remove"):
-            return self._table.erase(self._arguments.keys(keys))
+        return self._table.erase(self._arguments.keys(keys))
 
-    def clear(self, name: str | None = None) -> tf.Operation | None:
+    def clear(self) -> tf.Operation | None:
         """Removes all keys and frees their memory. Gradients that wait are dropped as in `remove`.
-
-        Args:
-            name: Name of the operation.
 
         Returns:
             The operation in a graph, None in eager execution.
         """
-        with validation.name_scope(name, "clear"):
-            return self._table.clear()
+        return self._table.clear()
 
-    def size(self, index: int | None = None, name: str | None = None) -> tf.Tensor:
-        """Counts keys.
+    def size(self) -> tf.Tensor:
+        """Counts the keys of all shards; int64 scalar."""
+        return self._table.size()
 
-        Args:
-            index: The number of a shard, from 0. None counts all shards together.
-            name: Name of the operation.
-
-        Returns:
-            int64 scalar.
-
-        Raises:
-            ValueError: If there is no such shard.
-        """
-        if index is not None:
-            index = validation.int_in(index, "index", least=0)
-            if index >= self.shard_num:
-                raise ValueError(
-                    f"`index` must be less than the number of shards of {self.name!r}, "
-                    f"{self.shard_num}. Received: index={index}"
-                )
-        with validation.name_scope(name, "size"):
-            return self._table.size(-1 if index is None else index)
-
-    def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    def export(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Copies a consistent snapshot of all keys and rows, in no particular order.
-
-        Args:
-            name: Name of the operation.
 
         Returns:
             Keys [n] and rows [n, dim].
         """
-        with validation.name_scope(name, "export"):
-            exported = self._table.export(with_slots=False, with_policy=False)
+        exported = self._table.export(with_slots=False, with_policy=False)
         return exported.keys, exported.values
 
     # Training.
@@ -493,60 +393,7 @@ class Variable(tf.Module):
         """The variables for gradients and optimizers: the anchor, if the rows are trainable."""
         return self._training.anchors
 
-    @property
-    def trainable_store(self) -> dict[str, Anchor]:
-        """`trainable_variables`, and the variable's ShadowVariables that are in use, by name."""
-        return self._training.anchors_by_name
-
-    def get_trainable_by_name(self, name: str) -> Anchor | None:
-        """The variable for gradients and optimizers, by the name of a lookup.
-
-        A variable has a single anchor for all its lookups. So every name returns that anchor, even
-        before the first lookup, except the name of a `ShadowVariable` of this variable.
-
-        Args:
-            name: The `name` of an `embedding_lookup`, or of a ShadowVariable, as given or with "_"
-                for "/", or any other.
-
-        Returns:
-            The anchor, or the ShadowVariable; None if the rows are not trainable.
-
-        Raises:
-            TypeError: If `name` is not a str.
-            RuntimeError: If called in a graph. Call it outside the tf.function, or use `anchor`.
-
-        Example:
-            >>> import keras, tensorflow as tf, tf_embed
-            >>> params = tf_embed.tfra.get_variable("foo", dim=4)
-            >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(1e-3))
-            >>> @tf.function
-            ... def loss_fn(ids):
-            ...     emb = tf_embed.embedding_lookup(params, ids, name="user_embedding")
-            ...     return tf.reduce_mean(tf.reduce_sum(emb, axis=1))
-            >>> ids = tf.constant([1, 2, 3], tf.int64)
-            >>> for i in range(10):
-            ...     _ = optimizer.minimize(
-            ...         lambda: loss_fn(ids),
-            ...         var_list=[params.get_eager_trainable_by_name("user_embedding")],
-            ...     )
-            >>> int(params.size())
-            3
-            >>> tf_embed.tfra.forget_variable("foo")
-        """
-        return self._training.anchor_of_lookup(name)
-
-    def get_eager_trainable_by_name(self, name: str) -> Anchor | None:
-        """The same as `get_trainable_by_name`, under TFRA's other name.
-
-        Args:
-            name: As in `get_trainable_by_name`.
-
-        Returns:
-            As in `get_trainable_by_name`.
-        """
-        return self.get_trainable_by_name(name)
-
-    def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
+    def slot_variables(self, optimizer: Any) -> list[SlotVariable]:
         """The slots of an optimizer, such as Adam's momentum and velocity.
 
         Args:
@@ -568,7 +415,7 @@ class Variable(tf.Module):
             >>> with tf.GradientTape() as tape:
             ...     loss = tf.reduce_sum(tf_embed.embedding_lookup(v, [5]))
             >>> optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
-            >>> slots = v.get_slot_variables(optimizer)
+            >>> slots = v.slot_variables(optimizer)
             >>> [slot.name for slot in slots]
             ['users/adam/momentum', 'users/adam/velocity']
             >>> slots[0].lookup([5]).numpy()
@@ -583,25 +430,21 @@ class Variable(tf.Module):
         """The policy of admission and eviction."""
         return self._table.options.policy
 
-    def restrict(self, num_reserved: Any, **kwargs: Any) -> Any:
+    def restrict(self, num_reserved: Any) -> tf.Tensor | None:
         """Evicts rows, by the policy, until `num_reserved` are left, and frees their memory.
 
-        With a `restrict_policy` this calls its `apply_restriction`. With a `policy` alone, expired
-        rows are removed first, then the first rows in the eviction order, until exactly
+        Expired rows are removed first, then the first rows in the eviction order, until exactly
         `num_reserved` rows are left in all shards together. Optimizer slots leave with their rows.
         Other variables do not change.
 
         Args:
             num_reserved: The most rows that stay, an int or an integer scalar.
-            **kwargs: Further arguments of the `restrict_policy`, such as `trigger`, the number of
-                rows above which rows are removed.
 
         Returns:
-            The number of removed rows, int64 scalar, or the result of your own `restrict_policy`.
-            None, after a warning, for a variable without any policy.
+            The number of removed rows, int64 scalar. None, after a warning, without a policy.
 
         Raises:
-            TypeError: If an argument has the wrong type, or the policy does not accept it.
+            TypeError: If the argument has the wrong type.
             ValueError: If `num_reserved` is negative, or the policy has no eviction order.
 
         Example:
@@ -615,9 +458,7 @@ class Variable(tf.Module):
             >>> sorted(v.export()[0].numpy().tolist())
             [2, 3]
         """
-        if self.restrict_policy is not None:
-            return self.restrict_policy.apply_restriction(num_reserved, **kwargs)
-        return self._eviction.restrict(num_reserved, kwargs)
+        return self._eviction.restrict(num_reserved)
 
     def drain_evicted(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the rows that the policy evicted since the last call, and clears the log.
@@ -642,38 +483,6 @@ class Variable(tf.Module):
             [[1], [[0.5]]]
         """
         return self._eviction.drain()
-
-    def export_keys_and_scores(
-        self, split_size: int, name: str | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Copies a consistent snapshot of all keys and their eviction scores.
-
-        Args:
-            split_size: The number of rows that are copied at a time, at most 65536.
-            name: Name of the operation.
-
-        Returns:
-            Keys [n] in no particular order, and their scores, int64 [n]. The lowest score is
-            evicted first. The score is the last step for "lru", the number of steps for "lfu", the
-            last time in milliseconds since 1970 for "ttl", and the score for "score". For
-            "epoch_lru" and "epoch_lfu" it is the latest epoch times 2**32, plus the last step
-            modulo 2**32, or the number of steps, at most 2**32 - 1.
-
-        Raises:
-            TypeError: If the variable has no eviction order, or `split_size` is not an int.
-            ValueError: If `split_size` is not positive.
-
-        Example:
-            >>> import tf_embed
-            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(eviction="lfu"))
-            >>> v.upsert([1, 2], [[0.0]] * 2)
-            >>> v.upsert([2], [[0.0]])
-            >>> keys, scores = v.export_keys_and_scores(1024)
-            >>> sorted(zip(keys.numpy().tolist(), scores.numpy().tolist()))
-            [(1, 1), (2, 2)]
-        """
-        order = "" if self.restrict_policy is None else self.restrict_policy.order
-        return self._eviction.export_scores(split_size, name, default_order=order)
 
     def stats(self) -> dict[str, Any]:
         """Memory use of the variable, and counters of its events since it was created.
@@ -890,45 +699,32 @@ class Variable(tf.Module):
 
     # Files.
 
-    def save_to_file_system(
+    def save_rows(
         self,
-        dirpath: Any,
-        proc_size: int | None = None,
-        proc_rank: int | None = None,
-        file_name_list: Sequence[str] | None = None,
-        dirpath_env: str = DIRPATH_VARIABLE,
-        append_to_file: bool = False,
-        buffer_size: int = DEFAULT_BUFFER_BYTES,
-        name: str | None = None,
+        path: Any,
         *,
+        file_name: str | None = None,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         progress: Progress = None,
     ) -> tf.Operation | None:
         """Writes all rows to files: weights, optimizer slots, and usage statistics.
 
         The files hold a consistent snapshot. Writers of the variable wait until it is written;
-        lookups do not wait. No copy of the table is made, only a buffer of `buffer_size` or of a
-        256th of a shard, whichever is larger.
+        lookups do not wait. No copy of the table is made, only a buffer of `buffer_bytes` or of a
+        256th of a shard, whichever is larger. The workers or servers of a sharded variable write a
+        part each.
 
-        A save atomically replaces an earlier save of the same variable, `proc_size` and `proc_rank`
-        in the folder. After a failure, or after the death of a process, the folder holds the old
-        save or the new one, never a mixture. If several processes save, this holds for the part of
-        each process. Use a new folder for each save if a process may die between two parts. When
-        all parts are there, saves by another number of processes are removed. For a variable and a
-        rank, only one save at a time may write to a folder.
+        A save atomically replaces an earlier save of that name in the folder. After a failure, or
+        after the death of a process, the folder holds the old save or the new one, never a mixture.
+        If several processes save, this holds for the part of each process. Use a new folder for
+        each save if a process may die between two parts. When all parts are there, saves by another
+        number of processes are removed. Only one save at a time may write the files of a name.
 
         Args:
-            dirpath: The folder, a str, a path or a scalar string tensor. It is created. Any path
-                that tf.io.gfile supports, which includes s3:// with tensorflow-io.
-            proc_size: Number of processes that each save a part, at least 1. Default: the number of
-                workers that the variable is sharded over, otherwise 1.
-            proc_rank: The number of this process, from 0. Default: this worker, otherwise 0.
-            file_name_list: A list of one name, which replaces the variable's name in file names.
-                Default: None, the variable's name.
-            dirpath_env: Name of an environment variable. If it is set when the operation runs, it
-                replaces `dirpath`.
-            append_to_file: Must be False, because a save is a single snapshot.
-            buffer_size: Approximate bytes of a block of rows, from 1 to 2^30. (TFRA counts keys.)
-            name: Name of the operation.
+            path: The folder, a str, a path or a scalar string tensor. It is created. Any path that
+                tf.io.gfile supports, which includes s3:// with tensorflow-io.
+            file_name: The name in file names. Default: None, the variable's name.
+            buffer_bytes: Approximate bytes of a block of rows, from 1 to 2^30. Default: 4 MiB.
             progress: None, True or a function. True prints a bar, as Keras does; if several
                 processes save, the first one prints. A function is called with `done_rows` and
                 `total_rows`, two ints, at most ten times a second: first with no row done, then by
@@ -952,155 +748,56 @@ class Variable(tf.Module):
             >>> folder = tempfile.mkdtemp()
             >>> v = tf_embed.Variable(dim=2)
             >>> v.upsert([1, 2], [[0.0, 1.0], [2.0, 3.0]])
-            >>> v.save_to_file_system(folder)
+            >>> v.save_rows(folder)
             >>> other = tf_embed.Variable(dim=2, devices=["/CPU:0"] * 3)
-            >>> other.load_from_file_system(folder)
+            >>> other.load_rows(folder)
             >>> other.lookup([2]).numpy().tolist()
             [[2.0, 3.0]]
-            >>> v.save_to_file_system(folder, progress=print)
+            >>> v.save_rows(folder, progress=print)
             0 2
             2 2
         """
-        return self._files.save(
-            *(dirpath, proc_size, proc_rank, file_name_list, dirpath_env),
-            append_to_file=append_to_file,
-            buffer_size=buffer_size,
-            name=name,
-            progress=progress,
-        )
+        place = self._files.place(path, file_name)
+        buffer_bytes = validation.int_in(buffer_bytes, "buffer_bytes", most=MAX_BUFFER_BYTES)
+        return self._files.save(place, buffer_bytes=buffer_bytes, progress=progress)
 
-    def load_from_file_system(
-        self,
-        dirpath: Any,
-        proc_size: int | None = None,
-        proc_rank: int | None = None,
-        file_name_list: Sequence[str] | None = None,
-        dirpath_env: str = DIRPATH_VARIABLE,
-        load_entire_dir: bool = False,
-        buffer_size: int = DEFAULT_BUFFER_BYTES,
-        name: str | None = None,
-        *,
-        progress: Progress = None,
+    def load_rows(
+        self, path: Any, *, file_name: str | None = None, progress: Progress = None
     ) -> tf.Operation | None:
-        """Loads rows that `save_to_file_system` wrote, from any number of shards and processes.
+        """Loads all rows that `save_rows` wrote, from any number of shards and processes.
 
         Rows of present keys are replaced, and all other rows stay. Weights, optimizer slots and
         usage statistics are loaded as saved. If the rows exceed the bound of a policy, the first
         rows in its eviction order are evicted. A variable without rows also takes over the seed of
         initial rows and, from a save by one process, the admission counts. So training continues
         exactly as it would have with the saved table. Build a `DynamicEmbeddingOptimizer` before
-        you load, because an optimizer that starts on a table drops the slots that it finds.
-
-        The rows that a process loads:
-
-        - With `load_entire_dir`: the rows of all processes.
-        - If `proc_size` processes saved: the rows that process `proc_rank` saved. The parts of
-          other processes may be missing, because each process may have its own folder.
-        - If another number of processes saved: the rows whose key the partitioner assigns to
-          `proc_rank` of `proc_size`. With `default_partition_fn` this is key mod proc_size, and
-          tf.strings.to_hash_bucket_fast for strings.
+        you load, because an optimizer that starts on a table drops the slots that it finds. Each
+        worker or server of a sharded variable loads the rows that it owns.
 
         All files are read and checked, every byte, before the first row is loaded. A file that is
         damaged, incomplete, or of another dtype or dim raises an error, and the table does not
         change.
 
         Args:
-            dirpath: The folder, as in `save_to_file_system`.
-            proc_size: Number of processes that load, at least 1. Default: 1. A variable that is
-                sharded over workers takes neither `proc_size` nor `proc_rank`. Each of its workers
-                loads the rows that it owns, from the files of any number of processes.
-            proc_rank: The number of this process, from 0. Default: 0.
-            file_name_list: A list of one name, if the files have another name than the variable.
-                Default: None, the variable's name.
-            dirpath_env: As in `save_to_file_system`.
-            load_entire_dir: Whether to load the rows of all processes.
-            buffer_size: Ignored; accepted for TFRA compatibility. Blocks are as long as they were
-                written.
-            name: Name of the operation.
-            progress: None, True or a function, as in `save_to_file_system`. There is no call while
-                files are checked. All rows that this process reads count, including rows that it
-                leaves to others. All calls are made by the thread that loads. Default: None.
+            path: The folder, as in `save_rows`.
+            file_name: The name in file names. Default: None, the variable's name.
+            progress: None, True or a function, as in `save_rows`. There is no call while files are
+                checked. All rows that this process reads count, including rows that it leaves to
+                others. All calls are made by the thread that loads. Default: None.
 
         Returns:
             The operation in a graph, None in eager execution.
 
         Raises:
             TypeError: If an argument has the wrong type.
-            ValueError: If an argument is out of range, or if `progress` is given in a graph.
-            tf.errors.NotFoundError: If the folder holds no complete save of the variable.
+            ValueError: If `file_name` is out of range, or if `progress` is given in a graph.
+            tf.errors.NotFoundError: If the folder holds no complete save of that name.
             tf.errors.DataLossError: If a file is damaged. The message names the file.
             tf.errors.InvalidArgumentError: If the rows have another dtype or dim.
             tf.errors.FailedPreconditionError: If the variable has rows with the slots of another
                 optimizer than the saved rows.
         """
-        return self._files.load(
-            *(dirpath, proc_size, proc_rank, file_name_list, dirpath_env),
-            load_entire_dir=load_entire_dir,
-            buffer_size=buffer_size,
-            name=name,
-            progress=progress,
-        )
-
-    def load_from_file_system_with_restore_function(
-        self,
-        dirpath: Any,
-        proc_size: int | None = None,
-        proc_rank: int | None = None,
-        buffer_size: int = DEFAULT_BUFFER_BYTES,
-        *,
-        progress: Progress = None,
-    ) -> tf.Operation | None:
-        """The same as `load_from_file_system`, which loads into any number of shards.
-
-        Args:
-            dirpath: The folder.
-            proc_size: Number of processes that load.
-            proc_rank: The number of this process.
-            buffer_size: Ignored; accepted for TFRA compatibility.
-            progress: As in `load_from_file_system`.
-
-        Returns:
-            The operation in a graph, None in eager execution.
-        """
-        return self.load_from_file_system(
-            dirpath, proc_size, proc_rank, buffer_size=buffer_size, progress=progress
-        )
-
-    def load_tfra_files(
-        self,
-        dirpath: str | os.PathLike[str],
-        file_name: str | None = None,
-        buffer_size: int = DEFAULT_BUFFER_BYTES,
-    ) -> None:
-        """Loads rows that `save_to_file_system` of TensorFlow Recommenders Addons wrote.
-
-        These are the files `<name>_mht_1of1_rank0_size1-keys` and `-values`, of all shards and
-        processes. Rows of present keys are replaced, and all other rows stay. The files do not
-        record dtypes and dim, so the variable's must match. TFRA stores slots as separate tables.
-        They are not loaded, so optimizers start with fresh slots. Only works in eager execution.
-
-        Args:
-            dirpath: The folder, any path that tf.io.gfile supports.
-            file_name: The name of the table that was saved. Default: the variable's.
-            buffer_size: Approximate bytes of rows that are loaded at a time, from 1 to 2^30.
-
-        Raises:
-            TypeError: If the variable has string keys or values.
-            ValueError: If there is no such table, a file is missing, or the lengths do not fit the
-                variable's dtypes and dim. Nothing is loaded then.
-            RuntimeError: If called in a graph.
-
-        Example:
-            >>> import numpy as np, os, tempfile, tf_embed
-            >>> stem = os.path.join(tempfile.mkdtemp(), "user_mht_1of1_rank0_size1")
-            >>> np.array([7], np.int64).tofile(stem + "-keys")
-            >>> np.array([[1.0, 2.0]], np.float32).tofile(stem + "-values")
-            >>> v = tf_embed.Variable(dim=2, name="user")
-            >>> v.load_tfra_files(os.path.dirname(stem))
-            >>> v.lookup([7]).numpy().tolist()
-            [[1.0, 2.0]]
-        """
-        self._files.load_tfra(dirpath, file_name, buffer_size)
+        return self._files.load(self._files.place(path, file_name), progress=progress)
 
     # Hooks of TensorFlow.
 
@@ -1109,13 +806,16 @@ class Variable(tf.Module):
         children = dict(super()._trackable_children(save_type, **kwargs))
         if save_type == "checkpoint" and not self.checkpoint:
             children.pop("_table")
-            children.pop("restrict_policy", None)
         return children
 
     def __repr__(self) -> str:
         table = self._table
         texts = [*kind_text(table), *size_texts([table]), *options_text(table)]
         return f"<tf_embed.Variable name={validation.shown(self.name)}, {', '.join(texts)}>"
+
+    def _new_table(self, options: TableOptions, sharding: WorkerSharding | None) -> Table:
+        """Makes the table; a subclass may change its options."""
+        return new_table(options, sharding)
 
     def _arguments_of_methods(self) -> RowArguments:
         """Checks the keys and rows that methods take; a subclass may have other checks."""

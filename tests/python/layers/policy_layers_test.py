@@ -16,7 +16,7 @@ from absl.testing import parameterized
 
 import tf_embed
 from support.cases.replicas import two_replicas
-from tf_embed import BloomAdmission, CounterAdmission, FrequencyRestrictPolicy, TablePolicy
+from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
 from tf_embed.layers import DynamicEmbedding
 
 POLICY = TablePolicy(6, "lfu", CounterAdmission(2), ttl_seconds=1000, log_evicted=True)
@@ -245,11 +245,10 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         POLICY, None, TablePolicy(eviction="score", admission=BloomAdmission(2, 0.1))
     )
     def test_the_config_makes_the_same_layer(self, policy):
-        layer = DynamicEmbedding(2, policy=policy, restrict_policy=FrequencyRestrictPolicy)
+        layer = DynamicEmbedding(2, policy=policy)
         config = keras.saving.serialize_keras_object(layer)
         again = keras.saving.deserialize_keras_object(config)
         self.assertEqual(again.policy, policy)
-        self.assertIs(again.restrict_policy, FrequencyRestrictPolicy)
         clone = keras.models.clone_model(model_of(policy))
         self.assertEqual(table_of(clone).policy, policy)
 

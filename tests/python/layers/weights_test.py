@@ -137,8 +137,8 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         other = compiled("wrapper", devices=["/CPU:0"] * after)
         other.set_weights(model.get_weights())
         self.assertAllEqual(other(IDS), model(IDS))
-        sizes = [int(shard.size()) for shard in table_of(other).tables]
-        self.assertLen(sizes, after)
+        sizes = [int(table_of(other).table.size(shard)) for shard in range(after)]
+        self.assertLen(table_of(other).devices, after)
         self.assertGreater(min(sizes), 0)
 
     @parameterized.product(

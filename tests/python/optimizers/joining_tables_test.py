@@ -75,7 +75,7 @@ class Pair:
             step(number)
 
     def content(self) -> list[np.ndarray]:
-        slots = self.late.get_slot_variables(self.optimizer)
+        slots = self.late.slot_variables(self.optimizer)
         return [one.lookup(KEYS).numpy() for one in (self.first, self.late, *slots)]
 
 
@@ -157,7 +157,7 @@ class JoiningTest(tf.test.TestCase, parameterized.TestCase):
         before.apply([slices(1)], [v.anchor])
         after.apply([slices(1)], [other.anchor])
         after.apply([slices(0)], [v.anchor])
-        (momentum, _) = v.get_slot_variables(after)
+        (momentum, _) = v.slot_variables(after)
         self.assertAllClose(momentum.lookup(KEYS), 0.1 * slices(0).values)
 
     def test_finalizing_values_of_an_unknown_table_does_nothing(self):
@@ -187,9 +187,7 @@ class LateOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         for optimizer, variable in ((saved, v), (restored, w)):
             run = tf.function(step) if graph else step
             run(optimizer, variable)
-        for one, other in zip(
-            v.get_slot_variables(saved), w.get_slot_variables(restored), strict=True
-        ):
+        for one, other in zip(v.slot_variables(saved), w.slot_variables(restored), strict=True):
             self.assertAllClose(one.lookup(KEYS), other.lookup(KEYS))
         self.assertAllClose(v.lookup(KEYS), w.lookup(KEYS))
 
@@ -197,18 +195,18 @@ class LateOptimizerTest(tf.test.TestCase, parameterized.TestCase):
     def test_the_optimizer_within_names_the_same_slots(self, kind):
         v, base = table("v"), KINDS[kind]()
         optimizer = tf_embed.DynamicEmbeddingOptimizer(base)
-        self.assertEqual(v.get_slot_variables(base), [])
+        self.assertEqual(v.slot_variables(base), [])
         optimizer.apply([slices(1)], [v.anchor])
         inner = getattr(base, "inner_optimizer", base)
         for one in (base, inner):
-            self.assertEqual(v.get_slot_variables(one), v.get_slot_variables(optimizer))
-        self.assertLen(v.get_slot_variables(base), 2)
-        self.assertEqual(v.get_slot_variables(optimizers.Adam()), [])
+            self.assertEqual(v.slot_variables(one), v.slot_variables(optimizer))
+        self.assertLen(v.slot_variables(base), 2)
+        self.assertEqual(v.slot_variables(optimizers.Adam()), [])
 
     def test_slots_have_names_of_their_own(self):
         v, optimizer = table("u"), tf_embed.DynamicEmbeddingOptimizer(optimizers.Adafactor(0.1))
         optimizer.apply([slices(1)], [v.anchor])
-        names = [one.name for one in v.get_slot_variables(optimizer)]
+        names = [one.name for one in v.slot_variables(optimizer)]
         self.assertEqual(names, ["u/adafactor/r", "u/adafactor/velocity"])
 
     @parameterized.parameters(
@@ -217,13 +215,13 @@ class LateOptimizerTest(tf.test.TestCase, parameterized.TestCase):
     def test_saved_slots_are_of_the_rule_of_later_versions(self, name, rule):
         v, optimizer = table("v"), getattr(optimizers, name)(0.1)
         tf_embed.DynamicEmbeddingOptimizer(optimizer).apply([slices(1)], [v.anchor])
-        for slot in v.get_slot_variables(optimizer):
+        for slot in v.slot_variables(optimizer):
             self.assertEqual(getattr(slot.rule, "id", slot.rule), rule)
 
     def test_what_a_slot_views_does_not_change(self):
         v, optimizer = table("v"), tf_embed.DynamicEmbeddingOptimizer(optimizers.Adam(0.1))
         optimizer.apply([slices(1)], [v.anchor])
-        momentum, velocity = v.get_slot_variables(optimizer)
+        momentum, velocity = v.slot_variables(optimizer)
         with self.assertRaises(dataclasses.FrozenInstanceError):
             momentum.begin = velocity.begin
 

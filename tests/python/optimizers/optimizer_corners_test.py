@@ -235,14 +235,14 @@ class GapsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(in_graph=(True, False), kind=("SGD", "Lamb"))
     def test_a_policy_may_remove_rows_within_an_accumulated_step(self, in_graph, kind):
-        class TwoRows(tf_embed.RestrictPolicy):
+        class TwoRows(tf_embed.tfra.RestrictPolicy):
             def apply_update(self, ids: Any) -> None:
                 self.apply_restriction(2)
 
             def apply_restriction(self, num_reserved: Any, **_: Any) -> None:
                 self.var.remove(tf.sort(self.var.export()[0])[num_reserved:])
 
-        v = table(restrict_policy=TwoRows)
+        v = tf_embed.tfra.Variable(dim=DIM, restrict_policy=TwoRows)
         inner = getattr(optimizers, kind)(1.0, gradient_accumulation_steps=2)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(inner)
 

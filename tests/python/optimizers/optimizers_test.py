@@ -407,7 +407,7 @@ class RuleChangeTest(tf.test.TestCase, parameterized.TestCase):
 class WrapperTest(tf.test.TestCase, parameterized.TestCase):
     def test_the_config_makes_the_same_optimizer(self):
         wrapper = tf_embed.DynamicEmbeddingOptimizer(
-            optimizers.AdamW(0.25, weight_decay=0.5), bp_v2=True, synchronous=True, name="mine"
+            optimizers.AdamW(0.25, weight_decay=0.5), share_slots=True, name="mine"
         )
         config = keras.saving.serialize_keras_object(wrapper)
         again = keras.saving.deserialize_keras_object(config)

@@ -154,11 +154,13 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
     def test_no_update_of_threads_is_lost(self, graph, shared):
         v, threads, count = table(), 4, 300 if graph else 40
         one = wrapped(Counting(1.0))
-        optimizers = [one if shared else wrapped(Counting(1.0), bp_v2=True) for _ in range(threads)]
+        optimizers = [
+            one if shared else wrapped(Counting(1.0), share_slots=True) for _ in range(threads)
+        ]
         optimizers[0].build([v.anchor])
         in_threads([step_of(each, v, graph=graph) for each in optimizers], count)
         self.assertAllEqual(v.lookup(KEYS), tf.fill([len(KEYS), DIM], -1.0 * threads * count))
-        (slot,) = v.get_slot_variables(optimizers[0])
+        (slot,) = v.slot_variables(optimizers[0])
         self.assertAllEqual(slot.lookup(KEYS), tf.fill([len(KEYS), DIM], 1.0 * threads * count))
 
     def test_optimizers_that_are_built_meanwhile_lose_no_update(self):
@@ -192,7 +194,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(rows[0], tf.fill([DIM], wanted))
 
     def test_an_optimizer_may_be_built_while_another_is_looked_for(self):
-        v, optimizers = table(), [wrapped("sgd", bp_v2=True) for _ in range(9)]
+        v, optimizers = table(), [wrapped("sgd", share_slots=True) for _ in range(9)]
         optimizers[0].build([v.anchor])
         for _, other in zip(v.table.trainers, optimizers[1:], strict=False):
             other.build([v.anchor])
@@ -239,7 +241,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
     def test_accumulated_gradients_of_threads_are_kept(self):
         v, threads, count = table(), 4, 30
         optimizers = [
-            wrapped(Counting(1.0, gradient_accumulation_steps=3), bp_v2=True)
+            wrapped(Counting(1.0, gradient_accumulation_steps=3), share_slots=True)
             for _ in range(threads)
         ]
         in_threads([step_of(each, v, graph=True) for each in optimizers], count)
@@ -276,8 +278,8 @@ class FailureTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_step_that_fails_beside_others_gives_its_turn_back(self):
         v = table()
-        good = step_of(wrapped(Counting(1.0), bp_v2=True), v, graph=True)
-        bad = step_of(wrapped(Failing(1.0), bp_v2=True), v, graph=True)
+        good = step_of(wrapped(Counting(1.0), share_slots=True), v, graph=True)
+        bad = step_of(wrapped(Failing(1.0), share_slots=True), v, graph=True)
 
         def fail() -> None:
             try:
@@ -302,7 +304,7 @@ class FitTest(tf.test.TestCase):
         model.fit(x, tf.zeros([count]), batch_size=1, verbose=0)
         self.assertEqual(int(optimizer.iterations), count)
         self.assertEqual(int(layer.variable.size()), len(KEYS))
-        (slot, _) = layer.variable.get_slot_variables(optimizer)
+        (slot, _) = layer.variable.slot_variables(optimizer)
         self.assertAllEqual(slot.lookup(KEYS), tf.fill([len(KEYS), DIM], float(count)))
 
 

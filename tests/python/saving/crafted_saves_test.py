@@ -29,7 +29,7 @@ class CraftedFilesTest(CraftedFilesTestCase):
         folder, file = self.saved()
         file.write()
         v = tf_embed.Variable(dim=2, name="v")
-        v.load_from_file_system(folder)
+        v.load_rows(folder)
         self.assertLen(as_dict(v), 3)
 
     def with_slots(self, width: int, groups: int = 1) -> pathlib.Path:
@@ -49,7 +49,7 @@ class CraftedFilesTest(CraftedFilesTestCase):
     def test_no_rows_of_many_slots_are_loaded(self):
         v = tf_embed.Variable(dim=2, name="v")
         v.upsert([1], [[1.0, 1.0]])
-        v.load_from_file_system(self.with_slots(4096, 16))
+        v.load_rows(self.with_slots(4096, 16))
         self.assertEqual(as_dict(v), {1: [1.0, 1.0]})
 
     @parameterized.parameters(2**63 - 1, 2**64 - 1, 2**64 - 16, 2**32, 1, 0)
@@ -85,7 +85,7 @@ class CraftedFilesTest(CraftedFilesTestCase):
             tf.errors.DataLossError,
             "rows' is damaged: The saved state of an admission is damaged, or of another",
         ):
-            v.load_from_file_system(folder)
+            v.load_rows(folder)
         self.assertEqual(int(v.size()), 0)
 
     def test_a_manifest_of_more_files_or_bytes_than_a_save_has_is_damage(self):

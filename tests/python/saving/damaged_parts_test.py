@@ -118,7 +118,7 @@ class DamagedPartsTest(CraftedFilesTestCase):
         keys, rows = (["a"], [[1.0]]) if which == "key" else ([1], [["a"]])
         v = tf_embed.Variable(dim=1, name="v", **dtypes)
         v.upsert(keys, rows)
-        v.save_to_file_system(folder)
+        v.save_rows(folder)
         file = RowFile(folder)
         block = bytearray(file.blocks[:-4])
         length = 16 if which == "key" else 24  # after the start of the block, and its keys
@@ -128,7 +128,7 @@ class DamagedPartsTest(CraftedFilesTestCase):
         with self.assertRaisesRegex(
             tf.errors.DataLossError, r"the rows at byte \d+ have a wrong string"
         ):
-            v.load_from_file_system(folder)
+            v.load_rows(folder)
         self.assertLen(as_dict(v), 1)
 
     def test_a_file_of_another_length_than_its_manifest_says_is_damage(self):
@@ -159,13 +159,13 @@ class DamagedPartsTest(CraftedFilesTestCase):
     def test_rows_with_slots_of_another_optimizer_are_not_loaded_over_rows(self):
         folder = self.folder()
         v, w = (self.trained(optimizer) for optimizer in ("adam", "ftrl"))
-        v.save_to_file_system(folder)
+        v.save_rows(folder)
         before = as_dict(w)
         with self.assertRaisesRegex(
             tf.errors.FailedPreconditionError,
             "its rows have slots of another optimizer than those in the file. Clear it first",
         ):
-            w.load_from_file_system(folder)
+            w.load_rows(folder)
         self.assertEqual(as_dict(w), before)
 
     def trained(self, optimizer: str) -> tf_embed.Variable:
@@ -197,9 +197,9 @@ def test_a_file_that_can_not_be_removed_is_told_of(tmp_path):
     program = f"""
 import pathlib, tf_embed
 v = tf_embed.Variable(dim=2, name="v")
-v.save_to_file_system({str(tmp_path)!r})
+v.save_rows({str(tmp_path)!r})
 pathlib.Path({str(tmp_path)!r}, "v.rank0of1.0000000000000001.shard0of1.rows").mkdir()
-v.save_to_file_system({str(tmp_path)!r})
+v.save_rows({str(tmp_path)!r})
 """
     run = subprocess.run(
         [sys.executable, "-c", program],

@@ -53,7 +53,7 @@ def save(model: keras.Model, folder: str) -> None:
     model.save(f"{folder}/model.keras")
     model.save_weights(f"{folder}/model.weights.h5")
     tf.train.Checkpoint(model=model).write(f"{folder}/checkpoint")
-    table_of(model).save_to_file_system(folder, file_name_list=["rows"])
+    table_of(model).save_rows(folder, file_name="rows")
     snapshots_of(model, f"{folder}/snapshots").save("one")
 
 
@@ -72,7 +72,7 @@ def by_checkpoint(folder: str, model: keras.Model) -> keras.Model:
 
 
 def by_row_files(folder: str, model: keras.Model) -> keras.Model:
-    table_of(model).load_from_file_system(folder, file_name_list=["rows"])
+    table_of(model).load_rows(folder, file_name="rows")
     return model
 
 

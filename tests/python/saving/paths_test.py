@@ -45,13 +45,13 @@ def rewrite(folder: pathlib.Path, name: str, change: Callable[[dict[str, Any]], 
 class NamesInFilesTest(FilesTestCase):
     def check_manifest(self, change: Callable[[list[str]], list[str]], outside: str) -> None:
         folder = pathlib.Path(self.folder())
-        filled().save_to_file_system(folder)
+        filled().save_rows(folder)
         (path,) = folder.glob("*.manifest")
         lines = change(path.read_text().splitlines()[:-1])
         RowFile(folder).write_manifest("\n".join(lines) + "\n")
         v = filled()
         with self.assertRaises(tf.errors.DataLossError) as caught:
-            v.load_from_file_system(folder)
+            v.load_rows(folder)
         shown = outside[:200].replace("\0", "?")
         self.assertIn(f"'{path}' is damaged: it names '{shown}'", caught.exception.message)
         self.assertLen(as_dict(v), 2)

@@ -62,7 +62,7 @@ class ProgressTestCase(parameterized.TestCase):
 
     def variable(self, rows: int = ROWS, key_dtype: str = "int64", **options: Any) -> Any:
         options = {"dim": 2, "devices": CPU * 2, "name": "v", **options}
-        v = tf_embed.Variable(key_dtype, **options)
+        v = options.pop("kind", tf_embed.Variable)(key_dtype, **options)
         keys: Any = np.arange(rows)
         if key_dtype == "string":
             keys = np.array([f"key {key}" for key in range(rows)], object)
@@ -105,26 +105,26 @@ class FilesTest(ProgressTestCase):
     def test_all_rows_are_told_of(self, options):
         v, saved, loaded = self.variable(**options), Calls(), Calls()
         rows = int(v.size())
-        v.save_to_file_system(self.folder, buffer_size=100, progress=saved)
+        v.save_rows(self.folder, buffer_bytes=100, progress=saved)
         self.check(saved, rows)
         w = self.variable(**{**options, "rows": 0})
-        w.load_from_file_system(self.folder, progress=loaded)
+        w.load_rows(self.folder, progress=loaded)
         self.check(loaded, rows)
         self.assertEqual(as_dict(w), as_dict(v))
 
     def test_rows_over_a_disk_are_told_of(self):
         v, saved, loaded = self.variable(storage=self.storage()), Calls(), Calls()
-        v.save_to_file_system(self.folder, buffer_size=100, progress=saved)
+        v.save_rows(self.folder, buffer_bytes=100, progress=saved)
         self.check(saved, ROWS)
         w = self.variable(rows=0, storage=self.storage())
-        w.load_from_file_system(self.folder, progress=loaded)
+        w.load_rows(self.folder, progress=loaded)
         self.check(loaded, ROWS)
 
     def test_a_save_is_told_of_while_it_runs(self):
         v = self.variable(100_000)
         for _ in range(20):  # in one of them the reporting thread may get no time
             calls = Calls()
-            v.save_to_file_system(self.folder, buffer_size=1000, progress=calls)
+            v.save_rows(self.folder, buffer_bytes=1000, progress=calls)
             self.check(calls, 100_000)
             if len(calls) > 3:
                 return
@@ -132,26 +132,26 @@ class FilesTest(ProgressTestCase):
 
     def test_a_load_is_told_of_after_each_block(self):
         v, calls = self.variable(devices=CPU), Calls()
-        v.save_to_file_system(self.folder, buffer_size=1600)
+        v.save_rows(self.folder, buffer_bytes=1600)
         with mock.patch.object(progress, "_SECONDS_BETWEEN_CALLS", 0):
-            v.load_from_file_system(self.folder, progress=calls)
+            v.load_rows(self.folder, progress=calls)
         self.check(calls, ROWS)
         most = max(np.diff([done for done, _ in calls]))  # rows of 16 bytes, in blocks of 1600
         self.assertLessEqual(most, 100)
 
     def test_calls_are_not_made_faster_than_the_pause(self):
         v, calls = self.variable(), Calls()
-        v.save_to_file_system(self.folder, buffer_size=100)
+        v.save_rows(self.folder, buffer_bytes=100)
         with mock.patch.object(progress, "_SECONDS_BETWEEN_CALLS", 1000):
-            v.load_from_file_system(self.folder, progress=calls)
+            v.load_rows(self.folder, progress=calls)
         self.assertEqual(calls, [(0, ROWS), (ROWS, ROWS)])
 
     def test_parts_of_processes_tell_of_their_own_rows(self):
-        v, parts = self.variable(), [Calls(), Calls()]
+        v, parts = self.variable(kind=tf_embed.tfra.Variable), [Calls(), Calls()]
         for rank, calls in enumerate(parts):
             v.save_to_file_system(self.folder, 2, rank, progress=calls)
             self.check(calls, ROWS)
-        w, both = self.variable(0), Calls()
+        w, both = self.variable(0, kind=tf_embed.tfra.Variable), Calls()
         w.load_from_file_system(self.folder, load_entire_dir=True, progress=both)
         self.check(both, 2 * ROWS)
         mine = Calls()  # one of three processes reads all files, and takes its own
@@ -166,7 +166,7 @@ class FilesTest(ProgressTestCase):
 
         def save(number: int) -> None:
             folder = os.path.join(self.folder, str(number))
-            v.save_to_file_system(folder, progress=noted[number] if number % 3 else None)
+            v.save_rows(folder, progress=noted[number] if number % 3 else None)
 
         threads = [threading.Thread(target=save, args=(number,)) for number in range(6)]
         for thread in threads:
@@ -182,26 +182,26 @@ class FilesTest(ProgressTestCase):
         def tell(done: int, total: int) -> None:
             calls(done, total)
             if len(calls) < 4:
-                v.save_to_file_system(os.path.join(self.folder, "inner"))
+                v.save_rows(os.path.join(self.folder, "inner"))
 
-        v.save_to_file_system(os.path.join(self.folder, "outer"), buffer_size=100, progress=tell)
+        v.save_rows(os.path.join(self.folder, "outer"), buffer_bytes=100, progress=tell)
         self.assertEqual(calls[-1][0], calls[-1][1])
         w = self.variable(0)
-        w.load_from_file_system(os.path.join(self.folder, "outer"))
+        w.load_rows(os.path.join(self.folder, "outer"))
         self.assertEqual(int(w.size()), 100_000)
 
     def test_no_thread_is_made_unless_it_is_asked_for(self):
         v = self.variable()
         with mock.patch.object(threading, "Thread", side_effect=AssertionError):
-            v.save_to_file_system(self.folder)
-            v.save_to_file_system(self.folder, progress=False)
+            v.save_rows(self.folder)
+            v.save_rows(self.folder, progress=False)
             with self.assertRaises(AssertionError):
-                v.save_to_file_system(self.folder, progress=Calls())
+                v.save_rows(self.folder, progress=Calls())
 
     def test_nothing_is_kept_of_the_calls(self):
         v, before = self.variable(), threading.active_count()
-        v.save_to_file_system(self.folder, progress=Calls())
-        v.load_from_file_system(self.folder, progress=Calls())
+        v.save_rows(self.folder, progress=Calls())
+        v.load_rows(self.folder, progress=Calls())
         gc.collect()
         self.assertEqual(threading.active_count(), before)
         self.assertEmpty([one for one in gc.get_objects() if isinstance(one, Calls)])
@@ -213,13 +213,13 @@ class ErrorsTest(ProgressTestCase):
         v, calls = self.variable(), Calls(fails_at)
         self.enter_context(mock.patch.object(progress, "_SECONDS_BETWEEN_CALLS", 1000))
         with self.assertRaisesRegex(KeyError, "of the caller"):
-            v.save_to_file_system(self.folder, progress=calls)
+            v.save_rows(self.folder, progress=calls)
         self.assertLen(calls, fails_at + 1)
         w = self.variable(0)
-        w.load_from_file_system(self.folder)
+        w.load_rows(self.folder)
         self.assertEqual(as_dict(w), as_dict(v))
         again = Calls()
-        v.save_to_file_system(self.folder, progress=again)
+        v.save_rows(self.folder, progress=again)
         self.check(again, ROWS)
 
     def test_an_error_of_the_thread_is_raised_after_the_save(self):
@@ -227,9 +227,9 @@ class ErrorsTest(ProgressTestCase):
         for number in range(20):
             folder, calls = os.path.join(self.folder, str(number)), Calls(1)
             with self.assertRaisesRegex(KeyError, "of the caller"):
-                v.save_to_file_system(folder, buffer_size=100, progress=calls)
+                v.save_rows(folder, buffer_bytes=100, progress=calls)
             w = self.variable(0)
-            w.load_from_file_system(folder)
+            w.load_rows(folder)
             self.assertEqual(int(w.size()), 100_000)
             self.assertLen(calls, 2)
             if calls[-1][0] < calls[-1][1]:
@@ -239,52 +239,52 @@ class ErrorsTest(ProgressTestCase):
     @parameterized.parameters(0, 3)
     def test_an_error_of_a_call_is_raised_after_the_load(self, fails_at):
         v = self.variable()
-        v.save_to_file_system(self.folder, buffer_size=100)
+        v.save_rows(self.folder, buffer_bytes=100)
         w, calls = self.variable(0), Calls(fails_at)
         self.enter_context(mock.patch.object(progress, "_SECONDS_BETWEEN_CALLS", 0))
         with self.assertRaisesRegex(KeyError, "of the caller"):
-            w.load_from_file_system(self.folder, progress=calls)
+            w.load_rows(self.folder, progress=calls)
         self.assertLen(calls, fails_at + 1)
         self.assertEqual(as_dict(w), as_dict(v))
 
     def test_a_save_that_fails_makes_no_last_call(self):
         v, before = self.variable(), threading.active_count()
-        v.save_to_file_system(self.folder)
+        v.save_rows(self.folder)
         v.upsert([10**6], [[1.0, 2.0]])
         calls = Calls()
         with file_limit(ROWS * 8), self.assertRaises(tf.errors.OpError):
-            v.save_to_file_system(self.folder, buffer_size=100, progress=calls)
+            v.save_rows(self.folder, buffer_bytes=100, progress=calls)
         self.assertEqual(calls[0], (0, ROWS + 1))
         self.assertLess(calls[-1][0], ROWS + 1)
         self.assertEqual(threading.active_count(), before)
         w = self.variable(0)
-        w.load_from_file_system(self.folder)
+        w.load_rows(self.folder)
         self.assertEqual(int(w.size()), ROWS)  # the earlier save
         again = Calls()  # counts nothing of the one that failed
-        v.save_to_file_system(self.folder, progress=again)
+        v.save_rows(self.folder, progress=again)
         self.check(again, ROWS + 1)
 
     def test_the_error_of_a_save_comes_before_that_of_a_call(self):
         v = self.variable()
         with file_limit(ROWS * 8), self.assertRaises(tf.errors.OpError):
-            v.save_to_file_system(self.folder, buffer_size=100, progress=Calls(0))
+            v.save_rows(self.folder, buffer_bytes=100, progress=Calls(0))
 
     def test_a_load_that_is_refused_makes_no_call(self):
         v, calls = self.variable(), Calls()
         with self.assertRaises(tf.errors.NotFoundError):
-            v.load_from_file_system(self.folder, progress=calls)
+            v.load_rows(self.folder, progress=calls)
         self.assertEmpty(calls)
 
 
 class ArgumentTest(ProgressTestCase):
     @parameterized.parameters("yes", 2, 0.5, ([],), Calls, ((1, 2),), lambda: None, lambda one: one)
     def test_what_is_no_progress_is_refused_by_name(self, wrong):
-        v = self.variable()
-        v.save_to_file_system(self.folder)
+        v = self.variable(kind=tf_embed.tfra.Variable)
+        v.save_rows(self.folder)
         snapshots = tf_embed.Snapshots(os.path.join(self.folder, "snapshots"), v)
         for call in (
-            lambda: v.save_to_file_system(self.folder, progress=wrong),
-            lambda: v.load_from_file_system(self.folder, progress=wrong),
+            lambda: v.save_rows(self.folder, progress=wrong),
+            lambda: v.load_rows(self.folder, progress=wrong),
             lambda: v.load_from_file_system_with_restore_function(self.folder, progress=wrong),
             lambda: snapshots.save("one", progress=wrong),
             lambda: snapshots.load("one", progress=wrong),
@@ -306,7 +306,7 @@ class ArgumentTest(ProgressTestCase):
 
             traced()
 
-        for call in (v.save_to_file_system, v.load_from_file_system):
+        for call in (v.save_rows, v.load_rows):
             for tell in (True, Calls()):
                 with self.assertRaisesRegex(ValueError, "`progress` must be None in a graph"):
                     in_graph(call, tell)
@@ -322,12 +322,12 @@ class ArgumentTest(ProgressTestCase):
             lambda done, total, more=1: noted.append(total),
             {}.setdefault,  # a method of C
         ):
-            v.save_to_file_system(self.folder, progress=tell)
+            v.save_rows(self.folder, progress=tell)
         self.assertGreaterEqual(noted.count(10), 6)
 
     def test_true_prints_a_bar_of_rows(self):
         v = self.variable()
-        for call in (v.save_to_file_system, v.load_from_file_system):
+        for call in (v.save_rows, v.load_rows):
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 call(self.folder, progress=True)
             self.assertIn(f"{ROWS}/{ROWS}", printed.getvalue())
@@ -338,12 +338,12 @@ class ArgumentTest(ProgressTestCase):
     def test_nothing_is_printed_otherwise(self, quiet):
         v = self.variable()
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            v.save_to_file_system(self.folder, progress=quiet)
-            v.load_from_file_system(self.folder, progress=quiet)
+            v.save_rows(self.folder, progress=quiet)
+            v.load_rows(self.folder, progress=quiet)
         self.assertEmpty(printed.getvalue())
 
     def test_the_first_process_alone_prints(self):
-        v = self.variable()
+        v = self.variable(kind=tf_embed.tfra.Variable)
         for rank in range(2):
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 v.save_to_file_system(self.folder, 2, rank, progress=True)
@@ -352,8 +352,8 @@ class ArgumentTest(ProgressTestCase):
     def test_a_table_without_rows_has_no_bar(self):
         v = self.variable(0)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            v.save_to_file_system(self.folder, progress=True)
-            v.load_from_file_system(self.folder, progress=True)
+            v.save_rows(self.folder, progress=True)
+            v.load_rows(self.folder, progress=True)
         self.assertEmpty(printed.getvalue())
 
 

@@ -53,9 +53,7 @@ def content_of(model: keras.Model, with_all: bool = True) -> Content:
     keys, rows = v.export()
     parts = [rows]
     if with_all:
-        parts += [
-            slot.lookup(keys) for slot in v.get_slot_variables(v.anchor.own_trainer.optimizer)
-        ]
+        parts += [slot.lookup(keys) for slot in v.slot_variables(v.anchor.own_trainer.optimizer)]
         parts += [tf.cast(one, tf.int64) for one in v.row_statistics(keys).values()]
     columns = [part.numpy().tolist() for part in parts]
     return dict(zip(keys.numpy().tolist(), zip(*columns, strict=True), strict=True))
@@ -79,8 +77,8 @@ def by_keras_file(model: keras.Model, other: keras.Model, folder: str) -> None:
 
 
 def by_row_files(model: keras.Model, other: keras.Model, folder: str) -> None:
-    table_of(model).save_to_file_system(folder)
-    table_of(other).load_from_file_system(folder)
+    table_of(model).save_rows(folder)
+    table_of(other).load_rows(folder)
 
 
 def by_weights(model: keras.Model, other: keras.Model, folder: str) -> None:
@@ -114,7 +112,7 @@ class ReshardTest(tf.test.TestCase, parameterized.TestCase):
             other = model_of(shards, storages.get(shards))
             carry(model, other, tempfile.mkdtemp(dir=self.get_temp_dir()))
             self.assertEqual(content_of(other, with_all), wanted)
-            sizes = [int(table_of(other).size(i)) for i in range(shards)]
+            sizes = [int(table_of(other).table.size(i)) for i in range(shards)]
             self.assertEqual(sum(sizes), len(wanted))
             self.assertNotIn(0, sizes)
             model = other

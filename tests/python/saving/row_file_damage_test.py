@@ -29,7 +29,7 @@ class DamageTest(FilesTestCase):
         folder = pathlib.Path(self.folder())
         v = tf_embed.Variable(dim=2, name="v", devices=CPU * 2)
         v.upsert(range(20), np.ones([20, 2]))
-        v.save_to_file_system(folder, buffer_size=100)
+        v.save_rows(folder, buffer_bytes=100)
         return folder
 
     def check_refused(self, folder: pathlib.Path, error: type[Exception], message: str) -> None:
@@ -37,7 +37,7 @@ class DamageTest(FilesTestCase):
         v.upsert([3, 100], [[5.0] * 2] * 2)
         before = content(v)
         with self.assertRaisesRegex(error, message):
-            v.load_from_file_system(folder)
+            v.load_rows(folder)
         self.assertEqual(content(v), before)
 
     def test_a_damaged_file_is_named_and_nothing_changes(self):
@@ -96,7 +96,7 @@ class DamageTest(FilesTestCase):
     def test_rows_of_another_kind_are_refused(self, options, message):
         folder, v = self.saved(), tf_embed.Variable(name="v", **options)
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
-            v.load_from_file_system(folder)
+            v.load_rows(folder)
         self.assertEqual(int(v.size()), 0)
 
     def test_a_folder_that_can_not_be_written_fails_and_changes_nothing(self):
@@ -106,7 +106,7 @@ class DamageTest(FilesTestCase):
         file.write_text("no folder")
         for folder in (file, "/proc/nowhere", "unknown://somewhere"):
             with self.assertRaises(tf.errors.OpError):
-                v.save_to_file_system(folder)
+                v.save_rows(folder)
         self.assertEqual(file.read_text(), "no folder")
         v.upsert([2], [[2.0]])  # writers still work
         self.assertEqual(int(v.size()), 2)
@@ -130,13 +130,13 @@ class CrashTest(FilesTestCase):
         self.assertTrue(all(one["died"] for one in rounds), rounds)
         for number, one in enumerate(rounds):
             v = tf_embed.Variable(dim=4, name="v")
-            v.load_from_file_system(os.path.join(folder, str(number)))
+            v.load_rows(os.path.join(folder, str(number)))
             rows = v.export()[1].numpy()
             self.assertLen(rows, 200, one)
             self.assertIn(float(rows[0, 0]), one["values"])
             self.assertAllEqual(rows, np.full([200, 4], rows[0, 0]))
             # The next save clears away the remains.
-            v.save_to_file_system(os.path.join(folder, str(number)))
+            v.save_rows(os.path.join(folder, str(number)))
             self.assertLen(os.listdir(os.path.join(folder, str(number))), 2)
 
 
@@ -145,7 +145,7 @@ class GoldenTest(FilesTestCase):
     @pytest.mark.smoke
     def test_what_was_saved_once_can_be_loaded(self, shards):
         v = tf_embed.Variable(dim=2, name="v", devices=CPU * shards)
-        v.load_from_file_system(GOLDEN)
+        v.load_rows(GOLDEN)
         keys, rows = v.export()
         wanted = {key: [key, -key] for key in range(-3, 3)}
         found = zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True)

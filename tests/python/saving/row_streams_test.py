@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import tempfile
 
@@ -15,6 +16,7 @@ import tf_embed
 from support.oracles.reference import SEED, sorted_rows
 from tf_embed.ops import row_stream_ops
 from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
+from tf_embed.variable.row_files import RowFiles
 
 NO_META = tf.zeros([0], tf.int64)
 
@@ -41,7 +43,7 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
             tf.cast(rng.choice(10**6, 500, replace=False), key_dtype),
             tf.cast(rng.normal(size=[500, 3]), value_dtype),
         )
-        v.save_to_file_system(folder, buffer_size=1000)
+        v.save_rows(folder, buffer_bytes=1000)
         reader = RowReader(folder, "v")
         self.assertEqual((reader.num_rows, reader.dim, reader.slots), (500, 3, 0))
         self.assertGreater(len(list(reader.blocks())), 4)
@@ -66,8 +68,9 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
             variables = layer.trainable_variables
             keras.optimizers.SGD().apply(tape.gradient(loss, variables), variables)
             v = layer.variable
-            v.save_to_file_system(folder, proc_size=3, proc_rank=rank, file_name_list=["v"])
-            slots = [one.lookup(keys) for one in v.get_slot_variables(layer.optimizer)]
+            files = RowFiles(v.table)
+            files.save(dataclasses.replace(files.place(folder, "v"), rank=rank, processes=3))
+            slots = [one.lookup(keys) for one in v.slot_variables(layer.optimizer)]
             rows = zip(v.lookup(keys).numpy(), np.concatenate(slots, 1), strict=True)
             seen.update(zip(keys.numpy().tolist(), rows, strict=True))
         keys, weights, slots = read(folder)
@@ -79,7 +82,7 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
     def test_parts_of_different_kinds_are_not_read_as_one(self):
         folder = self.folder()
         for rank in range(2):
-            v = tf_embed.Variable(dim=3 + rank, name="v")
+            v = tf_embed.tfra.Variable(dim=3 + rank, name="v")
             v.upsert([rank], np.ones([1, 3 + rank]))
             v.save_to_file_system(folder, proc_size=2, proc_rank=rank)
         with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "different kinds"):
@@ -91,14 +94,14 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(dim=2, name="v", policy=policy)
         for count in range(1, 4):
             v.upsert(range(count), np.full([count, 2], float(count)))
-        v.save_to_file_system(folder)
+        v.save_rows(folder)
         source = RowReader(folder, "v")
         target = RowWriter(other, "v", source.value_dtype, source.dim, source.meta)
         for block in source.blocks():
             target.append(*block)
         target.finish()
         w = tf_embed.Variable(dim=2, name="v", policy=policy)
-        w.load_from_file_system(other)
+        w.load_rows(other)
         self.assertAllEqual(sorted_rows(*w.export())[1], sorted_rows(*v.export())[1])
 
     def test_a_missing_save_is_named(self):
@@ -164,7 +167,7 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         folder = self.folder()
         v = tf_embed.Variable(dim=2, name="v")
         v.upsert([1], [[1.0, 2.0]])
-        v.save_to_file_system(folder)
+        v.save_rows(folder)
         opened = row_stream_ops.open_rows(folder, "v")
         for types in ((tf.int32, tf.float32), (tf.int64, tf.float16), (tf.int64, tf.float64)):
             with self.assertRaisesRegex(
@@ -178,7 +181,7 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("int32", "bool")
     def test_rows_without_floating_weights_need_a_table(self, value_dtype):
         folder = self.folder()
-        tf_embed.Variable(value_dtype=value_dtype, dim=2, name="v").save_to_file_system(folder)
+        tf_embed.Variable(value_dtype=value_dtype, dim=2, name="v").save_rows(folder)
         with self.assertRaisesRegex(
             TypeError,
             "without a table must have integer keys and floating weights. "
@@ -189,7 +192,7 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_wrong_meta_is_refused_and_makes_no_file(self):
         folder = self.folder()
         v = tf_embed.Variable(dim=2, name="v")
-        v.save_to_file_system(folder)
+        v.save_rows(folder)
         meta = RowReader(folder, "v").meta
         new = str(pathlib.Path(folder, "new"))
         other = r"`meta` must be of `value_dtype` and `dim`. Received: dim=\d and a meta of dim 2"

@@ -18,8 +18,8 @@ from tf_embed.variable.row_files import RowFiles
 KEYS, THRESHOLD, SAVE = 40, 4, -7
 
 
-def variable(admission: Any, key_dtype: str = "int64") -> tf_embed.Variable:
-    return tf_embed.Variable(
+def variable(admission: Any, key_dtype: str = "int64") -> tf_embed.tfra.Variable:
+    return tf_embed.tfra.Variable(
         dim=1,
         key_dtype=key_dtype,
         name="items",
@@ -147,7 +147,7 @@ class SavedCountsTest(tf.test.TestCase, parameterized.TestCase):
             row_file_ops.save_part(handle, self.folder, "rows", part, buffer_bytes=100)
         snapshot_ops.join_rows(self.folder, "rows", 3)
         v = variable(admission)
-        RowFiles(v.table, is_named=True).load_all(self.folder, "rows")
+        RowFiles(v.table).load_all(self.folder, "rows")
         self.assertEqual(admitted(v), ADMITTED)
 
 

@@ -331,7 +331,7 @@ class FoldTest(parameterized.TestCase):
     )
     def test_rows_of_two_kinds_are_refused(self, **options):
         for rank, of_rank in enumerate(({}, options)):
-            variable = tf_embed.Variable(**{"dim": DIM, "name": "items", **of_rank})
+            variable = tf_embed.tfra.Variable(**{"dim": DIM, "name": "items", **of_rank})
             variable.save_to_file_system(self.path, proc_size=2, proc_rank=rank)
         calls = (
             lambda: RowReader(self.path, "items"),
@@ -344,14 +344,14 @@ class FoldTest(parameterized.TestCase):
 
     def test_slots_of_two_optimizers_are_refused(self):
         for rank, rule in enumerate((keras.optimizers.Adam(), keras.optimizers.Adagrad())):
-            variable = tf_embed.Variable(dim=DIM, name="items")
+            variable = tf_embed.tfra.Variable(dim=DIM, name="items")
             optimizer = tf_embed.DynamicEmbeddingOptimizer(rule)
             optimizer.build(variable.trainable_variables)
             train_once(variable, optimizer, [rank], np.ones([1, DIM], np.float32))
             variable.save_to_file_system(self.path, proc_size=2, proc_rank=rank)
         other = tf_embed.Variable(dim=DIM, name="items")
         calls = (
-            lambda: other.load_from_file_system(self.path),
+            lambda: other.load_rows(self.path),
             lambda: RowReader(self.path, "items"),
             lambda: snapshot_ops.fold_rows(self.path, "items", self.path, "folded"),
         )

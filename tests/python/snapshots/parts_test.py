@@ -56,7 +56,7 @@ class PartsTest(parameterized.TestCase):
         return sorted(os.listdir(self.folder))
 
     def loaded(self, v: tf_embed.Variable) -> dict[int, list[float]]:
-        RowFiles(v.table, is_named=True).load_all(self.folder, "rows")
+        RowFiles(v.table).load_all(self.folder, "rows")
         keys, rows = v.export()
         return dict(zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True))
 

@@ -207,8 +207,8 @@ class ServingTest(StockTest):
             tf_embed.Snapshots(folder, trained).save("s")
             tf_embed.Snapshots(folder, loaded).load("s")
         elif way == "files":
-            table.save_to_file_system(folder)
-            other.load_from_file_system(folder)
+            table.save_rows(folder)
+            other.load_rows(folder)
         else:
             Publisher(trained, folder).publish()
             Follower(loaded, folder).update()

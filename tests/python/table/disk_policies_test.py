@@ -30,7 +30,7 @@ from support.cases.policy_tables import (
 from support.cases.saved_files import content
 from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
-from tf_embed import BloomAdmission, CounterAdmission, FrequencyRestrictPolicy, TablePolicy
+from tf_embed import BloomAdmission, CounterAdmission, TablePolicy, tfra
 from tf_embed.layers import DynamicEmbedding
 
 CACHE_BYTES = 400  # one to twenty rows of these tables
@@ -143,11 +143,16 @@ class PolicyTest(DiskTestCase):
         self.assertEqual(v.stats()["expired"], 10)
         self.assert_disk_used(v)
 
-    @parameterized.parameters(
-        {"policy": TablePolicy(eviction="lfu")}, {"restrict_policy": FrequencyRestrictPolicy}
-    )
-    def test_restrict_takes_rows_of_any_tier(self, **options):
-        v = self.variable(**options)
+    @parameterized.parameters(True, False)
+    def test_restrict_takes_rows_of_any_tier(self, by_policy):
+        if by_policy:
+            v = self.variable(TablePolicy(eviction="lfu"))
+        else:
+            v = tfra.Variable(
+                devices=["/CPU:0"] * SHARDS,
+                restrict_policy=tfra.FrequencyRestrictPolicy,
+                storage=self.storage(),
+            )
         upsert(v, range(90))
         upsert(v, range(0, 90, 3))
         self.assertEqual(int(v.restrict(30)), 60)
@@ -244,8 +249,8 @@ class PlacementTest(DiskTestCase):
                 tf.train.Checkpoint(v=v).write(path)
                 tf.train.Checkpoint(v=other).read(path).assert_consumed()
             else:
-                v.save_to_file_system(path, file_name_list=["items"])
-                other.load_from_file_system(path, file_name_list=["items"])
+                v.save_rows(path, file_name="items")
+                other.load_rows(path, file_name="items")
             self.assertEqual(content(other), wanted)
             v = other
         self.assertGreater(v.stats()["disk_rows"], 0)

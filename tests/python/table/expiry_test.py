@@ -43,8 +43,8 @@ def by_checkpoint(path: str, v: tf_embed.Variable) -> Callable[[tf_embed.Variabl
 
 
 def by_row_files(path: str, v: tf_embed.Variable) -> Callable[[tf_embed.Variable], Any]:
-    v.save_to_file_system(path)
-    return lambda other: other.load_from_file_system(path)
+    v.save_rows(path)
+    return lambda other: other.load_rows(path)
 
 
 def by_snapshot(path: str, v: tf_embed.Variable) -> Callable[[tf_embed.Variable], Any]:

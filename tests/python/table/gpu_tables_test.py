@@ -201,7 +201,7 @@ class ShardsTest(tf.test.TestCase, parameterized.TestCase):
         ]
 
     def sizes(self, variable: tf_embed.Variable) -> list[int]:
-        return [int(shard.size()) for shard in variable.tables]
+        return [int(variable.table.size(shard)) for shard in range(len(variable.devices))]
 
     @parameterized.product(
         dtype=("int64", "uint64", "int32"),
@@ -279,7 +279,7 @@ class ShardsTest(tf.test.TestCase, parameterized.TestCase):
             v.lookup([0, 1, 5])
 
     def test_all_shards_are_on_one_gpu(self):
-        self.assertEqual(tf_embed.Variable(devices=["GPU:0", "/gpu:0"]).shard_num, 2)
+        self.assertEqual(len(tf_embed.Variable(devices=["GPU:0", "/gpu:0"]).devices), 2)
         for devices in ([GPU, "/GPU:1"], [GPU, CPU]):
             with self.assertRaisesRegex(ValueError, "are all on that one"):
                 tf_embed.Variable(devices=devices)

@@ -261,7 +261,7 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
         wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
         upsert(v, [3])  # which has no slots yet
         before = {name: one.numpy() for name, one in v.row_statistics([1, 2, 3]).items()}
-        for slot in v.get_slot_variables(wrapped):
+        for slot in v.slot_variables(wrapped):
             slot.lookup([1, 2, 3])
         v.lookup([1, 2, 3])
         after = v.row_statistics([1, 2, 3])
@@ -462,11 +462,6 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         (lambda: variable(TablePolicy()).restrict(-1), ValueError, "`num_reserved` must be"),
         (lambda: variable(TablePolicy()).restrict(1.5), TypeError, "`num_reserved` must be"),
         (
-            lambda: variable(TablePolicy()).restrict(1, trigger=2),
-            TypeError,
-            "takes `num_reserved` alone, without a restrict_policy. Received: trigger",
-        ),
-        (
             lambda: variable(TablePolicy(eviction=None)).restrict(1),
             ValueError,
             "does not say which rows leave first",
@@ -498,13 +493,6 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             ValueError,
             "`score_fn` of .* must give a score for each of the keys",
         ),
-        (
-            lambda: variable().export_keys_and_scores(8),
-            TypeError,
-            "or with a tf_embed.tfra.HkvHashTableCreator. Received: policy=None",
-        ),
-        (lambda: variable(TablePolicy()).export_keys_and_scores(0), ValueError, "`split_size`"),
-        (lambda: variable(TablePolicy()).export_keys_and_scores(2.0), TypeError, "`split_size`"),
         (
             lambda: variable().lookup([1], training=tf.constant(True)),
             TypeError,

@@ -122,7 +122,8 @@ class RefusingBoundTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(keys_of(v), [2])
 
     def test_restrictions_and_expiry_make_room(self):
-        v = variable(refusing(3), restrict_policy=tf_embed.TimestampRestrictPolicy)
+        by_time = tf_embed.tfra.TimestampRestrictPolicy
+        v = tf_embed.tfra.Variable(policy=refusing(3), restrict_policy=by_time)
         for time_ms, keys in enumerate(([1], [2], [3], [4])):
             v.set_clock(time_ms=time_ms)
             upsert(v, keys)
@@ -176,8 +177,8 @@ class RefusingBoundTest(tf.test.TestCase, parameterized.TestCase):
             tf.train.Checkpoint(v=v).write(path)
             tf.train.Checkpoint(v=other).read(path).assert_consumed()
         elif way == "files":
-            v.save_to_file_system(path)
-            other.load_from_file_system(path)
+            v.save_rows(path)
+            other.load_rows(path)
         else:
             other.table.import_(*v.table.export())
         self.assertEqual(keys_of(other), held)

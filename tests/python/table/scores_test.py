@@ -63,23 +63,17 @@ class ExportTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_in_a_graph_and_of_an_empty_table(self):
         v = variable(TablePolicy(eviction="lfu"))
-        export = tf.function(lambda: v.export_keys_and_scores(4))
+        export = tf.function(lambda: v.table.export_scores("lfu", 4))
         self.assertEqual([one.shape for one in export()], [[0], [0]])
         upsert(v, [3, 3, 4])
         self.assertCountEqual(export()[0].numpy(), [3, 4])
         self.assertAllEqual(export()[1], [1, 1])
 
-    def test_a_restrict_policy_alone_has_an_order(self):
-        v = variable(None, restrict_policy=tf_embed.FrequencyRestrictPolicy)
-        upsert(v, [5])
-        upsert(v, [5, 6])
-        self.assertEqual(scores_by_key(v), {5: 2, 6: 1})
-
     def test_keys_of_strings(self):
         v = tf_embed.Variable(tf.string, dim=1, policy=TablePolicy(eviction="lfu"))
         v.upsert(["a", "b"], [[0.0]] * 2)
         v.upsert(["b"], [[0.0]])
-        keys, scores = v.export_keys_and_scores(1)
+        keys, scores = v.table.export_scores("lfu", 1)
         self.assertEqual(dict(zip(keys.numpy(), scores.numpy(), strict=True)), {b"a": 1, b"b": 2})
 
 

@@ -29,7 +29,8 @@ class PartitionTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(key_dtype, devices=["/CPU:0"] * shards)
         v.upsert(keys, np.zeros([len(keys), 1]))
         self.assertAllEqual(
-            [int(v.size(index)) for index in range(shards)], np.bincount(owners, minlength=shards)
+            [int(v.table.size(index)) for index in range(shards)],
+            np.bincount(owners, minlength=shards),
         )
 
     def test_any_shape_of_keys_and_every_kind_of_tensor(self):
@@ -46,7 +47,7 @@ class PartitionTest(tf.test.TestCase, parameterized.TestCase):
 
         v = tf_embed.Variable(devices=["/CPU:0"] * 2, partitioner=second)
         v.upsert([[1, 2], [3, 4]], np.arange(4.0).reshape(2, 2, 1))
-        self.assertEqual([int(v.size(0)), int(v.size(1))], [0, 4])
+        self.assertEqual([int(v.table.size(0)), int(v.table.size(1))], [0, 4])
         self.assertAllEqual(v.lookup([3, 9]), [[2.0], [0.0]])
         self.assertEqual(set(seen), {(1, 2)})
 

@@ -197,12 +197,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.Storage"):
             tbe.TableBatchedEmbeddingBags([(5, 2)], storage=3)
 
-    def test_a_creator_has_one(self):
-        config = tfra.HkvHashTableConfig(max_hbm_for_values=10**6)
-        creator = tfra.HkvHashTableCreator(config)
-        self.assertEqual(variable(kv_creator=creator).storage, tf_embed.Storage(gpu_bytes=10**6))
-        self.assertEqual(variable(ON_HOST, kv_creator=creator).storage, ON_HOST)
-        self.assertIsNone(variable(kv_creator=tfra.CuckooHashTableCreator()).storage)
+    def test_by_default_there_is_none(self):
         self.assertIsNone(variable().storage)
 
 
@@ -290,7 +285,8 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
     def test_max_hbm_for_values_bounds_rows_of_the_gpu(self):
         for bytes_there, on_host in ((2**30, False), (0, True)):
             config = tfra.HkvHashTableConfig(max_hbm_for_values=bytes_there)
-            v = variable(devices=GPU, kv_creator=tfra.HkvHashTableCreator(config))
+            creator = tfra.HkvHashTableCreator(config)
+            v = tfra.Variable(dim=DIM, devices=GPU, kv_creator=creator)
             fill(v, 1000)
             self.assertEqual(v.stats()["pinned_bytes"] > 0, on_host)
 

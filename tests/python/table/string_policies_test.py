@@ -39,11 +39,11 @@ class StringPoliciesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(v.stats()["evicted"], 1000)
 
     def test_restrict_takes_strings_along(self):
-        v = tf_embed.Variable(
+        v = tf_embed.tfra.Variable(
             key_dtype=tf.string,
             dim=2,
             policy=TablePolicy(eviction="lru", log_evicted=True),
-            restrict_policy=tf_embed.FrequencyRestrictPolicy,
+            restrict_policy=tf_embed.tfra.FrequencyRestrictPolicy,
         )
         words = [f"word {i}" for i in range(1000)]
         v.upsert(words, tf.zeros([1000, 2]))

@@ -44,7 +44,7 @@ class PrefetchTest(tf.test.TestCase, parameterized.TestCase):
         )
         v.upsert([4], [[1.0]])
         v.prefetch([4])
-        self.assertEqual(v.size(1), 1)
+        self.assertEqual(v.table.size(1), 1)
 
 
 class StatsTest(tf.test.TestCase):

@@ -86,33 +86,27 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "key_dtype": tf.int64,
                 "value_dtype": tf.float32,
                 "dim": 1,
-                "devices": None,
-                "partitioner": tf_embed.default_partition_fn,
-                "shared_name": None,
                 "name": "DynamicEmbedding_Variable",
                 "initializer": None,
                 "trainable": True,
                 "checkpoint": True,
                 "init_size": 0,
-                "kv_creator": None,
-                "restrict_policy": None,
-                "bp_v2": False,
-                "short_file_name": False,
                 "policy": None,
                 "storage": None,
+                "devices": None,
+                "partitioner": tf_embed.default_partition_fn,
                 "distribution": None,
             },
         )
         names = list(parameters)[1:]
-        self.assertEqual(names[:4], ["key_dtype", "value_dtype", "dim", "devices"])
-        self.assertEqual(
-            names[-5:], ["bp_v2", "short_file_name", "policy", "storage", "distribution"]
-        )
+        self.assertEqual(names[:3], ["key_dtype", "value_dtype", "dim"])
+        kinds = {parameters[name].kind for name in names[3:]}
+        self.assertEqual(kinds, {inspect.Parameter.KEYWORD_ONLY})
 
     def test_defaults_are_one_shard_of_zeros(self):
         v = tf_embed.Variable()
         self.assertEqual((v.dim, v.key_dtype, v.value_dtype), (1, tf.int64, tf.float32))
-        self.assertEqual((v.name, v.shard_num), ("DynamicEmbedding_Variable", 1))
+        self.assertEqual((v.name, len(v.devices)), ("DynamicEmbedding_Variable", 1))
         self.assertEqual(int(v.size()), 0)
         self.assertAllEqual(v.lookup([3]), [[0.0]])
         if not tf.config.list_physical_devices("GPU"):
@@ -171,8 +165,8 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 tf_embed.Variable()
 
     def test_two_variables_of_one_name_share_nothing(self):
-        one = tf_embed.Variable(name="same", shared_name="same")
-        two = tf_embed.Variable(name="same", shared_name="same")
+        one = tf_embed.Variable(name="same")
+        two = tf_embed.Variable(name="same")
         one.upsert([1], [[1.0]])
         self.assertEqual((int(one.size()), int(two.size())), (1, 0))
 
@@ -223,10 +217,9 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         with tf.Graph().as_default(), self.assertRaisesRegex(RuntimeError, "in a tf.Graph"):
             tf_embed.Variable()
 
-    def test_tables_are_shown_by_name(self):
-        (shard,) = tf_embed.Variable(dim=3, name="users").tables
-        self.assertEqual(repr(shard.table), "<table of 'users', dim=3, shards=1>")
-        self.assertNotIn(" at 0x", repr(shard))
+    def test_a_table_is_shown_by_name(self):
+        v = tf_embed.Variable(dim=3, name="users")
+        self.assertEqual(repr(v.table), "<table of 'users', dim=3, shards=1>")
 
 
 class VerbsTest(tf.test.TestCase, parameterized.TestCase):
@@ -314,19 +307,11 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.size()), 0)
         self.assertEqual(v.export()[1].shape, (0, 1))
 
-    def test_size_counts_a_shard_or_all(self):
+    def test_size_counts_all_shards(self):
         v = tf_embed.Variable(devices=["/CPU:0"] * 4)
         v.upsert([0, 4, 8, 1, -1], np.zeros([5, 1]))
-        self.assertEqual([int(v.size(index)) for index in range(4)], [3, 1, 0, 1])
         self.assertEqual(v.size().dtype, tf.int64)
         self.assertEqual(int(v.size()), 5)
-        self.assertEqual([int(shard.size()) for shard in v.tables], [3, 1, 0, 1])
-        self.assertEqual([shard.device for shard in v.tables], ["/CPU:0"] * 4)
-        for index in (4, -1):
-            with self.assertRaisesRegex(
-                ValueError, f"(at least 0|less than the number of shards of ).*index={index}"
-            ):
-                v.size(index)
 
     def test_writers_return_the_operation_in_a_graph_and_none_in_eager(self):
         v = tf_embed.Variable()
@@ -505,17 +490,12 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_variable_that_is_not_trainable_is_never_updated(self):
         v = tf_embed.Variable(dim=1, trainable=False)
-        self.assertEqual((v.trainable_variables, v.trainable_store), ((), {}))
+        self.assertEqual(v.trainable_variables, ())
         self.assertIsNone(v.anchor)
         with tf.GradientTape() as tape:
             one = tf.Variable(1.0)
             loss = tf.reduce_sum(one * tf_embed.embedding_lookup(v, [1]))
         self.assertAllEqual(tape.gradient(loss, one), 0.0)
-
-    def test_the_trainable_store_names_the_variable(self):
-        v = tf_embed.Variable(name="mine")
-        self.assertEqual(list(v.trainable_store), ["mine"])
-        self.assertIs(v.trainable_store["mine"], v.trainable_variables[0])
 
     def test_lookup_is_on_no_tape(self):
         v = tf_embed.Variable(dim=1)

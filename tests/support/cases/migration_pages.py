@@ -119,12 +119,12 @@ def names_for_sok(folder: str) -> dict[str, Any]:
 
 
 def names_for_tfra(folder: str) -> dict[str, Any]:
-    v = tf_embed.Variable(dim=2, name="v", restrict_policy=tf_embed.FrequencyRestrictPolicy)
+    v = tfra.Variable(dim=2, name="v", restrict_policy=tfra.FrequencyRestrictPolicy)
     keys, values = tf.constant([1, 2, 3], tf.int64), tf.ones([3, 2])
     exists = tf.constant([False, False, True])
     sparse = tf.SparseTensor([[0, 0], [1, 0]], tf.constant([1, 2], tf.int64), [2, 3])
     ragged = tf.RaggedTensor.from_sparse(sparse)
-    optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
+    optimizer = tfra.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
 
     def config(**fields: Any) -> tf_embed.RedisServer:
         """The server of a file of TFRA with these fields."""

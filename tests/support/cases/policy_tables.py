@@ -55,7 +55,8 @@ def score_of(keys: tf.Tensor) -> tf.Tensor:
 
 
 def scores_by_key(v: tf_embed.Variable, split_size: int = 16) -> dict[int, int]:
-    keys, scores = v.export_keys_and_scores(split_size)
+    assert v.policy is not None and v.policy.eviction is not None
+    keys, scores = v.table.export_scores(v.policy.eviction, split_size)
     assert scores.dtype == tf.int64
     assert len(set(keys.numpy())) == len(keys)
     return dict(zip(keys.numpy().tolist(), scores.numpy().tolist(), strict=True))

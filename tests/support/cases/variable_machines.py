@@ -177,7 +177,7 @@ class VariableStates(RuleBasedStateMachine):
     @precondition(lambda self: len(self.saves) < MOST_SAVES)
     def save(self) -> None:
         """All rows, to files."""
-        self.variable.save_to_file_system(self.folder / f"save{len(self.saves)}")
+        self.variable.save_rows(self.folder / f"save{len(self.saves)}")
         self.saves.append(copy.copy(self.rows))
 
     @rule(data=draw.data())
@@ -185,7 +185,7 @@ class VariableStates(RuleBasedStateMachine):
     def load(self, data: draw.DataObject) -> None:
         """Rows that were saved come beside others."""
         number = data.draw(draw.integers(0, len(self.saves) - 1))
-        self.variable.load_from_file_system(self.folder / f"save{number}")
+        self.variable.load_rows(self.folder / f"save{number}")
         self.rows.update(self.saves[number])
 
     @rule(whole=draw.booleans())

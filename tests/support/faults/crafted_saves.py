@@ -83,12 +83,12 @@ class CraftedFilesTestCase(FilesTestCase):
         folder = pathlib.Path(self.folder())
         v = tf_embed.Variable(dim=2, name="v", **options)
         v.upsert(range(keys), np.ones([keys, 2]))
-        v.save_to_file_system(folder)
+        v.save_rows(folder)
         return folder, RowFile(folder)
 
     def check_refused(self, folder: pathlib.Path, words: str, **options: Any) -> None:
         v = tf_embed.Variable(dim=2, name="v", **options)
         v.upsert([9], [[7.0, 7.0]])
         with self.assertRaisesRegex(tf.errors.DataLossError, words):
-            v.load_from_file_system(folder)
+            v.load_rows(folder)
         self.assertEqual(as_dict(v), {9: [7.0, 7.0]})

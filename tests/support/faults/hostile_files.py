@@ -48,9 +48,9 @@ def dense() -> keras.Model:
 def saved_files(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, Callable[[], object]]]:
     """Each file of each format of ours, and a call that reads it."""
     files = path / "files"
-    filled().save_to_file_system(files)
+    filled().save_rows(files)
     for file in files.iterdir():
-        yield file, lambda: filled().load_from_file_system(files)
+        yield file, lambda: filled().load_rows(files)
     tf_embed.Snapshots(path / "snapshots", filled()).save("s")
     for file in (path / "snapshots" / "s").iterdir():
         v = tf_embed.Variable(dim=2, name="v")

@@ -41,7 +41,7 @@ class Rows:
 
     def save(self, number: int) -> None:
         self._variable.upsert(range(200), np.full([200, 4], float(number)))
-        self._variable.save_to_file_system(self._folder, buffer_size=1000)
+        self._variable.save_rows(self._folder, buffer_bytes=1000)
 
 
 class Snapshots:

@@ -25,7 +25,7 @@ SECONDS = 3
 FOR_EVER = 1000
 
 
-class OwnPolicy(tf_embed.RestrictPolicy):
+class OwnPolicy(tf_embed.tfra.RestrictPolicy):
     """A user's, which would see the rows of one worker."""
 
 
@@ -33,7 +33,7 @@ def table(strategy: Any, name: str = "table", seconds: float = SECONDS, **option
     options = {"dim": 1, "devices": "/CPU:0", **options}
     sharding = WorkerSharding(timeout_seconds=seconds)
     with strategy.scope():
-        return tf_embed.Variable(name=name, distribution=sharding, **options)
+        return tf_embed.tfra.Variable(name=name, distribution=sharding, **options)
 
 
 def errors_of(function: Any, *args: Any) -> dict[str, Any]:
@@ -162,9 +162,9 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
 
 
 RESTRICTED: dict[str, Any] = {
-    "by time": {"restrict_policy": tf_embed.TimestampRestrictPolicy},
+    "by time": {"restrict_policy": tf_embed.tfra.TimestampRestrictPolicy},
     "by count": {
-        "restrict_policy": tf_embed.FrequencyRestrictPolicy,
+        "restrict_policy": tf_embed.tfra.FrequencyRestrictPolicy,
         "policy": tf_embed.TablePolicy(eviction="ttl", ttl_seconds=1000),
     },
 }

@@ -31,9 +31,9 @@ def replace_and_load(bucket: str) -> None:
     v = tf_embed.Variable(dim=4, name="v", devices=["/CPU:0"] * 2)
     for number in range(2):
         v.upsert(range(3000), np.full([3000, 4], float(number)))
-        v.save_to_file_system(folder, buffer_size=10_000)
+        v.save_rows(folder, buffer_bytes=10_000)
     w = tf_embed.Variable(dim=4, name="v", devices=["/CPU:0"] * 3)
-    w.load_from_file_system(folder)
+    w.load_rows(folder)
     assert rows_of(w) == rows_of(v)
     assert len(rows_of(w)) == 3000
     names = tf.io.gfile.listdir(folder)
@@ -44,14 +44,14 @@ def find_damage(bucket: str) -> None:
     folder = f"{bucket}/damaged"
     v = tf_embed.Variable(dim=4, name="v")
     v.upsert([1], [[1.0] * 4])
-    v.save_to_file_system(folder)
+    v.save_rows(folder)
     (name,) = (one for one in tf.io.gfile.listdir(folder) if one.endswith(".rows"))
     with tf.io.gfile.GFile(f"{folder}/{name}", "rb") as file:
         good = file.read()
     with tf.io.gfile.GFile(f"{folder}/{name}", "wb") as file:
         file.write(good[:100] + bytes([good[100] ^ 1]) + good[101:])
     try:
-        v.load_from_file_system(folder)
+        v.load_rows(folder)
     except tf.errors.DataLossError as error:
         assert "is damaged" in str(error), error
     else:

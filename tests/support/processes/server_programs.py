@@ -71,11 +71,11 @@ def saves(strategy: Any, folder: str) -> Any:
     def tell(done: int, total: int) -> None:
         told.append((done, total))
 
-    there.save_to_file_system(os.path.join(folder, "files"), progress=tell)
+    there.save_rows(os.path.join(folder, "files"), progress=tell)
     found["progress of a save"] = told[0] == (0, 1000) and told[-1] == (1000, 1000)
-    here.load_from_file_system(os.path.join(folder, "files"), load_entire_dir=True)
+    here.load_rows(os.path.join(folder, "files"))
     same("files, in one process", here, rows)
-    again.load_from_file_system(os.path.join(folder, "files"), progress=tell)
+    again.load_rows(os.path.join(folder, "files"), progress=tell)
     everything = 1000 * len(again.table.parts)  # each server reads all files
     found["progress of a load"] = told[-1] == (everything, everything)
     same("files", again, rows)
@@ -461,7 +461,7 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     return {"history": history.history, "evaluated": evaluated, "steps": trainer.steps}
 
 
-class NotedUpdates(tf_embed.FrequencyRestrictPolicy):
+class NotedUpdates(tf_embed.tfra.FrequencyRestrictPolicy):
     """A policy that wants to know which keys each step trains."""
 
     def apply_update(self, ids: tf.Tensor) -> None:
@@ -504,7 +504,7 @@ def refusals(strategy: Any) -> Any:
     trained.fit(_batches(1), verbose=0)  # so that no worker is asked for a first batch
     return {
         "local": message_of(lambda: tf_embed.Variable(distribution="local")),
-        "updates": message_of(lambda: tf_embed.Variable(restrict_policy=NotedUpdates)),
+        "updates": message_of(lambda: tf_embed.tfra.Variable(restrict_policy=NotedUpdates)),
         "strings": message_of(lambda: tf_embed.Variable(value_dtype="string")),
         "outside": message_of(layer(keras.optimizers.Nadam())),
         "average": message_of(layer(keras.optimizers.SGD(gradient_accumulation_steps=2))),
@@ -514,7 +514,7 @@ def refusals(strategy: Any) -> Any:
         "slots": message_of(lambda: table().assign_slots(keys, keys, keys, "sgd")),
         "copy": message_of(lambda: copy.deepcopy(tf_embed.Variable())),
         "proc_size": message_of(
-            lambda: tf_embed.Variable().save_to_file_system("/tmp/never_written", proc_size=2)
+            lambda: tf_embed.tfra.Variable().save_to_file_system("/tmp/never_written", proc_size=2)
         ),
         "run_id": message_of(lambda: servers_of(strategy, "another")),
         "not compiled": message_of(lambda: trainer(keras.Sequential([keras.layers.Dense(1)]))),

@@ -176,7 +176,8 @@ def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> 
         if kind.policy.eviction == "score":
             verbs.write(lambda keys, rows, numbers: v.set_scores(keys, numbers))
         verbs.read("statistics", lambda keys, _: v.row_statistics(keys))
-        keys, scores = (one.numpy().tolist() for one in v.export_keys_and_scores(7))
+        exported = v.table.export_scores(kind.policy.eviction, 7)
+        keys, scores = (one.numpy().tolist() for one in exported)
         verbs.found["rows of scores"] = dict(zip(keys, scores, strict=True))
     verbs.read("embedding", lambda keys, _: tf_embed.embedding_lookup(v, keys))
     verbs.read("unique", lambda keys, _: tf_embed.unique_rows(v, keys))

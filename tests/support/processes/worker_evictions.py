@@ -20,13 +20,13 @@ ORDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lru": ("lru", {"policy": tf_embed.TablePolicy(eviction="lru")}),
     "lfu": ("lfu", {"policy": tf_embed.TablePolicy(eviction="lfu")}),
     "expiring": ("ttl", {"policy": tf_embed.TablePolicy(eviction="ttl", ttl_seconds=0.05)}),
-    "timestamps": ("ttl", {"restrict_policy": tf_embed.TimestampRestrictPolicy}),
-    "frequencies": ("lfu", {"restrict_policy": tf_embed.FrequencyRestrictPolicy}),
+    "timestamps": ("ttl", {"restrict_policy": tf_embed.tfra.TimestampRestrictPolicy}),
+    "frequencies": ("lfu", {"restrict_policy": tf_embed.tfra.FrequencyRestrictPolicy}),
     "refusing": (
         "lfu",
         {
             "policy": tf_embed.TablePolicy(150, eviction=None),
-            "restrict_policy": tf_embed.FrequencyRestrictPolicy,
+            "restrict_policy": tf_embed.tfra.FrequencyRestrictPolicy,
         },
     ),
 }
@@ -66,7 +66,7 @@ def restrict(strategy: Any, rank: int, folder: str) -> Any:
     found = {}
     for name, (_, options) in ORDERS.items():
         with strategy.scope():
-            v = tf_embed.Variable(
+            v = tf_embed.tfra.Variable(
                 dim=DIM,
                 devices=["/CPU:0"] * 2,
                 name=name,
@@ -89,8 +89,8 @@ def restrict(strategy: Any, rank: int, folder: str) -> Any:
 def trigger(strategy: Any, rank: int, folder: str) -> Any:
     """Rows leave only if all workers together have more rows than `trigger`."""
     with strategy.scope():
-        v = tf_embed.Variable(
-            dim=1, devices="/CPU:0", restrict_policy=tf_embed.TimestampRestrictPolicy
+        v = tf_embed.tfra.Variable(
+            dim=1, devices="/CPU:0", restrict_policy=tf_embed.tfra.TimestampRestrictPolicy
         )
     v.upsert(np.arange(40 * rank, 40 * rank + 40), np.zeros([40, 1]))
     in_graph = tf.function(lambda most: v.restrict(50, trigger=most))

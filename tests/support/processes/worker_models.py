@@ -201,7 +201,7 @@ class Training:
             found[f"{name} exists"] = exists.astype(np.int32)
             found[f"{name} rows"] = np.where(there, rows, 0)
             own = self.model.get_layer(f"{name}_table").optimizer
-            for number, slot in enumerate(table.get_slot_variables(own or self.optimizer)):
+            for number, slot in enumerate(table.slot_variables(own or self.optimizer)):
                 found[f"{name} slot {number}"] = np.where(there, slot.lookup(keys), 0)
         for layer in ("hidden", "last"):
             for number, array in enumerate(self.model.get_layer(layer).get_weights()):

@@ -32,9 +32,9 @@ def dataset() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((ids, labels)).batch(12).with_options(options)
 
 
-def variable() -> tf_embed.Variable:
+def variable() -> tf_embed.tfra.Variable:
     """A table with statistics and an optimizer's slots, and all that belongs to them."""
-    return tf_embed.Variable(
+    return tf_embed.tfra.Variable(
         dim=DIM,
         devices="/CPU:0",
         name="saved",
@@ -58,7 +58,7 @@ def contents(v: tf_embed.Variable, optimizer: Any) -> dict[str, Any]:
     for name, one in v.row_statistics(keys).items():
         if name == "count":
             found[name] = one.numpy()
-    for number, slot in enumerate(v.get_slot_variables(optimizer)):
+    for number, slot in enumerate(v.slot_variables(optimizer)):
         found[f"slot {number}"] = slot.lookup(keys).numpy() * exists.numpy()[:, np.newaxis]
     return found
 
@@ -142,16 +142,16 @@ def progress_of_saves(v: tf_embed.Variable, rank: int, folder: str) -> dict[str,
     found: dict[str, Any] = {"own": int(v.table.export().keys.shape[0]), "all": int(v.size())}
     found["rank"] = rank
     path = os.path.join(folder, "told")
-    v.save_to_file_system(path, progress=tell)
+    v.save_rows(path, progress=tell)
     found["save"] = list(last)
-    v.load_from_file_system(path, progress=tell)
+    v.load_rows(path, progress=tell)
     found["load"] = list(last)
     snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots told"), v)
     snapshots.save("one", progress=tell)
     found["snapshot"] = list(last)
     found["errors"] = [
-        said_by(v.save_to_file_system, path, progress=tell_or_raise),
-        said_by(v.load_from_file_system, path, progress=tell_or_raise),
+        said_by(v.save_rows, path, progress=tell_or_raise),
+        said_by(v.load_rows, path, progress=tell_or_raise),
         said_by(snapshots.save, "two", progress=tell_or_raise),
     ]
     return found
@@ -161,7 +161,7 @@ def write(strategy: Any, rank: int, folder: str) -> Any:
     """Saves in all ways, and returns the rows that the files should bring back."""
     v, optimizer = trained(strategy, rank, folder)
     found = {"table": contents(v, optimizer)}
-    v.save_to_file_system(os.path.join(folder, "files"))
+    v.save_rows(os.path.join(folder, "files"))
     found["progress"] = progress_of_saves(v, rank, folder)
     found["proc_size"] = said_by(v.save_to_file_system, os.path.join(folder, "files"), 3)
     own = os.path.join(folder, "checkpoint" if rank == 0 else f"unused-{rank}")
@@ -193,7 +193,7 @@ def read(strategy: Any, rank: int, folder: str) -> Any:
             optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
             optimizer.build(v.trainable_variables)
         if way == "files":
-            v.load_from_file_system(os.path.join(folder, "files"))
+            v.load_rows(os.path.join(folder, "files"))
         else:
             checkpoint = tf.train.Checkpoint(v=v, optimizer=optimizer)
             checkpoint.read(os.path.join(folder, "checkpoint")).assert_existing_objects_matched()

@@ -123,7 +123,7 @@ class Layers:
                 found[f"{name} size"] = int(v.size())
             found[f"{name} exists"] = exists.astype(int)
             found[f"{name} rows"] = np.where(exists[:, None], rows, 0.0)
-            slots = v.get_slot_variables(layer.optimizer or self.optimizer)
+            slots = v.slot_variables(layer.optimizer or self.optimizer)
             for number, slot in enumerate(slots):
                 values = slot.lookup(KEYS)
                 found[f"{name} slot {number}"] = np.where(exists[:, None], values, 0.0)

@@ -103,13 +103,13 @@ def one_link(
         if link:
             if way == "rows":
                 for table in training.tables().values():
-                    table.load_from_file_system(before / "rows")
+                    table.load_rows(before / "rows")
             checkpoint.read(str(before / "checkpoint-0")).assert_existing_objects_matched()
         found["loaded"] = training.state()
         found["losses"] = training.loop(end * setup.epoch_steps)
         if way == "rows":
             for table in training.tables().values():
-                table.save_to_file_system(after / "rows")
+                table.save_rows(after / "rows")
         checkpoint.write(str(after / f"checkpoint-{rank}"))  # all call it; that of 0 is read
     found["saved"] = training.state()
     found["here"] = sum(len(table.export()[0]) for table in training.tables().values())

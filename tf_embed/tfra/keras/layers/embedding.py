@@ -13,15 +13,15 @@ from typing_extensions import override
 from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.pooling import Embedder
-from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
+from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, deserialized, serialized
 from tf_embed.ops.pooling_ops import compute_dtype
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.sharding import PartitionFn
 from tf_embed.table.storage import Storage
 from tf_embed.tfra.keras.layers.reduction import combiner_of, reduce_bags
+from tf_embed.tfra.variable import Variable
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.lookup import MAX_NORM, clipped
-from tf_embed.variable.variable import Variable
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
@@ -130,10 +130,7 @@ class Embedding(TableLayer):
             padding_id=padding_id,
             devices=devices,
             partitioner=partitioner,
-            restrict_policy=restrict_policy,
             init_size=validation.int_in(init_capacity, "init_capacity", least=0, most=MAX_ROWS),
-            kv_creator=kv_creator,
-            bp_v2=bp_v2,
             unknown_value=unknown_value,
             unknown_in_training=unknown_in_training,
             policy=policy,
@@ -145,6 +142,9 @@ class Embedding(TableLayer):
             **kwargs,
         )
         self.embedding_size = self.dim
+        self.kv_creator = deserialized(kv_creator, "kv_creator")
+        self.restrict_policy = _registered_class(restrict_policy)
+        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.combiner = combiner_of(combiner)
         self.with_unique = validation.flag(with_unique, "with_unique")
         self.short_file_name = validation.flag(short_file_name, "short_file_name")
@@ -165,9 +165,19 @@ class Embedding(TableLayer):
         # For lookups through `shadow`.
         self._anchor.max_norm = self.max_norm
 
+    @override
+    def _new_variable(self, **arguments: Any) -> Variable:
+        return Variable(
+            **arguments,
+            kv_creator=self.kv_creator,
+            restrict_policy=self.restrict_policy,
+            bp_v2=self.bp_v2,
+        )
+
     @property
     def params(self) -> Variable:
         """The table."""
+        assert isinstance(self.variable, Variable)  # from `_new_variable`
         return self.variable
 
     @property
@@ -223,6 +233,9 @@ class Embedding(TableLayer):
             "embedding_size": config.pop("dim"),
             "init_capacity": config.pop("init_size"),
             **config,
+            "kv_creator": serialized(self.kv_creator),
+            "restrict_policy": _registered_name(self.restrict_policy),
+            "bp_v2": self.bp_v2,
             "combiner": serialized(self.combiner),
             "with_unique": self.with_unique,
             "short_file_name": self.short_file_name,
@@ -266,3 +279,26 @@ BasicEmbedding = Embedding
 
 def _is_mixed(policy: keras.dtype_policies.DTypePolicy) -> bool:
     return policy.compute_dtype != policy.variable_dtype
+
+
+def _registered_name(policy: type | None) -> str | None:
+    """Returns the name under which Keras has registered a class."""
+    return None if policy is None else keras.saving.get_registered_name(policy)
+
+
+def _registered_class(policy: Any) -> Any:
+    """Returns the class of a registered name. A class is returned unchanged.
+
+    Raises:
+        ValueError: If Keras has no registered class of that name.
+    """
+    if not isinstance(policy, str):
+        return policy
+    known = keras.saving.get_registered_object(policy)
+    if known is None:
+        raise ValueError(
+            "`restrict_policy` must be registered, by keras.saving.register_keras_serializable, "
+            "before a layer with it is loaded. Received: "
+            f"restrict_policy={validation.shown(policy)}"
+        )
+    return known

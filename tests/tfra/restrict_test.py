@@ -15,8 +15,8 @@ from absl.testing import parameterized
 import tf_embed
 from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
-from tf_embed import FrequencyRestrictPolicy, RestrictPolicy, TimestampRestrictPolicy
-from tf_embed.layers import DynamicEmbedding
+from tf_embed.tfra import FrequencyRestrictPolicy, RestrictPolicy, TimestampRestrictPolicy
+from tf_embed.tfra.keras.layers import Embedding
 
 ORDERS = {TimestampRestrictPolicy: "ttl", FrequencyRestrictPolicy: "lfu"}
 
@@ -27,7 +27,7 @@ class KeepOften(RestrictPolicy):
 
     def __init__(self, var: tf_embed.Variable) -> None:
         super().__init__(var)
-        self.counts = tf_embed.Variable(
+        self.counts = tf_embed.tfra.Variable(
             key_dtype=var.key_dtype, value_dtype=tf.int32, name=f"{var.name}/counts"
         )
 
@@ -51,7 +51,9 @@ class KeepOften(RestrictPolicy):
 
 def variable(restrict_policy: Any, shards: int = 1, **options: Any) -> tf_embed.Variable:
     devices = ["/CPU:0"] * shards
-    return tf_embed.Variable(dim=2, restrict_policy=restrict_policy, devices=devices, **options)
+    return tf_embed.tfra.Variable(
+        dim=2, restrict_policy=restrict_policy, devices=devices, **options
+    )
 
 
 def upsert(v: tf_embed.Variable, keys: Any) -> None:
@@ -139,7 +141,40 @@ class RestrictTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "`restrict_policy` must be a subclass"):
             variable(policy)
         with self.assertRaisesRegex((TypeError, ValueError), "`restrict_policy` must be"):
-            DynamicEmbedding(2, restrict_policy=policy)
+            Embedding(2, restrict_policy=policy)
+
+
+class ScoresTest(tf.test.TestCase, parameterized.TestCase):
+    def test_a_restrict_policy_alone_has_an_order(self):
+        v = variable(FrequencyRestrictPolicy)
+        upsert(v, [5])
+        upsert(v, [5, 6])
+        keys, scores = v.export_keys_and_scores(1)
+        found = dict(zip(keys.numpy().tolist(), scores.numpy().tolist(), strict=True))
+        self.assertEqual(found, {5: 2, 6: 1})
+
+    def test_the_order_of_a_policy_comes_first(self):
+        v = variable(FrequencyRestrictPolicy, policy=tf_embed.TablePolicy(eviction="lru"))
+        upsert(v, [5, 6])
+        self.assertAllEqual(tf.function(v.export_keys_and_scores)(7)[1], [1, 1])
+        upsert(v, [5, 6])
+        self.assertAllEqual(v.export_keys_and_scores(7)[1], [2, 2])
+
+    @parameterized.parameters(
+        (None, 8, TypeError, "or with a tf_embed.tfra.HkvHashTableCreator. Received: policy=None"),
+        (tf_embed.TablePolicy(), 0, ValueError, "`split_size`"),
+        (tf_embed.TablePolicy(), 2.0, TypeError, "`split_size`"),
+    )
+    def test_a_bad_export_is_refused(self, policy, split_size, error, message):
+        with self.assertRaisesRegex(error, message):
+            variable(None, policy=policy).export_keys_and_scores(split_size)
+
+    def test_a_policy_of_the_table_takes_no_trigger(self):
+        v = variable(None, policy=tf_embed.TablePolicy())
+        with self.assertRaisesRegex(
+            TypeError, "takes `num_reserved` alone, without a restrict_policy. Received: trigger"
+        ):
+            v.restrict(1, trigger=2)
 
 
 class UsersPolicyTest(tf.test.TestCase, parameterized.TestCase):
@@ -152,7 +187,7 @@ class UsersPolicyTest(tf.test.TestCase, parameterized.TestCase):
 
         def step(which: Any) -> None:
             with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(tf_embed.embedding_lookup(v, [3, 4, 3]))
+                loss = tf.reduce_sum(tf_embed.tfra.embedding_lookup(v, [3, 4, 3]))
             which.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
 
         step(optimizer)
@@ -198,17 +233,16 @@ class UsersPolicyTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(KeepOften, *ORDERS)
     def test_a_layer_keeps_the_class_in_its_config(self, policy):
-        layer = DynamicEmbedding(2, restrict_policy=policy)
-        again = DynamicEmbedding.from_config(layer.get_config())
+        layer = Embedding(2, restrict_policy=policy)
+        again = Embedding.from_config(layer.get_config())
         self.assertIs(again.restrict_policy, policy)
-        again.build()
         self.assertIsInstance(again.variable.restrict_policy, policy)
 
     def test_a_class_that_keras_does_not_know_is_refused_by_its_name(self):
-        config = {**DynamicEmbedding(2).get_config(), "restrict_policy": "nobody>Knows"}
+        config = {**Embedding(2).get_config(), "restrict_policy": "nobody>Knows"}
         # Keras makes a TypeError of whatever a layer raises here.
         with self.assertRaisesRegex(TypeError, "must be registered.*nobody>Knows"):
-            DynamicEmbedding.from_config(config)
+            Embedding.from_config(config)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creators for `Variable(kv_creator=...)`: TFRA's names for the storage and eviction of a table.
+"""Creators for `Variable(kv_creator=...)`, which say where rows are and which are evicted.
 
 All creators use the same hash table in memory, on the CPU and on a GPU, and it supports every
 eviction strategy. So a creator only translates to a `TablePolicy`, a `Storage` and an `init_size`.
@@ -19,8 +19,8 @@ from typing_extensions import override
 from tf_embed import validation
 from tf_embed.configs import KerasConfig
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
-from tf_embed.table.redis_config import RedisTableConfig
 from tf_embed.table.storage import Storage
+from tf_embed.tfra.redis_config import RedisTableConfig
 
 
 class HkvEvictStrategy(enum.IntEnum):
@@ -78,7 +78,7 @@ class FileSystemSaver(KerasConfig):
         >>> import tf_embed
         >>> saver = tf_embed.tfra.FileSystemSaver(save_path="/tmp/rows")
         >>> creator = tf_embed.tfra.CuckooHashTableCreator(saver=saver)
-        >>> v = tf_embed.Variable(dim=2, kv_creator=creator)
+        >>> v = tf_embed.tfra.Variable(dim=2, kv_creator=creator)
         >>> v.kv_creator.saver.save_path
         '/tmp/rows'
     """
@@ -154,7 +154,7 @@ class HkvHashTableConfig(KerasConfig):
         >>> config = tf_embed.tfra.HkvHashTableConfig(
         ...     max_capacity=2, evict_strategy=tf_embed.tfra.HkvEvictStrategy.LFU
         ... )
-        >>> v = tf_embed.Variable(dim=1, kv_creator=tf_embed.tfra.HkvHashTableCreator(config))
+        >>> v = tf_embed.tfra.Variable(dim=1, kv_creator=tf_embed.tfra.HkvHashTableCreator(config))
         >>> for keys in ([1], [1, 2], [3]):
         ...     v.upsert(keys, [[0.0]] * len(keys))
         >>> sorted(v.export()[0].numpy().tolist())
@@ -283,7 +283,7 @@ class CuckooHashTableCreator(KVCreator):
     Example:
         >>> import tf_embed
         >>> creator = tf_embed.tfra.CuckooHashTableCreator()
-        >>> v = tf_embed.Variable(dim=2, kv_creator=creator)
+        >>> v = tf_embed.tfra.Variable(dim=2, kv_creator=creator)
         >>> v.kv_creator is creator
         True
     """
@@ -311,7 +311,7 @@ class HkvHashTableCreator(KVCreator):
         >>> creator = tf_embed.tfra.HkvHashTableCreator(config)
         >>> creator.policy
         TablePolicy(max_rows=1000)
-        >>> v = tf_embed.Variable(dim=2, kv_creator=creator)
+        >>> v = tf_embed.tfra.Variable(dim=2, kv_creator=creator)
     """
 
     @classmethod
@@ -398,36 +398,11 @@ def policy_from_creator(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     return kv_creator.policy
 
 
-def storage_from_creator(kv_creator: Any, storage: Any) -> Storage | None:
+def storage_from_creator(kv_creator: Any, storage: Any) -> Any:
     """The storage of a table with these two arguments. `storage` overrides the creator's.
 
     Args:
         kv_creator: None, or a creator of a table.
         storage: None, or a Storage.
-
-    Raises:
-        TypeError: If `storage` is neither.
-        ValueError: If it has a `path` and no bound for the cache.
     """
-    if storage is None:
-        return None if kv_creator is None else kv_creator.storage
-    check_storage(storage)
-    # Not in `Storage`: a table-batched layer takes this size from FBGEMM's arguments.
-    if storage.path is not None and storage.host_bytes is None and storage.gpu_bytes is None:
-        raise ValueError(
-            "`host_bytes` of `storage` must be given with a `path`: the bytes of rows in the "
-            f"cache. Received: storage={storage}"
-        )
-    return storage
-
-
-def check_storage(storage: Any) -> None:
-    """Checks that an argument is a `Storage`.
-
-    Raises:
-        TypeError: If it is not.
-    """
-    if not isinstance(storage, Storage):
-        raise TypeError(
-            f"`storage` must be a tf_embed.Storage. Received: storage={validation.shown(storage)}"
-        )
+    return kv_creator.storage if storage is None and kv_creator is not None else storage

@@ -14,7 +14,12 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.table.policies import ORDERS, STATISTICS, TablePolicy
+from tf_embed.exchange.servers import servers_of_scope
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.exchange.workers import workers_of_scope
+from tf_embed.table.policies import ORDERS, STATISTICS
+from tf_embed.table.table_options import TableOptions
+from tf_embed.variable.eviction import number_of_rows
 
 
 class RestrictPolicy(tf.Module):
@@ -30,14 +35,14 @@ class RestrictPolicy(tf.Module):
 
     Example:
         >>> import tensorflow as tf, tf_embed
-        >>> class KeepSmallKeys(tf_embed.RestrictPolicy):
+        >>> class KeepSmallKeys(tf_embed.tfra.RestrictPolicy):
         ...     def apply_update(self, ids):
         ...         print("used:", ids.numpy().tolist())
         ...
         ...     def apply_restriction(self, num_reserved, **kwargs):
         ...         keys = tf.sort(self.var.export()[0])
         ...         self.var.remove(keys[num_reserved:])
-        >>> v = tf_embed.Variable(dim=1, restrict_policy=KeepSmallKeys)
+        >>> v = tf_embed.tfra.Variable(dim=1, restrict_policy=KeepSmallKeys)
         >>> v.upsert([7, 5, 7], [[1.0], [2.0], [3.0]])
         used: [7, 5]
         >>> v.restrict(1)
@@ -134,7 +139,7 @@ class _OrderPolicy(RestrictPolicy):
         if var is not None and missing:
             raise ValueError(
                 f"{type(self).__name__} goes by what the table keeps from its first row on: give "
-                f"the class to the variable, tf_embed.Variable(restrict_policy="
+                f"the class to the variable, tf_embed.tfra.Variable(restrict_policy="
                 f"{type(self).__name__}). Received: var={var!r}, which keeps no {min(missing)!r}"
             )
 
@@ -175,7 +180,7 @@ class TimestampRestrictPolicy(_OrderPolicy):
 
     Example:
         >>> import tf_embed
-        >>> v = tf_embed.Variable(dim=1, restrict_policy=tf_embed.TimestampRestrictPolicy)
+        >>> v = tf_embed.tfra.Variable(dim=1, restrict_policy=tf_embed.tfra.TimestampRestrictPolicy)
         >>> v.upsert([1, 2], [[1.0], [2.0]])
         >>> v.upsert([3], [[3.0]])
         >>> v.upsert([1], [[4.0]])
@@ -202,7 +207,7 @@ class FrequencyRestrictPolicy(_OrderPolicy):
 
     Example:
         >>> import tf_embed
-        >>> v = tf_embed.Variable(dim=1, restrict_policy=tf_embed.FrequencyRestrictPolicy)
+        >>> v = tf_embed.tfra.Variable(dim=1, restrict_policy=tf_embed.tfra.FrequencyRestrictPolicy)
         >>> for keys in ([1, 2, 3], [1, 3, 3], [3]):
         ...     v.upsert(keys, [[0.0]] * len(keys))
         >>> v.row_statistics([1, 2, 3])["count"].numpy().tolist()
@@ -218,58 +223,69 @@ class FrequencyRestrictPolicy(_OrderPolicy):
     statistics = ORDERS["lfu"]
 
 
-def number_of_rows(value: Any, argument: str) -> tf.Tensor:
-    """A number of rows, from a Python int or a tensor; int64 scalar.
-
-    Raises:
-        TypeError: If it is not an integer.
-        ValueError: If it is negative.
-    """
-    if not tf.is_tensor(value):
-        return tf.constant(validation.int_in(value, argument, least=0), tf.int64)
-    value = validation.scalar_of(value, argument)
-    if tf.executing_eagerly():
-        validation.int_in(int(value), argument, least=0)
-    return value
-
-
-def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
-    """Checks the policies of a table.
+def check_policy_class(restrict_policy: Any) -> None:
+    """Checks the argument `restrict_policy` of a variable or a layer.
 
     Args:
-        policy: A TablePolicy, or None.
         restrict_policy: A subclass of RestrictPolicy, or None.
-        num_shards: Number of shards.
 
     Raises:
-        TypeError: If either is not a policy.
-        ValueError: If the bound is less than a row for each shard, or a statistic that
-            `restrict_policy` needs is unknown.
+        TypeError: If it is neither.
+        ValueError: If a statistic that the class needs is unknown.
     """
-    if policy is not None and not isinstance(policy, TablePolicy):
+    if restrict_policy is None:
+        return
+    if not (isinstance(restrict_policy, type) and issubclass(restrict_policy, RestrictPolicy)):
         raise TypeError(
-            f"`policy` must be a tf_embed.TablePolicy. Received: policy={validation.shown(policy)}"
+            "`restrict_policy` must be a subclass of tf_embed.tfra.RestrictPolicy, the class "
+            f"itself. Received: restrict_policy={validation.shown(restrict_policy)}"
         )
-    if restrict_policy is not None and not (
-        isinstance(restrict_policy, type) and issubclass(restrict_policy, RestrictPolicy)
-    ):
-        raise TypeError(
-            "`restrict_policy` must be a subclass of tf_embed.RestrictPolicy, the class itself. "
-            f"Received: restrict_policy={validation.shown(restrict_policy)}"
+    for statistic in restrict_policy.statistics:
+        if statistic not in STATISTICS:
+            raise ValueError(
+                f"`statistics` of {restrict_policy.__name__} must be of "
+                f"{', '.join(STATISTICS)}, for it to be a `restrict_policy`. Received: "
+                f"{statistic!r}"
+            )
+
+
+def check_placement(
+    restrict_policy: type[RestrictPolicy], options: TableOptions, sharding: WorkerSharding | None
+) -> None:
+    """Refuses a policy that a table can't have at the place where it is made.
+
+    Args:
+        restrict_policy: The class of the policy.
+        options: The options of the table.
+        sharding: The sharding of the table over workers. None: each worker has its own table.
+
+    Raises:
+        ValueError: If the table is in Redis; or it is on several workers or servers, and the
+            policy sees only the rows of one of them.
+    """
+    if options.redis is not None:
+        refused = "is in Redis, and can't have this"
+    elif servers_of_scope() is not None:
+        if restrict_policy.order and not notes_updates(restrict_policy):
+            return
+        refused = (
+            "is on parameter servers, which call no `apply_update`: give a policy without that "
+            "method, with an `order`"
         )
-    if restrict_policy is not None:
-        for statistic in restrict_policy.statistics:
-            if statistic not in STATISTICS:
-                raise ValueError(
-                    f"`statistics` of {restrict_policy.__name__} must be of "
-                    f"{', '.join(STATISTICS)}, for it to be a `restrict_policy`. Received: "
-                    f"{statistic!r}"
-                )
-    if policy is not None and policy.max_rows is not None and policy.max_rows < num_shards:
-        raise ValueError(
-            f"`max_rows` of `policy` must be at least one for each of {num_shards} shards. "
-            f"Received: max_rows={policy.max_rows}"
+    elif sharding is not None and workers_of_scope(sharding) is not None:
+        if restrict_policy.order:
+            return
+        # Your own policy would see the rows of one worker.
+        refused = (
+            "is sharded over workers, and can't have this. "
+            'distribution="local" gives each worker a table of its own'
         )
+    else:
+        return
+    raise ValueError(
+        f"The table of {options.name!r} {refused}. Received: restrict_policy="
+        f"{validation.shown(restrict_policy)}"
+    )
 
 
 def notes_updates(restrict_policy: type[RestrictPolicy]) -> bool:

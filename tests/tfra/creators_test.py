@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +21,6 @@ from support.cases.policy_tables import (
     scores_by_key,
     train,
     upsert,
-    variable,
 )
 from support.oracles.policy_oracle import PolicyOracle
 from support.oracles.reference import SEED
@@ -34,6 +34,10 @@ ORDER = {
     HkvEvictStrategy.EPOCHLFU: "epoch_lfu",
     HkvEvictStrategy.CUSTOMIZED: "score",
 }
+
+
+def variable(policy: Any = None, shards: int = 1, **options: Any) -> de.Variable:
+    return de.Variable(**{"dim": 1, "devices": ["/CPU:0"] * shards, "policy": policy, **options})
 
 
 def hkv(**settings: object) -> HkvHashTableCreator:
@@ -96,6 +100,16 @@ class StrategyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(variable(None, 3, kv_creator=config).table.options.init_size, 30)
         self.assertEqual(variable(kv_creator=hkv(), init_size=7).init_size, 7)
 
+    def test_a_creator_has_a_storage(self):
+        config = de.HkvHashTableConfig(max_hbm_for_values=10**6)
+        creator = de.HkvHashTableCreator(config)
+        on_host = tf_embed.Storage(gpu_bytes=0)
+        for storage, wanted in ((None, tf_embed.Storage(gpu_bytes=10**6)), (on_host, on_host)):
+            v = de.Variable(kv_creator=creator, storage=storage)
+            self.assertEqual(v.storage, wanted)
+        creator = de.CuckooHashTableCreator()
+        self.assertIsNone(de.Variable(kv_creator=creator).storage)
+
     def test_a_cuckoo_table_is_the_one_without_a_creator(self):
         creator = de.CuckooHashTableCreator(de.CuckooHashTableConfig(), de.FileSystemSaver())
         v = variable(kv_creator=creator)
@@ -112,9 +126,7 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         de.CuckooHashTableCreator(saver=de.FileSystemSaver(2, 1, "/tmp/rows", 100)),
     )
     def test_a_keras_file_has_the_creator(self, creator):
-        layer = tf_embed.layers.DynamicEmbedding(
-            2, optimizer="sgd", kv_creator=creator, name="mine"
-        )
+        layer = de.keras.layers.Embedding(2, optimizer="sgd", kv_creator=creator, name="mine")
         ids = keras.Input([1], dtype="int64")
         model = keras.Model(ids, layer(ids))
         model.compile("sgd", "mse")
@@ -135,7 +147,7 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
             {"kv_creator": hkv(), "policy": tf_embed.TablePolicy()},
         ):
             with self.assertRaises((TypeError, ValueError)):
-                tf_embed.layers.DynamicEmbedding(2, **arguments)
+                de.keras.layers.Embedding(2, **arguments)
 
 
 class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
@@ -161,7 +173,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             "shards. Received: max_capacity=2$",
         ),
         (
-            lambda: tf_embed.layers.DynamicEmbedding(
+            lambda: de.keras.layers.Embedding(
                 2, kv_creator=hkv(max_capacity=2), devices=["/CPU:0"] * 3
             ),
             ValueError,

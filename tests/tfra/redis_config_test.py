@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 
 import tf_embed
 from tf_embed import tfra
-from tf_embed.table import redis_config
+from tf_embed.tfra import redis_config
 
 SECRET = {"TF_EMBED_TEST_SECRET": "sesame"}
 
