@@ -18,7 +18,7 @@ ParameterServerTrainer  `fit` and `evaluate` of a Keras model
 ServerLostError         the error that the chief raises when a server has died
 """
 
-from tf_embed.distributed.joint_steps import look_up_together
+from tf_embed.distributed.fused_step import look_up_together
 from tf_embed.distributed.keras_model import Model, MultiWorker, WorkerLostError
 from tf_embed.distributed.server_trainer import ParameterServerTrainer
 from tf_embed.distributed.servers import ServerLostError, run_with_servers

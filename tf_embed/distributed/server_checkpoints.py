@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_embed.exchange.joint_calls import OneProcess
+from tf_embed.exchange.collective_calls import OneProcess
 from tf_embed.exchange.servers import Servers
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving import guarded_files

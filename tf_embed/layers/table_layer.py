@@ -162,7 +162,7 @@ class TableLayer(LayerWithTables):
             self._variable = variable
             # Keras makes an attribute of the layer a layer weight.
             self._anchor = anchor
-        anchor.begin(frozen=not self.trainable)
+        anchor.set_initially_frozen(frozen=not self.trainable)
         if self.optimizer is not None:
             trainer = TableTrainer(anchor, self.optimizer, is_own=True)
             trainer.check_strategy()

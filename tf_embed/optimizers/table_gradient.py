@@ -40,7 +40,7 @@ class TableGradient:
         trainer = self.trainer
         if not self.is_own and trainer.needs_every_step and not trainer.changes_every_row:
             step()
-        elif trainer.can_be_told:
+        elif trainer.accepts_frozen_flag:
             step(self.anchor.is_trained)
         else:
             self.anchor.unless_frozen(step)

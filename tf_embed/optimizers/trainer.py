@@ -270,7 +270,7 @@ class TableTrainer(tf.Module):
             refuse_if_mirrored(f"{name}, which counts the steps of all rows", tables)
 
     @property
-    def can_be_told(self) -> bool:
+    def accepts_frozen_flag(self) -> bool:
         """Whether steps take `trained`. They do if one op makes all their changes."""
         is_rule = self._parts.rows is None and self.accumulator is None and not self.state
         draws = self.table.options.initializer.is_of_python  # draws rows before the op
@@ -311,7 +311,8 @@ class TableTrainer(tf.Module):
             keys: [n]; keys may repeat.
             gradients: [n, dim].
             scale: The factor of the loss.
-            trained: Whether to make the step, a bool scalar. Default: True. REQUIRES: can_be_told.
+            trained: Whether to make the step, a bool scalar. Default: True.
+                REQUIRES: accepts_frozen_flag.
         """
         steps = self._parts.optimizer.gradient_accumulation_steps
         accumulator = self.accumulator

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
-from tf_embed.exchange.joint_calls import OneProcess
+from tf_embed.exchange.collective_calls import OneProcess
 from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.publication import Publication, WeightsFile
 from tf_embed.serving.with_block import WithBlock

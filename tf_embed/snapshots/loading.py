@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tf_embed.exchange.joint_calls import JointCalls, agree
+from tf_embed.exchange.collective_calls import CollectiveCalls, agree
 from tf_embed.saving.progress import RowCalls
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
@@ -70,7 +70,7 @@ def load_parts(
     folder: str,
     info: SnapshotInfo,
     parts: Sequence[Part],
-    calls: JointCalls,
+    calls: CollectiveCalls,
     row_calls: RowCalls | None = None,
 ) -> None:
     """Loads rows into empty tables. The tables are empty again if this fails.

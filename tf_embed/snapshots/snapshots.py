@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess, agree
+from tf_embed.exchange.collective_calls import AllWorkers, CollectiveCalls, OneProcess, agree
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving.progress import Progress, RowCalls, calls_of
 from tf_embed.snapshots import files, manifest
@@ -85,7 +85,7 @@ class Snapshots:
         self.path = validation.path_of(path, "path")
         self._sources: list[Source] = sources_of(tables)
         self._all_workers: AllWorkers | None = None
-        self._calls_of_writers: JointCalls = OneProcess()
+        self._calls_of_writers: CollectiveCalls = OneProcess()
         self._sharded()  # refuses unsupported tables now; unbuilt layers have no tables yet
         self._pending: PendingSnapshot | None = None
 
@@ -394,7 +394,7 @@ class Snapshots:
         return leaving
 
     @contextlib.contextmanager
-    def _dropping(self, calls: JointCalls, names: Sequence[str]) -> Iterator[None]:
+    def _dropping(self, calls: CollectiveCalls, names: Sequence[str]) -> Iterator[None]:
         """Makes tables forget the moments of snapshots that the block removes or replaces."""
         found: list[SnapshotInfo] = []
         left: list[SnapshotInfo] = []
@@ -465,7 +465,7 @@ class Snapshots:
                 )
         return sharded[0]
 
-    def _calls(self) -> JointCalls:
+    def _calls(self) -> CollectiveCalls:
         """Returns the calls that run jointly on all processes with rows of the tables."""
         first = self._sharded()
         if first is None:
@@ -514,7 +514,7 @@ class Snapshots:
             )
 
 
-def _read_by_all(calls: JointCalls, folder: Callable[[], str]) -> SnapshotInfo:
+def _read_by_all(calls: CollectiveCalls, folder: Callable[[], str]) -> SnapshotInfo:
     """Returns the snapshot in a folder. Raises on all processes if any process can't read it."""
     found: list[SnapshotInfo] = []
     calls.run(lambda: found.append(manifest.read(folder())))

@@ -36,7 +36,7 @@ from tf_embed.ops import (
 )
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.table import python_rows, sharding, shared_rows, step_tokens
+from tf_embed.table import callable_rows, redis_restore, sharding, step_tokens
 from tf_embed.table.checkpoint_checks import check_copy, saves_all
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
@@ -118,7 +118,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
         """A separate table with the same rows, slots and seed."""
-        shared_rows.check_copy(self.options)
+        redis_restore.check_copy(self.options)
         # In `memo` before the rest is copied, because `on_update` may refer to this table.
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
@@ -178,7 +178,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             training=validation.is_training(training) and options.notes_uses,
         )
         if draws:
-            rows = python_rows.put_in(options, keys, rows, exists)
+            rows = callable_rows.put_in(options, keys, rows, exists)
         return rows, exists
 
     def rows(
@@ -535,7 +535,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
-        return shared_rows.restore(self, restored_tensors)
+        return redis_restore.restore(self, restored_tensors)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         children = dict(super()._trackable_children(save_type, **kwargs))
@@ -586,7 +586,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         rows = self._rows_of_engine()
         if not self.options.initializer.is_of_python:
             return rows
-        return python_rows.defaults(self.resource_handle, self.options, keys, owners, rows, padding)
+        return callable_rows.defaults(
+            self.resource_handle, self.options, keys, owners, rows, padding
+        )
 
     def _rows_of_engine(self) -> tf.Tensor:
         """The `defaults` input that makes the engine draw initial rows."""

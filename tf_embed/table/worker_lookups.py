@@ -27,7 +27,7 @@ from tf_embed.ops import bag_exchange_ops, pooling_ops, routing_ops
 from tf_embed.ops.bag_exchange_ops import SplitPooled
 from tf_embed.ops.exchange_ops import Part, PartType, Plan
 from tf_embed.ops.pooled_gradient import Pooling
-from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.table.recorded_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.table.table import Table
 
 _ASKED, _BAG_KEYS, _SUMS = range(3)  # the counts of a pooled lookup in an exchange

@@ -29,10 +29,10 @@ from tf_embed.ops.exchange_ops import Part, PartType, Sent
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.table import admission_counts, joint_lookups
+from tf_embed.table import admission_counts, recorded_lookups
 from tf_embed.table.checkpoint_checks import saves_all
-from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.table.policies import MAX_ROWS, STATISTICS
+from tf_embed.table.recorded_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -131,15 +131,15 @@ class WorkerTable(RoutedTable):
         *,
         training: bool,
     ) -> tf.Tensor:
-        if joint_lookups.is_recording():
+        if recorded_lookups.is_recording():
             # With `defaults` a lookup must know which keys exist, so it exchanges its keys itself.
             if defaults is None:
-                joint_lookups.record(Lookup(self, keys, training))
+                recorded_lookups.record(Lookup(self, keys, training))
             shape = tf.concat([tf.shape(keys), [self.options.dim]], 0)
             return self._with_shape(tf.zeros(shape, self.options.value_dtype), keys)
         if defaults is not None:
             return self.find(keys, defaults, token, training=training)[0]
-        answer, noted = joint_lookups.answer_for(self), None
+        answer, noted = recorded_lookups.answer_for(self), None
         if answer is None:
             (answer,) = look_up([Lookup(self, keys, training)])
         else:
@@ -183,11 +183,11 @@ class WorkerTable(RoutedTable):
                 training=training,
             )
         pooling = Pooling(bags, weights, combiner, padding)
-        if joint_lookups.is_recording():
-            joint_lookups.record(Lookup(self, keys, training, pooling, token))
+        if recorded_lookups.is_recording():
+            recorded_lookups.record(Lookup(self, keys, training, pooling, token))
             shape = tf.concat([pooling.shape_of(keys), [self.options.dim]], 0)
             return tf.zeros(shape, pooling_ops.compute_dtype(self.options.value_dtype))
-        answer = joint_lookups.answer_for(self)
+        answer = recorded_lookups.answer_for(self)
         if answer is None:
             (answer,) = look_up([Lookup(self, keys, training, pooling, token)])
             assert isinstance(answer, PooledAnswer)

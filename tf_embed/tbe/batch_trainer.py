@@ -122,7 +122,7 @@ class BatchTrainer(tf.Module):
             refuse_if_mirrored(f"{name}, which counts the steps of all rows")
 
     # The op of many tables has no such input.
-    can_be_told = False
+    accepts_frozen_flag = False
 
     def advance(self, trained: None = None) -> None:
         """Increments the step."""

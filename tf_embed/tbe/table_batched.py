@@ -526,7 +526,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
                 self._anchor = anchor
             self._anchors = [anchor]
         for anchor in self._anchors:
-            anchor.begin(frozen=not self.trainable)
+            anchor.set_initially_frozen(frozen=not self.trainable)
             anchor.clips_gradient = self.max_gradient > 0
 
     def _make_parts(self) -> None:

@@ -50,7 +50,7 @@ class Trainer(Protocol):
         """The slots that it keeps for each row."""
 
     @property
-    def can_be_told(self) -> bool:
+    def accepts_frozen_flag(self) -> bool:
         """Whether steps take `trained`."""
 
     def train(
@@ -72,7 +72,7 @@ class Trainer(Protocol):
         """Refuses a strategy whose replicas can't train the table together."""
 
 
-_adding_twin = threading.Lock()
+_adding_extra = threading.Lock()
 
 
 class Anchor(keras.Variable):
@@ -119,8 +119,9 @@ class Anchor(keras.Variable):
         self.clips_gradient = False
         # The maximum norm of rows in lookups through this anchor.
         self.max_norm: Any = None
-        # Weak, because a twin refers to this anchor. Threads read a dict that is never modified.
-        self._twins: dict[str, weakref.ref[TwinAnchor]] = {}
+        # Weak, because an extra anchor refers to this anchor. Threads read a dict that is never
+        # modified.
+        self._extras: dict[str, weakref.ref[ExtraAnchor]] = {}
         self._checkpoint = checkpoint
         if checkpoint:
             self._track_trackable(table, "table")
@@ -146,16 +147,16 @@ class Anchor(keras.Variable):
         return self._table.options.name
 
     @property
-    def twins(self) -> dict[str, TwinAnchor]:
+    def extras(self) -> dict[str, ExtraAnchor]:
         """The other anchors of the table that are in use, by name."""
-        twins = ((name, twin()) for name, twin in self._twins.items())
-        return {name: twin for name, twin in twins if twin is not None}
+        extras = ((name, extra()) for name, extra in self._extras.items())
+        return {name: extra for name, extra in extras if extra is not None}
 
-    def _add_twin(self, name: str, twin: TwinAnchor) -> None:
-        """Adds a twin to `twins` while it is in use. It replaces a twin of the same `name`."""
-        with _adding_twin:
-            twins = self.twins | {name: twin}
-            self._twins = {name: weakref.ref(one) for name, one in twins.items()}
+    def _add_extra(self, name: str, extra: ExtraAnchor) -> None:
+        """Adds an anchor to `extras` while it is in use. It replaces an anchor of this name."""
+        with _adding_extra:
+            extras = self.extras | {name: extra}
+            self._extras = {name: weakref.ref(one) for name, one in extras.items()}
 
     @property
     def own_trainer(self) -> Trainer | None:
@@ -193,12 +194,12 @@ class Anchor(keras.Variable):
 
     @frozen.setter
     def frozen(self, frozen: bool) -> None:
-        self.begin(frozen)
+        self.set_initially_frozen(frozen)
         # A traced step sets it again each time it runs.
         if not tf.executing_eagerly():
             self._is_trained.assign(not self._frozen)
 
-    def begin(self, frozen: bool) -> None:
+    def set_initially_frozen(self, frozen: bool) -> None:
         """Sets the initial `frozen`. Call it while the layer is built, outside of traced steps.
 
         Args:
@@ -372,11 +373,11 @@ class Anchor(keras.Variable):
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             trainer.check_strategy()
 
-        # Within `joint_steps` a step is deferred, so that all tables share an exchange.
-        if _of_thread.steps is None:
+        # Within `deferred_updates` a step is deferred, so that all tables share an exchange.
+        if _local.steps is None:
             _run_steps([(self, keys, gradients)])
         else:
-            _of_thread.steps.append((self, keys, gradients))
+            _local.steps.append((self, keys, gradients))
 
     @property
     def is_trained(self) -> tf.Tensor:
@@ -426,7 +427,7 @@ class Anchor(keras.Variable):
         check_beside_own(optimizer, self.table_name)
 
 
-class TwinAnchor(Anchor):
+class ExtraAnchor(Anchor):
     """A further anchor of a table, for lookups whose gradients are wanted separately.
 
     An optimizer joins the gradients of all anchors of a table and makes one step.
@@ -443,11 +444,11 @@ class TwinAnchor(Anchor):
         self._anchor = anchor
         if anchor is None:
             # The table is not trainable, so gradients of this anchor are dropped.
-            super().begin(frozen=True)
+            super().set_initially_frozen(frozen=True)
         else:
             # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
-            anchor._add_twin(name, self)
+            anchor._add_extra(name, self)
 
     @property
     @override
@@ -474,36 +475,36 @@ class TwinAnchor(Anchor):
         if self._anchor is not None:
             self._anchor.frozen = frozen
 
-    def begin(self, frozen: bool) -> None:
-        """Sets `frozen` of the table's anchor; see `Anchor.begin`.
+    def set_initially_frozen(self, frozen: bool) -> None:
+        """Sets `frozen` of the table's anchor; see `Anchor.set_initially_frozen`.
 
         Args:
             frozen: Whether gradients are ignored from now on.
         """
         if self._anchor is not None:
-            self._anchor.begin(frozen)
+            self._anchor.set_initially_frozen(frozen)
 
 
 # Per thread, because steps of other threads must not be deferred.
-class _OfThread(threading.local):
+class _Local(threading.local):
     steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]] | None = None
 
 
-_of_thread = _OfThread()
+_local = _Local()
 
 
 @contextlib.contextmanager
-def joint_steps() -> Iterator[None]:
+def deferred_updates() -> Iterator[None]:
     """Defers the steps of the block to its end, and runs them with one exchange between workers.
 
     They are steps of tables with their own optimizer, which Keras requests one at a time.
     """
-    before, _of_thread.steps = _of_thread.steps, []
+    before, _local.steps = _local.steps, []
     try:
         yield
-        steps = _of_thread.steps
+        steps = _local.steps
     finally:
-        _of_thread.steps = before
+        _local.steps = before
     # Not reached if the block raises: a step that failed trains none of its tables.
     if steps:
         _run_steps(steps)
@@ -519,7 +520,7 @@ def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
             trainer = anchor.own_trainer
             # A TensorFlow condition has a switch for each captured tensor. An input of the op is
             # cheaper.
-            if trainer is not None and trainer.can_be_told:
+            if trainer is not None and trainer.accepts_frozen_flag:
                 step(anchor.is_trained)
             else:
                 anchor.unless_frozen(step)

@@ -40,7 +40,7 @@ class TableTraining:
     def anchors_by_name(self) -> dict[str, Anchor]:
         """The anchor and the anchors of shadow variables, by name; none if rows are not trained."""
         named: dict[str, Anchor] = {anchor.table_name: anchor for anchor in self.anchors}
-        return named | self._twins if named else named
+        return named | self._extras if named else named
 
     def anchor_of_lookup(self, name: str) -> Anchor | None:
         """The anchor of a shadow variable of this name, otherwise the table's."""
@@ -51,16 +51,16 @@ class TableTraining:
                 "`get_trainable_by_name` is for eager execution: call it outside of the "
                 f"tf.function, or take the `anchor` of {self._table.options.name!r}."
             )
-        twins = self._twins
-        by_own_name = {one.name: one for one in twins.values()}  # which has no "/"
-        return twins.get(name, by_own_name.get(name, self._anchor))
+        extras = self._extras
+        by_own_name = {one.name: one for one in extras.values()}  # which has no "/"
+        return extras.get(name, by_own_name.get(name, self._anchor))
 
     @property
-    def _twins(self) -> dict[str, Anchor]:
+    def _extras(self) -> dict[str, Anchor]:
         """The other anchors of the table, by name."""
-        twins = {} if self._anchor is None else self._anchor.twins
+        extras = {} if self._anchor is None else self._anchor.extras
         # A copy of a variable has the anchors of the original variable.
-        return {name: one for name, one in twins.items() if one.table is self._table}
+        return {name: one for name, one in extras.items() if one.table is self._table}
 
     def slots_of(self, optimizer: Any) -> list[SlotVariable]:
         """The slots of an optimizer of this table; none if it does not train the table."""

@@ -16,7 +16,7 @@ from tf_embed.exchange.workers import Workers
 _MOST_CHARACTERS = 800  # of a message, so that it fits an exchange of workers
 
 
-class JointCalls(Protocol):
+class CollectiveCalls(Protocol):
     """Runs calls on all processes that have a part of a table.
 
     Attributes:
@@ -40,12 +40,12 @@ class JointCalls(Protocol):
         ...
 
 
-def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
+def agree(calls: CollectiveCalls, function: Callable[[], Any], what: str) -> None:
     """Checks that all workers call something with the same argument.
 
     Args:
         calls: The processes that call it.
-        function: Checks a value of this worker, and returns it; see `JointCalls.run`.
+        function: Checks a value of this worker, and returns it; see `CollectiveCalls.run`.
         what: The name of the value, for the message.
 
     Raises:
@@ -59,7 +59,7 @@ def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
             )
 
 
-class OneProcess(JointCalls):
+class OneProcess(CollectiveCalls):
     """The calls of a process that has all rows."""
 
     count = 1
@@ -70,7 +70,7 @@ class OneProcess(JointCalls):
         return [function()]
 
 
-class AllWorkers(JointCalls):
+class AllWorkers(CollectiveCalls):
     """The calls of workers. All workers must make the same calls, in the same order.
 
     Args:
