@@ -22,7 +22,6 @@ import tensorflow as tf
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.table import recorded_lookups
 from tf_embed.table.worker_lookups import look_up
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.validation import flag, items_of, shown
 from tf_embed.variable.anchor import deferred_updates
 
@@ -210,4 +209,4 @@ def _inputs_of(model: keras.Model) -> Any:
 def _has_tables_on_workers(layer: keras.layers.Layer) -> bool:
     if not isinstance(layer, LayerWithTables) or not layer.built:
         return False
-    return any(isinstance(table, WorkerTable) for table in layer.looked_up_tables)
+    return any(table.spread.is_collective for table in layer.looked_up_tables)

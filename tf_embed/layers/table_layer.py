@@ -32,7 +32,6 @@ from tf_embed.table.restrict_policies import check_policies
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import kind_text, options_text, size_texts
@@ -229,14 +228,7 @@ class TableLayer(LayerWithTables):
             [[5, 6], [7]]
         """
         table = self._table_made().table
-        if isinstance(table, WorkerTable):
-            raise ValueError(
-                f"{self.name!r} can't prefetch for a dataset: its table is sharded over "
-                f"{table.workers.count} workers, which wait for each other, and their datasets may "
-                "end at different batches. Call `layer.variable.prefetch(ids)` on all workers, in "
-                f"the same order. Received: dataset={validation.shown(dataset)}"
-            )
-        return with_prefetch(dataset, self._prefetch_ids, ids, buffer_size, self.name)
+        return with_prefetch(dataset, self._prefetch_ids, ids, buffer_size, self.name, [table])
 
     def memory_report(self) -> MemoryReport:
         """Reports memory use and capacity of each tier. Creates the table if there is none.

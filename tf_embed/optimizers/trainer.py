@@ -31,11 +31,9 @@ from tf_embed.optimizers.rules import (
 )
 from tf_embed.saving import keras_files
 from tf_embed.table.initializers import RowInitializer
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import Anchor, run_if
 
 _REFUSED: tuple[type, ...] = (keras.optimizers.LossScaleOptimizer,)
@@ -93,7 +91,7 @@ def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     on_workers = on_workers and strategy.num_replicas_in_sync > 1
-    on_workers = on_workers or any(isinstance(one, WorkerTable) for one in tables)
+    on_workers = on_workers or any(table.spread.is_collective for table in tables)
     if on_workers or isinstance(strategy, tf.distribute.MirroredStrategy):
         name = "MultiWorkerMirroredStrategy" if on_workers else "MirroredStrategy"
         raise ValueError(
@@ -165,7 +163,7 @@ class TableTrainer(tf.Module):
         key = f"tf_embed: {anchor.path}" if is_own else optimizer._var_key(anchor)
         decay = optimizer._use_weight_decay(_StandIn(anchor.path, key))
         rows = None
-        if isinstance(anchor.table, ServerTable):
+        if anchor.table.spread.steps_may_repeat:
             _check_on_servers(optimizer, options.name)
         if optimizer.use_ema or fused_rule(optimizer) is None:
             rows = in_own_thread(
@@ -258,7 +256,7 @@ class TableTrainer(tf.Module):
             value = getattr(optimizer, option)  # AutoGraph can't read an assignment expression
             if value:
                 refuse_if_mirrored(f"{option}={value!r}", tables)
-        if isinstance(tables[0], WorkerTable):
+        if tables[0].spread.is_collective:
             clipping = row_gradients.clipping(optimizer)
             for option in ("clipnorm", "global_clipnorm"):
                 value = getattr(clipping, option)

@@ -25,6 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import _library, validation
+from tf_embed.exchange.spread import Local, Spread
 from tf_embed.ops import (
     new_table_ops,
     policy_ops,
@@ -54,6 +55,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
     Args:
         options: Its settings.
     """
+
+    spread: Spread = Local()  # the processes that have the rows
 
     def __init__(self, options: TableOptions) -> None:
         with tf.init_scope():  # the handle must not be of a graph that is being traced

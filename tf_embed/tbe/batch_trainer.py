@@ -18,7 +18,6 @@ from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import run_if
 
 _CLASS = "class"  # the name of the optimizer's class in a file, as bytes
@@ -63,7 +62,7 @@ class BatchTrainer(tf.Module):
         self._parts = _Parts(tuple(tables), optimizer, dict(state_dtypes or {}))
         # The owners of sharded tables only sum: the worker that has the batch divides their
         # results.
-        self._combiner = "sum" if isinstance(tables[0], WorkerTable) else combiner
+        self._combiner = "sum" if tables[0].spread.is_collective else combiner
         self._stochastic_rounding = stochastic_rounding
         self.state = max_counter_of(optimizer)
         for table in tables:
@@ -117,7 +116,7 @@ class BatchTrainer(tf.Module):
 
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy if the optimizer reads all rows of a table."""
-        if self.state and not isinstance(self._parts.tables[0], WorkerTable):
+        if self.state and not self._parts.tables[0].spread.is_collective:
             name = type(self.optimizer).__name__
             refuse_if_mirrored(f"{name}, which counts the steps of all rows")
 
@@ -208,10 +207,8 @@ class BatchTrainer(tf.Module):
             largest_slot(table.resource_handle, rule=self.optimizer.rule, slot=slot)
             for table in self._parts.tables
         ]
-        (counter,), first = self.state, self._parts.tables[0]
-        most = tf.reduce_max(largest)
-        if isinstance(first, WorkerTable):
-            most = first.largest_of_workers(most)
+        (counter,) = self.state
+        most = self._parts.tables[0].spread.largest(tf.reduce_max(largest))
         counter.assign(tf.cast(1.0 + most, counter.dtype))
 
     def arrays(self, prefix: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from tf_embed.saving import keras_weights
 from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable, gradients_to_owners
+from tf_embed.table.worker_table import gradients_to_owners
 from tf_embed.variable.outer_optimizers import check_beside_own
 
 
@@ -327,8 +327,9 @@ class Anchor(keras.Variable):
             )
         self._check_dtypes(gradient)
         keys = gradient_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
-        # Small ops are costly in a step over several workers, so this op replaces the ops below.
-        if isinstance(self._table, WorkerTable) and gradient.values.shape.rank == 2:
+        # Small ops are costly in a step of many tables, so this op replaces the ops below. It has
+        # a kernel for the CPU only.
+        if not self._table.options.is_on_gpu and gradient.values.shape.rank == 2:
             with tf.device("/CPU:0"):
                 return routing_ops.unless_frozen(keys, gradient.values, self.is_trained)
         # Sliced in the graph: a step that is traced now must obey `frozen` when it runs.

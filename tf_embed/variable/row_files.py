@@ -19,9 +19,7 @@ from tf_embed.saving import tfra_files
 from tf_embed.saving.progress import Progress, RowCalls, calls_of, watched
 from tf_embed.table import expiry, sharding
 from tf_embed.table.loaded_slots import loads_slots
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 
 DIRPATH_VARIABLE = "TFRA_SAVED_KV"
 DEFAULT_BUFFER_BYTES = 4194304
@@ -64,7 +62,9 @@ class RowFiles:
                 "`append_to_file` must be False: a save has the rows of one moment, each key once, "
                 f"and takes the place of an earlier one. Received: append_to_file={append_to_file}"
             )
-        processes, rank = self._processes(proc_size, proc_rank)
+        processes, rank = self._table.spread.place_of_save(
+            proc_size, proc_rank, self._table.options.name
+        )
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         buffer_bytes = validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         calls = calls_of(progress, prints=place.rank == 0)
@@ -87,8 +87,7 @@ class RowFiles:
                         )
             if folder is not None:
                 _nameless[folder, rank] = self._table
-            if isinstance(self._table, WorkerTable):
-                self._table.barrier()  # then the files of all workers exist
+            self._table.spread.barrier()  # then the files of all workers exist
             if calls is not None:
                 calls.end()
             return None if tf.executing_eagerly() else tf.group(*saved)
@@ -107,67 +106,29 @@ class RowFiles:
         progress: Progress = None,
     ) -> tf.Operation | None:
         """Loads the rows of a save that this process owns. Other rows stay."""
-        processes, rank = self._processes(proc_size, proc_rank)
+        processes, rank = self._table.spread.place_of_save(
+            proc_size, proc_rank, self._table.options.name
+        )
         place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         # Only checked: blocks are read as the save wrote them.
         validation.int_in(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         whole = validation.flag(load_entire_dir, "load_entire_dir")
         calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
-        has = None
-        if isinstance(self._table, WorkerTable):
-            # Any number of workers may have saved. Each worker reads all parts and keeps its rows.
-            whole, has = True, self._table.is_mine
+        loaded = []
         with validation.name_scope(name, "load_from_file_system"):
-            if isinstance(self._table, ServerTable):
-                done = self._load_on_servers(self._table, place, calls)
-            else:
-                done = self._load(place, whole=whole, has=has, calls=calls)
+            for part in self._table.parts:
+                has = part.spread.owns
+                with tf.device(part.options.device):
+                    # Any number of processes may have saved. A process that owns some of the keys
+                    # reads all files and keeps its rows.
+                    loaded.append(
+                        RowFiles(part, self._is_named)._load(
+                            place, whole=whole or has is not None, has=has, calls=calls
+                        )
+                    )
         if calls is not None:
             calls.end()
-        return done
-
-    def _load_on_servers(
-        self, table: ServerTable, place: Place, calls: RowCalls | None
-    ) -> tf.Operation | None:
-        """Loads all rows of a save, each by the server that owns it."""
-        loaded = []
-        for number, part in enumerate(table.parts):
-            with tf.device(part.options.device):
-                files = RowFiles(part, self._is_named)
-                owns = table.is_on_server(number)
-                loaded.append(files._load(place, whole=True, has=owns, calls=calls))
         return None if tf.executing_eagerly() else tf.group(*loaded)
-
-    def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
-        """The number of processes that each have a part, and the number of this process.
-
-        Raises:
-            ValueError: If the table is on servers and an argument is given, or it is sharded over
-                workers and an argument differs from its own number.
-        """
-        table = self._table
-        if isinstance(table, ServerTable):
-            for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
-                if value is not None:
-                    raise ValueError(
-                        f"`{argument}` must be left out, because {table.options.name!r} is on "
-                        f"{table.servers.count} servers, which write a part each. Received: "
-                        f"{argument}={validation.shown(value)}"
-                    )
-            return table.servers.count, 0
-        if not isinstance(table, WorkerTable):
-            return 1 if proc_size is None else proc_size, 0 if proc_rank is None else proc_rank
-        known = {"proc_size": table.workers.count, "proc_rank": table.workers.rank}
-        for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
-            if value is None:
-                continue
-            if validation.int_in(value, argument, least=0) != known[argument]:
-                raise ValueError(
-                    f"`{argument}` must be {known[argument]} or left out, because "
-                    f"{table.options.name!r} is sharded over {table.workers.count} workers. "
-                    f"Received: {argument}={validation.shown(value)}"
-                )
-        return known["proc_size"], known["proc_rank"]
 
     def load_all(
         self,

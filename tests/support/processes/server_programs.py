@@ -514,7 +514,7 @@ def refusals(strategy: Any) -> Any:
         "slots": message_of(lambda: table().assign_slots(keys, keys, keys, "sgd")),
         "copy": message_of(lambda: copy.deepcopy(tf_embed.Variable())),
         "proc_size": message_of(
-            lambda: tf_embed.Variable().save_to_file_system("/tmp/never_written", proc_size=2)
+            lambda: tf_embed.Variable().save_to_file_system("/tmp/never_written", proc_size=3)
         ),
         "run_id": message_of(lambda: servers_of(strategy, "another")),
         "not compiled": message_of(lambda: trainer(keras.Sequential([keras.layers.Dense(1)]))),
