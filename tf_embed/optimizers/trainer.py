@@ -29,12 +29,13 @@ from tf_embed.optimizers.rules import (
     optimizers_with_rules,
     step_variable,
 )
+from tf_embed.optimizers.steps import TableGradient, run_if, train_own
 from tf_embed.saving import keras_files
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.variable.anchor import Anchor, run_if
+from tf_embed.variable.anchor import Anchor
 
 _REFUSED: tuple[type, ...] = (keras.optimizers.LossScaleOptimizer,)
 if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.15
@@ -235,6 +236,11 @@ class TableTrainer(tf.Module):
         return bool(self.state) or self.changes_every_row
 
     @property
+    def counts_frozen_steps(self) -> bool:
+        """Whether a step of a frozen table still advances state of the optimizer."""
+        return bool(self.state) and not self.changes_every_row
+
+    @property
     def changes_every_row(self) -> bool:
         """Whether some steps change rows that they do not touch."""
         return (
@@ -269,19 +275,23 @@ class TableTrainer(tf.Module):
 
     @property
     def accepts_frozen_flag(self) -> bool:
-        """Whether steps take `trained`. They do if one op makes all their changes."""
+        """Whether steps take `unless_frozen`. They do if one op makes all their changes."""
         is_rule = self._parts.rows is None and self.accumulator is None and not self.state
         draws = self.table.options.initializer.is_of_python  # draws rows before the op
         return is_rule and self.table.on_update is None and not draws
 
-    def advance(self, trained: tf.Tensor | None = None) -> None:
+    def step(self, anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        """Makes a step of the table's own optimizer; see `anchor.Trainer.step`."""
+        train_own(TableGradient(anchor, self, keys, gradients))
+
+    def advance(self, unless_frozen: tf.Tensor | None = None) -> None:
         """Advances to the next step.
 
         Args:
-            trained: Whether the step was made, a bool scalar. Default: True.
+            unless_frozen: Whether the step was made, a bool scalar. Default: True.
         """
         step = step_variable(self._parts.optimizer)
-        step.assign_add(1 if trained is None else tf.cast(trained, step.dtype))
+        step.assign_add(1 if unless_frozen is None else tf.cast(unless_frozen, step.dtype))
 
     def sums(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any) -> Any:
         """Distinct keys and the sums of their gradients, in the dtype that rules compute in.
@@ -301,7 +311,7 @@ class TableTrainer(tf.Module):
         keys: tf.Tensor,
         gradients: tf.Tensor,
         scale: Any = 1.0,
-        trained: tf.Tensor | None = None,
+        unless_frozen: tf.Tensor | None = None,
     ) -> None:
         """Makes a step, without `advance`.
 
@@ -309,7 +319,7 @@ class TableTrainer(tf.Module):
             keys: [n]; keys may repeat.
             gradients: [n, dim].
             scale: The factor of the loss.
-            trained: Whether to make the step, a bool scalar. Default: True.
+            unless_frozen: Whether to make the step, a bool scalar. Default: True.
                 REQUIRES: accepts_frozen_flag.
         """
         steps = self._parts.optimizer.gradient_accumulation_steps
@@ -322,22 +332,33 @@ class TableTrainer(tf.Module):
             if not isinstance(scale, float) or scale != 1.0:
                 dtype = self._parts.table.options.slot_dtype
                 gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
-            self._run_rule(keys, gradients, distinct=False, trained=trained)
+            self._run_fused(keys, gradients, False, unless_frozen)
         else:
             keys, sums = self.sums(keys, gradients, scale)
-            self.train_sums(keys, self._clipped(sums), trained)
+            self.train_sums(keys, self._clipped(sums), unless_frozen)
 
     def train_sums(
-        self, keys: tf.Tensor, sums: tf.Tensor, trained: tf.Tensor | None = None
+        self,
+        keys: tf.Tensor,
+        sums: tf.Tensor,
+        unless_frozen: tf.Tensor | None = None,
+        *,
+        has_turn: bool = False,
     ) -> None:
         """Makes a step with gradients that only need the rule, without `advance`.
 
         Args:
             keys: [n], distinct.
             sums: [n, dim].
-            trained: As in `train`.
+            unless_frozen: As in `train`.
+            has_turn: Whether the caller has the turn of the table.
         """
-        self._run_rule(keys, sums, distinct=True, trained=trained)
+        if self._parts.rows is None:
+            self._run_fused(keys, sums, True, unless_frozen)
+            return
+        # A step of another thread between the read and the write would be lost.
+        with contextlib.nullcontext() if has_turn else self.table.turn():
+            self._run_on_rows(self._parts.rows, keys, sums)
 
     def finalize(self) -> None:
         """Replaces the weights of all rows by their moving averages, if the optimizer has them.
@@ -413,7 +434,7 @@ class TableTrainer(tf.Module):
             waiting = accumulator.export(with_slots=False)
             accumulator.clear()
             sums = self._clipped(waiting.values / steps)
-            self._run_rule(waiting.keys, sums, distinct=True, has_turn=True)
+            self.train_sums(waiting.keys, sums, has_turn=True)
 
         run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
 
@@ -421,24 +442,8 @@ class TableTrainer(tf.Module):
         optimizer = self._parts.optimizer
         return row_gradients.clip(optimizer, sums) if row_gradients.clips(optimizer) else sums
 
-    def _run_rule(
-        self,
-        keys: tf.Tensor,
-        gradients: tf.Tensor,
-        *,
-        distinct: bool,
-        has_turn: bool = False,
-        trained: tf.Tensor | None = None,
-    ) -> None:
-        if self._parts.rows is None:
-            self._run_fused(keys, gradients, distinct, trained)
-            return
-        # A step of another thread between the read and the write would be lost.
-        with contextlib.nullcontext() if has_turn else self.table.turn():
-            self._run_on_rows(self._parts.rows, keys, gradients)
-
     def _run_fused(
-        self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool, trained: tf.Tensor | None
+        self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool, unless_frozen: tf.Tensor | None
     ) -> None:
         table, optimizer, decay = self._parts.table, self._parts.optimizer, self._parts.weight_decay
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
@@ -452,7 +457,7 @@ class TableTrainer(tf.Module):
             hyper=hyper,
             step=step,
             distinct=distinct,
-            trained=trained,
+            unless_frozen=unless_frozen,
         )
         if not self.state:
             return

@@ -201,7 +201,7 @@ class ServerTable(RoutedTable):
         step: tf.Tensor,
         distinct: bool = False,
         stochastic_rounding: bool = False,
-        trained: tf.Tensor | None = None,
+        unless_frozen: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """Runs one op on each server. A step with a token runs it once."""
         wide = pooling_ops.compute_dtype(self.options.value_dtype)
@@ -214,8 +214,8 @@ class ServerTable(RoutedTable):
         # Floats are sent by their bits, among integers.
         numbers = [tf.bitcast(tf.cast(hyper, tf.float64), tf.int64), tf.reshape(step, [1]), *token]
         sizes = [hyper.shape[0], 1, *(2 for _ in token)]
-        if trained is not None:
-            numbers.append(tf.reshape(tf.cast(trained, tf.int64), [1]))
+        if unless_frozen is not None:
+            numbers.append(tf.reshape(tf.cast(unless_frozen, tf.int64), [1]))
             sizes.append(1)
         packed = tf.concat(numbers, 0)
 
@@ -231,7 +231,9 @@ class ServerTable(RoutedTable):
                     step=tf.reshape(there[1], []),
                     distinct=True,
                     stochastic_rounding=stochastic_rounding,
-                    trained=None if trained is None else tf.reshape(there[-1] > 0, []),
+                    unless_frozen=(
+                        None if unless_frozen is None else tf.reshape(there[-1] > 0, [])
+                    ),
                 )
 
         return self._done(apply, routed.counts, [routed.keys, sums])

@@ -280,7 +280,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         step: tf.Tensor,
         distinct: bool = False,
         stochastic_rounding: bool = False,
-        trained: tf.Tensor | None = None,
+        unless_frozen: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """Applies one step of an optimizer rule. With a token, exactly once.
 
@@ -295,7 +295,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             distinct: A hint that all keys are distinct, which skips the search for equal keys.
             stochastic_rounding: Rounds float16 and bfloat16 weights up or down without bias. The
                 noise is a function of the table's seed and id, the step, the key and the column.
-            trained: Whether to apply the step, a bool scalar. Default: True.
+            unless_frozen: Whether to apply the step, a bool scalar. Default: True.
         """
         if self.options.initializer.is_of_python:
             # The fused op can't call Python, so new rows are drawn and inserted before it.
@@ -309,7 +309,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             distinct=distinct,
             stochastic_rounding=stochastic_rounding,
             token=list(step_tokens.token_of_step()),
-            trained=[] if trained is None else [trained],
+            trained=[] if unless_frozen is None else [unless_frozen],
         )
         return self._updated(keys, done)
 

@@ -14,11 +14,12 @@ from tf_embed.ops import table_batch_ops
 from tf_embed.ops.slot_ops import largest_slot
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Slot
 from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
+from tf_embed.optimizers.steps import TableGradient, run_if, train_own
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.variable.anchor import run_if
+from tf_embed.variable.anchor import Anchor
 
 _CLASS = "class"  # the name of the optimizer's class in a file, as bytes
 
@@ -123,13 +124,21 @@ class BatchTrainer(tf.Module):
     # The op of many tables has no such input.
     accepts_frozen_flag = False
 
-    def advance(self, trained: None = None) -> None:
+    def step(self, anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        """Makes a step of all tables; see `anchor.Trainer.step`."""
+        train_own(TableGradient(anchor, self, keys, gradients))
+
+    def advance(self, unless_frozen: None = None) -> None:
         """Increments the step."""
-        del trained
+        del unless_frozen
         step_variable(self.optimizer).assign_add(1)
 
     def train(
-        self, batches: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0, trained: None = None
+        self,
+        batches: tf.Tensor,
+        gradients: tf.Tensor,
+        scale: Any = 1.0,
+        unless_frozen: None = None,
     ) -> None:
         """Makes a step, without `advance`.
 
@@ -137,9 +146,9 @@ class BatchTrainer(tf.Module):
             batches: The batches that `BatchAnchor.slices_of` returns.
             gradients: The gradients of the pooled values that `BatchAnchor.slices_of` returns.
             scale: The factor of the loss.
-            trained: Ignored.
+            unless_frozen: Ignored.
         """
-        del trained
+        del unless_frozen
         tables, optimizer = self._parts.tables, self.optimizer
         if not isinstance(scale, float) or scale != 1.0:
             gradients = gradients / tf.cast(scale, gradients.dtype)
