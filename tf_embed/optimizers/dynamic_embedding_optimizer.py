@@ -18,14 +18,15 @@ from tf_embed.optimizers import keras_file_state
 from tf_embed.optimizers.joined_tables import JoinedTables
 from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, optimizer_of_config, step_variable
-from tf_embed.optimizers.split_variables import SplitVariables, split_variables
 from tf_embed.optimizers.step_arguments import (
+    SplitVariables,
     assign_all,
     check_loss,
     check_no_option,
     check_tape,
     items_in,
     pairs_in,
+    split_variables,
     variables_in,
 )
 from tf_embed.optimizers.steps import TableGradient, run_if, train_all

@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import _library, validation
+from tf_embed import _library, callers, validation
 from tf_embed.exchange.spread import Local, Spread
 from tf_embed.ops import (
     new_table_ops,
@@ -33,16 +33,15 @@ from tf_embed.ops import (
     pooling_ops,
     slot_ops,
     substitutes,
+    turn_ops,
     whole_table_ops,
 )
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import callable_rows, redis_restore, sharding, step_tokens
-from tf_embed.table.checkpoint_checks import check_copy, saves_all
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.trainer_set import TrainerSet
-from tf_embed.table.turns import turn_of
 
 _raw = _library.load()
 
@@ -114,7 +113,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def __copy__(self) -> Table:
         """A copy for a SavedModel: the same table. TensorFlow then sets another handle on it."""
-        check_copy(self.check_functions, self.options.name)
+        callers.check_functions_to_save(self.check_functions, self.options.name)
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
@@ -369,7 +368,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
         It is not reentrant. The table's own operations do not take it.
         """
-        return turn_of(self.resource_handle)
+        return turn_ops.turn_of(self.resource_handle)
 
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
@@ -534,7 +533,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        with_all = saves_all(self.options.name)
+        with_all = callers.saves_all(self.options.name)
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed import _library
+from tf_embed import _library, callers
 from tf_embed.exchange import routing
 from tf_embed.exchange.spread import AcrossWorkers
 from tf_embed.exchange.worker_sharding import WorkerSharding
@@ -30,7 +30,6 @@ from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import admission_counts, recorded_lookups
-from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.policies import MAX_ROWS, STATISTICS
 from tf_embed.table.recorded_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.table.routed_table import RoutedTable, share_of_options
@@ -320,7 +319,7 @@ class WorkerTable(RoutedTable):
         return super().import_(*self._owned(saved, self.spread.owns))
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        with_all = saves_all(self.options.name)
+        with_all = callers.saves_all(self.options.name)
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
 

@@ -28,7 +28,6 @@ from tf_embed import callers
 from tf_embed.exchange import strategies
 from tf_embed.ops import gradient_ops, routing_ops
 from tf_embed.saving import keras_weights
-from tf_embed.table.checkpoint_checks import saves_all
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.outer_optimizers import check_beside_own
@@ -372,7 +371,9 @@ class Anchor(keras.Variable):
         return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        saves_all(self.table_name)  # refuses saves that would drop a tensor without elements
+        callers.saves_all(
+            self.table_name
+        )  # refuses saves that would drop a tensor without elements
         return {"VARIABLE_VALUE": tf.zeros(self.shape, self.dtype)}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> None:
