@@ -44,11 +44,11 @@ import numpy as np
 import tensorflow as tf
 
 import tf_embed
-from tf_embed.exchange import routing
-from tf_embed.exchange.strategies import numbers_of_workers, worker_count
 from tf_embed.ops.exchange_ops import Part, PartType
+from tf_embed.sharded import routing
+from tf_embed.sharded.strategies import numbers_of_workers, worker_count
+from tf_embed.sharded.worker_table import gradients_to_owners
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import gradients_to_owners
 
 KEY_BYTES = 8
 BAG = 32  # ids
@@ -332,7 +332,7 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
     figures["bag_rows_bytes_per_step"] = round(bytes_of(step_of_bags(None)))
     if several > 1:
         per_id = 2 * KEY_BYTES + 2 * dim * 4
-        shard = tf_embed.exchange.routing.owners_of(
+        shard = tf_embed.sharded.routing.owners_of(
             ids, several, tf_embed.distributed.WorkerSharding(), "items"
         ).numpy()
         away = shard != rank

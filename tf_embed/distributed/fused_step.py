@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.optimizers.steps import deferred_updates
-from tf_embed.table import recorded_lookups
-from tf_embed.table.worker_lookups import look_up
+from tf_embed.sharded import recorded_lookups
+from tf_embed.sharded.worker_lookups import look_up
 from tf_embed.validation import flag, items_of, shown
 
 

@@ -30,7 +30,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed.distributed.fused_step import fused_call, fused_step
-from tf_embed.exchange import strategies, timeouts
+from tf_embed.sharded import strategies, timeouts
 
 _SUMS = {"sum", "none", None}
 _LOST = (

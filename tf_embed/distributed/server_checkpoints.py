@@ -22,14 +22,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_embed.exchange.collective_calls import OneProcess
-from tf_embed.exchange.servers import Servers
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving import guarded_files
+from tf_embed.sharded.server_table import ServerTable
+from tf_embed.sharded.servers import Servers
 from tf_embed.snapshots import Snapshots, manifest
 from tf_embed.snapshots.loading import Part, load_parts
 from tf_embed.snapshots.sources import tables_in
-from tf_embed.table.server_table import ServerTable
+from tf_embed.table.collective_calls import OneProcess
 from tf_embed.variable.anchor import Anchor
 
 _DENSE = "dense"  # the folder of the files of dense variables

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.servers import Servers, servers_of
 from tf_embed.launch.servers import LOST_SERVER
+from tf_embed.sharded.servers import Servers, servers_of
 
 # The errors of calls to a process that has died, or whose connection was lost.
 CONNECTION_ERRORS = (

@@ -10,9 +10,9 @@ import keras
 from typing_extensions import override
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.pooling import Embedder, check_axes
 from tf_embed.layers.table_layer import TableLayer
+from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table.creators import KVCreator
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.sharding import PartitionFn

@@ -12,7 +12,6 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.given_ids import GivenIds
 from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.layers.ids_layer import ids_dtype_of
@@ -24,6 +23,7 @@ from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
+from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.creators import policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed

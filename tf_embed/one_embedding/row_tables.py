@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.one_embedding.batch import Batch, KeySpace
 from tf_embed.one_embedding.row_drawer import RowDrawer
-from tf_embed.table import recorded_lookups
+from tf_embed.sharded import recorded_lookups
 from tf_embed.table.sharding import default_partition_fn
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.variable import Variable

@@ -37,10 +37,10 @@ from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import fused_rule
 from tf_embed.saving import keras_files
 from tf_embed.saving.progress import Progress
+from tf_embed.sharded.new_table import check_one_process
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
-from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import MemoryReport

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.table.worker_table import gradients_to_owners
+from tf_embed.sharded.worker_table import gradients_to_owners
 from tf_embed.variable.anchor import Anchor
 
 

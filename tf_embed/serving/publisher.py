@@ -13,13 +13,13 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
-from tf_embed.exchange.collective_calls import OneProcess
 from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.publication import Publication, WeightsFile
 from tf_embed.serving.with_block import WithBlock
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.snapshots.writing import Writer, drop_moments
+from tf_embed.table.collective_calls import OneProcess
 from tf_embed.table.table import Table
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tf_embed.exchange.collective_calls import CollectiveCalls, agree
 from tf_embed.saving.progress import RowCalls
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
+from tf_embed.table.collective_calls import CollectiveCalls, agree
 from tf_embed.table.table import Table
 from tf_embed.variable.row_files import RowFiles
 

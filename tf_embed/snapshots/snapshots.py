@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.collective_calls import CollectiveCalls, OneProcess, agree
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving.progress import Progress, RowCalls, calls_of
 from tf_embed.snapshots import files, manifest
@@ -20,6 +19,7 @@ from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.snapshots.writing import Writer, drop_moments
+from tf_embed.table.collective_calls import CollectiveCalls, OneProcess, agree
 from tf_embed.table.table import Table
 from tf_embed.variable.row_statistics import stats_of
 

@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.ops import substitutes
+from tf_embed.sharded.routed_table import RoutedTable
 from tf_embed.static_export.new_folder import new_folder
 from tf_embed.static_export.quantization import QUANTIZATIONS
 from tf_embed.static_export.row_blocks import blocks_of
 from tf_embed.static_export.served_functions import SERVE, ServedFunction, served_functions
 from tf_embed.static_export.stock_table import StockTable
 from tf_embed.static_export.variable_files import Filling, VariableFiles
-from tf_embed.table.routed_table import RoutedTable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable

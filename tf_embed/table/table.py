@@ -25,7 +25,6 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import _library, callers, validation
-from tf_embed.exchange.spread import Local, Spread
 from tf_embed.ops import (
     new_table_ops,
     policy_ops,
@@ -39,6 +38,7 @@ from tf_embed.ops import (
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import callable_rows, redis_restore, sharding, step_tokens
+from tf_embed.table.spread import Local, Spread
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.trainer_set import TrainerSet

@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
-from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.ids_layer import IdsLayer
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
+from tf_embed.sharded.new_table import check_one_process
+from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.creators import check_storage
-from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table

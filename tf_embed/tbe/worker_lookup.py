@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.exchange import routing
-from tf_embed.exchange.workers import Channel
 from tf_embed.ops import bag_exchange_ops
 from tf_embed.ops.bag_exchange_ops import Bags, Split
 from tf_embed.ops.exchange_ops import SAME, Part, PartType
+from tf_embed.sharded import routing
+from tf_embed.sharded.workers import Channel
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.pooled_lookup import PooledLookup

@@ -25,9 +25,9 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import callers
-from tf_embed.exchange import strategies
 from tf_embed.ops import gradient_ops, routing_ops
 from tf_embed.saving import keras_weights
+from tf_embed.sharded import strategies
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.outer_optimizers import check_beside_own

@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.saving.progress import Progress
+from tf_embed.sharded.new_table import check_eager, check_strategy, default_init_size, new_table
+from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.creators import KVCreator, policy_from_creator, storage_from_creator
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
-from tf_embed.table.new_table import check_eager, check_strategy, default_init_size, new_table
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies, notes_updates
 from tf_embed.table.shard import Shard

@@ -23,8 +23,8 @@ import tensorflow as tf
 import tf_embed
 from support.cases.metric_layers import LargeCount, Seen, SeenWithin
 from tf_embed import one_embedding
-from tf_embed.exchange.servers import servers_of
 from tf_embed.serving import Follower, Publisher
+from tf_embed.sharded.servers import servers_of
 
 DIM = 4
 _SEED = keras.initializers.RandomUniform(seed=3)

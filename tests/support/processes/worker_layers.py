@@ -21,7 +21,7 @@ from support.cases.one_embedding_cases import constant_tables, layer, uniform_ta
 from support.processes.worker_programs import run_as_worker, said_by
 from tf_embed import one_embedding
 from tf_embed.distributed import fused_step
-from tf_embed.exchange.workers import Channel
+from tf_embed.sharded.workers import Channel
 
 DIM, BATCH, STEPS = 4, 12, 12  # of an epoch, of which there are two
 IDS = np.arange(24, dtype=np.int64)

@@ -15,18 +15,18 @@ from typing import Any
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed.exchange.servers import Servers
-from tf_embed.exchange.spread import AcrossServers, OnServer
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import pooling_ops, routing_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
+from tf_embed.sharded.routed_table import RoutedTable, share_of_options
+from tf_embed.sharded.servers import Servers
+from tf_embed.sharded.spreads import AcrossServers, OnServer
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.worker_shares import share_of
 from tf_embed.table import admission_counts, step_tokens
 from tf_embed.table.policies import MAX_ROWS
-from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_shares import share_of
 
 
 class ServerPart(Table):

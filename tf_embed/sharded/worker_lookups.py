@@ -20,14 +20,14 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange import routing
-from tf_embed.exchange.routing import Received
-from tf_embed.exchange.workers import Channel
 from tf_embed.ops import bag_exchange_ops, pooling_ops, routing_ops
 from tf_embed.ops.bag_exchange_ops import SplitPooled
 from tf_embed.ops.exchange_ops import Part, PartType, Plan
 from tf_embed.ops.pooled_gradient import Pooling
-from tf_embed.table.recorded_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded import routing
+from tf_embed.sharded.recorded_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded.routing import Received
+from tf_embed.sharded.workers import Channel
 from tf_embed.table.table import Table
 
 _ASKED, _BAG_KEYS, _SUMS = range(3)  # the counts of a pooled lookup in an exchange

@@ -4,8 +4,8 @@
 import tensorflow as tf
 
 import tf_embed
-from tf_embed.exchange.collective_calls import OneProcess
-from tf_embed.exchange.spread import Local
+from tf_embed.table.collective_calls import OneProcess
+from tf_embed.table.spread import Local
 
 
 class LocalTest(tf.test.TestCase):

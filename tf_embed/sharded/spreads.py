@@ -1,102 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Spread`: the processes that have the rows of a table.
-
-Each table has a spread. Code that depends on the location of rows asks the spread, and so needs no
-case for each class of table.
-"""
+"""The spreads of tables whose rows are in several processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed import validation
-from tf_embed.exchange import routing
-from tf_embed.exchange.collective_calls import AllWorkers, CollectiveCalls, OneProcess
-from tf_embed.exchange.servers import Servers
-from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import Channel, Workers
 from tf_embed.ops import exchange_ops
 from tf_embed.ops.exchange_ops import Part, PartType, Sent
-
-
-class Spread:
-    """The processes that have the rows of a table, and the part of this object's table.
-
-    Attributes:
-        group: The processes, an object that tables of the same processes share. None: the rows are
-            in this process.
-        count: Number of processes.
-        rank: The number of the process that has the rows of this object's table.
-        where: The location of the rows, for messages: "on 2 servers".
-        owns: A function of keys [n] that returns bool [n]: the keys whose rows are in this object's
-            table. None: all keys.
-        reads: The channel of lookups. None: a lookup is no collective call.
-        steps_may_repeat: Whether a step may run twice, so that it must be a single op with a token.
-    """
-
-    group: Workers | Servers | None = None
-    count: int = 1
-    rank: int = 0
-    where: str = ""
-    owns: Callable[[tf.Tensor], tf.Tensor] | None = None
-    reads: Channel | None = None
-    steps_may_repeat = False
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether all processes must call the table's operations together, in the same order."""
-        return self.reads is not None
-
-    def new_calls(self) -> CollectiveCalls:
-        """Returns calls that succeed in all processes that call them, or raise in all."""
-        return OneProcess()
-
-    def barrier(self) -> None:
-        """Waits, in eager execution, until all processes that call operations are here."""
-
-    def gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Joins the rows of all calling processes, part by part; each part [n] or [n, known]."""
-        return parts
-
-    def largest(self, number: tf.Tensor) -> tf.Tensor:
-        """The largest of a number that each calling process has, float64 scalar."""
-        return tf.cast(number, tf.float64)
-
-    def place_of_save(self, proc_size: Any, proc_rank: Any, table: str) -> tuple[Any, Any]:
-        """The number of processes that save a table, and the number of this process.
-
-        Args:
-            proc_size, proc_rank: Both numbers if a caller gives them, or None.
-            table: The name of the table.
-
-        Raises:
-            ValueError: If a given number differs from the number of the spread.
-        """
-        known = {"proc_size": self.count, "proc_rank": self.rank}
-        for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
-            if value is None:
-                continue
-            if validation.int_in(value, argument, least=0) != known[argument]:
-                raise ValueError(
-                    f"`{argument}` must be {known[argument]} or left out, because {table!r} is "
-                    f"{self.where}. Received: {argument}={validation.shown(value)}"
-                )
-        return self.count, self.rank
-
-
-class Local(Spread):
-    """All rows are in this process."""
-
-    where = "in this process"
-
-    @override
-    def place_of_save(self, proc_size: Any, proc_rank: Any, table: str) -> tuple[Any, Any]:
-        # Separate tables of several processes may be saved as parts of a single table.
-        return 1 if proc_size is None else proc_size, 0 if proc_rank is None else proc_rank
+from tf_embed.sharded import routing
+from tf_embed.sharded.all_workers import AllWorkers
+from tf_embed.sharded.servers import Servers
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.workers import Channel, Workers
+from tf_embed.table.collective_calls import CollectiveCalls
+from tf_embed.table.spread import Spread
 
 
 class _Sharded(Spread):

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.exchange import strategies
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import watch_ops
+from tf_embed.sharded import strategies
+from tf_embed.sharded.worker_sharding import WorkerSharding
 
 # The group key of all our collectives. TensorFlow's strategies count their groups from 1.
 _GROUP_KEY = 0x7E3BED

@@ -20,23 +20,23 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import _library, callers
-from tf_embed.exchange import routing
-from tf_embed.exchange.spread import AcrossWorkers
-from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import Workers
 from tf_embed.ops import pooling_ops, routing_ops
 from tf_embed.ops.exchange_ops import Part, PartType
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.table import admission_counts, recorded_lookups
+from tf_embed.sharded import recorded_lookups, routing
+from tf_embed.sharded.recorded_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded.routed_table import RoutedTable, share_of_options
+from tf_embed.sharded.spreads import AcrossWorkers
+from tf_embed.sharded.worker_lookups import checked_pooled, look_up
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.worker_shares import agreed, share_of
+from tf_embed.sharded.workers import Workers
+from tf_embed.table import admission_counts
 from tf_embed.table.policies import MAX_ROWS, STATISTICS
-from tf_embed.table.recorded_lookups import Answer, Lookup, PooledAnswer
-from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_lookups import checked_pooled, look_up
-from tf_embed.table.worker_shares import agreed, share_of
 
 
 class WorkerTable(RoutedTable):
