@@ -30,11 +30,7 @@ class RoutedTable(Table):
     def __copy__(self) -> Table:
         # TensorFlow copies each resource when it writes a SavedModel, before it requests rows.
         if callers.saves_a_model():
-            raise ValueError(
-                f"The table of {self.options.name!r} is {self.spread.where}, and a SavedModel is "
-                "of one process: save the model as a .keras file or its weights, load them in a "
-                "process without a strategy, and export the SavedModel there."
-            )
+            self.spread.check_export("a SavedModel", self.options.name)
         return super().__copy__()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:

@@ -81,11 +81,31 @@ class Spread:
                 )
         return self.count, self.rank
 
+    def check_export(self, what: str, table: str) -> None:
+        """Refuses an export of a model if it would not have all rows.
+
+        Args:
+            what: The export, for the message: "a SavedModel".
+            table: The name of the table.
+
+        Raises:
+            ValueError: If rows are in other processes.
+        """
+        raise ValueError(
+            f"The table of {table!r} is {self.where}, and {what} is of one process: save the model "
+            "as a .keras file or its weights, load them in a process without a strategy, and "
+            "export there."
+        )
+
 
 class Local(Spread):
     """All rows are in this process."""
 
     where = "in this process"
+
+    @override
+    def check_export(self, what: str, table: str) -> None:
+        pass
 
     @override
     def place_of_save(self, proc_size: Any, proc_rank: Any, table: str) -> tuple[Any, Any]:
