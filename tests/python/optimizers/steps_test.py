@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of tables with their own optimizer, which Keras requests one at a time."""
+"""Steps of tables that have their own optimizer."""
 
+from unittest import mock
+
+import keras
 import tensorflow as tf
 
 import tf_embed
+from tf_embed import tbe
+from tf_embed.optimizers import steps
 from tf_embed.optimizers.steps import deferred_updates
+from tf_embed.sharded.worker_table import gradients_to_owners
 
 
 class DeferredTest(tf.test.TestCase):
@@ -48,6 +54,19 @@ class DeferredTest(tf.test.TestCase):
             self._assign(self.layers[0])
             self.layers[0].trainable = False
         self.assertAllEqual(self._rows(), [0.0, 0.0])
+
+
+class BatchesTest(tf.test.TestCase):
+    def test_batches_of_a_table_batched_layer_are_sent_to_no_owner(self):
+        bags = tbe.TableBatchedEmbeddingBags([(None, 1)], optimizer=tbe.OptimType.EXACT_SGD)
+        ids = keras.Input([2], dtype="int64")
+        model = keras.Model(ids, bags([ids]))
+        model.compile(tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD()), "mse")
+        with mock.patch.object(steps, "gradients_to_owners", wraps=gradients_to_owners) as sent:
+            model.fit(tf.ones([4, 2], tf.int64), tf.ones([4, 1]), verbose=0)
+        ((tables, _, _), _) = sent.call_args
+        # Its gradient has the batch as its keys, which the lookup has sent to the owners already.
+        self.assertEqual(tables, [None])
 
 
 if __name__ == "__main__":
