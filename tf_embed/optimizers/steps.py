@@ -119,10 +119,9 @@ _local = _Local()
 
 @contextlib.contextmanager
 def deferred_updates() -> Iterator[None]:
-    """Defers the calls of `train_own` in the block, and makes their steps at its end.
+    """Defers steps of tables with their own optimizer to the end of the block.
 
-    Keras requests the steps of tables with their own optimizer one at a time. Together they need
-    one exchange between workers.
+    Keras requests them one at a time. Together they need one exchange between workers.
     """
     before, _local.deferred = _local.deferred, []
     try:
@@ -134,18 +133,22 @@ def deferred_updates() -> Iterator[None]:
     train_all(gradients)
 
 
-def train_own(gradient: TableGradient) -> None:
-    """Makes a step of a table's own optimizer, at the end of `deferred_updates` if in such a block.
+class StepTrainer(tf.Module):
+    """The base of trainers: the steps of a table's own optimizer."""
 
-    Args:
-        gradient: The gradient of the table.
-    """
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-        gradient.trainer.check_strategy()
-    if _local.deferred is None:
-        train_all([gradient])
-    else:
-        _local.deferred.append(gradient)
+    def check_strategy(self) -> None:
+        """Refuses a strategy whose replicas can't train the table together."""
+        raise NotImplementedError
+
+    def step(self, anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        """Makes a step, in `deferred_updates` at the end of the block; see `anchor.Trainer`."""
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            self.check_strategy()
+        gradient = TableGradient(anchor, self, keys, gradients)
+        if _local.deferred is None:
+            train_all([gradient])
+        else:
+            _local.deferred.append(gradient)
 
 
 def run_if(condition: Any, action: Callable[[], None]) -> None:

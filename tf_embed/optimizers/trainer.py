@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.ops.slot_ops import ExternalRule, largest_slot
 from tf_embed.optimizers import gradients as row_gradients
@@ -29,7 +30,7 @@ from tf_embed.optimizers.rules import (
     optimizers_with_rules,
     step_variable,
 )
-from tf_embed.optimizers.steps import TableGradient, run_if, train_own
+from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.saving import keras_files
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.slot_variable import SlotVariable
@@ -139,7 +140,7 @@ class _Parts:
     rows: RowOptimizer | None
 
 
-class TableTrainer(tf.Module):
+class TableTrainer(StepTrainer):
     """A Keras optimizer as the trainer of one table; an `anchor.Trainer`.
 
     Args:
@@ -249,6 +250,7 @@ class TableTrainer(tf.Module):
             or (isinstance(self.optimizer, RowRuleOptimizer) and self.optimizer.changes_all_rows)
         )
 
+    @override
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy if its replicas can't train the table together.
 
@@ -279,10 +281,6 @@ class TableTrainer(tf.Module):
         is_rule = self._parts.rows is None and self.accumulator is None and not self.state
         draws = self.table.options.initializer.is_of_python  # draws rows before the op
         return is_rule and self.table.on_update is None and not draws
-
-    def step(self, anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
-        """Makes a step of the table's own optimizer; see `anchor.Trainer.step`."""
-        train_own(TableGradient(anchor, self, keys, gradients))
 
     def advance(self, unless_frozen: tf.Tensor | None = None) -> None:
         """Advances to the next step.

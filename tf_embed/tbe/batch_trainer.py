@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.ops import table_batch_ops
 from tf_embed.ops.slot_ops import largest_slot
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Slot
 from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
-from tf_embed.optimizers.steps import TableGradient, run_if, train_own
+from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.variable.anchor import Anchor
 
 _CLASS = "class"  # the name of the optimizer's class in a file, as bytes
 
@@ -33,7 +33,7 @@ class _Parts:
     state_dtypes: dict[str, tf.DType]
 
 
-class BatchTrainer(tf.Module):
+class BatchTrainer(StepTrainer):
     """An optimizer as the trainer of a `BatchAnchor`; an `anchor.Trainer`.
 
     Args:
@@ -115,6 +115,7 @@ class BatchTrainer(tf.Module):
         """Returns the dtype of one of the optimizer's slots in rows."""
         return self._parts.state_dtypes.get(slot.name, tf.float32)
 
+    @override
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy if the optimizer reads all rows of a table."""
         if self.state and not self._parts.tables[0].spread.is_collective:
@@ -123,10 +124,6 @@ class BatchTrainer(tf.Module):
 
     # The op of many tables has no such input.
     accepts_frozen_flag = False
-
-    def step(self, anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
-        """Makes a step of all tables; see `anchor.Trainer.step`."""
-        train_own(TableGradient(anchor, self, keys, gradients))
 
     def advance(self, unless_frozen: None = None) -> None:
         """Increments the step."""
