@@ -53,7 +53,7 @@ def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
         # tf.equal would raise if the shapes differ. This op gives False, and the message below is
         # raised.
         same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
-        # Answers of a joint lookup are matched by order only, so other ids would get wrong rows.
+        # Answers of recorded lookups are matched by order only, so other ids would get wrong rows.
         check = tf.debugging.Assert(
             tf.reduce_all(same),
             [
