@@ -44,11 +44,11 @@ import numpy as np
 import tensorflow as tf
 
 import tf_embed
-from tf_embed.exchange import routing
-from tf_embed.exchange.strategies import numbers_of_workers, worker_count
 from tf_embed.ops.exchange_ops import Part, PartType
+from tf_embed.sharded import routing
+from tf_embed.sharded.strategies import numbers_of_workers, worker_count
+from tf_embed.sharded.worker_table import gradients_to_owners
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable, gradients_to_owners
 
 KEY_BYTES = 8
 BAG = 32  # ids
@@ -128,7 +128,7 @@ class Parts:
         gradients = tf.fill([len(ids), dim], 1e-3)
         self._calls: dict[str, Callable[[], Any]] = {}
         keys, sums = self._ids, gradients  # those that come to this worker
-        if isinstance(table, WorkerTable):
+        if table.spread.is_collective:
             self._make_exchanges(table, gradients)
             keys, sums = self._calls["exchange_gradients"]()
         trainer = self._optimizer.table_trainers[0]
@@ -159,27 +159,27 @@ class Parts:
 
         self._calls.update(lookup=lookup, dense=dense, apply=apply)
 
-    def _make_exchanges(self, table: WorkerTable, gradients: tf.Tensor) -> None:
+    def _make_exchanges(self, table: Any, gradients: tf.Tensor) -> None:
         ids, types = self._ids, [PartType(0, tf.float32, self._dim)]
 
         @tf.function
         def received() -> tf.Tensor:
-            routed = table.route(ids)
+            routed = table.spread.route(ids)
             sent = [Part(0, routed.keys)]
-            return routing.to_owners(table.reads, [routed.counts], sent, types).parts[0]
+            return routing.to_owners(table.spread.reads, [routed.counts], sent, types).parts[0]
 
         there = tf.fill([len(received()), self._dim], 1e-2)
 
         @tf.function
         def exchange_rows() -> tf.Tensor:
-            routed = table.route(ids)
+            routed = table.spread.route(ids)
             sent = [Part(0, routed.keys)]
-            got = routing.to_owners(table.reads, [routed.counts], sent, types)
+            got = routing.to_owners(table.spread.reads, [routed.counts], sent, types)
             parts = [Part(0, there)]
-            (rows,) = routing.reply(table.reads, got.plan, parts, [routed.counts])
+            (rows,) = routing.reply(table.spread.reads, got.plan, parts, [routed.counts])
             return routed.of_batch(rows)
 
-        routed = table.route(ids)  # as the lookup has left it
+        routed = table.spread.route(ids)  # as the lookup has left it
         size = tf.size(routed.keys)
 
         @tf.function
@@ -332,7 +332,7 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
     figures["bag_rows_bytes_per_step"] = round(bytes_of(step_of_bags(None)))
     if several > 1:
         per_id = 2 * KEY_BYTES + 2 * dim * 4
-        shard = tf_embed.exchange.routing.owners_of(
+        shard = tf_embed.sharded.routing.owners_of(
             ids, several, tf_embed.distributed.WorkerSharding(), "items"
         ).numpy()
         away = shard != rank

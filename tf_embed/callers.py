@@ -51,7 +51,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -202,6 +202,50 @@ def splits_by_size() -> bool:
                 # The innermost options are those of this save.
                 return isinstance(getattr(value, "experimental_sharding_callback", None), policy)
     return False
+
+
+def saves_all(name: str) -> bool:
+    """Whether slots and statistics are saved, as a checkpoint does.
+
+    A SavedModel is for serving, so it has neither. TensorFlow requests the tensors of both in the
+    same way.
+
+    Args:
+        name: The name of the table.
+
+    Raises:
+        ValueError: If TensorFlow would split the save by size. It drops tensors without elements
+            then, such as the slots of a table without an optimizer, and can't restore the save.
+    """
+    if splits_by_size():
+        raise ValueError(
+            f"The table of {name!r} can't be saved with tf.train.experimental.MaxShardSizePolicy, "
+            "which drops tensors without elements: leave `experimental_sharding_callback` out, or "
+            "pass tf.train.experimental.ShardByTaskPolicy()."
+        )
+    return not saves_a_model()
+
+
+def check_functions_to_save(check: Callable[[Iterable[Any]], None] | None, name: str) -> None:
+    """Checks the functions of a SavedModel. TensorFlow copies each table to write a SavedModel.
+
+    Args:
+        check: Raises to refuse the concrete functions, or None.
+        name: The name of the table.
+
+    Raises:
+        RuntimeError: If the functions can't be found.
+        ValueError: See `Table.check_functions`.
+    """
+    if check is None or not saves_a_model():
+        return
+    functions = functions_to_save()
+    if functions is None:
+        raise RuntimeError(
+            f"The functions with lookups in {name!r} are not where this version of TensorFlow is "
+            "known to list them: set a `padding_id`."
+        )
+    check(functions)
 
 
 def _self_of(frame: types.FrameType) -> Any:

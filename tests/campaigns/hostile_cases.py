@@ -45,7 +45,7 @@ EXEMPT = {
     r"((optimizers|tbe)\.(?!TableBatched)[A-Z]\w+|one_embedding\.(Ftrl|SmartDecayAdam))\.\w+": (
         "what a trainer asks a rule for, with numbers that were checked"
     ),
-    r"(tfra\.shadow_ops\.ShadowVariable)\.(assign|begin|unless_frozen|slices_of)": (
+    r"(tfra\.shadow_ops\.ShadowVariable)\.(assign|set_initially_frozen|slices_of)": (
         "Keras and optimizers call them"
     ),
     r"tfra\.\w*RestrictPolicy(\.apply_update)?": "a variable makes it, and calls it with tensors",

@@ -17,7 +17,8 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from support.processes.launched_scripts import TIMEOUT, LauncherTestCase, printed_by
-from tf_embed.distributed import processes, run
+from tf_embed.distributed import run
+from tf_embed.launch import processes
 
 LAUNCHER = pathlib.Path(run.__file__)
 

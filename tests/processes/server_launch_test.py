@@ -17,7 +17,8 @@ from absl.testing import absltest, parameterized
 
 from support import PYTHONPATH
 from support.processes.launched_scripts import TIMEOUT, LauncherTestCase, printed_by
-from tf_embed.distributed import run, server_launch, servers
+from tf_embed.distributed import run
+from tf_embed.launch import servers
 
 # Workers and servers serve until they are ended. The chief goes on with the test's code.
 # `died(job, index)` waits until a task has killed itself because the chief asked for it.
@@ -55,9 +56,6 @@ class ServerLaunchTest(LauncherTestCase):
         command = [self.script(body)]
         return printed_by(lambda: run.launch_with_servers(command, **options))
 
-    def test_the_code_of_a_lost_server_is_that_of_the_chief(self):
-        self.assertEqual(server_launch.LOST_SERVER, servers.LOST_SERVER_EXIT_CODE)
-
     @pytest.mark.smoke
     def test_all_tasks_run_until_the_chief_has_ended(self):
         outcome, out, err = self.launch(
@@ -92,9 +90,9 @@ class ServerLaunchTest(LauncherTestCase):
                 os.kill(os.getpid(), signal.SIGKILL)
             if once("second"):
                 kill("ps", 0)
-                sys.exit({server_launch.LOST_SERVER})
+                sys.exit({servers.LOST_SERVER})
             if once("third"):  # of servers that it could not reach for a while
-                sys.exit({server_launch.LOST_SERVER})
+                sys.exit({servers.LOST_SERVER})
             """,
             max_restarts=5,
         )
@@ -108,7 +106,7 @@ class ServerLaunchTest(LauncherTestCase):
         self.assertIn(f"[launcher] {said}; starting again.", err)
 
     def test_a_chief_that_does_not_see_a_lost_server_is_ended(self):
-        with mock.patch.object(server_launch, "_CHIEF_SECONDS", 0.2):
+        with mock.patch.object(servers, "_CHIEF_SECONDS", 0.2):
             outcome, _, _ = self.launch(
                 """
                 if once("first"):

@@ -50,7 +50,7 @@ class ServerTableTest(ClusterTestCase, VerbsTestCase):
             "rule": ("an optimizer whose rule runs outside of the table",),
             "slots": ("does not work with slots that are written from outside",),
             "copy": ("can't be copied: it is on 2 servers",),
-            "proc_size": ("must be left out, because", "servers, which write a part each"),
+            "proc_size": ("`proc_size` must be 2 or left out, because", "is on 2 servers"),
             "run_id": ("`run_id` must be given before the strategy has its first",),
             "not compiled": ("`model` must be compiled. Received",),
             "save_every": ("is for a trainer with a `checkpoint_dir`",),
@@ -59,7 +59,10 @@ class ServerTableTest(ClusterTestCase, VerbsTestCase):
             "batches of the chief": ("`x(worker, workers)` must make its datasets itself",),
             "bound": ("max_rows=1",),
             "follower": ("`model`", "'there'", "tables of this process"),
-            "snapshots": ("all be on the same parameter servers, or none", "['there', 'here']"),
+            "snapshots": (
+                "`tables` must all have their rows in the same processes",
+                "'there', which is on 2 servers, and 'here', which is in this process",
+            ),
             "saved_model": ("SavedModel", ".keras"),
             "static export": ("static export", ".keras"),
         }

@@ -40,7 +40,7 @@ REFUSED = {
         }.items()
     },
     **{f"{name}, rows": ("(4, 0, 1, 3)",) for name in worker_faults.RESTRICTED},
-    "prefetch": ("ValueError", "'ahead' can't prefetch for a dataset", "layer.variable.prefetch"),
+    "prefetch": ("ValueError", "'ahead' can't prefetch for a dataset", "on all workers"),
     "filters": (
         *("ValueError", "'filters' is sharded over 2 workers, which does not work with", ADVICE),
         "files of Keras if its policy has a `BloomAdmission`, or an `admission` of strings",

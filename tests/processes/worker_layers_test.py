@@ -102,8 +102,8 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
         for found in results("trained"):
             for word in (
                 "ValueError",
-                "`prefetch` of 'disk_True' is for tables in one process",
-                "2 workers",
+                "'disk_True' can't prefetch for a dataset: 'disk_True/table_0' is",
+                "sharded over 2 workers",
             ):
                 self.assertIn(word, found["prefetch"])
             self.assertEqual(found["report"], 1)

@@ -32,8 +32,8 @@ REFUSED = {
     "unknown": ("FailedPreconditionError", "'items'", "save a whole one"),
     "mixed": (
         "ValueError",
-        "`tables` must all be sharded over the same workers, or none of them",
-        "'items', which is sharded over 2 workers, and 'DynamicEmbedding_Variable', which is not",
+        "`tables` must all have their rows in the same processes",
+        "'items', which is sharded over 2 workers, and 'DynamicEmbedding_Variable', which is in",
     ),
     "apart": ("NotFoundError", "a file system that all processes share"),
     "damaged": ("DataLossError", "A file is damaged."),

@@ -25,13 +25,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Lowest first. A module may import from lower rooms, and within its own without a circle.
 PYTHON_ROOMS = (
     "_version",
+    "launch",
     "_library",
     "callers",
     "ops",
     "validation",
     "configs",
-    "exchange",
     "table",
+    "sharded",
     "saving",
     "variable",
     "optimizers",

@@ -18,13 +18,13 @@ ParameterServerTrainer  `fit` and `evaluate` of a Keras model
 ServerLostError         the error that the chief raises when a server has died
 """
 
-from tf_embed.distributed.joint_steps import look_up_together
+from tf_embed.distributed.fused_step import look_up_together
 from tf_embed.distributed.keras_model import Model, MultiWorker, WorkerLostError
 from tf_embed.distributed.server_trainer import ParameterServerTrainer
 from tf_embed.distributed.servers import ServerLostError, run_with_servers
-from tf_embed.exchange.strategies import is_chief
-from tf_embed.exchange.timeouts import timeout
-from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.sharded.strategies import is_chief
+from tf_embed.sharded.timeouts import timeout
+from tf_embed.sharded.worker_sharding import WorkerSharding
 
 __all__ = [
     "Model",

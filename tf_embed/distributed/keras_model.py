@@ -29,8 +29,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.distributed.joint_steps import joint_call, joint_step
-from tf_embed.exchange import strategies, timeouts
+from tf_embed.distributed.fused_step import fused_call, fused_step
+from tf_embed.sharded import strategies, timeouts
 
 _SUMS = {"sum", "none", None}
 _LOST = (
@@ -192,7 +192,7 @@ class MultiWorker:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model as Keras does. Within a step, its tables share a lookup."""
-        with joint_call(self, args, kwargs):
+        with fused_call(self, args, kwargs):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     # --- Methods that Keras calls -----------------------------------------------------------------
@@ -356,7 +356,7 @@ class MultiWorker:
                 lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
             )
             # The model is built by now.
-            return self._logs_of_all(joint_step(self, step, training)(data))
+            return self._logs_of_all(fused_step(self, step, training)(data))
 
         def one_step(data: Any) -> Any:
             logs = strategy.run(replica_step, args=(data,))

@@ -26,16 +26,16 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-if not __package__:  # started by path: define packages without the __init__ that loads TensorFlow
-    _folder = pathlib.Path(__file__).resolve().parent
-    for _name, _path in (("tf_embed", _folder.parent), ("tf_embed.distributed", _folder)):
-        sys.modules[_name] = types.ModuleType(_name)
-        sys.modules[_name].__path__ = [str(_path)]
+if (
+    not __package__
+):  # started by path: define the package without the __init__ that loads TensorFlow
+    sys.modules["tf_embed"] = types.ModuleType("tf_embed")
+    sys.modules["tf_embed"].__path__ = [str(pathlib.Path(__file__).resolve().parents[1])]
 
-from tf_embed.distributed.elastic import ElasticOutcome, launch_elastic
-from tf_embed.distributed.launches import MAX_RESTARTS, MAX_TASKS, Launch, count_of
-from tf_embed.distributed.processes import TIMED_OUT, Outcome, say
-from tf_embed.distributed.server_launch import ServersOutcome, launch_with_servers
+from tf_embed.launch.elastic import ElasticOutcome, launch_elastic
+from tf_embed.launch.launches import MAX_RESTARTS, MAX_TASKS, Launch, count_of
+from tf_embed.launch.processes import TIMED_OUT, Outcome, say
+from tf_embed.launch.servers import ServersOutcome, launch_with_servers
 
 __all__ = [
     "TIMED_OUT",

@@ -22,15 +22,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_embed.exchange.joint_calls import OneProcess
-from tf_embed.exchange.servers import Servers
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving import guarded_files
+from tf_embed.sharded.server_table import ServerTable
+from tf_embed.sharded.servers import Servers
 from tf_embed.snapshots import Snapshots, manifest
 from tf_embed.snapshots.loading import Part, load_parts
 from tf_embed.snapshots.sources import tables_in
-from tf_embed.table.server_table import ServerTable
-from tf_embed.table.table import Table
+from tf_embed.table.collective_calls import OneProcess
 from tf_embed.variable.anchor import Anchor
 
 _DENSE = "dense"  # the folder of the files of dense variables
@@ -151,7 +150,7 @@ class ServerCheckpoints:
                 f"{len(tables)}. Received: {len(info.tables)}"
             )
         parts = [
-            Part(table.parts[number], saved, table.is_on_server(number))
+            Part(table.parts[number], saved)
             for table, saved, numbers in zip(tables, info.tables, lost, strict=True)
             for number in numbers
         ]
@@ -344,5 +343,6 @@ def _lost_parts(table: ServerTable) -> list[int]:
 
 
 def _tables_of(model: keras.Model) -> list[ServerTable]:
-    tables: list[Table] = tables_in([model])
-    return [table for table in tables if isinstance(table, ServerTable)]
+    """Returns the tables on servers. Tables of this process are not shared by workers."""
+    tables: list[Any] = tables_in([model])
+    return [table for table in tables if table.spread.group is not None]

@@ -24,7 +24,7 @@ from tf_embed.distributed.servers import server_errors
 from tf_embed.distributed.step_metrics import StepMetrics
 from tf_embed.distributed.worker_calls import WorkerCalls
 from tf_embed.distributed.worker_datasets import DatasetFunction, WorkerDatasets
-from tf_embed.exchange.servers import servers_of
+from tf_embed.sharded.servers import servers_of
 from tf_embed.table import step_tokens
 
 # Maximum number of steps per worker that are queued, running, or not yet fetched.

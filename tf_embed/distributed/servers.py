@@ -13,11 +13,9 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.servers import Servers, servers_of
+from tf_embed.launch.servers import LOST_SERVER
+from tf_embed.sharded.servers import Servers, servers_of
 
-# The chief's exit code after the loss of a server, which tells a supervisor to restart both. It is
-# EX_TEMPFAIL of sysexits.h.
-LOST_SERVER_EXIT_CODE = 75
 # The errors of calls to a process that has died, or whose connection was lost.
 CONNECTION_ERRORS = (
     tf.errors.AbortedError,
@@ -123,7 +121,7 @@ def run_with_servers(
     except ServerLostError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         sys.stdout.flush()  # os._exit does not flush. sys.exit would wait for the dead server.
-        os._exit(LOST_SERVER_EXIT_CODE)
+        os._exit(LOST_SERVER)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import tensorflow as tf
 
 from tf_embed.distributed.servers import CONNECTION_ERRORS, lost_connection
-from tf_embed.exchange.servers import Servers
+from tf_embed.sharded.servers import Servers
 
 _SECONDS_BETWEEN_COPIES = 0.05
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.distributed.worker_calls import WorkerCalls
-from tf_embed.exchange.servers import Servers
 from tf_embed.ops import process_ops
+from tf_embed.sharded.servers import Servers
 
 DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
 

@@ -10,10 +10,10 @@ import keras
 from typing_extensions import override
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.earlier_configs import with_present_arguments
 from tf_embed.layers.pooling import Embedder, check_axes
 from tf_embed.layers.table_layer import TableLayer
+from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.sharding import PartitionFn
 from tf_embed.table.storage import Storage

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.table.table import Table
 
 
 def with_prefetch(
@@ -17,6 +18,7 @@ def with_prefetch(
     ids: Callable[[Any], Any] | None,
     buffer_size: int,
     owner: str,
+    tables: Iterable[Table],
 ) -> tf.data.Dataset:
     """Returns a dataset of the same elements, each available once its rows are in the cache.
 
@@ -26,12 +28,21 @@ def with_prefetch(
         ids: Maps an element to its ids; None: `ids_of_element`.
         buffer_size: Number of elements to prefetch.
         owner: The layer's name, for messages.
+        tables: The tables.
 
     Raises:
         TypeError: If `dataset` is not a dataset, `ids` not a function, or `buffer_size` not an int.
-        ValueError: If `buffer_size` is out of range, or `ids` is missing and the element has
-            several inputs.
+        ValueError: If `buffer_size` is out of range, `ids` is missing and the element has several
+            inputs, or a table is sharded over workers.
     """
+    for table in tables:
+        if table.spread.is_collective:
+            raise ValueError(
+                f"{owner!r} can't prefetch for a dataset: {table.options.name!r} is "
+                f"{table.spread.where}, which wait for each other, and their datasets may end at "
+                "different batches. Call `prefetch` of the layer's variable on all workers, in the "
+                f"same order. Received: dataset={validation.shown(dataset)}"
+            )
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(
             f"`dataset` must be a tf.data.Dataset. Received: dataset={validation.shown(dataset)} "

@@ -12,7 +12,6 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.given_ids import GivenIds
 from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.layers.ids_layer import ids_dtype_of
@@ -24,13 +23,13 @@ from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
+from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
 from tf_embed.table.policies import MAX_ROWS, TablePolicy, check_policy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import Storage, check_storage_of_table
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import kind_text, options_text, size_texts
@@ -149,7 +148,7 @@ class TableLayer(LayerWithTables):
             self._variable = variable
             # Keras makes an attribute of the layer a layer weight.
             self._anchor = anchor
-        anchor.begin(frozen=not self.trainable)
+        anchor.set_initially_frozen(frozen=not self.trainable)
         if self.optimizer is not None:
             trainer = TableTrainer(anchor, self.optimizer, is_own=True)
             trainer.check_strategy()
@@ -220,14 +219,7 @@ class TableLayer(LayerWithTables):
             [[5, 6], [7]]
         """
         table = self._table_made().table
-        if isinstance(table, WorkerTable):
-            raise ValueError(
-                f"{self.name!r} can't prefetch for a dataset: its table is sharded over "
-                f"{table.workers.count} workers, which wait for each other, and their datasets may "
-                "end at different batches. Call `layer.variable.prefetch(ids)` on all workers, in "
-                f"the same order. Received: dataset={validation.shown(dataset)}"
-            )
-        return with_prefetch(dataset, self._prefetch_ids, ids, buffer_size, self.name)
+        return with_prefetch(dataset, self._prefetch_ids, ids, buffer_size, self.name, [table])
 
     def memory_report(self) -> MemoryReport:
         """Reports memory use and capacity of each tier. Creates the table if there is none.

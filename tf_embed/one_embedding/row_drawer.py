@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed.exchange.worker_sharding import LOCAL
 from tf_embed.one_embedding.initializers import Quantile, WeightInitializer
+from tf_embed.sharded.worker_sharding import LOCAL
 from tf_embed.table.devices import CPU
 from tf_embed.table.initializers import KeyedInitializer
 from tf_embed.table.pooled_tables import find_pooled_tables

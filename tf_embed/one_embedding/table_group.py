@@ -37,13 +37,12 @@ from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import fused_rule
 from tf_embed.saving import keras_files
 from tf_embed.saving.progress import Progress
+from tf_embed.sharded.new_table import check_one_process
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
-from tf_embed.table.new_table import check_one_process
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import options_text, size_texts
 from tf_embed.variable.variable import Variable
@@ -355,19 +354,13 @@ class TableGroup(LayerWithTables):
                 several inputs, or the tables are sharded over workers.
         """
         lookup = self._made()
-        for variable in self.row_tables:
-            if isinstance(variable.table, WorkerTable):
-                raise ValueError(
-                    f"`prefetch` of {self.name!r} is for tables in one process. Received: "
-                    f"{variable.name!r}, which is sharded over {variable.table.workers.count} "
-                    "workers"
-                )
 
         def bring_up(chosen: Any) -> list[tf.Operation]:
             some, tables = chosen if isinstance(chosen, tuple) else (chosen, None)
             return lookup.prefetch(self._keys.batch(some, tables))
 
-        return with_prefetch(dataset, bring_up, ids, buffer_size, self.name)
+        tables = [variable.table for variable in self.row_tables]
+        return with_prefetch(dataset, bring_up, ids, buffer_size, self.name, tables)
 
     # Shapes.
 

@@ -45,11 +45,11 @@ class StandIn(Protocol):
 
 
 # Per thread, because other threads still look up in the tables themselves.
-class _OfThread(threading.local):
+class _Local(threading.local):
     stand_in_of: Callable[[Any], StandIn] | None = None
 
 
-_of_thread = _OfThread()
+_local = _Local()
 
 
 @contextlib.contextmanager
@@ -59,11 +59,11 @@ def using(stand_in_of: Callable[[Any], StandIn]) -> Iterator[None]:
     Args:
         stand_in_of: Returns the stand-in of a table.
     """
-    before, _of_thread.stand_in_of = _of_thread.stand_in_of, stand_in_of
+    before, _local.stand_in_of = _local.stand_in_of, stand_in_of
     try:
         yield
     finally:
-        _of_thread.stand_in_of = before
+        _local.stand_in_of = before
 
 
 def are_used() -> bool:
@@ -72,7 +72,7 @@ def are_used() -> bool:
     Raises:
         ValueError: If it is, and traces a tf.function within another tf.function.
     """
-    if _of_thread.stand_in_of is None:
+    if _local.stand_in_of is None:
         return False
     _check_graph()
     return True
@@ -84,7 +84,7 @@ def of(table: Any) -> StandIn | None:
     Raises:
         ValueError: See `are_used`.
     """
-    stand_in_of = _of_thread.stand_in_of
+    stand_in_of = _local.stand_in_of
     if stand_in_of is None:
         return None
     _check_graph()

@@ -18,29 +18,29 @@ from tf_embed.optimizers import keras_file_state
 from tf_embed.optimizers.joined_tables import JoinedTables
 from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, optimizer_of_config, step_variable
-from tf_embed.optimizers.split_variables import SplitVariables, split_variables
 from tf_embed.optimizers.step_arguments import (
+    SplitVariables,
     assign_all,
     check_loss,
     check_no_option,
     check_tape,
     items_in,
     pairs_in,
+    split_variables,
     variables_in,
 )
+from tf_embed.optimizers.steps import TableGradient, run_if, train_all
 from tf_embed.optimizers.table_gradient import (
-    TableGradient,
     check_scale,
     clip_together,
     each_anchor_once,
     one_for_each_table,
-    train_all,
 )
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
 from tf_embed.optimizers.untrained_tables import UntrainedTables
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.variable.anchor import Anchor, run_if
+from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.outer_optimizers import check_around
 
 _joining = threading.RLock()  # held while an optimizer is built or a table joins it

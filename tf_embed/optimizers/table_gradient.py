@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import keras
@@ -12,54 +11,8 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.optimizers import gradients as row_gradients
-from tf_embed.optimizers.trainer import TableTrainer
-from tf_embed.variable.anchor import Anchor, once_for_all_replicas
-
-
-@dataclasses.dataclass(frozen=True)
-class TableGradient:
-    """The gradient of a table in a step."""
-
-    anchor: Anchor
-    trainer: TableTrainer
-    keys: tf.Tensor
-    values: tf.Tensor
-    is_summed: bool = False  # keys are distinct, and only the rule is left to run
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the table has its own optimizer, which counts its steps itself."""
-        return self.anchor.own_trainer is not None
-
-    def train_unless_frozen(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
-        """Makes a step with the keys and gradients of all replicas.
-
-        A frozen table makes no step, but state that counts steps for all tables still advances.
-        """
-        step = functools.partial(self._train, keys, values, scale)
-        trainer = self.trainer
-        if not self.is_own and trainer.needs_every_step and not trainer.changes_every_row:
-            step()
-        elif trainer.can_be_told:
-            step(self.anchor.is_trained)
-        else:
-            self.anchor.unless_frozen(step)
-
-    def summed(self, scale: Any) -> TableGradient:
-        """Returns the gradient with equal keys summed, and without the loss scale."""
-        keys, values = self.trainer.sums(self.keys, self.values, scale)
-        return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
-
-    def _train(
-        self, keys: tf.Tensor, values: tf.Tensor, scale: Any, trained: tf.Tensor | None = None
-    ) -> None:
-        if self.is_summed:
-            self.trainer.train_sums(keys, values, trained)
-        else:
-            self.trainer.train(keys, values, scale, trained)
-        # The wrapper counts its step once, for all tables without their own optimizer.
-        if self.is_own:
-            self.trainer.advance(trained)
+from tf_embed.optimizers.steps import TableGradient
+from tf_embed.variable.anchor import Anchor
 
 
 def clip_together(
@@ -79,7 +32,7 @@ def clip_together(
     Returns:
         The gradients of tables, summed and without the loss scale, and the dense gradients.
     """
-    summed = [table if table.is_own else table.summed(scale) for table in tables]
+    summed = [table if table.is_own else _summed(table, scale) for table in tables]
     squares = row_gradients.sum_of_squares((one for one in dense_grads if one is not None), scale)
     squares += row_gradients.sum_of_squares(table.values for table in summed if not table.is_own)
     factor = row_gradients.norm_factor(squares, largest)
@@ -94,17 +47,10 @@ def clip_together(
     ]
 
 
-def train_all(tables: list[TableGradient], scale: Any) -> None:
-    """Makes a step of each table, with the gradients of all replicas."""
-
-    def train(all_keys: list[tf.Tensor], all_values: list[tf.Tensor]) -> None:
-        for table, keys, values in zip(tables, all_keys, all_values, strict=True):
-            table.train_unless_frozen(keys, values, scale)
-
-    keys = [table.keys for table in tables]
-    values = [table.values for table in tables]
-    if tables:
-        once_for_all_replicas(train, [table.anchor.table for table in tables], keys, values)
+def _summed(gradient: TableGradient, scale: Any) -> TableGradient:
+    """The gradient with equal keys summed, and without the loss scale."""
+    keys, values = gradient.trainer.sums(gradient.keys, gradient.values, scale)
+    return dataclasses.replace(gradient, keys=keys, values=values, is_summed=True)
 
 
 def each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.ops.slot_ops import ExternalRule, largest_slot
 from tf_embed.optimizers import gradients as row_gradients
@@ -29,14 +30,13 @@ from tf_embed.optimizers.rules import (
     optimizers_with_rules,
     step_variable,
 )
+from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.saving import keras_files
 from tf_embed.table.initializers import RowInitializer
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_table import WorkerTable
-from tf_embed.variable.anchor import Anchor, run_if
+from tf_embed.variable.anchor import Anchor
 
 _REFUSED: tuple[type, ...] = (keras.optimizers.LossScaleOptimizer,)
 if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.15
@@ -93,7 +93,7 @@ def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     on_workers = on_workers and strategy.num_replicas_in_sync > 1
-    on_workers = on_workers or any(isinstance(one, WorkerTable) for one in tables)
+    on_workers = on_workers or any(table.spread.is_collective for table in tables)
     if on_workers or isinstance(strategy, tf.distribute.MirroredStrategy):
         name = "MultiWorkerMirroredStrategy" if on_workers else "MirroredStrategy"
         raise ValueError(
@@ -140,7 +140,7 @@ class _Parts:
     rows: RowOptimizer | None
 
 
-class TableTrainer(tf.Module):
+class TableTrainer(StepTrainer):
     """A Keras optimizer as the trainer of one table; an `anchor.Trainer`.
 
     Args:
@@ -165,7 +165,7 @@ class TableTrainer(tf.Module):
         key = f"tf_embed: {anchor.path}" if is_own else optimizer._var_key(anchor)
         decay = optimizer._use_weight_decay(_StandIn(anchor.path, key))
         rows = None
-        if isinstance(anchor.table, ServerTable):
+        if anchor.table.spread.steps_may_repeat:
             _check_on_servers(optimizer, options.name)
         if optimizer.use_ema or fused_rule(optimizer) is None:
             rows = in_own_thread(
@@ -237,6 +237,11 @@ class TableTrainer(tf.Module):
         return bool(self.state) or self.changes_every_row
 
     @property
+    def counts_frozen_steps(self) -> bool:
+        """Whether a step of a frozen table still advances state of the optimizer."""
+        return bool(self.state) and not self.changes_every_row
+
+    @property
     def changes_every_row(self) -> bool:
         """Whether some steps change rows that they do not touch."""
         return (
@@ -245,6 +250,7 @@ class TableTrainer(tf.Module):
             or (isinstance(self.optimizer, RowRuleOptimizer) and self.optimizer.changes_all_rows)
         )
 
+    @override
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy if its replicas can't train the table together.
 
@@ -258,7 +264,7 @@ class TableTrainer(tf.Module):
             value = getattr(optimizer, option)  # AutoGraph can't read an assignment expression
             if value:
                 refuse_if_mirrored(f"{option}={value!r}", tables)
-        if isinstance(tables[0], WorkerTable):
+        if tables[0].spread.is_collective:
             clipping = row_gradients.clipping(optimizer)
             for option in ("clipnorm", "global_clipnorm"):
                 value = getattr(clipping, option)
@@ -270,20 +276,20 @@ class TableTrainer(tf.Module):
             refuse_if_mirrored(f"{name}, which counts the steps of all rows", tables)
 
     @property
-    def can_be_told(self) -> bool:
-        """Whether steps take `trained`. They do if one op makes all their changes."""
+    def accepts_frozen_flag(self) -> bool:
+        """Whether steps take `unless_frozen`. They do if one op makes all their changes."""
         is_rule = self._parts.rows is None and self.accumulator is None and not self.state
         draws = self.table.options.initializer.is_of_python  # draws rows before the op
         return is_rule and self.table.on_update is None and not draws
 
-    def advance(self, trained: tf.Tensor | None = None) -> None:
+    def advance(self, unless_frozen: tf.Tensor | None = None) -> None:
         """Advances to the next step.
 
         Args:
-            trained: Whether the step was made, a bool scalar. Default: True.
+            unless_frozen: Whether the step was made, a bool scalar. Default: True.
         """
         step = step_variable(self._parts.optimizer)
-        step.assign_add(1 if trained is None else tf.cast(trained, step.dtype))
+        step.assign_add(1 if unless_frozen is None else tf.cast(unless_frozen, step.dtype))
 
     def sums(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any) -> Any:
         """Distinct keys and the sums of their gradients, in the dtype that rules compute in.
@@ -303,7 +309,7 @@ class TableTrainer(tf.Module):
         keys: tf.Tensor,
         gradients: tf.Tensor,
         scale: Any = 1.0,
-        trained: tf.Tensor | None = None,
+        unless_frozen: tf.Tensor | None = None,
     ) -> None:
         """Makes a step, without `advance`.
 
@@ -311,7 +317,8 @@ class TableTrainer(tf.Module):
             keys: [n]; keys may repeat.
             gradients: [n, dim].
             scale: The factor of the loss.
-            trained: Whether to make the step, a bool scalar. Default: True. REQUIRES: can_be_told.
+            unless_frozen: Whether to make the step, a bool scalar. Default: True.
+                REQUIRES: accepts_frozen_flag.
         """
         steps = self._parts.optimizer.gradient_accumulation_steps
         accumulator = self.accumulator
@@ -323,22 +330,33 @@ class TableTrainer(tf.Module):
             if not isinstance(scale, float) or scale != 1.0:
                 dtype = self._parts.table.options.slot_dtype
                 gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
-            self._run_rule(keys, gradients, distinct=False, trained=trained)
+            self._run_fused(keys, gradients, False, unless_frozen)
         else:
             keys, sums = self.sums(keys, gradients, scale)
-            self.train_sums(keys, self._clipped(sums), trained)
+            self.train_sums(keys, self._clipped(sums), unless_frozen)
 
     def train_sums(
-        self, keys: tf.Tensor, sums: tf.Tensor, trained: tf.Tensor | None = None
+        self,
+        keys: tf.Tensor,
+        sums: tf.Tensor,
+        unless_frozen: tf.Tensor | None = None,
+        *,
+        has_turn: bool = False,
     ) -> None:
         """Makes a step with gradients that only need the rule, without `advance`.
 
         Args:
             keys: [n], distinct.
             sums: [n, dim].
-            trained: As in `train`.
+            unless_frozen: As in `train`.
+            has_turn: Whether the caller has the turn of the table.
         """
-        self._run_rule(keys, sums, distinct=True, trained=trained)
+        if self._parts.rows is None:
+            self._run_fused(keys, sums, True, unless_frozen)
+            return
+        # A step of another thread between the read and the write would be lost.
+        with contextlib.nullcontext() if has_turn else self.table.turn():
+            self._run_on_rows(self._parts.rows, keys, sums)
 
     def finalize(self) -> None:
         """Replaces the weights of all rows by their moving averages, if the optimizer has them.
@@ -414,7 +432,7 @@ class TableTrainer(tf.Module):
             waiting = accumulator.export(with_slots=False)
             accumulator.clear()
             sums = self._clipped(waiting.values / steps)
-            self._run_rule(waiting.keys, sums, distinct=True, has_turn=True)
+            self.train_sums(waiting.keys, sums, has_turn=True)
 
         run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
 
@@ -422,24 +440,8 @@ class TableTrainer(tf.Module):
         optimizer = self._parts.optimizer
         return row_gradients.clip(optimizer, sums) if row_gradients.clips(optimizer) else sums
 
-    def _run_rule(
-        self,
-        keys: tf.Tensor,
-        gradients: tf.Tensor,
-        *,
-        distinct: bool,
-        has_turn: bool = False,
-        trained: tf.Tensor | None = None,
-    ) -> None:
-        if self._parts.rows is None:
-            self._run_fused(keys, gradients, distinct, trained)
-            return
-        # A step of another thread between the read and the write would be lost.
-        with contextlib.nullcontext() if has_turn else self.table.turn():
-            self._run_on_rows(self._parts.rows, keys, gradients)
-
     def _run_fused(
-        self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool, trained: tf.Tensor | None
+        self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool, unless_frozen: tf.Tensor | None
     ) -> None:
         table, optimizer, decay = self._parts.table, self._parts.optimizer, self._parts.weight_decay
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
@@ -453,7 +455,7 @@ class TableTrainer(tf.Module):
             hyper=hyper,
             step=step,
             distinct=distinct,
-            trained=trained,
+            unless_frozen=unless_frozen,
         )
         if not self.state:
             return

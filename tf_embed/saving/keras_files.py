@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tf_embed import callers
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.table import shared_rows
+from tf_embed.table import redis_restore
 from tf_embed.table.table import Table
 
 _ROWS = Exported._fields
@@ -141,7 +141,7 @@ def import_all(
             whole, lengths = (arrays.pop(prefix + one) for one in _STRING_KEYS)
             strings = _strings_of(whole, lengths, table.options.name)
             arrays[prefix + "keys"] = strings
-        shared_rows.restore(
+        redis_restore.restore(
             table,
             {one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
         )

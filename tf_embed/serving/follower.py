@@ -21,9 +21,7 @@ from tf_embed.serving.publication import Publication, Weight
 from tf_embed.serving.reading_lock import ReadingLock
 from tf_embed.serving.with_block import WithBlock
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 
 _MOST_SECONDS = 1e6
 _FILE_ERRORS = (tf.errors.OpError, OSError)  # that a retry may not meet again
@@ -464,10 +462,10 @@ def _check_tables(tables: Sequence[Table]) -> None:
             "theirs once they are built"
         )
     for table in tables:
-        if isinstance(table, (ServerTable, WorkerTable)):
+        if table.spread.group is not None:
             raise ValueError(
                 "`model` must have tables of this process alone: make it without a strategy. "
-                f"Received: {table.options.name!r}, which other processes have as well"
+                f"Received: {table.options.name!r}, which is {table.spread.where}"
             )
 
 

@@ -13,15 +13,14 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
-from tf_embed.exchange.joint_calls import OneProcess
 from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.publication import Publication, WeightsFile
 from tf_embed.serving.with_block import WithBlock
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.snapshots.writing import Writer, drop_moments
+from tf_embed.table.collective_calls import OneProcess
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 
 
 class Publisher(WithBlock):
@@ -293,9 +292,9 @@ class Publisher(WithBlock):
 def _check_places(tables: Sequence[Table]) -> None:
     """Refuses tables that can't be published."""
     for table in tables:
-        if isinstance(table, WorkerTable):
+        if table.spread.is_collective:
             raise ValueError(
                 "`model` must have no tables that are sharded over workers: save them by "
-                f"tf_embed.Snapshots. Received: {table.options.name!r}, which is sharded over "
-                f"{table.workers.count} workers"
+                f"tf_embed.Snapshots. Received: {table.options.name!r}, which is "
+                f"{table.spread.where}"
             )

@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tf_embed.exchange.joint_calls import JointCalls, agree
 from tf_embed.saving.progress import RowCalls
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
-from tf_embed.table.server_table import ServerTable
+from tf_embed.table.collective_calls import CollectiveCalls, agree
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.row_files import RowFiles
 
 
@@ -70,7 +68,7 @@ def load_parts(
     folder: str,
     info: SnapshotInfo,
     parts: Sequence[Part],
-    calls: JointCalls,
+    calls: CollectiveCalls,
     row_calls: RowCalls | None = None,
 ) -> None:
     """Loads rows into empty tables. The tables are empty again if this fails.
@@ -114,7 +112,8 @@ def _rows_to_read(chain: Sequence[SnapshotInfo], parts: Sequence[Part]) -> int:
 
 def _load(folder: str, parts: Sequence[Part], row_calls: RowCalls | None) -> None:
     for part in parts:
-        for table, has in _tables_of(part):
+        for table in part.table.parts:
+            has = _both(part.has, table.spread.owns)
             with tf.device(table.options.device):
                 RowFiles(table).load_all(folder, part.files.file_name, has, row_calls)
 
@@ -123,21 +122,11 @@ def _digest(info: SnapshotInfo) -> str:
     return hashlib.blake2b(repr(info).encode(), digest_size=8).hexdigest()
 
 
-def _tables_of(part: Part) -> list[tuple[Table, Callable[[tf.Tensor], tf.Tensor] | None]]:
-    """Returns the tables that hold rows in this process, each with a filter of keys (None: all)."""
-    table, has = part.table, part.has
-    if isinstance(table, WorkerTable):
-        return [(table, _both(has, table.is_mine))]
-    if isinstance(table, ServerTable):
-        return [
-            (one, _both(has, table.is_on_server(number))) for number, one in enumerate(table.parts)
-        ]
-    return [(table, has)]
+_Filter = Callable[[tf.Tensor], tf.Tensor]
 
 
-def _both(
-    has: Callable[[tf.Tensor], tf.Tensor] | None, owns: Callable[[tf.Tensor], tf.Tensor]
-) -> Callable[[tf.Tensor], tf.Tensor]:
-    if has is None:
-        return owns
+def _both(has: _Filter | None, owns: _Filter | None) -> _Filter | None:
+    """Returns a filter of keys that both filters accept. None: accepts all keys."""
+    if has is None or owns is None:
+        return has or owns
     return lambda keys: tf.logical_and(has(keys), owns(keys))

@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess, agree
 from tf_embed.ops import snapshot_ops
 from tf_embed.saving.progress import Progress, RowCalls, calls_of
 from tf_embed.snapshots import files, manifest
@@ -20,9 +19,8 @@ from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.snapshots.writing import Writer, drop_moments
-from tf_embed.table.server_table import ServerTable
+from tf_embed.table.collective_calls import CollectiveCalls, OneProcess, agree
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.row_statistics import stats_of
 
 
@@ -61,7 +59,7 @@ class Snapshots:
 
     Raises:
         TypeError: If `path` is not a path, or `tables` holds something else.
-        ValueError: If `path` is empty, or some tables are sharded over workers and others are not.
+        ValueError: If `path` is empty, or the rows of tables are in different processes.
 
     Example:
         >>> import tempfile, tf_embed
@@ -84,9 +82,9 @@ class Snapshots:
     def __init__(self, path: str | os.PathLike[str], tables: Any) -> None:
         self.path = validation.path_of(path, "path")
         self._sources: list[Source] = sources_of(tables)
-        self._all_workers: AllWorkers | None = None
-        self._calls_of_writers: JointCalls = OneProcess()
-        self._sharded()  # refuses unsupported tables now; unbuilt layers have no tables yet
+        self._made_calls: CollectiveCalls | None = None
+        self._calls_of_writers: CollectiveCalls = OneProcess()
+        self._check_places()  # refuses tables now; unbuilt layers have no tables yet
         self._pending: PendingSnapshot | None = None
 
     # Saving.
@@ -394,7 +392,7 @@ class Snapshots:
         return leaving
 
     @contextlib.contextmanager
-    def _dropping(self, calls: JointCalls, names: Sequence[str]) -> Iterator[None]:
+    def _dropping(self, calls: CollectiveCalls, names: Sequence[str]) -> Iterator[None]:
         """Makes tables forget the moments of snapshots that the block removes or replaces."""
         found: list[SnapshotInfo] = []
         left: list[SnapshotInfo] = []
@@ -439,43 +437,32 @@ class Snapshots:
             )
         return tables
 
-    def _sharded(self) -> WorkerTable | None:
-        """Returns the first table if all are sharded over workers, or None if none is.
+    def _check_places(self) -> None:
+        """Refuses tables whose rows are in different processes.
 
         Raises:
-            ValueError: If some tables are sharded over workers and others are not.
+            ValueError: If there are such tables.
         """
         tables = tables_in(self._sources)
-        if len({table.servers if isinstance(table, ServerTable) else None for table in tables}) > 1:
-            raise ValueError(
-                "`tables` must all be on the same parameter servers, or none of them: make several "
-                f"Snapshots. Received: {[table.options.name for table in tables]}"
-            )
-        sharded = [table for table in tables if isinstance(table, WorkerTable)]
-        if not sharded:
-            return None
-        workers = sharded[0].workers
         for table in tables:
-            if not isinstance(table, WorkerTable) or table.workers is not workers:
+            if table.spread.group is not tables[0].spread.group:
                 raise ValueError(
-                    "`tables` must all be sharded over the same workers, or none of them: make "
-                    "several Snapshots, with a path for each worker if tables are its own. "
-                    f"Received: {sharded[0].options.name!r}, which is sharded over "
-                    f"{workers.count} workers, and {table.options.name!r}, which is not"
+                    "`tables` must all have their rows in the same processes: make several "
+                    "Snapshots, with a path for each worker if tables are its own. Received: "
+                    f"{tables[0].options.name!r}, which is {tables[0].spread.where}, and "
+                    f"{table.options.name!r}, which is {table.spread.where}"
                 )
-        return sharded[0]
 
-    def _calls(self) -> JointCalls:
-        """Returns the calls that run jointly on all processes with rows of the tables."""
-        first = self._sharded()
-        if first is None:
-            return OneProcess()
-        if self._all_workers is None:
+    def _calls(self) -> CollectiveCalls:
+        """Returns the calls that run together on all processes with rows of the tables."""
+        self._check_places()
+        tables = tables_in(self._sources)
+        if tables and self._made_calls is None:
             # Created here because it needs all workers: the constructor and `list_snapshots` may
             # run on a single worker. The writing thread has separate calls, which block no others.
-            self._all_workers = AllWorkers(first.workers, first.sharding)
-            self._calls_of_writers = AllWorkers(first.workers, first.sharding)
-        return self._all_workers
+            self._made_calls = tables[0].spread.new_calls()
+            self._calls_of_writers = tables[0].spread.new_calls()
+        return self._made_calls or OneProcess()
 
     def _folder(self, name: Any, argument: str) -> str:
         return os.path.join(self.path, files.folder_name(name, argument))
@@ -514,7 +501,7 @@ class Snapshots:
             )
 
 
-def _read_by_all(calls: JointCalls, folder: Callable[[], str]) -> SnapshotInfo:
+def _read_by_all(calls: CollectiveCalls, folder: Callable[[], str]) -> SnapshotInfo:
     """Returns the snapshot in a folder. Raises on all processes if any process can't read it."""
     found: list[SnapshotInfo] = []
     calls.run(lambda: found.append(manifest.read(folder())))

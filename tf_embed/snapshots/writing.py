@@ -17,11 +17,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed.exchange.joint_calls import JointCalls
 from tf_embed.ops import row_file_ops, snapshot_ops
 from tf_embed.saving.progress import RowCalls, watched
 from tf_embed.snapshots import files, manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
+from tf_embed.table.collective_calls import CollectiveCalls
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import size_text
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES
@@ -50,7 +50,7 @@ class Writer:
         base: SnapshotInfo | None,
         tables: Sequence[Table],
         keys: str | None,
-        calls: JointCalls,
+        calls: CollectiveCalls,
         *,
         moment: float | None = None,
         with_slots: bool = True,

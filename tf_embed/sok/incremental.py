@@ -13,7 +13,6 @@ from tf_embed import validation
 from tf_embed.sok.functions import table_of
 from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 
 _TIME = "last_time_ms"
 
@@ -85,7 +84,6 @@ def _rows_since(table: Table, since: int) -> tuple[np.ndarray, np.ndarray]:
     column = (kept & (STATISTICS[_TIME] - 1)).bit_count()
     times = exported.statistics[:, column].numpy()
     chosen = np.flatnonzero(times >= since)
-    parts = [tf.gather(exported.keys, chosen), tf.gather(exported.values, chosen)]
-    if isinstance(table, WorkerTable):
-        parts = table.gather([parts[0], tf.ensure_shape(parts[1], [None, table.options.dim])])
-    return parts[0].numpy(), parts[1].numpy()
+    rows = tf.ensure_shape(tf.gather(exported.values, chosen), [None, table.options.dim])
+    keys, rows = table.spread.gather([tf.gather(exported.keys, chosen), rows])
+    return keys.numpy(), rows.numpy()

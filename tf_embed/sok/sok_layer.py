@@ -9,9 +9,9 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
-from tf_embed.exchange import strategies
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.table_layer import TableLayer, deserialized, serialized
+from tf_embed.sharded import strategies
+from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table.initializers import for_rows
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.variable.variable import Variable

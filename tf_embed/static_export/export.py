@@ -18,7 +18,6 @@ from tf_embed.static_export.row_blocks import blocks_of
 from tf_embed.static_export.served_functions import SERVE, ServedFunction, served_functions
 from tf_embed.static_export.stock_table import StockTable
 from tf_embed.static_export.variable_files import Filling, VariableFiles
-from tf_embed.table.routed_table import RoutedTable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
@@ -97,7 +96,7 @@ def export_static(
     if not tf.executing_eagerly():
         raise ValueError("`export_static` must be called in eager execution.")
     for table in _known_tables(model):
-        _check(table)
+        table.spread.check_export("a static export", table.options.name)
     functions = served_functions(model, input_signature)
     tracing = _Tracing(quantize, draws)
     with new_folder(path, overwrite) as folder:
@@ -150,7 +149,7 @@ class _Tracing:
         for source, stand_in in zip(self._sources, self.stock.tables, strict=True):
             if source is table:
                 return stand_in
-        _check(table)
+        table.spread.check_export("a static export", table.options.name)
         stand_in = StockTable(table, quantize=self._quantize, draws=self._draws)
         self._sources.append(table)
         self.stock.tables.append(stand_in)
@@ -236,20 +235,6 @@ def _items_of(container: Any) -> Iterator[Any]:
         elif isinstance(one, (dict, list, tuple)) and id(one) not in seen:
             seen[id(one)] = one
             waiting.extend(one.values() if isinstance(one, dict) else one)
-
-
-def _check(table: Table) -> None:
-    """Checks that a table is not sharded over processes.
-
-    Raises:
-        ValueError: If the table is sharded over processes.
-    """
-    if isinstance(table, RoutedTable):
-        raise ValueError(
-            f"The table of {table.options.name!r} is spread over processes, and a static export "
-            "is of one process: save the model as a .keras file or its weights, load them in a "
-            "process without a strategy, and export there."
-        )
 
 
 def _check_ops(graph: Any, name: str) -> None:

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 
 # Per thread, because loads of other threads must not change.
-class _OfThread(threading.local):
+class _Local(threading.local):
     without = False
 
 
-_of_thread = _OfThread()
+_local = _Local()
 
 
 @contextlib.contextmanager
@@ -48,16 +48,16 @@ def load_without_slots() -> Iterator[None]:
         >>> served.memory_report().slot_bytes
         0
     """
-    before, _of_thread.without = _of_thread.without, True
+    before, _local.without = _local.without, True
     try:
         yield
     finally:
-        _of_thread.without = before
+        _local.without = before
 
 
 def loads_slots() -> bool:
     """Whether a load by this thread includes slots."""
-    return not _of_thread.without
+    return not _local.without
 
 
 def left_out(saved: dict[str, tf.Tensor], slot_dtype: tf.DType) -> dict[str, tf.Tensor]:

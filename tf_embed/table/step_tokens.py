@@ -15,11 +15,11 @@ import tensorflow as tf
 
 
 # Per thread, because several steps may be traced at once.
-class _OfThread(threading.local):
+class _Local(threading.local):
     tokens: Sequence[tf.Tensor] = ()
 
 
-_of_thread = _OfThread()
+_local = _Local()
 
 
 @contextlib.contextmanager
@@ -36,13 +36,13 @@ def with_token(token: tf.Tensor) -> Iterator[None]:
 @contextlib.contextmanager
 def with_tokens(tokens: Sequence[tf.Tensor]) -> Iterator[None]:
     """Gives all updates of tables in the block the result of `token_of_step`, or a copy of it."""
-    before, _of_thread.tokens = _of_thread.tokens, tokens
+    before, _local.tokens = _local.tokens, tokens
     try:
         yield
     finally:
-        _of_thread.tokens = before
+        _local.tokens = before
 
 
 def token_of_step() -> list[tf.Tensor]:
     """The token of the step; none outside of `with_token`."""
-    return list(_of_thread.tokens)
+    return list(_local.tokens)

@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import _library, validation
+from tf_embed import _library, callers, validation
 from tf_embed.ops import (
     new_table_ops,
     policy_ops,
@@ -32,16 +32,16 @@ from tf_embed.ops import (
     pooling_ops,
     slot_ops,
     substitutes,
+    turn_ops,
     whole_table_ops,
 )
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.table import python_rows, sharding, shared_rows, step_tokens
-from tf_embed.table.checkpoint_checks import check_copy, saves_all
+from tf_embed.table import callable_rows, redis_restore, sharding, step_tokens
+from tf_embed.table.spread import Local, Spread
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.trainer_set import TrainerSet
-from tf_embed.table.turns import turn_of
 
 _raw = _library.load()
 
@@ -54,6 +54,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
     Args:
         options: Its settings.
     """
+
+    spread: Spread = Local()  # the processes that have the rows
 
     def __init__(self, options: TableOptions) -> None:
         with tf.init_scope():  # the handle must not be of a graph that is being traced
@@ -111,14 +113,14 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def __copy__(self) -> Table:
         """A copy for a SavedModel: the same table. TensorFlow then sets another handle on it."""
-        check_copy(self.check_functions, self.options.name)
+        callers.check_functions_to_save(self.check_functions, self.options.name)
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
         """A separate table with the same rows, slots and seed."""
-        shared_rows.check_copy(self.options)
+        redis_restore.check_copy(self.options)
         # In `memo` before the rest is copied, because `on_update` may refer to this table.
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
@@ -178,7 +180,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             training=validation.is_training(training) and options.notes_uses,
         )
         if draws:
-            rows = python_rows.put_in(options, keys, rows, exists)
+            rows = callable_rows.put_in(options, keys, rows, exists)
         return rows, exists
 
     def rows(
@@ -277,7 +279,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         step: tf.Tensor,
         distinct: bool = False,
         stochastic_rounding: bool = False,
-        trained: tf.Tensor | None = None,
+        unless_frozen: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """Applies one step of an optimizer rule. With a token, exactly once.
 
@@ -292,7 +294,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             distinct: A hint that all keys are distinct, which skips the search for equal keys.
             stochastic_rounding: Rounds float16 and bfloat16 weights up or down without bias. The
                 noise is a function of the table's seed and id, the step, the key and the column.
-            trained: Whether to apply the step, a bool scalar. Default: True.
+            unless_frozen: Whether to apply the step, a bool scalar. Default: True.
         """
         if self.options.initializer.is_of_python:
             # The fused op can't call Python, so new rows are drawn and inserted before it.
@@ -306,7 +308,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             distinct=distinct,
             stochastic_rounding=stochastic_rounding,
             token=list(step_tokens.token_of_step()),
-            trained=[] if trained is None else [trained],
+            trained=[] if unless_frozen is None else [unless_frozen],
         )
         return self._updated(keys, done)
 
@@ -366,7 +368,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
         It is not reentrant. The table's own operations do not take it.
         """
-        return turn_of(self.resource_handle)
+        return turn_ops.turn_of(self.resource_handle)
 
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
@@ -531,11 +533,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        with_all = saves_all(self.options.name)
+        with_all = callers.saves_all(self.options.name)
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
-        return shared_rows.restore(self, restored_tensors)
+        return redis_restore.restore(self, restored_tensors)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         children = dict(super()._trackable_children(save_type, **kwargs))
@@ -586,7 +588,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         rows = self._rows_of_engine()
         if not self.options.initializer.is_of_python:
             return rows
-        return python_rows.defaults(self.resource_handle, self.options, keys, owners, rows, padding)
+        return callable_rows.defaults(
+            self.resource_handle, self.options, keys, owners, rows, padding
+        )
 
     def _rows_of_engine(self) -> tf.Tensor:
         """The `defaults` input that makes the engine draw initial rows."""

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from tf_embed.ops import table_batch_ops
 from tf_embed.ops.slot_ops import largest_slot
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Slot
 from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
+from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
-from tf_embed.variable.anchor import run_if
 
 _CLASS = "class"  # the name of the optimizer's class in a file, as bytes
 
@@ -33,7 +33,7 @@ class _Parts:
     state_dtypes: dict[str, tf.DType]
 
 
-class BatchTrainer(tf.Module):
+class BatchTrainer(StepTrainer):
     """An optimizer as the trainer of a `BatchAnchor`; an `anchor.Trainer`.
 
     Args:
@@ -63,7 +63,7 @@ class BatchTrainer(tf.Module):
         self._parts = _Parts(tuple(tables), optimizer, dict(state_dtypes or {}))
         # The owners of sharded tables only sum: the worker that has the batch divides their
         # results.
-        self._combiner = "sum" if isinstance(tables[0], WorkerTable) else combiner
+        self._combiner = "sum" if tables[0].spread.is_collective else combiner
         self._stochastic_rounding = stochastic_rounding
         self.state = max_counter_of(optimizer)
         for table in tables:
@@ -115,22 +115,27 @@ class BatchTrainer(tf.Module):
         """Returns the dtype of one of the optimizer's slots in rows."""
         return self._parts.state_dtypes.get(slot.name, tf.float32)
 
+    @override
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy if the optimizer reads all rows of a table."""
-        if self.state and not isinstance(self._parts.tables[0], WorkerTable):
+        if self.state and not self._parts.tables[0].spread.is_collective:
             name = type(self.optimizer).__name__
             refuse_if_mirrored(f"{name}, which counts the steps of all rows")
 
     # The op of many tables has no such input.
-    can_be_told = False
+    accepts_frozen_flag = False
 
-    def advance(self, trained: None = None) -> None:
+    def advance(self, unless_frozen: None = None) -> None:
         """Increments the step."""
-        del trained
+        del unless_frozen
         step_variable(self.optimizer).assign_add(1)
 
     def train(
-        self, batches: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0, trained: None = None
+        self,
+        batches: tf.Tensor,
+        gradients: tf.Tensor,
+        scale: Any = 1.0,
+        unless_frozen: None = None,
     ) -> None:
         """Makes a step, without `advance`.
 
@@ -138,9 +143,9 @@ class BatchTrainer(tf.Module):
             batches: The batches that `BatchAnchor.slices_of` returns.
             gradients: The gradients of the pooled values that `BatchAnchor.slices_of` returns.
             scale: The factor of the loss.
-            trained: Ignored.
+            unless_frozen: Ignored.
         """
-        del trained
+        del unless_frozen
         tables, optimizer = self._parts.tables, self.optimizer
         if not isinstance(scale, float) or scale != 1.0:
             gradients = gradients / tf.cast(scale, gradients.dtype)
@@ -208,10 +213,8 @@ class BatchTrainer(tf.Module):
             largest_slot(table.resource_handle, rule=self.optimizer.rule, slot=slot)
             for table in self._parts.tables
         ]
-        (counter,), first = self.state, self._parts.tables[0]
-        most = tf.reduce_max(largest)
-        if isinstance(first, WorkerTable):
-            most = first.largest_of_workers(most)
+        (counter,) = self.state
+        most = self._parts.tables[0].spread.largest(tf.reduce_max(largest))
         counter.assign(tf.cast(1.0 + most, counter.dtype))
 
     def arrays(self, prefix: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.exchange import strategies
 from tf_embed.ops import bounds_ops, substitutes
+from tf_embed.sharded import strategies
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.types import BoundsCheckMode
 

@@ -15,7 +15,6 @@ from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.initializers import RowInitializer, current_initializer, row_initializer
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.tbe import quantized_rows
 from tf_embed.tbe.hyper_parameters import required
 from tf_embed.tbe.tables import Member
@@ -129,9 +128,8 @@ def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer)
     for begin in range(0, int(tf.size(keys)), _BLOCK):
         some = keys[begin : begin + _BLOCK]
         # Workers may have different keys, or all keys. Each writes the keys that it owns.
-        written = some
-        if isinstance(table.table, WorkerTable):
-            written = tf.boolean_mask(some, table.table.is_mine(some))
+        owns = table.table.spread.owns
+        written = some if owns is None else tf.boolean_mask(some, owns(some))
         rows = scratch.find(written)[0]
         if dtype != table.value_dtype:
             rows = quantized_rows.quantize(rows)

@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
-from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.ids_layer import IdsLayer
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
-from tf_embed.table.new_table import check_one_process
+from tf_embed.sharded.new_table import check_one_process
+from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage, check_storage
 from tf_embed.table.table import Table
@@ -525,7 +525,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
                 self._anchor = anchor
             self._anchors = [anchor]
         for anchor in self._anchors:
-            anchor.begin(frozen=not self.trainable)
+            anchor.set_initially_frozen(frozen=not self.trainable)
             anchor.clips_gradient = self.max_gradient > 0
 
     def _make_parts(self) -> None:

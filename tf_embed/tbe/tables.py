@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.configs import as_enum
-from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.initializers import for_rows, row_initializer, with_own_seed
 from tf_embed.table.policies import TablePolicy

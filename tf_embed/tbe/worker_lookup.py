@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.exchange import routing
 from tf_embed.ops import bag_exchange_ops
 from tf_embed.ops.bag_exchange_ops import Bags, Split
 from tf_embed.ops.exchange_ops import SAME, Part, PartType
-from tf_embed.table.worker_table import WorkerTable
+from tf_embed.sharded import routing
+from tf_embed.sharded.workers import Channel
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.pooled_lookup import PooledLookup
@@ -31,7 +31,8 @@ class WorkerLookup:
     """Looks bags up in all tables, differentiably. All workers must call it.
 
     Args:
-        tables: The tables.
+        channel: The channel of lookups.
+        name: The name of a table, for messages.
         dims: Dim of each table.
         owned: The owner's lookup, which sums. Its features are the tables in order, once for each
             worker.
@@ -41,17 +42,18 @@ class WorkerLookup:
 
     def __init__(
         self,
-        tables: Sequence[WorkerTable],
+        channel: Channel,
+        name: str,
         dims: Sequence[int],
         owned: PooledLookup,
         *,
         combiner: str,
         max_gradient: float,
     ) -> None:
-        self._channel = tables[0].reads
-        self._name = tables[0].options.name
+        self._channel = channel
+        self._name = name
         self._dims = list(dims)
-        self._sharding = tables[0].sharding
+        self._sharding = channel.sharding
         self._owned = owned
         self._combiner = combiner
         self._max_gradient = max_gradient
@@ -154,9 +156,9 @@ def new_lookup(
         members: The tables; all sharded or all unsharded.
         feature_tables, dims, combiner, max_gradient, anchor, trainer: See `PooledLookup`.
     """
-    tables = [member.table.table for member in members]
-    sharded = [table for table in tables if isinstance(table, WorkerTable)]
-    if not sharded:
+    first = members[0].table.table
+    channel = first.spread.reads
+    if channel is None:
         return PooledLookup(
             members,
             feature_tables,
@@ -169,7 +171,7 @@ def new_lookup(
     owned = PooledLookup(
         members,
         # Bags arrive worker by worker, and within a worker table by table.
-        [*range(len(members))] * sharded[0].workers.count,
+        [*range(len(members))] * channel.workers.count,
         dims,
         combiner="sum",
         # The worker with the batch clips, before it sends gradients to the owners.
@@ -177,4 +179,5 @@ def new_lookup(
         anchor=anchor,
         trainer=trainer,
     )
-    return WorkerLookup(sharded, dims, owned, combiner=combiner, max_gradient=max_gradient)
+    name = first.options.name
+    return WorkerLookup(channel, name, dims, owned, combiner=combiner, max_gradient=max_gradient)

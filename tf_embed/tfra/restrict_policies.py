@@ -14,9 +14,9 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.servers import servers_of_scope
-from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import workers_of_scope
+from tf_embed.sharded.servers import servers_of_scope
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.workers import workers_of_scope
 from tf_embed.table.policies import ORDERS, STATISTICS
 from tf_embed.table.table_options import TableOptions
 from tf_embed.variable.eviction import number_of_rows

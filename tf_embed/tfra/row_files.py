@@ -11,9 +11,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.ops.row_file_ops import Place
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.tfra import tfra_files
 from tf_embed.variable.row_files import MAX_BUFFER_BYTES, RowFiles, folder_of
 
@@ -41,24 +39,15 @@ def place_of(
     """
     proc_size, proc_rank = processes
     size, rank = RowFiles(table).part
-    if isinstance(table, ServerTable):
-        for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
-            if value is not None:
-                raise ValueError(
-                    f"`{argument}` must be left out, because {table.options.name!r} is on "
-                    f"{size} servers, which write a part each. Received: "
-                    f"{argument}={validation.shown(value)}"
-                )
-    elif isinstance(table, WorkerTable):
+    if table.spread.group is not None:
         known = {"proc_size": (proc_size, size), "proc_rank": (proc_rank, rank)}
         for argument, (value, own) in known.items():
             if value is not None and validation.int_in(value, argument, least=0) != own:
                 raise ValueError(
                     f"`{argument}` must be {own} or left out, because {table.options.name!r} is "
-                    f"sharded over {size} workers. Received: "
-                    f"{argument}={validation.shown(value)}"
+                    f"{table.spread.where}. Received: {argument}={validation.shown(value)}"
                 )
-    else:
+    else:  # tables of several processes may be saved as parts of one table
         if proc_size is not None:
             size = validation.int_in(proc_size, "proc_size", most=2**31 - 1)
         if proc_rank is not None:

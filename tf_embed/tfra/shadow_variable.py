@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from tf_embed import validation
-from tf_embed.variable.anchor import TwinAnchor
+from tf_embed.variable.anchor import ExtraAnchor
 from tf_embed.variable.lookup import norm_of
 from tf_embed.variable.variable import Variable
 
 
-class ShadowVariable(TwinAnchor):
+class ShadowVariable(ExtraAnchor):
     """Stands for a `tf_embed.Variable` in lookups, on a tape and in an optimizer's var_list.
 
     TFRA's class holds the rows of the last lookup. This class holds nothing, so it may be looked up

@@ -12,8 +12,8 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.saving.progress import Progress
+from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table.devices import device_names
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
@@ -331,9 +331,9 @@ class Variable(variable.Variable):
     @property
     def _shadows(self) -> dict[str, Anchor]:
         """The shadow variables that are in use, by name."""
-        twins = {} if self.anchor is None else self.anchor.twins
+        extras = {} if self.anchor is None else self.anchor.extras
         # A copy of a variable has the anchors of the original variable.
-        return {name: one for name, one in twins.items() if one.table is self.table}
+        return {name: one for name, one in extras.items() if one.table is self.table}
 
     def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
         """The slots of an optimizer.

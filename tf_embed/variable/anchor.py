@@ -15,11 +15,8 @@ not reach the table. Settings that would train rows wrong are refused.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -28,13 +25,11 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import callers
-from tf_embed.exchange import strategies
 from tf_embed.ops import gradient_ops, routing_ops
 from tf_embed.saving import keras_weights
-from tf_embed.table.checkpoint_checks import saves_all
+from tf_embed.sharded import strategies
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable, gradients_to_owners
 from tf_embed.variable.outer_optimizers import check_beside_own
 
 
@@ -49,30 +44,20 @@ class Trainer(Protocol):
     def slots(self) -> list[SlotVariable]:
         """The slots that it keeps for each row."""
 
-    @property
-    def can_be_told(self) -> bool:
-        """Whether steps take `trained`."""
+    def step(self, anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        """Makes a step of the table's own optimizer.
 
-    def train(
-        self,
-        keys: tf.Tensor,
-        gradients: tf.Tensor,
-        scale: Any = 1.0,
-        trained: tf.Tensor | None = None,
-    ) -> None:
-        """Makes a step on rows: keys [n], which may repeat, and gradients [n, dim].
-
-        Does nothing if `trained`, a bool scalar, is False.
+        Args:
+            anchor: The anchor whose gradient it is.
+            keys: [n], which may repeat.
+            gradients: [n, dim].
         """
-
-    def advance(self, trained: tf.Tensor | None = None) -> None:
-        """Advances to the next step, unless `trained` is False."""
 
     def check_strategy(self) -> None:
         """Refuses a strategy whose replicas can't train the table together."""
 
 
-_adding_twin = threading.Lock()
+_adding_extra = threading.Lock()
 
 
 class Anchor(keras.Variable):
@@ -119,8 +104,9 @@ class Anchor(keras.Variable):
         self.clips_gradient = False
         # The maximum norm of rows in lookups through this anchor.
         self.max_norm: Any = None
-        # Weak, because a twin refers to this anchor. Threads read a dict that is never modified.
-        self._twins: dict[str, weakref.ref[TwinAnchor]] = {}
+        # Weak, because an extra anchor refers to this anchor. Threads read a dict that is never
+        # modified.
+        self._extras: dict[str, weakref.ref[ExtraAnchor]] = {}
         self._checkpoint = checkpoint
         if checkpoint:
             self._track_trackable(table, "table")
@@ -146,16 +132,16 @@ class Anchor(keras.Variable):
         return self._table.options.name
 
     @property
-    def twins(self) -> dict[str, TwinAnchor]:
+    def extras(self) -> dict[str, ExtraAnchor]:
         """The other anchors of the table that are in use, by name."""
-        twins = ((name, twin()) for name, twin in self._twins.items())
-        return {name: twin for name, twin in twins if twin is not None}
+        extras = ((name, extra()) for name, extra in self._extras.items())
+        return {name: extra for name, extra in extras if extra is not None}
 
-    def _add_twin(self, name: str, twin: TwinAnchor) -> None:
-        """Adds a twin to `twins` while it is in use. It replaces a twin of the same `name`."""
-        with _adding_twin:
-            twins = self.twins | {name: twin}
-            self._twins = {name: weakref.ref(one) for name, one in twins.items()}
+    def _add_extra(self, name: str, extra: ExtraAnchor) -> None:
+        """Adds an anchor to `extras` while it is in use. It replaces an anchor of this name."""
+        with _adding_extra:
+            extras = self.extras | {name: extra}
+            self._extras = {name: weakref.ref(one) for name, one in extras.items()}
 
     @property
     def own_trainer(self) -> Trainer | None:
@@ -193,12 +179,12 @@ class Anchor(keras.Variable):
 
     @frozen.setter
     def frozen(self, frozen: bool) -> None:
-        self.begin(frozen)
+        self.set_initially_frozen(frozen)
         # A traced step sets it again each time it runs.
         if not tf.executing_eagerly():
             self._is_trained.assign(not self._frozen)
 
-    def begin(self, frozen: bool) -> None:
+    def set_initially_frozen(self, frozen: bool) -> None:
         """Sets the initial `frozen`. Call it while the layer is built, outside of traced steps.
 
         Args:
@@ -326,13 +312,15 @@ class Anchor(keras.Variable):
             )
         self._check_dtypes(gradient)
         keys = gradient_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
-        # Small ops are costly in a step over several workers, so this op replaces the ops below.
-        if isinstance(self._table, WorkerTable) and gradient.values.shape.rank == 2:
+        values = tf.convert_to_tensor(gradient.values)  # a user's slices may have an array
+        # Small ops are costly in a step of many tables, so this op replaces the ops below. It has
+        # a kernel for the CPU only.
+        if not self._table.options.is_on_gpu and values.shape.rank == 2:
             with tf.device("/CPU:0"):
-                return routing_ops.unless_frozen(keys, gradient.values, self.is_trained)
+                return routing_ops.unless_frozen(keys, values, self.is_trained)
         # Sliced in the graph: a step that is traced now must obey `frozen` when it runs.
         count = tf.where(self._is_trained, tf.size(keys), 0)
-        return keys[:count], gradient.values[:count]
+        return keys[:count], values[:count]
 
     def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
         """Refuses slices that a user made and a cast would change."""
@@ -369,27 +357,12 @@ class Anchor(keras.Variable):
             # This step may be traced now and run when the table is no longer frozen.
             tf.debugging.assert_equal(tf.size(keys), 0, self._no_optimizer())
             return
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            trainer.check_strategy()
-
-        # Within `joint_steps` a step is deferred, so that all tables share an exchange.
-        if _of_thread.steps is None:
-            _run_steps([(self, keys, gradients)])
-        else:
-            _of_thread.steps.append((self, keys, gradients))
+        trainer.step(self, keys, gradients)
 
     @property
     def is_trained(self) -> tf.Tensor:
         """Whether gradients are not ignored when a step runs, a bool scalar."""
         return tf.convert_to_tensor(self._is_trained)
-
-    def unless_frozen(self, step: Callable[[], None]) -> None:
-        """Runs a step of an optimizer, or nothing at all if the table is frozen.
-
-        Args:
-            step: A function without arguments.
-        """
-        run_if(self._is_trained, step)
 
     # It is empty, but in a SavedModel it is a variable like any other. While Keras builds a model
     # symbolically it has no value yet, and Keras's hooks could not restore it.
@@ -398,7 +371,9 @@ class Anchor(keras.Variable):
         return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        saves_all(self.table_name)  # refuses saves that would drop a tensor without elements
+        callers.saves_all(
+            self.table_name
+        )  # refuses saves that would drop a tensor without elements
         return {"VARIABLE_VALUE": tf.zeros(self.shape, self.dtype)}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> None:
@@ -426,7 +401,7 @@ class Anchor(keras.Variable):
         check_beside_own(optimizer, self.table_name)
 
 
-class TwinAnchor(Anchor):
+class ExtraAnchor(Anchor):
     """A further anchor of a table, for lookups whose gradients are wanted separately.
 
     An optimizer joins the gradients of all anchors of a table and makes one step.
@@ -443,11 +418,11 @@ class TwinAnchor(Anchor):
         self._anchor = anchor
         if anchor is None:
             # The table is not trainable, so gradients of this anchor are dropped.
-            super().begin(frozen=True)
+            super().set_initially_frozen(frozen=True)
         else:
             # Shared, so that freezing the table stops the gradients of all its anchors.
             self._is_trained = anchor._is_trained
-            anchor._add_twin(name, self)
+            anchor._add_extra(name, self)
 
     @property
     @override
@@ -474,71 +449,14 @@ class TwinAnchor(Anchor):
         if self._anchor is not None:
             self._anchor.frozen = frozen
 
-    def begin(self, frozen: bool) -> None:
-        """Sets `frozen` of the table's anchor; see `Anchor.begin`.
+    def set_initially_frozen(self, frozen: bool) -> None:
+        """Sets `frozen` of the table's anchor; see `Anchor.set_initially_frozen`.
 
         Args:
             frozen: Whether gradients are ignored from now on.
         """
         if self._anchor is not None:
-            self._anchor.begin(frozen)
-
-
-# Per thread, because steps of other threads must not be deferred.
-class _OfThread(threading.local):
-    steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]] | None = None
-
-
-_of_thread = _OfThread()
-
-
-@contextlib.contextmanager
-def joint_steps() -> Iterator[None]:
-    """Defers the steps of the block to its end, and runs them with one exchange between workers.
-
-    They are steps of tables with their own optimizer, which Keras requests one at a time.
-    """
-    before, _of_thread.steps = _of_thread.steps, []
-    try:
-        yield
-        steps = _of_thread.steps
-    finally:
-        _of_thread.steps = before
-    # Not reached if the block raises: a step that failed trains none of its tables.
-    if steps:
-        _run_steps(steps)
-
-
-def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
-    """Makes a step of each anchor's own optimizer, with the keys and gradients of this replica."""
-    anchors = [anchor for anchor, _, _ in steps]
-
-    def train(all_keys: list[tf.Tensor], all_gradients: list[tf.Tensor]) -> None:
-        for anchor, keys, gradients in zip(anchors, all_keys, all_gradients, strict=True):
-            step = functools.partial(_train_and_advance, anchor, keys, gradients)
-            trainer = anchor.own_trainer
-            # A TensorFlow condition has a switch for each captured tensor. An input of the op is
-            # cheaper.
-            if trainer is not None and trainer.can_be_told:
-                step(anchor.is_trained)
-            else:
-                anchor.unless_frozen(step)
-
-    once_for_all_replicas(
-        train,
-        [anchor.table_of_keys for anchor in anchors],
-        [keys for _, keys, _ in steps],
-        [gradients for _, _, gradients in steps],
-    )
-
-
-def _train_and_advance(
-    anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor, trained: tf.Tensor | None = None
-) -> None:
-    trainer = anchor.own_trainer
-    assert trainer is not None
-    trainer.train(keys, gradients, trained=trained)
-    trainer.advance(trained)
+            self._anchor.set_initially_frozen(frozen)
 
 
 def _dtype_of_anchor(value_dtype: tf.DType) -> str:
@@ -546,50 +464,3 @@ def _dtype_of_anchor(value_dtype: tf.DType) -> str:
     on_workers = strategies.worker_count(tf.distribute.get_strategy()) > 1
     # A new variable is broadcast, which TensorFlow does not support for bfloat16.
     return "float32" if on_workers and value_dtype == tf.bfloat16 else value_dtype.name
-
-
-def run_if(condition: Any, action: Callable[[], None]) -> None:
-    """Runs an action now, or in the graph, if a bool scalar is true."""
-
-    # Both branches of a tf.cond must return the same outputs, and `action` returns none.
-    def run() -> tf.Tensor:
-        action()
-        return tf.constant(True)
-
-    tf.cond(tf.convert_to_tensor(condition), run, lambda: tf.constant(False))
-
-
-def once_for_all_replicas(
-    train: Callable[[list[tf.Tensor], list[tf.Tensor]], None],
-    tables: Sequence[Table | None],
-    keys: list[tf.Tensor],
-    gradients: list[tf.Tensor],
-) -> None:
-    """Runs a step once on the keys and gradients of all replicas of a tf.distribute strategy.
-
-    All replicas share one table, so a step in each replica would be several steps. If a table is
-    sharded over workers, each worker runs the step on the keys that it owns.
-
-    Args:
-        train: Called once with the keys and the gradients of all replicas.
-        tables: The tables. None: the keys are already at their owners.
-        keys: For each table, the keys of this replica, [n].
-        gradients: For each table, the gradients of this replica, [n, dim].
-    """
-    context = tf.distribute.get_replica_context()
-    # MultiWorkerMirroredStrategy assigns variables in a merge call, also if there is one worker.
-    strategy = tf.distribute.get_strategy()
-    on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    # Outside of replicas this already runs once.
-    if context is None or (context.num_replicas_in_sync == 1 and not on_workers):
-        train(*gradients_to_owners(tables, keys, gradients))
-        return
-
-    def merged(strategy: tf.distribute.Strategy, *all_tensors: Any) -> None:
-        of_worker = tf.nest.map_structure(
-            lambda tensor: tf.concat(strategy.experimental_local_results(tensor), 0), all_tensors
-        )
-        train(*gradients_to_owners(tables, *of_worker))
-
-    # The replicas wait here, and `merged` runs once for all of them.
-    context.merge_call(merged, args=(keys, gradients))

@@ -18,9 +18,7 @@ from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving.progress import Progress, RowCalls, calls_of, watched
 from tf_embed.table import expiry, sharding
 from tf_embed.table.loaded_slots import loads_slots
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"  # of a variable to which the user gave no name
 DEFAULT_BUFFER_BYTES = 4194304
@@ -48,11 +46,8 @@ class RowFiles:
 
         A table on servers saves all parts from here, so its number is that of the first part.
         """
-        if isinstance(self._table, ServerTable):
-            return self._table.servers.count, 0
-        if isinstance(self._table, WorkerTable):
-            return self._table.workers.count, self._table.workers.rank
-        return 1, 0
+        spread = self._table.spread
+        return spread.count, spread.rank
 
     def place(self, path: Any, file_name: str | None = None) -> Place:
         """The place of the table's files in a folder.
@@ -108,8 +103,7 @@ class RowFiles:
                     )
         if folder is not None:
             _nameless[folder, place.rank] = self._table
-        if isinstance(self._table, WorkerTable):
-            self._table.barrier()  # then the files of all workers exist
+        self._table.spread.barrier()  # then the files of all workers exist
         if calls is not None:
             calls.end()
         return None if tf.executing_eagerly() else tf.group(*saved)
@@ -125,28 +119,19 @@ class RowFiles:
             progress: As in `Variable.load_rows`.
         """
         calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
-        has = None
-        if isinstance(self._table, WorkerTable):
-            # Any number of workers may have saved. Each worker reads all parts and keeps its rows.
-            whole, has = True, self._table.is_mine
-        if isinstance(self._table, ServerTable):
-            done = self._load_on_servers(self._table, place, calls)
-        else:
-            done = self._load(place, whole=whole, has=has, calls=calls)
+        loaded = []
+        for part in self._table.parts:
+            has = part.spread.owns
+            with tf.device(part.options.device):
+                # Any number of processes may have saved. A process that owns some of the keys reads
+                # all files and keeps its rows.
+                loaded.append(
+                    RowFiles(part)._load(
+                        place, whole=whole or has is not None, has=has, calls=calls
+                    )
+                )
         if calls is not None:
             calls.end()
-        return done
-
-    def _load_on_servers(
-        self, table: ServerTable, place: Place, calls: RowCalls | None
-    ) -> tf.Operation | None:
-        """Loads all rows of a save, each by the server that owns it."""
-        loaded = []
-        for number, part in enumerate(table.parts):
-            with tf.device(part.options.device):
-                files = RowFiles(part)
-                owns = table.is_on_server(number)
-                loaded.append(files._load(place, whole=True, has=owns, calls=calls))
         return None if tf.executing_eagerly() else tf.group(*loaded)
 
     def load_all(

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.memory_report import memory_report, size_text
 
 # Tiers whose bytes are not of this process's memory.
@@ -27,10 +25,8 @@ def kind_text(table: Table) -> list[str]:
     ]
     if options.num_shards > 1:
         texts.append(f"shards={options.num_shards}")
-    if isinstance(table, WorkerTable):
-        texts.append(f"sharded over {table.workers.count} workers")
-    elif isinstance(table, ServerTable):
-        texts.append(f"on {len(table.parts)} servers")
+    if table.spread.group is not None:
+        texts.append(table.spread.where)
     return texts
 
 
@@ -70,6 +66,6 @@ def size_texts(tables: Iterable[Table]) -> list[str]:
                 disk += tier.bytes
             else:
                 memory += tier.bytes
-        is_part |= isinstance(table, WorkerTable)
+        is_part |= table.spread.count > 1
     texts = [f"rows={rows:,}{' on this worker' if is_part else ''}", f"memory={size_text(memory)}"]
     return [*texts, f"disk={size_text(disk)}"] if disk else texts

@@ -9,11 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.saving.progress import Progress
+from tf_embed.sharded.new_table import check_eager, check_strategy, default_init_size, new_table
+from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
-from tf_embed.table.new_table import check_eager, check_strategy, default_init_size, new_table
 from tf_embed.table.policies import MAX_ROWS, TablePolicy, check_policy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.slot_variable import SlotVariable

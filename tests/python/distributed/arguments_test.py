@@ -13,9 +13,8 @@ from absl.testing import parameterized
 
 import tf_embed
 from tf_embed.distributed import WorkerSharding
-from tf_embed.exchange import routing, servers, workers
-from tf_embed.table import worker_lookups
-from tf_embed.table.joint_lookups import PooledAnswer
+from tf_embed.sharded import routing, servers, worker_lookups, workers
+from tf_embed.sharded.recorded_lookups import PooledAnswer
 
 KEYS = tf.constant([1, 2, 3], tf.int64)
 

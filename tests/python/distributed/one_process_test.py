@@ -16,7 +16,7 @@ from absl.testing import parameterized
 import tf_embed
 from support.processes import multi_worker_training
 from tf_embed import distributed
-from tf_embed.distributed import joint_steps, keras_model
+from tf_embed.distributed import fused_step, keras_model
 from tf_embed.layers.layer_with_tables import LayerWithTables
 
 
@@ -84,7 +84,7 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         {"names": ("user", "item")}, {"names": (None, None)}, {"names": ("item", "user")}
     )
-    def test_a_joint_step_takes_a_dict_by_its_keys(self, names):
+    def test_a_fused_step_takes_a_dict_by_its_keys(self, names):
         inputs = {
             key: keras.Input([], dtype="int64", name=name)
             for key, name in zip(("user", "item"), names, strict=True)
@@ -96,19 +96,19 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
         model = distributed.Model(inputs=inputs, outputs=keras.layers.Concatenate()(rows))
         batch = {"user": tf.constant([1, 2], tf.int64), "item": tf.constant([3, 4], tf.int64)}
         # In one process no table is on workers.
-        with mock.patch.object(joint_steps, "_has_tables_on_workers", _has_tables):
-            layers, ids = joint_steps._ids_of_layers(model)
-            found = joint_steps.joint_step(model, model, False)(batch)
+        with mock.patch.object(fused_step, "_has_tables_on_workers", _has_tables):
+            layers, ids = fused_step._ids_of_layers(model)
+            found = fused_step.fused_step(model, model, False)(batch)
         for (layer, _), one in zip(layers, ids(batch), strict=True):
             self.assertAllEqual(one, batch[layer.name.removeprefix("of_")])
         self.assertAllEqual(found, model(batch))
 
-    def test_a_joint_step_takes_the_inputs_of_a_sequential_model(self):
+    def test_a_fused_step_takes_the_inputs_of_a_sequential_model(self):
         embedding = tf_embed.layers.DynamicEmbedding(2)
         model = keras.Sequential([keras.Input([], dtype="int64"), embedding])
         keras.Model(outer := keras.Input([], dtype="int64"), model(outer))
-        with mock.patch.object(joint_steps, "_has_tables_on_workers", _has_tables):
-            ((layer, _),), ids = joint_steps._ids_of_layers(model)
+        with mock.patch.object(fused_step, "_has_tables_on_workers", _has_tables):
+            ((layer, _),), ids = fused_step._ids_of_layers(model)
         self.assertIs(layer, embedding)
         self.assertAllEqual(keras.tree.flatten(ids(tf.constant([5, 6])))[0], [5, 6])
 
@@ -124,9 +124,9 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
 
         model, batch = Own(), {"user": tf.constant([1, 2], tf.int64)}
         expected = model(batch)
-        with mock.patch.object(joint_steps, "_has_tables_on_workers", _has_tables):
-            self.assertIsNone(joint_steps._ids_of_layers(model))
-            self.assertAllEqual(joint_steps.joint_step(model, model, False)(batch), expected)
+        with mock.patch.object(fused_step, "_has_tables_on_workers", _has_tables):
+            self.assertIsNone(fused_step._ids_of_layers(model))
+            self.assertAllEqual(fused_step.fused_step(model, model, False)(batch), expected)
 
     @parameterized.product(
         kind=(keras.callbacks.BackupAndRestore, tf_embed.callbacks.BackupAndRestore),

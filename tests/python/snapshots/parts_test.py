@@ -13,10 +13,10 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
-from tf_embed.exchange.joint_calls import OneProcess
 from tf_embed.ops import row_file_ops, snapshot_ops
 from tf_embed.ops.row_file_ops import Part
 from tf_embed.snapshots import loading, manifest
+from tf_embed.table.collective_calls import OneProcess
 from tf_embed.variable.row_files import RowFiles
 
 SAVE, PROCESSES, KEYS = -5, 3, 60

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from support import PYTHONPATH
-from tf_embed.distributed.processes import reserved_ports
+from tf_embed.launch.processes import reserved_ports
 
 _SECONDS = 300  # far more than any program takes
 _FILE_SECONDS = 120

@@ -23,8 +23,8 @@ import tensorflow as tf
 import tf_embed
 from support.cases.metric_layers import LargeCount, Seen, SeenWithin
 from tf_embed import one_embedding
-from tf_embed.exchange.servers import servers_of
 from tf_embed.serving import Follower, Publisher
+from tf_embed.sharded.servers import servers_of
 
 DIM = 4
 _SEED = keras.initializers.RandomUniform(seed=3)
@@ -514,7 +514,7 @@ def refusals(strategy: Any) -> Any:
         "slots": message_of(lambda: table().assign_slots(keys, keys, keys, "sgd")),
         "copy": message_of(lambda: copy.deepcopy(tf_embed.Variable())),
         "proc_size": message_of(
-            lambda: tf_embed.tfra.Variable().save_to_file_system("/tmp/never_written", proc_size=2)
+            lambda: tf_embed.tfra.Variable().save_to_file_system("/tmp/never_written", proc_size=3)
         ),
         "run_id": message_of(lambda: servers_of(strategy, "another")),
         "not compiled": message_of(lambda: trainer(keras.Sequential([keras.layers.Dense(1)]))),

@@ -19,8 +19,8 @@ import tensorflow as tf
 import tf_embed
 from support.processes.worker_programs import run_as_worker, step_of_replicas
 from tf_embed import sok
-from tf_embed.exchange.workers import Channel
 from tf_embed.ops import bag_exchange_ops
+from tf_embed.sharded.workers import Channel
 
 DIM, STEPS, BATCH = 6, 4, 24
 SHARDING = tf_embed.distributed.WorkerSharding

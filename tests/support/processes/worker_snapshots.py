@@ -246,12 +246,12 @@ def full_disk(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
         bytes_of_one = sum(one.bytes for one in snapshots.list_snapshots())
         free = os.statvfs(path).f_bavail * os.statvfs(path).f_frsize
         filler.write_bytes(bytes(free - bytes_of_one // 2))
-    tables.variables[0].table.barrier()
+    tables.variables[0].table.spread.barrier()
     found = {"full": said_by(snapshots.save, "after"), "listed": listed(snapshots)}
-    tables.variables[0].table.barrier()
+    tables.variables[0].table.spread.barrier()
     if rank == 0:
         filler.unlink()
-    tables.variables[0].table.barrier()
+    tables.variables[0].table.spread.barrier()
     snapshots.save("after")
     tables.clear()
     snapshots.load("before")

@@ -11,10 +11,10 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, deserialized, serialized
 from tf_embed.ops.pooling_ops import compute_dtype
+from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.sharding import PartitionFn
 from tf_embed.table.storage import Storage

@@ -1,76 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that all workers make together: they succeed on all of them, or raise on all of them."""
+"""`AllWorkers`: calls that all workers make together."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import Workers
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.workers import Workers
+from tf_embed.table.collective_calls import CollectiveCalls
 
 _MOST_CHARACTERS = 800  # of a message, so that it fits an exchange of workers
 
 
-class JointCalls(Protocol):
-    """Runs calls on all processes that have a part of a table.
-
-    Attributes:
-        count: How many processes there are.
-        rank: Which of them this is.
-    """
-
-    count: int
-    rank: int
-
-    def run(self, function: Callable[[], Any]) -> list[Any]:
-        """Calls a function on each worker, and returns the results of all of them.
-
-        Args:
-            function: Returns a value that JSON can hold, of at most 2 KiB.
-
-        Raises:
-            Exception: If the function raised it here. If it raised on another worker, an error of
-                the same kind, which names the worker.
-        """
-        ...
-
-
-def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
-    """Checks that all workers call something with the same argument.
-
-    Args:
-        calls: The processes that call it.
-        function: Checks a value of this worker, and returns it; see `JointCalls.run`.
-        what: The name of the value, for the message.
-
-    Raises:
-        ValueError: If the values differ. All workers raise it.
-    """
-    for rank, other in enumerate(values := calls.run(function)):
-        if other != values[0]:
-            raise ValueError(
-                f"All workers must have the same {what}. Received: worker 0 has {values[0]!r}, "
-                f"worker {rank} has {other!r}"
-            )
-
-
-class OneProcess(JointCalls):
-    """The calls of a process that has all rows."""
-
-    count = 1
-    rank = 0
-
-    @override
-    def run(self, function: Callable[[], Any]) -> list[Any]:
-        return [function()]
-
-
-class AllWorkers(JointCalls):
+class AllWorkers(CollectiveCalls):
     """The calls of workers. All workers must make the same calls, in the same order.
 
     Args:

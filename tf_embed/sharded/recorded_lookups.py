@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookups of several tables that share an exchange between workers.
 
-A model looks up its tables separately. A joint call runs the model's code twice. First it runs it
+A model looks up its tables separately. A fused call runs the model's code twice. First it runs it
 in `recorded`, which records the lookups and returns zeros. Then it looks up all recorded keys in
 one exchange. Finally it runs the code in `answered`, which returns the rows to each lookup.
 
@@ -101,24 +101,24 @@ class _Answers:
 
 
 # Per thread: lookups of other threads are neither recorded nor answered.
-class _OfThread(threading.local):
+class _Local(threading.local):
     recording: _Recording | None = None
     answers: _Answers | None = None
 
 
-_of_thread = _OfThread()
+_local = _Local()
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Lookup]]:
     """Records the lookups of the calls that the block makes by `call_to_record`."""
-    before = _of_thread.recording
+    before = _local.recording
     recording = _Recording(innermost_graph())
-    _of_thread.recording = recording
+    _local.recording = recording
     try:
         yield recording.lookups
     finally:
-        _of_thread.recording = before
+        _local.recording = before
 
 
 def call_to_record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
@@ -130,7 +130,7 @@ def call_to_record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
     Returns:
         Whether its lookups were recorded.
     """
-    recording = _of_thread.recording
+    recording = _local.recording
     assert recording is not None
     count, recording.has_left = len(recording.lookups), False
     try:
@@ -150,18 +150,18 @@ def answered(answers: Sequence[Answer | PooledAnswer]) -> Iterator[None]:
 
     Further lookups exchange keys themselves.
     """
-    before = _of_thread.answers
+    before = _local.answers
     queues: dict[int, collections.deque[Answer | PooledAnswer]] = collections.defaultdict(
         collections.deque
     )
     for answer in answers:
         # A queue for each table: its lookups are in order, between lookups of other tables.
         queues[id(answer.lookup.table)].append(answer)
-    _of_thread.answers = _Answers(innermost_graph(), queues)
+    _local.answers = _Answers(innermost_graph(), queues)
     try:
         yield
     finally:
-        _of_thread.answers = before
+        _local.answers = before
 
 
 def is_recording() -> bool:
@@ -171,7 +171,7 @@ def is_recording() -> bool:
         RuntimeError: If they are, and a tf.function that the recorded call makes is being traced.
             Its trace must not return zeros later. A trace that fails is not kept.
     """
-    recording = _of_thread.recording
+    recording = _local.recording
     if recording is None:
         return False
     if innermost_graph() is not recording.graph:
@@ -182,8 +182,8 @@ def is_recording() -> bool:
 
 def record(lookup: Lookup) -> None:
     """Records a lookup. REQUIRES: is_recording()."""
-    assert _of_thread.recording is not None
-    _of_thread.recording.lookups.append(lookup)
+    assert _local.recording is not None
+    _local.recording.lookups.append(lookup)
 
 
 def answer_for(table: Any) -> Answer | PooledAnswer | None:
@@ -194,7 +194,7 @@ def answer_for(table: Any) -> Answer | PooledAnswer | None:
     Args:
         table: The table.
     """
-    answers = _of_thread.answers
+    answers = _local.answers
     if answers is None or innermost_graph() is not answers.graph:
         return None  # the trace of another tf.function must not refer to the answers of this step
     queue = answers.queues.get(id(table))

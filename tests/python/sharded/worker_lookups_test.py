@@ -8,8 +8,7 @@ from typing import Any
 
 from absl.testing import absltest
 
-from tf_embed.exchange import routing
-from tf_embed.table import worker_lookups
+from tf_embed.sharded import routing, worker_lookups
 
 PLAIN, POOLED = (types.SimpleNamespace(pooling=one) for one in (None, "mean"))
 MOST = routing.MAX_TABLES

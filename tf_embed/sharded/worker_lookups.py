@@ -20,14 +20,14 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange import routing
-from tf_embed.exchange.routing import Received
-from tf_embed.exchange.workers import Channel
 from tf_embed.ops import bag_exchange_ops, pooling_ops, routing_ops
 from tf_embed.ops.bag_exchange_ops import SplitPooled
 from tf_embed.ops.exchange_ops import Part, PartType, Plan
 from tf_embed.ops.pooled_gradient import Pooling
-from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded import routing
+from tf_embed.sharded.recorded_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded.routing import Received
+from tf_embed.sharded.workers import Channel
 from tf_embed.table.table import Table
 
 _ASKED, _BAG_KEYS, _SUMS = range(3)  # the counts of a pooled lookup in an exchange
@@ -53,7 +53,7 @@ def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
         # tf.equal would raise if the shapes differ. This op gives False, and the message below is
         # raised.
         same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
-        # Answers of a joint lookup are matched by order only, so other ids would get wrong rows.
+        # Answers of recorded lookups are matched by order only, so other ids would get wrong rows.
         check = tf.debugging.Assert(
             tf.reduce_all(same),
             [
@@ -81,7 +81,7 @@ def _groups(lookups: Sequence[Lookup]) -> Iterator[list[Lookup]]:
 
 
 def _look_up_together(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
-    channel = lookups[0].table.reads.with_gradients()
+    channel = lookups[0].table.spread.reads.with_gradients()
     rows = _Rows([one for one in lookups if one.pooling is None], channel)
     pools = _Pools([one for one in lookups if one.pooling is not None], channel, rows.size)
     counts = tf.concat([*rows.counts, *pools.counts], 0)
@@ -124,7 +124,7 @@ class _Rows:
             self._routed = routing.route_tables(
                 [one.keys for one in lookups],
                 channel.workers.count,
-                [(one.table.sharding, one.table.options.name) for one in lookups],
+                [(one.table.spread.sharding, one.table.options.name) for one in lookups],
             )
             self.counts = [self._routed.counts]
             self.parts = [Part(number, keys) for number, keys in enumerate(self._routed.keys)]
@@ -319,12 +319,16 @@ class _Pool:
 
 def _row_type(lookup: Lookup, number: int) -> PartType:
     dtype = lookup.table.options.value_dtype
-    return PartType(number, dtype, lookup.table.options.dim, lookup.table.wire_type_of(dtype))
+    return PartType(
+        number, dtype, lookup.table.options.dim, lookup.table.spread.wire_type_of(dtype)
+    )
 
 
 def _sum_type(lookup: Lookup, number: int) -> PartType:
     dtype = pooling_ops.compute_dtype(lookup.table.options.value_dtype)
-    return PartType(number, dtype, lookup.table.options.dim, lookup.table.wire_type_of(dtype))
+    return PartType(
+        number, dtype, lookup.table.options.dim, lookup.table.spread.wire_type_of(dtype)
+    )
 
 
 def _row_part(lookup: Lookup, row_type: PartType, keys: tf.Tensor) -> Part:
@@ -344,7 +348,7 @@ def _weight_parts(pools: Sequence[_Pool], weights: Sequence[tf.Tensor]) -> list[
 
 def _split(lookup: Lookup, pooling: Pooling, channel: Channel) -> SplitPooled:
     """Splits the keys of a pooled lookup by owner."""
-    workers, owner = channel.workers, lookup.table.sharding.owner
+    workers, owner = channel.workers, lookup.table.spread.sharding.owner
     by_rule = isinstance(owner, str)
     sum_type = _sum_type(lookup, 0)
     with tf.device("/CPU:0"):
@@ -364,7 +368,7 @@ def _split(lookup: Lookup, pooling: Pooling, channel: Channel) -> SplitPooled:
 
 def _owners_of(lookup: Lookup, pooling: Pooling, num_workers: int) -> tf.Tensor:
     """The worker of each key, by the user's function. Padding is not passed to the function."""
-    sharding, name = lookup.table.sharding, lookup.table.options.name
+    sharding, name = lookup.table.spread.sharding, lookup.table.options.name
     keys = tf.reshape(lookup.keys, [-1])
     if pooling.padding is None:
         return routing.owners_of(keys, num_workers, sharding, name)

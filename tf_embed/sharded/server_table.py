@@ -15,18 +15,18 @@ from typing import Any
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed.exchange import routing
-from tf_embed.exchange.servers import Servers
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import pooling_ops, routing_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
+from tf_embed.sharded.routed_table import RoutedTable, share_of_options
+from tf_embed.sharded.servers import Servers
+from tf_embed.sharded.spreads import AcrossServers, OnServer
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.worker_shares import share_of
 from tf_embed.table import admission_counts, step_tokens
 from tf_embed.table.policies import MAX_ROWS
-from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_shares import share_of
 
 
 class ServerPart(Table):
@@ -34,13 +34,15 @@ class ServerPart(Table):
 
     Args:
         options: The options of this part; `device` is the CPU of the server.
+        spread: The servers, and the server of this part.
         name_on_server: The resource name on the server. An existing part is used again.
-        is_named: Whether a later chief may use the same name.
     """
 
-    def __init__(self, options: TableOptions, name_on_server: str, is_named: bool) -> None:
+    spread: OnServer
+
+    def __init__(self, options: TableOptions, spread: OnServer, name_on_server: str) -> None:
+        self.spread = spread
         self._name_on_server = name_on_server
-        self._is_named = is_named
         self._was_kept = False  # by this process
         super().__init__(options)
 
@@ -51,7 +53,7 @@ class ServerPart(Table):
     @property
     def is_kept(self) -> bool:
         """Whether `keep` was called for this part, by this process or an earlier chief."""
-        return self._was_kept or (self._is_named and self._is_kept_by_server())
+        return self._was_kept or (self.spread.servers.is_named and self._is_kept_by_server())
 
     def keep(self) -> None:
         """Makes the server keep the rows until it ends, if a later chief may find them.
@@ -59,7 +61,7 @@ class ServerPart(Table):
         Otherwise they would be lost with the chief: TensorFlow drops a process's resources on a
         server ten minutes after its last contact with the process.
         """
-        if self._is_named and not self._is_kept_by_server():
+        if self.spread.servers.is_named and not self._is_kept_by_server():
             with tf.init_scope(), tf.device(self.options.device):
                 handle = self.resource_handle
                 tf.raw_ops.QueueEnqueueV2(handle=self._keeper(), components=[handle])
@@ -90,9 +92,10 @@ class ServerTable(RoutedTable):
         ValueError: If a bound is less than a row for each server.
     """
 
+    spread: AcrossServers
+
     def __init__(self, options: TableOptions, servers: Servers, sharding: WorkerSharding) -> None:
-        self._servers = servers
-        self._sharding = sharding
+        self.spread = AcrossServers(servers, sharding, options.name)
         name = servers.name_of_next_table(options.name)
         with tf.init_scope():
             self._parts = tuple(
@@ -100,16 +103,12 @@ class ServerTable(RoutedTable):
                     dataclasses.replace(
                         share_of_options(options, number, servers.count, "server"), device=device
                     ),
+                    OnServer(servers, sharding, options.name, number),
                     name,
-                    servers.is_named,
                 )
                 for number, device in enumerate(servers.devices)
             )
         super().__init__(options)
-
-    @property
-    def _where(self) -> str:
-        return f"on {self._servers.count} servers"
 
     def _create_resource(self) -> tf.Tensor:
         return self._parts[0].resource_handle  # it has no handle itself
@@ -124,20 +123,6 @@ class ServerTable(RoutedTable):
         """The table of each server."""
         return self._parts
 
-    @property
-    def servers(self) -> Servers:
-        """The servers."""
-        return self._servers
-
-    def is_on_server(self, number: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        """A function of keys [n] that returns bool [n]: the keys that a server owns."""
-        count, name = self._servers.count, self.options.name
-
-        def owns(keys: tf.Tensor) -> tf.Tensor:
-            return tf.equal(routing.owners_of(keys, count, self._sharding, name), number)
-
-        return owns
-
     # Verbs with keys.
 
     @override
@@ -149,7 +134,7 @@ class ServerTable(RoutedTable):
         *,
         training: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        options, routed = self.options, self._route(keys)
+        options, routed = self.options, self.spread.route(keys)
         wire = self._wire_type_of(options.value_dtype)
 
         def find(part: Table, some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -169,7 +154,7 @@ class ServerTable(RoutedTable):
     def find_or_insert(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        dim, routed = self.options.dim, self._route(keys)
+        dim, routed = self.options.dim, self.spread.route(keys)
         sent = [routed.keys]
         if defaults is not None:
             shape = tf.concat([tf.shape(keys), [dim]], 0)
@@ -185,7 +170,7 @@ class ServerTable(RoutedTable):
     def insert_or_assign(
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
-        routed = self._route(keys)
+        routed = self.spread.route(keys)
         rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
 
         def assign(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
@@ -198,7 +183,7 @@ class ServerTable(RoutedTable):
     def accum(
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
-        order, counts = self._route(keys).each()  # each difference is added
+        order, counts = self.spread.route(keys).each()  # each difference is added
         dim = self.options.dim
         sent = [tf.gather(tf.reshape(keys, [-1]), order)]
         sent += [tf.gather(tf.reshape(one, [-1, dim]), order) for one in (old_values, new_values)]
@@ -216,11 +201,11 @@ class ServerTable(RoutedTable):
         step: tf.Tensor,
         distinct: bool = False,
         stochastic_rounding: bool = False,
-        trained: tf.Tensor | None = None,
+        unless_frozen: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """Runs one op on each server. A step with a token runs it once."""
         wide = pooling_ops.compute_dtype(self.options.value_dtype)
-        routed = self._route(keys)
+        routed = self.spread.route(keys)
         sums = routed.sums(tf.cast(tf.reshape(gradients, [-1, self.options.dim]), wide))
         sums = tf.cast(sums, self._wire_type_of(wide))
         # Each tensor is a call between processes, so all numbers of the step are in a single
@@ -229,8 +214,8 @@ class ServerTable(RoutedTable):
         # Floats are sent by their bits, among integers.
         numbers = [tf.bitcast(tf.cast(hyper, tf.float64), tf.int64), tf.reshape(step, [1]), *token]
         sizes = [hyper.shape[0], 1, *(2 for _ in token)]
-        if trained is not None:
-            numbers.append(tf.reshape(tf.cast(trained, tf.int64), [1]))
+        if unless_frozen is not None:
+            numbers.append(tf.reshape(tf.cast(unless_frozen, tf.int64), [1]))
             sizes.append(1)
         packed = tf.concat(numbers, 0)
 
@@ -246,7 +231,9 @@ class ServerTable(RoutedTable):
                     step=tf.reshape(there[1], []),
                     distinct=True,
                     stochastic_rounding=stochastic_rounding,
-                    trained=None if trained is None else tf.reshape(there[-1] > 0, []),
+                    unless_frozen=(
+                        None if unless_frozen is None else tf.reshape(there[-1] > 0, [])
+                    ),
                 )
 
         return self._done(apply, routed.counts, [routed.keys, sums])
@@ -255,7 +242,7 @@ class ServerTable(RoutedTable):
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        routed = self._route(keys)
+        routed = self.spread.route(keys)
 
         def read(part: Table, some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return part.read_slots(some, rule, initial_value)
@@ -265,7 +252,7 @@ class ServerTable(RoutedTable):
 
     @override
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        routed = self._route(keys)
+        routed = self.spread.route(keys)
         numbers, exists = self._joined(
             lambda part, some: part.row_statistics(some), routed.counts, [routed.keys]
         )
@@ -273,18 +260,18 @@ class ServerTable(RoutedTable):
 
     @override
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
-        routed = self._route(keys)
+        routed = self.spread.route(keys)
         sent = [routed.keys, routed.last(tf.reshape(scores, [-1]))]
         return self._done(lambda part, *some: part.set_scores(*some), routed.counts, sent)
 
     @override
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
-        routed = self._route(keys)
+        routed = self.spread.route(keys)
         return self._done(lambda part, some: part.prefetch(some), routed.counts, [routed.keys])
 
     @override
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
-        routed = self._route(keys)
+        routed = self.spread.route(keys)
         return self._done(lambda part, some: part.erase(some), routed.counts, [routed.keys])
 
     # Verbs of the whole table.
@@ -339,8 +326,8 @@ class ServerTable(RoutedTable):
         self.wait_until_written()
         saved = Exported(keys, values, slots, meta, statistics, policy)
         done = []
-        for number, part in enumerate(self._parts):
-            owned = self._owned(saved, self.is_on_server(number))
+        for part in self._parts:
+            owned = self._owned(saved, part.spread.owns)
             with tf.device(part.options.device):
                 done.append(part.import_(*owned))
         return _grouped(done)
@@ -397,19 +384,16 @@ class ServerTable(RoutedTable):
 
     # Parts of these.
 
-    def _route(self, keys: tf.Tensor) -> routing.Routed:
-        return routing.route(keys, self._servers.count, self._sharding, self.options.name)
-
     def _wire_type_of(self, dtype: tf.DType) -> tf.DType:
         """The dtype in which rows, or gradients, of a dtype are sent."""
-        narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
+        narrow = self.spread.sharding.wire_dtype if dtype == tf.float32 else None
         return dtype if narrow is None else tf.as_dtype(narrow)
 
     def _by_server(
         self, verb: Callable[..., Any], counts: tf.Tensor, sent: Sequence[tf.Tensor]
     ) -> list[Any]:
         """Calls `verb` on each server: server 0 gets the first `counts[0]` rows of `sent`, etc."""
-        count = self._servers.count
+        count = self.spread.count
         pieces = [tf.split(one, counts, num=count) for one in sent]
         results = []
         for part, some in zip(self._parts, zip(*pieces, strict=True), strict=True):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
-from tf_embed.table.routed_table import share_of_options
+from tf_embed.sharded.routed_table import share_of_options
 from tf_embed.table.table_options import TableOptions
 
 

@@ -3,8 +3,6 @@
 
 Synchronous training can't continue after the loss of a worker, and TensorFlow can't recover within
 the same processes. So all workers end, and the remaining number restarts from the last checkpoint.
-
-The launcher's modules need only the standard library, see `run.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 
-from tf_embed.distributed.launches import MAX_RESTARTS, Launch, count_of, seconds_of
-from tf_embed.distributed.processes import Group, Outcome, say
+from tf_embed.launch.launches import MAX_RESTARTS, Launch, count_of, seconds_of
+from tf_embed.launch.processes import Group, Outcome, say
 
 # Delay after the end of a worker, before the workers that died with it are counted.
 _LOSS_SECONDS = 0.5

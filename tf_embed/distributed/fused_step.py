@@ -20,11 +20,10 @@ import keras
 import tensorflow as tf
 
 from tf_embed.layers.layer_with_tables import LayerWithTables
-from tf_embed.table import joint_lookups
-from tf_embed.table.worker_lookups import look_up
-from tf_embed.table.worker_table import WorkerTable
+from tf_embed.optimizers.steps import deferred_updates
+from tf_embed.sharded import recorded_lookups
+from tf_embed.sharded.worker_lookups import look_up
 from tf_embed.validation import flag, items_of, shown
-from tf_embed.variable.anchor import joint_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,44 +44,44 @@ class _Step:
 
 
 # Per thread, because several models may train in the same process.
-class _OfThread(threading.local):
+class _Local(threading.local):
     step: _Step | None = None
 
 
-_of_thread = _OfThread()
+_local = _Local()
 
 # Layers whose lookups are in the layer's own tf.functions.
 _look_up_apart: weakref.WeakSet[keras.layers.Layer] = weakref.WeakSet()
 
 
-def joint_step(
+def fused_step(
     model: keras.Model, step: Callable[[Any], Any], training: bool
 ) -> Callable[[Any], Any]:
     """Returns a step that combines the lookups and the updates of all tables.
 
     Args:
-        model: The model, whose calls are within `joint_call`. If it is not functional, each of its
+        model: The model, whose calls are within `fused_call`. If it is not functional, each of its
             tables looks up by itself.
         step: The step, a function of a batch.
         training: Whether layers are called as in training.
     """
     ids_of_layers = _ids_of_layers(model)
 
-    def joint(data: Any) -> Any:
-        before = _of_thread.step
-        _of_thread.step = ids_of_layers and _Step(model, *ids_of_layers, training)
+    def fused(data: Any) -> Any:
+        before = _local.step
+        _local.step = ids_of_layers and _Step(model, *ids_of_layers, training)
         try:
-            with joint_steps():
+            with deferred_updates():
                 return step(data)
         finally:
-            _of_thread.step = before
+            _local.step = before
 
-    return joint
+    return fused
 
 
 @contextlib.contextmanager
-def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Combines the lookups of a model call in the block, if a joint step makes the call.
+def fused_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Combines the lookups of a model call in the block, if a fused step makes the call.
 
     Lookups are within the call, not before the step, so that a tape sees them.
 
@@ -90,7 +89,7 @@ def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) 
         model: The model.
         args, kwargs: The arguments of the call.
     """
-    step = _of_thread.step
+    step = _local.step
     if step is None or step.model is not model:
         yield
         return
@@ -99,11 +98,11 @@ def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) 
     if training is None:
         training = step.training
     ids = keras.tree.flatten(step.ids_model(inputs, training=training))
-    with joint_lookups.recorded() as lookups:
+    with recorded_lookups.recorded() as lookups:
         for layer, count in step.layers:
             _record(layer, layer.call_as_in_model, ids[:count], training)
             ids = ids[count:]
-    with joint_lookups.answered(look_up(lookups)):
+    with recorded_lookups.answered(look_up(lookups)):
         yield
 
 
@@ -147,18 +146,18 @@ def look_up_together(
                 f"calls=[..., {shown(call)}, ...]"
             )
     kwargs = {} if training is None else {"training": flag(training, "training")}
-    with joint_lookups.recorded() as lookups:
+    with recorded_lookups.recorded() as lookups:
         for layer, *args in calls:
             # Other layers must be called only once: a second call could change their state.
             if _has_tables_on_workers(layer):
                 _record(layer, layer, *args, **kwargs)
-    with joint_lookups.answered(look_up(lookups)):
+    with recorded_lookups.answered(look_up(lookups)):
         return [layer(*args, **kwargs) for layer, *args in calls]
 
 
 def _record(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Records the lookups of a layer's call, except lookups in the layer's own tf.function."""
-    if layer not in _look_up_apart and not joint_lookups.call_to_record(call, *args, **kwargs):
+    if layer not in _look_up_apart and not recorded_lookups.call_to_record(call, *args, **kwargs):
         # The next time, the tf.function has a trace, and recording would run its exchanges.
         _look_up_apart.add(layer)
 
@@ -184,7 +183,7 @@ def _ids_of_layers(
             of_layer = keras.tree.flatten(layer.input)
             has_variables = bool(keras.Model(inputs, of_layer).variables)
         except (AttributeError, ValueError):
-            continue  # left out of the joint step: the layer exchanges its ids itself
+            continue  # left out of the fused step: the layer exchanges its ids itself
         if has_variables and any(tf.as_dtype(one.dtype).is_floating for one in of_layer):
             continue
         layers.append((layer, len(of_layer)))
@@ -210,4 +209,4 @@ def _inputs_of(model: keras.Model) -> Any:
 def _has_tables_on_workers(layer: keras.layers.Layer) -> bool:
     if not isinstance(layer, LayerWithTables) or not layer.built:
         return False
-    return any(isinstance(table, WorkerTable) for table in layer.looked_up_tables)
+    return any(table.spread.is_collective for table in layer.looked_up_tables)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`launch_with_servers`: launches a chief, workers and parameter servers, and restarts them.
-
-The launcher's modules need only the standard library, see `run.py`.
-"""
+"""`launch_with_servers`: launches a chief, workers and parameter servers, and restarts them."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from tf_embed.distributed.launches import MAX_RESTARTS, Cluster, Launch, count_of
-from tf_embed.distributed.processes import POLL_SECONDS, TIMED_OUT, Outcome, Task, say
+from tf_embed.launch.launches import MAX_RESTARTS, Cluster, Launch, count_of
+from tf_embed.launch.processes import POLL_SECONDS, TIMED_OUT, Outcome, Task, say
 
-# The chief's exit code after the loss of a server. It is LOST_SERVER_EXIT_CODE of `servers.py`,
-# which can't be imported without TensorFlow.
+# The chief's exit code after the loss of a server, which tells a supervisor to restart both. It is
+# EX_TEMPFAIL of sysexits.h.
 LOST_SERVER = 75
 # Time for the chief to detect that a server has died.
 _CHIEF_SECONDS = 60.0

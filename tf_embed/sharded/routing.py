@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import Channel
 from tf_embed.ops import exchange_ops, routing_ops
 from tf_embed.ops.exchange_ops import NUM_CAPACITIES, Part, PartType, Plan, Sent
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.workers import Channel
 
 # Keys of collectives within a channel.
 _COUNTS = 0  # plus the number of tables, because the shape of the counts depends on it

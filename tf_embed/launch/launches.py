@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Launch`: the common base of all ways to launch a program on this machine.
-
-The launcher's modules need only the standard library, see `run.py`.
-"""
+"""`Launch`: the common base of all ways to launch a program on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from tf_embed.distributed.processes import Group, Task, reserved_ports
+from tf_embed.launch.processes import Group, Task, reserved_ports
 
 MAX_TASKS = 256  # per job
 MAX_RESTARTS = 1_000_000

@@ -5,8 +5,6 @@ No process stays behind. Each task leads a process group, which is ended as a wh
 reads a pipe from the launcher. The pipe ends when the launcher is killed, and then the guard kills
 the groups. Each task also asks the kernel to be killed when the launcher dies, which covers the
 moment before the guard knows its group.
-
-The launcher's modules need only the standard library, see `run.py`.
 """
 
 from __future__ import annotations

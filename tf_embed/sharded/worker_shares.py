@@ -6,7 +6,6 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.workers import Workers
 
 
 def share_of(rank: int, num_reserved: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
@@ -32,15 +31,12 @@ def share_of(rank: int, num_reserved: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     return bounds[1] - bounds[0]
 
 
-def agreed(
-    workers: Workers, gathered: tf.Tensor, name: str
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def agreed(numbers: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Checks that all workers call `restrict` with the same numbers.
 
     Args:
-        workers: The workers.
-        gathered: For each worker, its number of rows, `num_reserved` and `trigger`, int64 [3 *
-            workers].
+        numbers: For each worker, its number of rows, `num_reserved` and `trigger`, int64 [workers,
+            3].
         name: The table's name, for messages.
 
     Returns:
@@ -50,9 +46,6 @@ def agreed(
     Raises:
         InvalidArgumentError: If the arguments differ. All workers raise it.
     """
-    numbers = tf.reshape(gathered, [-1, 3])
-    if workers.places is not None:
-        numbers = tf.gather(numbers, workers.places)
     sizes, reserved, triggers = tf.unstack(numbers, axis=1)
     checks = [
         tf.debugging.Assert(
@@ -62,7 +55,7 @@ def agreed(
                 f"of each worker{default}:",
                 wanted,
             ],
-            summarize=workers.count,
+            summarize=-1,  # all of them
         )
         for argument, wanted, default in (
             ("num_reserved", reserved, ""),

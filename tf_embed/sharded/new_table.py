@@ -8,14 +8,14 @@ import os
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.servers import is_of_servers, servers_of_scope
-from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import workers_of_scope
+from tf_embed.sharded.server_table import ServerTable
+from tf_embed.sharded.servers import is_of_servers, servers_of_scope
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.worker_table import WorkerTable
+from tf_embed.sharded.workers import workers_of_scope
 from tf_embed.table.policies import TablePolicy
-from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_table import WorkerTable
 
 _DEFAULT_INIT_SIZE = 8192
 _INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.exchange import strategies
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import watch_ops
+from tf_embed.sharded import strategies
+from tf_embed.sharded.worker_sharding import WorkerSharding
 
 # The group key of all our collectives. TensorFlow's strategies count their groups from 1.
 _GROUP_KEY = 0x7E3BED
@@ -43,7 +43,7 @@ class Channel:
     def __init__(self, workers: Workers, number: int, sharding: WorkerSharding) -> None:
         self.workers = workers
         self.number = number
-        self._sharding = sharding
+        self.sharding = sharding
         # It outlives a graph that is being traced.
         with tf.init_scope(), tf.device(workers.device):
             # Its value does not matter. It is named by the process only, so no strategy mirrors it.
@@ -97,7 +97,7 @@ class Channel:
         """
         with tf.device(self.workers.device):
             watch, _ = watch_ops.start_watch(
-                self._sharding.timeout_seconds, f"exchange {self.number} of sharded tables"
+                self.sharding.timeout_seconds, f"exchange {self.number} of sharded tables"
             )
             with tf.control_dependencies([watch]):
                 yield watch, self._arguments
@@ -108,7 +108,7 @@ class Channel:
             "group_key": tf.constant(_GROUP_KEY),
             "instance_key": tf.constant(self.number * _KEYS_OF_CHANNEL) + key,
             "ordering_token": [self._order],
-            "communication_hint": self._sharding.communication_hint,
+            "communication_hint": self.sharding.communication_hint,
         }
 
 

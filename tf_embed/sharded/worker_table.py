@@ -19,25 +19,24 @@ from typing import Any
 import tensorflow as tf
 from typing_extensions import override
 
-from tf_embed import _library
-from tf_embed.exchange import routing
-from tf_embed.exchange.routing import Routed
-from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import Channel, Workers
-from tf_embed.ops import exchange_ops, pooling_ops, routing_ops
-from tf_embed.ops.exchange_ops import Part, PartType, Sent
+from tf_embed import _library, callers
+from tf_embed.ops import pooling_ops, routing_ops
+from tf_embed.ops.exchange_ops import Part, PartType
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.table import admission_counts, joint_lookups
-from tf_embed.table.checkpoint_checks import saves_all
-from tf_embed.table.joint_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded import recorded_lookups, routing
+from tf_embed.sharded.recorded_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded.routed_table import RoutedTable, share_of_options
+from tf_embed.sharded.spreads import AcrossWorkers
+from tf_embed.sharded.worker_lookups import checked_pooled, look_up
+from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.sharded.worker_shares import agreed, share_of
+from tf_embed.sharded.workers import Workers
+from tf_embed.table import admission_counts
 from tf_embed.table.policies import MAX_ROWS, STATISTICS
-from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_lookups import checked_pooled, look_up
-from tf_embed.table.worker_shares import agreed, share_of
 
 
 class WorkerTable(RoutedTable):
@@ -52,50 +51,16 @@ class WorkerTable(RoutedTable):
         ValueError: If a worker has another table, or another build of the library.
     """
 
+    _advice = ' distribution="local" gives each worker a table of its own.'
+    spread: AcrossWorkers
+
     def __init__(self, options: TableOptions, workers: Workers, sharding: WorkerSharding) -> None:
-        self._workers = workers
-        self._sharding = sharding
-        # A channel runs its exchanges in order. Prefetches have their own channel, so that a thread
-        # beside the steps can call them.
-        channels = workers.new_channels(4, sharding)
-        self._reads, self._writes, self._saves, self._ahead = channels
+        self.spread = AcrossWorkers(workers, sharding, options.name)
         # A collective call before the table exists: if workers differ, all of them raise.
-        seed = _agree(options, workers, sharding, self._reads.number)
+        seed = _agree(options, self.spread)
         initializer = dataclasses.replace(options.initializer, seed=seed)
         share = share_of_options(options, workers.rank, workers.count, "worker")
         super().__init__(dataclasses.replace(share, initializer=initializer))
-
-    _advice = ' distribution="local" gives each worker a table of its own.'
-
-    @property
-    def _where(self) -> str:
-        return f"sharded over {self._workers.count} workers"
-
-    @property
-    def workers(self) -> Workers:
-        """The workers."""
-        return self._workers
-
-    @property
-    def sharding(self) -> WorkerSharding:
-        """The distribution of rows over them."""
-        return self._sharding
-
-    def barrier(self) -> None:
-        """Waits, in eager execution, until all workers are here."""
-        if tf.executing_eagerly():
-            # TensorFlow keeps the shape of a collective's key forever, so each shape that this
-            # channel sends has its own key: 2 to 7, and from 8 on the keys of `gather`.
-            self._saves.all_gather(tf.zeros([1], tf.int32), key=5)
-
-    def route(self, keys: tf.Tensor) -> Routed:
-        """Groups keys by owner."""
-        return routing.route(keys, self._workers.count, self._sharding, self.options.name)
-
-    def is_mine(self, keys: tf.Tensor) -> tf.Tensor:
-        """Whether this worker owns each key, bool [number of keys]."""
-        owners = routing.owners_of(keys, self._workers.count, self._sharding, self.options.name)
-        return tf.equal(owners, self._workers.rank)
 
     # Verbs that read.
 
@@ -109,14 +74,14 @@ class WorkerTable(RoutedTable):
         training: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         options = self.options
-        routed = self.route(keys)
-        wire = self.wire_type_of(options.value_dtype)
+        routed = self.spread.route(keys)
+        wire = self.spread.wire_type_of(options.value_dtype)
         types = [PartType(0, options.value_dtype, options.dim, wire), PartType(0, tf.bool)]
         sent = [Part(0, routed.keys)]
-        got = routing.to_owners(self._reads, [routed.counts], sent, types)
+        got = routing.to_owners(self.spread.reads, [routed.counts], sent, types)
         rows, exists = super().find(got.parts[0], training=training)
         parts = [Part(0, rows, wire), Part(0, exists)]
-        rows, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
+        rows, exists = routing.reply(self.spread.reads, got.plan, parts, [routed.counts])
         rows = routing_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
         exists = routed.of_batch(exists)
         rows = self._with_defaults(rows, exists, defaults)
@@ -131,15 +96,15 @@ class WorkerTable(RoutedTable):
         *,
         training: bool,
     ) -> tf.Tensor:
-        if joint_lookups.is_recording():
+        if recorded_lookups.is_recording():
             # With `defaults` a lookup must know which keys exist, so it exchanges its keys itself.
             if defaults is None:
-                joint_lookups.record(Lookup(self, keys, training))
+                recorded_lookups.record(Lookup(self, keys, training))
             shape = tf.concat([tf.shape(keys), [self.options.dim]], 0)
             return self._with_shape(tf.zeros(shape, self.options.value_dtype), keys)
         if defaults is not None:
             return self.find(keys, defaults, token, training=training)[0]
-        answer, noted = joint_lookups.answer_for(self), None
+        answer, noted = recorded_lookups.answer_for(self), None
         if answer is None:
             (answer,) = look_up([Lookup(self, keys, training)])
         else:
@@ -171,7 +136,7 @@ class WorkerTable(RoutedTable):
     ) -> tf.Tensor:
         """Pools rows at their owners if that sends less."""
         # A sum of many rows may overflow float16, although each row fits.
-        if defaults is not None or self._sharding.wire_dtype == "float16":
+        if defaults is not None or self.spread.sharding.wire_dtype == "float16":
             return super().find_pooled(
                 keys,
                 bags,
@@ -183,11 +148,11 @@ class WorkerTable(RoutedTable):
                 training=training,
             )
         pooling = Pooling(bags, weights, combiner, padding)
-        if joint_lookups.is_recording():
-            joint_lookups.record(Lookup(self, keys, training, pooling, token))
+        if recorded_lookups.is_recording():
+            recorded_lookups.record(Lookup(self, keys, training, pooling, token))
             shape = tf.concat([pooling.shape_of(keys), [self.options.dim]], 0)
             return tf.zeros(shape, pooling_ops.compute_dtype(self.options.value_dtype))
-        answer = joint_lookups.answer_for(self)
+        answer = recorded_lookups.answer_for(self)
         if answer is None:
             (answer,) = look_up([Lookup(self, keys, training, pooling, token)])
             assert isinstance(answer, PooledAnswer)
@@ -195,46 +160,31 @@ class WorkerTable(RoutedTable):
         assert isinstance(answer, PooledAnswer)  # as above
         return checked_pooled(answer, keys)
 
-    def wire_type_of(self, dtype: tf.DType) -> str:
-        """The encoding of rows, or gradients, of a dtype in a message."""
-        narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
-        return narrow or exchange_ops.SAME
-
-    @property
-    def reads(self) -> Channel:
-        """The channel for keys and rows of lookups."""
-        return self._reads
-
-    @property
-    def writes(self) -> Channel:
-        """The channel for gradients."""
-        return self._writes
-
     @override
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        routed = self.route(keys)
+        routed = self.spread.route(keys)
         # A message has rows of a known width, which a lookup without keys gives while tracing.
         with tf.init_scope():
             none = tf.zeros([0], self.options.key_dtype)
             width = int(super().read_slots(none, rule, initial_value)[0].shape[-1])
         types = [PartType(0, self.options.slot_dtype, width), PartType(0, tf.bool)]
-        got = routing.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
+        got = routing.to_owners(self.spread.reads, [routed.counts], [Part(0, routed.keys)], types)
         slots, exists = super().read_slots(got.parts[0], rule, initial_value)
         parts = [Part(0, tf.ensure_shape(slots, [None, width])), Part(0, exists)]
-        slots, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
+        slots, exists = routing.reply(self.spread.reads, got.plan, parts, [routed.counts])
         return routed.of_batch(slots), routed.of_batch(exists)
 
     @override
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        routed = self.route(keys)
+        routed = self.spread.route(keys)
         width = len(STATISTICS)
         types = [PartType(0, tf.int64, width), PartType(0, tf.bool)]
-        got = routing.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
+        got = routing.to_owners(self.spread.reads, [routed.counts], [Part(0, routed.keys)], types)
         statistics, exists = super().row_statistics(got.parts[0])
         parts = [Part(0, tf.ensure_shape(statistics, [None, width])), Part(0, exists)]
-        statistics, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
+        statistics, exists = routing.reply(self.spread.reads, got.plan, parts, [routed.counts])
         return routed.of_batch(statistics), routed.of_batch(exists)
 
     @override
@@ -242,13 +192,7 @@ class WorkerTable(RoutedTable):
         # A shard belongs to this worker only, and needs no collective.
         if shard >= 0:
             return super().size(shard)
-        sizes = self._saves.all_gather(tf.reshape(super().size(), [1]), key=2)
-        return tf.reduce_sum(sizes)
-
-    def largest_of_workers(self, number: tf.Tensor) -> tf.Tensor:
-        """The largest of a number that each worker has, float64 scalar."""
-        numbers = self._saves.all_gather(tf.reshape(tf.cast(number, tf.float64), [1]), key=7)
-        return tf.reduce_max(numbers)
+        return tf.reduce_sum(self.spread.numbers(super().size()))
 
     # Verbs that write.
 
@@ -257,27 +201,27 @@ class WorkerTable(RoutedTable):
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
         options = self.options
-        routed = self.route(keys)
+        routed = self.spread.route(keys)
         sent = [Part(0, routed.keys)]
         if defaults is not None:
             shape = tf.concat([tf.shape(keys), [options.dim]], 0)
             rows = tf.reshape(tf.broadcast_to(defaults, shape), [-1, options.dim])
             sent.append(Part(0, routed.last(rows)))
         types = [PartType(0, options.value_dtype, options.dim), PartType(0, tf.bool)]
-        got = routing.to_owners(self._writes, [routed.counts], sent, types)
+        got = routing.to_owners(self.spread.writes, [routed.counts], sent, types)
         rows, exists = super().find_or_insert(*got.parts, training=training)
         parts = [Part(0, rows), Part(0, exists)]
-        rows, exists = routing.reply(self._writes, got.plan, parts, [routed.counts])
+        rows, exists = routing.reply(self.spread.writes, got.plan, parts, [routed.counts])
         return self._with_shape(routed.of_batch(rows), keys), routed.of_batch(exists)
 
     @override
     def insert_or_assign(
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
-        routed = self.route(keys)
+        routed = self.spread.route(keys)
         rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
         sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(rows, [None, self.options.dim]))]
-        got = routing.to_owners(self._writes, [routed.counts], sent)
+        got = routing.to_owners(self.spread.writes, [routed.counts], sent)
         # Not `distinct`: several workers may send the same key, and the last of them wins.
         return super().insert_or_assign(got.parts[0], got.parts[1])
 
@@ -286,26 +230,26 @@ class WorkerTable(RoutedTable):
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
         dim = self.options.dim
-        order, counts = self.route(keys).each()  # each difference is added
+        order, counts = self.spread.route(keys).each()  # each difference is added
         sent = [Part(0, tf.gather(tf.reshape(keys, [-1]), order))]
         for values in (old_values, new_values):
             rows = tf.gather(tf.reshape(values, [-1, dim]), order)
             sent.append(Part(0, tf.ensure_shape(rows, [None, dim])))
         sent.append(Part(0, tf.gather(tf.reshape(exists, [-1]), order)))
-        got = routing.to_owners(self._writes, [counts], sent)
+        got = routing.to_owners(self.spread.writes, [counts], sent)
         return super().accum(*got.parts)
 
     @override
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
-        routed = self.route(keys)
-        got = routing.to_owners(self._writes, [routed.counts], [Part(0, routed.keys)])
+        routed = self.spread.route(keys)
+        got = routing.to_owners(self.spread.writes, [routed.counts], [Part(0, routed.keys)])
         return super().erase(got.parts[0])
 
     @override
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
         """Uses a separate channel, so a thread beside the steps may call it, on all workers."""
-        routed = self.route(keys)
-        got = routing.to_owners(self._ahead, [routed.counts], [Part(0, routed.keys)])
+        routed = self.spread.route(keys)
+        got = routing.to_owners(self.spread.ahead, [routed.counts], [Part(0, routed.keys)])
         return super().prefetch(got.parts[0])
 
     @override
@@ -316,9 +260,8 @@ class WorkerTable(RoutedTable):
         # Any size is above -1, so without a trigger the condition below always holds.
         limit = tf.constant(-1, tf.int64) if trigger is None else trigger
         mine = tf.stack([super().size(), num_reserved, limit])
-        everyones = self._saves.all_gather(mine, key=6)
         # All workers take the same branch, because they have the same numbers.
-        sizes, reserved, limit = agreed(self._workers, everyones, self.options.name)
+        sizes, reserved, limit = agreed(self.spread.triples(mine), self.options.name)
         return tf.cond(
             tf.reduce_sum(sizes) > limit,
             lambda: self._restrict(sizes, reserved, order),
@@ -333,19 +276,16 @@ class WorkerTable(RoutedTable):
             # Counted after the expired rows have left.
             with tf.control_dependencies([removed]):
                 size = super().size()
-            sizes = self._saves.all_gather(tf.reshape(size, [1]), key=2)
-            # The gather has the workers in another order than their ranks.
-            if self._workers.places is not None:
-                sizes = tf.gather(sizes, self._workers.places)
-        removed += super().restrict(share_of(self._workers.rank, num_reserved, sizes), order)
-        return tf.reduce_sum(self._saves.all_gather(tf.reshape(removed, [1]), key=2))
+            sizes = self.spread.numbers(size)
+        removed += super().restrict(share_of(self.spread.rank, num_reserved, sizes), order)
+        return tf.reduce_sum(self.spread.numbers(removed))
 
     @override
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
-        routed = self.route(keys)
+        routed = self.spread.route(keys)
         numbers = routed.last(tf.reshape(scores, [-1, 1]))
         sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(numbers, [None, 1]))]
-        got = routing.to_owners(self._writes, [routed.counts], sent)
+        got = routing.to_owners(self.spread.writes, [routed.counts], sent)
         return super().set_scores(got.parts[0], tf.reshape(got.parts[1], [-1]))
 
     # Saving. Each file of Keras and each checkpoint has the rows of all workers.
@@ -360,44 +300,10 @@ class WorkerTable(RoutedTable):
             for name in ("values", "slots", "statistics")
         }
         parts = [mine.keys, *matrices.values()]
-        keys, *rest = self.gather(parts)
+        keys, *rest = self.spread.gather(parts)
         if with_policy and self._counts_keys:
-            mine = mine._replace(policy=admission_counts.gathered(mine.policy, self.gather))
+            mine = mine._replace(policy=admission_counts.gathered(mine.policy, self.spread.gather))
         return mine._replace(keys=keys, **dict(zip(matrices, rest, strict=True)))
-
-    def gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The rows of all workers for each part, [n] or [n, known]. All workers must call this."""
-        channel, gathered = self._saves, []
-        with tf.device(self._workers.device):
-            for part in parts:
-                width = 0 if part.shape.rank == 1 else int(part.shape[1] or 0)
-                # Rows of width 0 need no message, but their count is still the sum over all
-                # workers.
-                if part.shape.rank == 2 and width == 0:
-                    rows = tf.reduce_sum(channel.all_gather(tf.shape(part)[:1], key=3))
-                    gathered.append(tf.zeros([rows, 0], part.dtype))
-                    continue
-                count = tf.shape(part)[:1]
-                sent = Sent([Part(0, part)], count[tf.newaxis])
-                words = exchange_ops.message_words(sent)
-                both = channel.all_gather(tf.concat([count, words], 0), key=4)
-                both = tf.transpose(tf.reshape(both, [-1, 2]))
-                # Lengths are powers of two, each with its own key.
-                log = tf.cast(
-                    tf.math.ceil(
-                        tf.math.log(tf.cast(tf.reduce_max(both[1]) + 1, tf.float64))
-                        / tf.math.log(tf.constant(2.0, tf.float64))
-                    ),
-                    tf.int32,
-                )
-                capacity = tf.bitwise.left_shift(tf.constant(1, tf.int64), tf.cast(log, tf.int64))
-                message = exchange_ops.pack_messages(sent, capacity)
-                got = channel.all_gather(message, key=8 + log)
-                (rows,) = exchange_ops.unpack_messages(
-                    got, both[:1], [PartType(0, part.dtype, width)]
-                )
-                gathered.append(rows)
-        return gathered
 
     @override
     def import_(
@@ -410,20 +316,20 @@ class WorkerTable(RoutedTable):
         policy: tf.Tensor,
     ) -> tf.Operation | None:
         saved = Exported(keys, values, slots, meta, statistics, policy)
-        return super().import_(*self._owned(saved, self.is_mine))
+        return super().import_(*self._owned(saved, self.spread.owns))
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        with_all = saves_all(self.options.name)
+        with_all = callers.saves_all(self.options.name)
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
 
-def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:
+def _agree(options: TableOptions, spread: AcrossWorkers) -> int:
     """Compares the options of all workers, and returns the seed of worker 0. A collective call.
 
     Raises:
         ValueError: If the options, or the builds of the library, differ.
     """
-    owner, policy = sharding.owner, options.policy
+    sharding, policy = spread.sharding, options.policy
     mine = json.dumps(
         {
             "table": options.name,
@@ -432,13 +338,13 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
             "initializer": [options.initializer.kind, *options.initializer.values],
             "policy": None if policy is None else repr(dataclasses.replace(policy, score_fn=None)),
             "score_fn": None if policy is None else _name_of(policy.score_fn),
-            "owner": _name_of(owner),
+            "owner": _name_of(sharding.owner),
             "wire_dtype": sharding.wire_dtype,
-            "number": number,
+            "number": spread.reads.number,
             "library": _library.build(),
         }
     )
-    texts = workers.gather_texts(f"{options.initializer.seed} {_shortened(mine)}", sharding)
+    texts = spread.workers.gather_texts(f"{options.initializer.seed} {_shortened(mine)}", sharding)
     seeds, kinds = zip(*(text.split(" ", 1) for text in texts), strict=True)
     for rank, kind in enumerate(kinds):
         if kind != kinds[0]:
@@ -480,22 +386,22 @@ def gradients_to_owners(
         workers send them.
     """
     keys, gradients = list(keys), list(gradients)
-    sharded = [i for i, table in enumerate(tables) if isinstance(table, WorkerTable)]
-    for first in range(0, len(sharded), routing.MAX_TABLES):
-        some = sharded[first : first + routing.MAX_TABLES]
+    collective = [i for i, one in enumerate(tables) if one is not None and one.spread.is_collective]
+    for first in range(0, len(collective), routing.MAX_TABLES):
+        some = collective[first : first + routing.MAX_TABLES]
         owned: list[Any] = [tables[i] for i in some]
         routed = routing.route_gradients(
             [keys[i] for i in some],
             [_gradient_of(table, gradients[i]) for table, i in zip(owned, some, strict=True)],
-            owned[0].workers.count,
-            [(table.sharding, table.options.name) for table in owned],
+            owned[0].spread.count,
+            [(table.spread.sharding, table.options.name) for table in owned],
         )
         parts = []
         for number, table in enumerate(owned):
             sums = routed.sums[number]
             parts.append(Part(number, routed.keys[number]))
-            parts.append(Part(number, sums, table.wire_type_of(sums.dtype)))
-        got = routing.to_owners(owned[0].writes, routed.counts, parts)
+            parts.append(Part(number, sums, table.spread.wire_type_of(sums.dtype)))
+        got = routing.to_owners(owned[0].spread.writes, routed.counts, parts)
         for number, i in enumerate(some):
             keys[i], gradients[i] = got.parts[2 * number : 2 * number + 2]
     return keys, gradients

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from support.oracles.reference import SEED
-from tf_embed.table.worker_shares import share_of
+from tf_embed.sharded.worker_shares import share_of
 
 
 def shares_of(num_reserved: int, sizes: list[int]) -> list[int]:

@@ -27,24 +27,15 @@ class RoutedTable(Table):
 
     _advice = ""  # an alternative, for messages about unsupported options
 
-    @property
-    def _where(self) -> str:
-        """The location of its rows, for messages: "on 2 servers"."""
-        raise AssertionError("Each class of such tables says where rows are.")
-
     def __copy__(self) -> Table:
         # TensorFlow copies each resource when it writes a SavedModel, before it requests rows.
         if callers.saves_a_model():
-            raise ValueError(
-                f"The table of {self.options.name!r} is {self._where}, and a SavedModel is of one "
-                "process: save the model as a .keras file or its weights, load them in a process "
-                "without a strategy, and export the SavedModel there."
-            )
+            self.spread.check_export("a SavedModel", self.options.name)
         return super().__copy__()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
         raise ValueError(
-            f"The table of {self.options.name!r} can't be copied: it is {self._where}."
+            f"The table of {self.options.name!r} can't be copied: it is {self.spread.where}."
         )
 
     @override
@@ -103,7 +94,7 @@ class RoutedTable(Table):
 
     def _refused(self, what: str) -> ValueError:
         return ValueError(
-            f"The table of {self.options.name!r} is {self._where}, which does not work with "
+            f"The table of {self.options.name!r} is {self.spread.where}, which does not work with "
             f"{what}.{self._advice}"
         )
 
