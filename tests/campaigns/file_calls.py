@@ -25,7 +25,7 @@ KINDS = ("open", "write", "truncate", "sync", "rename", "link", "unlink", "mkdir
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A call that has returned.
+    """A logged call, which has returned.
 
     Attributes:
         kind: One of KINDS.
@@ -70,7 +70,7 @@ def watch(folder: pathlib.Path, log: pathlib.Path | None = None) -> None:
     """Watches a folder from now on, in this process.
 
     Args:
-        folder: A folder that is there.
+        folder: An existing folder.
         log: The path of the log; None for no log.
     """
     path = str(folder.resolve()).encode()
@@ -87,9 +87,9 @@ def fail(kind: str, passes: int, error: int, for_good: bool = False) -> None:
 
     Args:
         kind: One of KINDS.
-        passes: How many calls of that kind come through before.
+        passes: How many calls of that kind succeed before.
         error: The errno.
-        for_good: Whether all later ones fail, too.
+        for_good: Whether all later calls of that kind fail too.
     """
     _library().file_calls_fail(KINDS.index(kind), passes, error, for_good)
 
@@ -110,7 +110,7 @@ def slow(microseconds: int) -> None:
 
 
 def records_in(log: pathlib.Path) -> Iterator[Record]:
-    """The records of a log; without one at its end that is not whole."""
+    """The records of a log, without an incomplete record at its end."""
     data = log.read_bytes()
     at = 0
     while at + _HEADER.size <= len(data):
