@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups of the table-batched layer, against an oracle in NumPy: inputs, pooling, layouts."""
+"""Lookups of the table-batched layer, against a NumPy oracle: inputs, pooling, layouts."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ForwardTest(tf.test.TestCase, parameterized.TestCase):
         layer, oracle = pair(specs=specs, features=[1, 0, 1], pooling_mode=POOLING.NONE)
         rng = np.random.default_rng(SEED)
         inputs = random_inputs(rng, 4, specs=specs, features=[1, 0, 1], weighted=weighted)
-        if weighted:  # FBGEMM ignores them without a word
+        if weighted:  # FBGEMM ignores weights silently
             with self.assertRaisesRegex(ValueError, "need pooling. Received: pooling_mode=.*NONE"):
                 layer(inputs.indices, inputs.offsets, inputs.weights)
             return
