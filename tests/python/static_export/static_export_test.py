@@ -28,7 +28,7 @@ from tf_embed.static_export import row_blocks
 
 CASES = static_models.cases()
 
-_stock: StockProcess  # one for all tests of the file
+_stock: StockProcess  # shared by all tests of the file
 
 
 def setUpModule():
