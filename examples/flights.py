@@ -89,12 +89,12 @@ class Fingerprint(keras.layers.Layer):
 
 
 def static_model(train: Flights, seed: int) -> keras.Model:
-    """Embeddings as Keras has them: the ids must be known before the first step."""
+    """Keras's own embeddings: the ids must be known before the first step."""
 
     def embed(column: str, strings: keras.KerasTensor) -> keras.KerasTensor:
         vocabulary = keras.layers.StringLookup(vocabulary=train.distinct(column))
         table = keras.layers.Embedding(
-            vocabulary.vocabulary_size(),  # one more than the ids: a row for all unknown ids
+            vocabulary.vocabulary_size(),  # includes a row for all unknown ids
             _DIM.value,
             embeddings_initializer=_initializer(column, seed),
             name=column + "_table",
@@ -209,7 +209,7 @@ def check_tables(model: keras.Model, train: Flights) -> None:
 def check_checkpoint(
     model: keras.Model, train: Flights, test: Flights, output_dir: pathlib.Path
 ) -> None:
-    """Restores the model into a fresh one, and checks that both take the same next step."""
+    """Restores the model into a new model, and checks that both make the same next step."""
     path = tf.train.Checkpoint(model=model).save(str(output_dir / "checkpoint" / "model"))
     # Another seed: rows that were not restored could not be right by chance.
     restored = dynamic_model(seed=_SEEDS.value + 1000)
