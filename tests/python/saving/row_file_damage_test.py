@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves that are damaged, foreign or cut off: refused by name, and the table stays as it was."""
+"""Saves that are damaged, foreign or cut off: refused by name, without a change of the table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DamageTest(FilesTestCase):
         self.assertEqual(content(v), before)
 
     def test_a_damaged_file_is_named_and_nothing_changes(self):
-        # tests/cc/core/files/row_file_test.cc flips every bit; here each file, in some places.
+        # Flips a few bits of each file; tests/cc/core/files/row_file_test.cc flips every bit.
         folder = self.saved()
         for path in sorted(folder.iterdir()):
             good = path.read_bytes()
@@ -135,7 +135,7 @@ class CrashTest(FilesTestCase):
             self.assertLen(rows, 200, one)
             self.assertIn(float(rows[0, 0]), one["values"])
             self.assertAllEqual(rows, np.full([200, 4], rows[0, 0]))
-            # The next save clears away the remains.
+            # The next save removes the remains.
             v.save_to_file_system(os.path.join(folder, str(number)))
             self.assertLen(os.listdir(os.path.join(folder, str(number))), 2)
 
