@@ -65,7 +65,7 @@ def time_rounds(
         calls_per_round: Batches in a round; more than one if a call is short.
         uncounted_calls: Further batches before them, in each turn of an implementation. An
             implementation in another process sleeps between its turns, and starts with cold caches.
-        warm_up: Rounds before the counted ones, which trace functions and touch memory.
+        warm_up: Rounds before the counted rounds, which trace functions and touch memory.
         clock: Returns the time in seconds.
 
     Returns:

@@ -171,7 +171,7 @@ def predict(model: keras.Model, flights: Flights) -> np.ndarray:
 
 
 def auc(late: np.ndarray, scores: np.ndarray) -> float:
-    """The chance that a late flight is scored above a punctual one, a tie counting as half.
+    """The chance that a late flight has a higher score than a punctual flight; a tie is a half.
 
     Exact, from the ranks of the scores (Mann and Whitney, 1947). keras.metrics.AUC approximates the
     curve by 200 points, which is coarse for a margin of 0.002.
@@ -183,7 +183,7 @@ def auc(late: np.ndarray, scores: np.ndarray) -> float:
     return float((ranks[late > 0].sum() - num_late * (num_late + 1) / 2) / pairs)
 
 
-# --- From the trained model to the served one -----------------------------------------------------
+# --- From the trained to the served model ---------------------------------------------------------
 
 
 def require(holds: bool, sentence: str) -> None:

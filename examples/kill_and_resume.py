@@ -147,7 +147,7 @@ def state_of(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def train(method: str, tables: str, folder: pathlib.Path, report: Report) -> None:
-    """Trains to the end, from the last checkpoint in `folder` if there is one.
+    """Trains to the end, from the last checkpoint in `folder`, if any.
 
     Args:
         method: "loop" or "fit".

@@ -66,7 +66,7 @@ def make_model(dim: int, max_rows: int) -> keras.Model:
 
 
 def auc(late: np.ndarray, scores: np.ndarray) -> float:
-    """The chance that a late flight is scored above a punctual one, a tie counting as half."""
+    """The chance that a late flight has a higher score than a punctual flight; a tie is a half."""
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place]
     num_late = float(late.sum())

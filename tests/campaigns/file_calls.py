@@ -2,7 +2,7 @@
 """Intercepts the calls of a process that change files, to log them or make them fail.
 
 `start_under` runs a program again with the library of file_calls.cc preloaded. Then `watch` starts
-the log of a process, mostly a forked one, and `records_in` reads it.
+the log of a process, mostly a forked process, and `records_in` reads it.
 """
 
 from __future__ import annotations

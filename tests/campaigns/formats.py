@@ -310,7 +310,7 @@ class StaticExport(_Models):
 
     def load(self, folder: pathlib.Path) -> str:
         served = tf.saved_model.load(str(folder))
-        # The first keys are those of `fill`.
+        # The first keys are the keys of `fill`.
         ids = [[7919 * one + 100, 7919 * one + 7] for one in range(KEYS)]
         answers = served.serve(tf.constant(ids, tf.int64)).numpy()
         return f"{digest([answers])} -"

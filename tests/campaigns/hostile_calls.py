@@ -188,7 +188,7 @@ def outcomes(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
 def _child_outcomes(
     options: argparse.Namespace, first: int, errors: IO[bytes]
 ) -> Generator[tuple[str, str, str], None, int | None]:
-    """The outcomes of one child; gives the number of the call after the one that ended it."""
+    """Yields a child's outcomes. Returns the number of the call after a fatal call, or None."""
     reads, writes = os.pipe()
     arguments = [*sys.argv[1:], f"--child={first}", f"--pipe={writes}"]
     process = subprocess.Popen(

@@ -42,14 +42,14 @@ import tf_embed
 
 STEPS = 300  # of a round; then training begins again
 ACTIONS = ("save", "save", "save", "changes", "changes", "changes", "changes", "fold", "keep")
-# Names that are saved repeatedly. No snapshot of changes builds on one of these.
+# Names that are saved repeatedly. No snapshot of changes builds on them.
 REPLACED, FOLDED = "again", "folded"
 PLANTS = ("step", "half", "damage", "gone")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The work of one process.
+    """The work of a process.
 
     Attributes:
         seed: Of its draws.
@@ -319,7 +319,7 @@ class Campaign:
         return [name for name in names if name not in stay]
 
     def check(self, number: int) -> None:
-        """Checks all snapshots; those that load become certain."""
+        """Checks all snapshots. Snapshots that load become certain."""
         wanted = {name: [one.step for one in known.versions] for name, known in self.known.items()}
         # A process that was killed in `keep` may have left snapshots that it was to remove.
         self.seen -= {name for name, known in self.known.items() if not known.is_sure}
@@ -357,7 +357,7 @@ class Campaign:
             self.counts["uncertain, and not there"] += 1
 
     def check_names(self, found: Iterable[str]) -> None:
-        """Compares the listed names with the expected ones."""
+        """Compares the listed names with the expected names."""
         sure = [name for name, known in self.known.items() if known.is_sure]
         if missing := [name for name in sure if name not in found]:
             raise Finding(f"snapshots that were saved are gone: {missing}")

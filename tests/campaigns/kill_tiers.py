@@ -57,7 +57,7 @@ PLANTS = ("step", "damage", "files")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The work of one process.
+    """The work of a process.
 
     Attributes:
         shards: The number of shards of the table.
@@ -350,7 +350,7 @@ class Campaign:
         left: dict[str, dict[str, int]],
         now: dict[str, dict[str, int]],
     ) -> None:
-        """Checks the leftovers of one folder, if the process has handled them."""
+        """Checks the leftovers of a folder, if the process has handled them."""
         if not is_through:
             return
         has_rows = any(file.startswith("rows-") for file in left.get(name, {}))

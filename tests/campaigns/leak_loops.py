@@ -193,7 +193,7 @@ def table_batched(folder: str) -> Cycle:
 
 
 class _EmbeddingWithOptimizer(keras.layers.Embedding):
-    """Keras's layer with an optimizer of its own, like a dynamic layer."""
+    """Keras's layer with its own optimizer, like a dynamic layer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

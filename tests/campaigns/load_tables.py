@@ -151,7 +151,7 @@ class LoadedTable:
         self.counts: collections.Counter[str] = collections.Counter()
         self._one = threading.Lock()  # for the counts
         self.draws = [Draw([seed, writer], self.begin) for writer in range(len(WRITERS))]
-        self.expired = [0] * len(WRITERS)  # numbers before this one are removed
+        self.expired = [0] * len(WRITERS)  # lower numbers are removed
         self.saved: str | None = None
         for first in range(0, WINDOW, 1000):
             self.upsert(0, np.arange(first, first + 1000)[np.arange(first, first + 1000) % 3 == 0])
@@ -335,7 +335,7 @@ class LoadedTable:
     def check_all(
         self, what: str, variable: tf_embed.Variable, known: tuple[np.ndarray, np.ndarray]
     ) -> np.ndarray:
-        """Checks all rows of a variable, and returns which numbers have one.
+        """Checks all rows of a variable, and returns which numbers have a row.
 
         Raises:
             WrongError: If a row is wrong, missing or there twice.

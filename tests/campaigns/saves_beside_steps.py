@@ -99,7 +99,7 @@ PLACES = ("memory", "shards", "disk")
 
 
 class Trained:
-    """A table of a kind, a large one beside it, and the steps that train it."""
+    """A table of a kind, a second, large table, and the steps that change them."""
 
     def __init__(self, kind: str, place: str, seed: int, folder: pathlib.Path):
         policy = tf_embed.TablePolicy(track_changes=True, **KINDS[kind].policy)

@@ -6,7 +6,7 @@
 - processor: the load of `load.py`, on one processor, with one thread in each TensorFlow pool.
 - clock: the system's clock jumps by days, back and forth, between writes, lookups and snapshots. A
   row must be expired if and only if its last use is at least the TTL ago by the present clock. The
-  newest snapshot must be the last one.
+  newest snapshot must be the last.
 - memory: the address space is limited, and a table is filled until memory runs out. The write must
   fail with RESOURCE_EXHAUSTED, and the table must keep all earlier rows. It must accept rows again
   once others are removed. Tables are in memory, over disk, with string keys, with a log of evicted

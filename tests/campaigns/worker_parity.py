@@ -3,7 +3,7 @@
 
     python tests/campaigns/worker_parity.py [--movielens=FOLDER] [--workers 2 4] [--data=made]
 
-Trains flights of 2013, or synthetic ones with the same columns (`--data=made`), and ratings of
+Trains on flights of 2013, or on synthetic flights (`--data=made`), and on ratings of
 MovieLens 100K if there is a folder with u.data. Training is by `fit` and by a custom loop, with
 Adam and with row-wise Adagrad. This process computes the expected losses and rows without a
 strategy. Tables have

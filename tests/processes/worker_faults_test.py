@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of which one hangs, dies, or deviates from the others, in real processes."""
+"""Workers, one of which hangs, dies, or deviates from the others, in real processes."""
 
 from __future__ import annotations
 

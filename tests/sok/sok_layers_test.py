@@ -104,8 +104,8 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllInRange(rows, -0.05, 0.05)
             self.assertAllClose(rows.min(), -0.05, atol=1e-4)
             self.assertAllClose(rows.max(), 0.05, atol=1e-4)
-            # For 20,000 such numbers, the standard error of the mean is 0.0002, and that of the
-            # standard deviation is 0.0001.
+            # For 20,000 such numbers, the standard error is 0.0002 for the mean, and 0.0001 for the
+            # standard deviation.
             self.assertAllClose(rows.mean(), 0.0, atol=1e-3)
             self.assertAllClose(rows.std(), 0.1 / 12**0.5, atol=5e-4)
 

@@ -45,7 +45,7 @@ class DocumentationTest(tf.test.TestCase):
         self.assertAllEqual(
             layer(indices, offsets),
             [
-                # rows 0 + 1 of the one table, 3 + 1 of the other
+                # rows 0 + 1 of the first table, 3 + 1 of the second
                 [10, 12, 14, 16, 18, 20, 22, 24, 400, 402, 404, 406],
                 # 2 + 0 + 1, 4 + 2 + 0
                 [30, 33, 36, 39, 42, 45, 48, 51, 600, 603, 606, 609],

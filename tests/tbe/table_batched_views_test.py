@@ -214,7 +214,7 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
         ours, theirs = plain(), plain()
         for step in steps[:4]:
             train(layer, ours, step)
-        if trained:  # the copy then replaces states of its own
+        if trained:  # the copy then replaces its own states
             train(other, theirs, steps[4])
         self.copied(layer, other)
         for step in steps[4:]:

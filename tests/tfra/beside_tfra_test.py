@@ -410,7 +410,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
                 )
         theirs, ours = pair.rows()
         self.assertCountEqual(theirs, ours)
-        # Six steps of one rule in float32, in another order of operations.
+        # Six float32 steps of the same rule, in another order of operations.
         keys = list(theirs)
         self.assertAllClose(
             [theirs[key] for key in keys], [ours[key] for key in keys], rtol=2e-5, atol=5e-6

@@ -53,7 +53,7 @@ def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
 
 
 class CountedLookups:
-    """Statistics of a table with a cache. Of each ten lookups, another one is a hit."""
+    """Statistics of a table with a cache. Of ten lookups, one more than before is a hit."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of this library under tf.distribute: two replicas train a table like a single one."""
+"""Optimizers of this library under tf.distribute: two replicas train a table like one replica."""
 
 from __future__ import annotations
 

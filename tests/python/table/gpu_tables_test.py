@@ -189,7 +189,7 @@ def last_digit(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
 
 class ShardsTest(tf.test.TestCase, parameterized.TestCase):
     def variables(self, **options: object) -> list[tf_embed.Variable]:
-        """Variables with three shards on the GPU, three on the CPU, and a single one on the GPU."""
+        """Variables with three shards on the GPU, three on the CPU, and one shard on the GPU."""
         options = {
             "dim": DIM,
             "name": "mine",

@@ -14,7 +14,7 @@ import tf_embed
 from support.cases.dtype_pairs import as_dict
 from support.cases.saved_files import FilesTestCase
 
-_FIXED = 7  # numbers of a header before those of the rule
+_FIXED = 7  # numbers of a header before the rule's numbers
 _TABLE = [0] * 256
 for _byte in range(256):
     _crc = _byte

@@ -148,7 +148,7 @@ def listed(snapshots: tf_embed.Snapshots) -> list[tuple[str, str | None]]:
 
 
 def write(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """Saves snapshots of all rows and of changes, before and during training, and loads one."""
+    """Saves snapshots of all rows and of changes, before and during training, and loads them."""
     found: dict[str, Any] = {}
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder), tables.variables)

@@ -60,7 +60,7 @@ class Layers:
 
     Args:
         optimizer: A name of `OPTIMIZERS`.
-        own: Whether each table has an optimizer of its own.
+        own: Whether each table has its own optimizer.
         shards: Number of shards of a table in this process.
         policies: Names of `POLICIES`.
     """
