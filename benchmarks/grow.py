@@ -29,7 +29,7 @@ from ids import keys_of
 from warm_memory import WarmMemory
 
 BATCH = 65536
-AHEAD_BYTES = 32 << 20  # of warm memory, for the system
+AHEAD_BYTES = 32 << 20  # warm memory for the system
 
 
 def table(implementation: str, dim: int) -> Any:

@@ -46,7 +46,7 @@ SIZES = (256, 4096, 65536, 524288, 4194304)
 ALL_TO_ALL = (0.351, 0.380, 0.536, 0.764, 8.755)
 ALL_GATHER = (0.390, 0.427, 0.468, 0.730, 6.485)
 ALL_REDUCE = (0.412, 0.456, 0.456, 0.780, 6.903)
-WAIT = 0.351 - 0.262  # of the shortest all-to-all, the time without processor work
+WAIT = 0.351 - 0.262  # time without processor work in the shortest all-to-all
 REDUCE_FIXED = 0.101  # an all-reduce that sends nothing
 ROW_OVERHEAD = 34.0  # bytes
 # The costs to pack and unpack a byte, and to call a function. Both are inferred from that day's

@@ -53,7 +53,7 @@ from tf_embed.table.worker_table import WorkerTable, gradients_to_owners
 KEY_BYTES = 8
 BAG = 32  # ids
 IDS_PER_EXAMPLE = 16
-HIDDEN = 64  # of the dense model
+HIDDEN = 64  # units of the dense model
 PARTS = ("exchange_rows", "lookup", "dense", "exchange_gradients", "apply")
 PAUSE = 0.005  # longer than any worker needs to leave a barrier
 EXPONENT, NUM_KEYS = 1.2, 1 << 40
@@ -127,7 +127,7 @@ class Parts:
         table: Table = self._variable.trainable_variables[0].table
         gradients = tf.fill([len(ids), dim], 1e-3)
         self._calls: dict[str, Callable[[], Any]] = {}
-        keys, sums = self._ids, gradients  # of this worker's rows
+        keys, sums = self._ids, gradients  # the input of this worker's rule
         if isinstance(table, WorkerTable):
             self._make_exchanges(table, gradients)
             keys, sums = self._calls["exchange_gradients"]()

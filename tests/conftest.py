@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_worker = hasattr(config, "workerinput")  # of pytest-xdist
+    is_worker = hasattr(config, "workerinput")  # a worker of pytest-xdist
     if config.getoption("--write-slow-cases") and not is_worker:
         has_all_files = config.args_source == pytest.Config.ArgsSource.TESTPATHS
         is_cut = config.getoption("keyword") or config.getoption("markexpr")

@@ -19,7 +19,7 @@ from settings import Settings
 
 KEYS = 10**6
 TFRA = "TFRA"
-SHORT = {"uniform": "uniform", "1.2": "zipf"}  # in names of figures
+SHORT = {"uniform": "uniform", "1.2": "zipf"}  # for names of figures
 
 Case = tuple[int, str]  # number of ids, distribution
 

@@ -28,7 +28,7 @@ from rows import OURS, Row
 from settings import Settings
 from timing import rotated
 
-ROWS = 10**6  # in a table
+ROWS = 10**6  # rows in a table
 IDS = ("1.05", "1.2", "uniform")
 FBGEMM = "FBGEMM"
 FLOATS_OF_STATE = {"SGD": 0, "Adagrad": 1, "row-wise Adagrad": 0}  # for each weight

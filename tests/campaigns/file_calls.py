@@ -29,10 +29,10 @@ class Record:
 
     Attributes:
         kind: One of KINDS.
-        path: Of names: below the folder; "" for the folder itself.
+        path: For calls with a name: the path below the folder; "" for the folder itself.
         other: The new name of a rename or a link.
-        made: Of an open: whether the file was made, if it was not there.
-        cut: Of an open: whether the file was cut to no bytes.
+        made: For an open: whether it made the file, or may have.
+        cut: For an open: whether it cut the file to no bytes.
         handle: The number of an open file; "open" gives it.
         offset: The offset of written bytes; the new size of "truncate".
         data: The bytes of "write" and "mark".

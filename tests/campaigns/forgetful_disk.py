@@ -73,7 +73,7 @@ class Disk:
 
     def __init__(self, records: Iterable[Record], forgets: str = "") -> None:
         self._root = _Node({})
-        self._files: dict[int, _Node] = {}  # by the numbers of open files
+        self._files: dict[int, _Node] = {}  # by number of the open file
         self._changes: list[_Change] = []
         self._unsure: list[_Change] = []
         self._forgets = forgets

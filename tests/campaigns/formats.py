@@ -21,7 +21,7 @@ from tf_embed import one_embedding
 from tf_embed.serving import Follower, Publisher
 
 DIM, KEYS, BATCH = 3, 300, 60
-STORED_KEYS = 8000  # of a table on disk: enough for sealed files
+STORED_KEYS = 8000  # keys of a table on disk: enough for sealed files
 CHAIN = ("first", "second", "third")
 
 

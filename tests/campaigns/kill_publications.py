@@ -261,7 +261,7 @@ class Campaign:
         self.path = folder / "published"
         self.publisher: Process | None = None
         self.follower: Process | None = None
-        self.steps: dict[int, int] = {}  # of published versions
+        self.steps: dict[int, int] = {}  # by published version
         self.announced = {0}  # steps
         self.version = self.step = 0  # the follower's last report
 

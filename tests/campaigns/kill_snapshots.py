@@ -40,7 +40,7 @@ from snapshot_tables import Shadow, Tables, are_equal
 
 import tf_embed
 
-STEPS = 300  # of a round; then training begins again
+STEPS = 300  # steps in a round; then training begins again
 ACTIONS = ("save", "save", "save", "changes", "changes", "changes", "changes", "fold", "keep")
 # Names that are saved repeatedly. No snapshot of changes builds on them.
 REPLACED, FOLDED = "again", "folded"
@@ -52,7 +52,7 @@ class Plan:
     """The work of a process.
 
     Attributes:
-        seed: Of its draws.
+        seed: The seed of its draws.
         name: The snapshot that it loads; "" for none.
         step: The step of that snapshot.
         tracked: Whether its tables keep track of changes.
@@ -254,7 +254,7 @@ class Campaign:
         process = Process(lambda report: train(plan, self.folder, report), self.folder / "errors")
         alive = process.wait_for("step" if r.random() < 0.9 else "loaded", self.stall)
         alive = alive and read_for(process, r.uniform(0.0, 1.2))
-        if r.random() < 0.7:  # in the midst of something
+        if r.random() < 0.7:  # in the middle of an action
             alive = alive and wait_for_next(process, r.choice(("saving", "folding", "keeping")))
             alive = alive and read_for(process, r.uniform(0.0, 0.06))
         killed = process.end(kill=alive) != 0

@@ -48,7 +48,7 @@ import tf_embed
 
 DIM, FIELDS, BATCH, IDS = 16, 4, 256, 40_000
 CACHE_BYTES = 3000 * (DIM * 4 * 3 + 8)  # with Adam's slots
-STEPS, SAVE_STEPS = 200, 5  # of a round; then training begins again
+STEPS, SAVE_STEPS = 200, 5  # steps in a round; then training begins again
 REMOVE_STEPS, PARTS = 7, 8
 KEY_OF_ID = 0x61C8864680B583EB  # the factor from an id to its key
 KERAS_EVERY = 4  # saves

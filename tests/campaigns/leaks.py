@@ -32,7 +32,7 @@ import time
 BOUND = 2048  # bytes a cycle
 SAMPLES = 40
 FEWEST = 20  # cycles
-LARGER_GRAPH = 1.25  # of a step with dynamic rows, relative to a step with dense rows
+LARGER_GRAPH = 1.25  # a step with dynamic rows, relative to a step with dense rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,7 +59,7 @@ PLANTS = ("leak", "count", "row", "kill")
 READERS = 2
 ROUND_SECONDS = 20.0  # at most
 LEAST_ROUNDS, LEAST_SHORT_ROUNDS = 12, 6
-WARM_UP = 1 / 4  # of the rounds
+WARM_UP = 1 / 4  # share of the rounds
 MORE_BYTES, MORE_BYTES_AT_FIRST = 32 << 20, 64 << 20
 MORE_IN_USE = 16 << 20
 LONG_SECONDS = 60.0
@@ -192,7 +192,7 @@ def load(
     allocated: list[tuple[float, int]] = []
     lookups: collections.Counter[str] = collections.Counter()
     spent: collections.Counter[str] = collections.Counter()
-    table.read(draws[0])  # which traces
+    table.read(draws[0])  # traces the functions
     for number in range(rounds):
         for part, works, share in (
             ("beside", readers(beside) + others, 0.8),

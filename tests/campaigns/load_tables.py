@@ -33,9 +33,9 @@ DRIFT = 1_000  # new numbers a second
 EXPONENT = 1.05
 WRITERS = ("upsert", "accum", "train")  # the writer of a number is its remainder by 3
 BATCH = 128
-LOOKUPS = 16  # in a call
+LOOKUPS = 16  # lookups in a call
 CHAIN = 8  # snapshots, all with changes only except the first
-CACHE_ROWS = 3_000  # of tables over disk
+CACHE_ROWS = 3_000  # rows in the cache of a table over disk
 _SCATTER = 0x9E3779B97F4A7C15
 
 

@@ -72,7 +72,7 @@ def public_names() -> dict[str, Any]:
 
     def look_into(module: types.ModuleType, prefix: str) -> None:
         members = dict(_members(module))
-        if module is tf_embed:  # whose `__all__` is without its packages
+        if module is tf_embed:  # its `__all__` lacks its packages
             members |= {name: getattr(tf_embed, name) for name in PACKAGES}
         # An object's own name precedes an alias.
         own_first = sorted(

@@ -32,7 +32,7 @@ CALLS_IN_BLOCK = 50
 # Percentages of calls: with right arguments only, and with random arguments only.
 RIGHT, RANDOM = 15, 15
 
-MAX_AXES = 253  # of tf.reshape
+MAX_AXES = 253  # the limit of tf.reshape
 SHAPES: tuple[tuple[int, ...], ...] = (
     (),
     (0,),

@@ -20,7 +20,7 @@ from tf_embed.serving import Follower, Publisher
 
 DIM = 4
 _KEYS = 900
-_MOST_SAVES = 3000  # of a campaign
+_MOST_SAVES = 3000  # in a campaign
 
 
 def keys_of(number: int) -> np.ndarray:

@@ -42,7 +42,7 @@ from killed_process import Finding
 import tf_embed
 
 DIM = 4
-KEYS = 400  # that all steps draw from; each step adds higher keys
+KEYS = 400  # keys that all steps draw from; each step adds higher keys
 BOUND = 300  # rows
 CALM = 4  # steps before the first save
 BIG = 100_000  # rows of the large table, which a save writes first
@@ -375,7 +375,7 @@ def check(
         kind: One of KINDS.
         place: One of PLACES.
         saved_as: One of SAVES.
-        seed: Of all draws.
+        seed: The seed of all draws.
         folder: An empty folder.
         plant: One of PLANTS, or None.
         steps: The number of steps in all.
@@ -459,7 +459,7 @@ def main() -> int:
     begin, failures, count = time.monotonic(), 0, 0
     counts: collections.Counter[str] = collections.Counter()
     seed = arguments.seed
-    # Each case once, whatever the time.
+    # Each case at least once, also if the time is over.
     for number in itertools.count():
         if number >= len(cases) and time.monotonic() - begin > arguments.seconds:
             break

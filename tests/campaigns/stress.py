@@ -28,9 +28,9 @@ from collections.abc import Callable
 from typing import Any
 
 DIM = 8
-KEYS = 3000  # that all threads share
+KEYS = 3000  # keys that all threads share
 BATCH = 200
-OWN_KEYS = 40  # of each thread
+OWN_KEYS = 40  # keys of each thread
 BOUND = 1000
 PLANTS = ("crash", "hang", "lost", "torn", "error")
 
@@ -43,7 +43,7 @@ class Kind:
     key_dtype: str = "int64"
     value_dtype: str = "float32"
     replaces: bool = False  # whether it is cleared, restored and loaded
-    cache_rows: int = 0  # of float32, in host memory; all others are on disk. 0: no disk
+    cache_rows: int = 0  # float32 rows in host memory; all others are on disk. 0: no disk
     slots: bool = False  # whether rows have slots
     keys: int = KEYS
 

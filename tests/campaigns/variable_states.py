@@ -21,8 +21,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-EXAMPLES = 20  # in a turn
-STEPS = 50  # in an example, at most
+EXAMPLES = 20  # examples in a turn
+STEPS = 50  # most steps in an example
 TURNS_BETWEEN_FIGURES = 100
 
 

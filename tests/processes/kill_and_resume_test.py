@@ -22,7 +22,7 @@ from absl.testing import parameterized
 from support import TESTS
 
 EXAMPLES = TESTS.parent / "examples"
-STEPS = 40  # as in killed_training.py; a checkpoint every 10
+STEPS = 40  # as in killed_training.py, with a checkpoint every 10 steps
 
 
 @dataclasses.dataclass(frozen=True)

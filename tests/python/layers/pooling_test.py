@@ -361,7 +361,7 @@ class PaddingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(masks[-1], [[True, False, True]])
         inputs = keras.Input([3], dtype="int64")
         model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(layer(inputs)))
-        self.assertAllClose(model(ids), [(row(1) + row(2)) / 2])  # as keras.layers.Embedding
+        self.assertAllClose(model(ids), [(row(1) + row(2)) / 2])  # like keras.layers.Embedding
 
     def test_a_masked_recurrent_layer_ends_where_padding_begins(self):
         inputs = keras.Input([None], dtype="int32")

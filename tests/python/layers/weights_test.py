@@ -372,7 +372,9 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         drawn = Drawn()
         fit(model, callbacks=[drawn])
         # TensorFlow ends the process on an image without pixels.
-        self.assertEqual(list(drawn.images.values()), [(1, 3 * dim, 1, 1)])  # of the dense layer
+        self.assertEqual(
+            list(drawn.images.values()), [(1, 3 * dim, 1, 1)]
+        )  # the dense layer's image
         self.assertIn((0, dim), drawn.histograms.values())
 
 

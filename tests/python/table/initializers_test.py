@@ -138,7 +138,7 @@ class DistributionTest(tf.test.TestCase, parameterized.TestCase):
     def test_normal(self):
         sample = self.sample(keras.initializers.RandomNormal(1.0, 2.0, seed=1))
         self.check(sample, lambda x: 0.5 * math.erfc((1.0 - x) / 2.0 / math.sqrt(2.0)))
-        self.assertGreater(np.abs(sample - 1.0).max(), 2.0 * 3.9)  # of 160,000: 4.4 +- 0.3
+        self.assertGreater(np.abs(sample - 1.0).max(), 2.0 * 3.9)  # for 160,000 draws: 4.4 +- 0.3
 
     def test_truncated_normal(self):
         sample = self.sample(keras.initializers.TruncatedNormal(1.0, 2.0, seed=1))

@@ -15,7 +15,7 @@ from tf_embed.tbe.batch_anchor import BatchAnchor
 
 DIMS = (3, 1, 5)
 DTYPES = (tf.float32, tf.bfloat16, tf.float32)
-HYPER = tf.constant([0.5, 0.0, 0.9, 0.99, 1e-3], tf.float64)  # of Adam
+HYPER = tf.constant([0.5, 0.0, 0.9, 0.99, 1e-3], tf.float64)  # Adam's
 
 
 def make_tables(count: int = 3, devices: str | None = None) -> list[tf_embed.Variable]:

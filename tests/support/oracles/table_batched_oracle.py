@@ -58,7 +58,7 @@ class Call:
     def __init__(self, oracle: Oracle, bags: list[Bag], shape: tuple[int, ...], inputs: Any):
         self._oracle, self._bags = oracle, bags
         self._numbers, self._weights, self._requires, self.faults = inputs
-        self._rows = [table.weights for table in oracle.tables]  # as they are before the update
+        self._rows = [table.weights for table in oracle.tables]  # the rows before the update
         output = np.zeros(int(np.prod(shape)))
         for bag in bags:
             for place in bag.places:

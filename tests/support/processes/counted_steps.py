@@ -24,8 +24,8 @@ from support.cases.metric_layers import LargeCount
 from tf_embed.distributed import worker_calls
 
 IDS = 200
-STEPS = 20  # in an epoch
-SAVE_STEPS = 7  # between checkpoints
+STEPS = 20  # steps in an epoch
+SAVE_STEPS = 7  # steps between checkpoints
 _STATE = 1 << 20  # a metric of 4 MiB: sending it to the chief takes longer than a step
 
 

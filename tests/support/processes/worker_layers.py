@@ -23,7 +23,7 @@ from tf_embed import one_embedding
 from tf_embed.distributed import joint_steps
 from tf_embed.exchange.workers import Channel
 
-DIM, BATCH, STEPS = 4, 12, 12  # in each of two epochs
+DIM, BATCH, STEPS = 4, 12, 12  # STEPS in each of two epochs
 IDS = np.arange(24, dtype=np.int64)
 
 
