@@ -49,7 +49,7 @@ _CACHE_BYTES = 300 * DIM * 4
 
 
 class Shadow:
-    """The expected tables after each number of steps: for each key its last write, 0 if absent."""
+    """The expected tables after each number of steps: the step that wrote each key; 0: absent."""
 
     def __init__(self) -> None:
         self._step = 0

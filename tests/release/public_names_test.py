@@ -47,7 +47,7 @@ def _loaded(name: str) -> types.ModuleType:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is neither an enum nor an exception, which need no arguments."""
+    """Whether a value is neither an enum nor an exception. These have only members or a message."""
     return not (isinstance(value, type) and issubclass(value, (enum.Enum, BaseException)))
 
 

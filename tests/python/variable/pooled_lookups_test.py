@@ -280,7 +280,7 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
         for weighted in (False, True):
             types = self.op_types(layer, weighted=weighted)
             self.assertNotIn("TfEmbedFind", types)
-            # The second op looks up the rows of the ids for the weights. The gradient reuses them.
+            # The rows of the ids are looked up before the pooled rows. The gradient reuses them.
             self.assertEqual(types.count("TfEmbedFindPooled"), 2 if weighted else 1)
 
     def test_an_exported_model_serves_pooled_rows_by_the_op(self):

@@ -82,7 +82,7 @@ class _Error(Exception):
 
 
 def failed_calls(strategy: Any) -> Any:
-    """Makes calls of `fit` and `evaluate` that raise, and then calls that must not."""
+    """Makes calls of `fit` that raise, each followed by a call that must not."""
     found: dict[str, Any] = {}
     trainer = _trainer(strategy)
 
