@@ -192,7 +192,7 @@ class LoadedTable:
         return seconds
 
     def known(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The least versions, and the rows, that a read beginning now must find."""
+        """The least versions, and the existing rows, that a read which begins now must find."""
         return self.done[numbers], self.present[numbers]
 
     def check(

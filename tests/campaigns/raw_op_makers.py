@@ -156,7 +156,7 @@ class RowCalls:
         return SomeTable(handle, key_dtype, value_dtype, dim, shards, orders)
 
     def _some(self, draw: random.Random, **wanted: Any) -> SomeTable:
-        """A random table; with `kinds`, the rows' dtype is one of them."""
+        """A random table; with `kinds`, its rows have one of these dtypes."""
         kinds = wanted.get("kinds")
         return draw_one(draw, [one for one in self.tables if not kinds or one.value_dtype in kinds])
 

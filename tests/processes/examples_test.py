@@ -398,7 +398,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(program.stdout, rf"2013-02 +300  \d\.\d{{4}} +120 +{len(logged)}\n")
         self.assertRegex(program.stdout, rf"AUC \d\.\d{{4}}, 120 rows, {len(logged)} evicted")
         flights, key, weights = logged[0].split("\t")
-        # The first evicted id is among the first ids, which are evicted once the table is full.
+        # The first evicted id is among the first inserted ids, as the table was full.
         self.assertRegex(key, r"^tailnum=N10[0-3]\d$")
         self.assertBetween(int(flights), 96, 150)
         self.assertLen(weights.split(), 4)

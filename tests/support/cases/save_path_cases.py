@@ -67,7 +67,7 @@ class SavePath:
 
 
 def outcome(save_path: SavePath, way: str) -> dict[str, str]:
-    """The answer for each aspect of a model in a save path. A text "WRONG ..." is a bug."""
+    """The answer for each aspect in a save path. An answer that begins with WRONG is a bug."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -161,7 +161,7 @@ class Oracle:
         rule: A rule of this module.
         average: The ensemble's step_ema, step_swap, step_start, step_ema_coef; without step_swap
             for the average in place; None for no average.
-        forgets: Whether a swap sets the ensemble's average to 0.
+        forgets: Whether the ensemble's average is 0 again after each of its updates.
         counter_every: The number of steps between two updates of the largest count.
         state_dtypes: The dtypes to which state is rounded after each step, by its name in Row.
         **arguments: The rule's arguments.
