@@ -20,9 +20,8 @@ from tf_embed.tfra import shadow_ops
 
 DIM = 4  # even, as EmaInplaceRowwiseAdagrad halves rows
 ROWS = 7
-KEYS = np.array(
-    [5, -1, 0, 2**40, -(2**63), 2**63 - 1, 9]
-)  # the key of each row of the dense variable
+# The key of each row of the dense variable.
+KEYS = np.array([5, -1, 0, 2**40, -(2**63), 2**63 - 1, 9])
 REFUSED = ("MultiOptimizer", "Muon, embeddings too")
 
 SIGNATURES = {

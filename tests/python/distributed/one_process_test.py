@@ -134,9 +134,7 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_workers_make_backups_together_in_each_fit(self, kind, first_ends):
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        backups = [
-            kind(folder, save_freq=5) for _ in range(2)
-        ]  # backups of the chief and of a follower
+        backups = [kind(folder, save_freq=5) for _ in range(2)]  # the chief's and a follower's
         saved = []
         for fit in range(3):
             own = self.enterContext(tempfile.TemporaryDirectory())

@@ -73,7 +73,7 @@ def head() -> list[Any]:
 
 
 class Tower(keras.layers.Layer):
-    """A layer within a layer without its own `build`."""
+    """A layer that contains another layer, and does not define `build`."""
 
     def __init__(self, embedding: Any, **options: Any) -> None:
         super().__init__(**options)

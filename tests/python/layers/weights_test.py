@@ -372,9 +372,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         drawn = Drawn()
         fit(model, callbacks=[drawn])
         # TensorFlow ends the process on an image without pixels.
-        self.assertEqual(
-            list(drawn.images.values()), [(1, 3 * dim, 1, 1)]
-        )  # the dense layer's image
+        self.assertEqual(list(drawn.images.values()), [(1, 3 * dim, 1, 1)])  # the dense layer's
         self.assertIn((0, dim), drawn.histograms.values())
 
 

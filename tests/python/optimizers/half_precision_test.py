@@ -198,9 +198,8 @@ class SumsTest(tf.test.TestCase, parameterized.TestCase):
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(2.0**-10))
         gradient = tf.IndexedSlices(tf.fill([4096, 1], tf.constant(64.0, tf.float16)), [7] * 4096)
         optimizer.apply([gradient], table.trainable_variables)
-        self.assertAllEqual(
-            table.lookup([7]), [[-256.0]]
-        )  # the sum is 262,144; float16 ends at 65,504
+        # The sum of the gradients is 262,144; float16 ends at 65,504.
+        self.assertAllEqual(table.lookup([7]), [[-256.0]])
 
     def test_4096_equal_ids(self):
         table = tf_embed.Variable(dim=1, value_dtype="float16")

@@ -67,7 +67,7 @@ def step_of(optimizer: Any, *variables: tf_embed.Variable, graph: bool) -> Calla
 
 
 def in_threads(steps: list[Callable[[], None]], count: int) -> None:
-    """Makes `count` steps of each kind, all in parallel threads."""
+    """Makes `count` steps of each of `steps`, in parallel threads."""
     barrier, errors = threading.Barrier(len(steps)), []
 
     def run(step: Callable[[], None]) -> None:
