@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sok.incremental_model_dump`: the rows in use since a given time."""
+"""`sok.incremental_model_dump`: the rows that were used since a given time."""
 
 from __future__ import annotations
 
