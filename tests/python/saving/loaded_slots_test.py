@@ -133,7 +133,7 @@ class LoadedSlotsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_row_takes_the_memory_of_its_weights(self, way):
         with tf_embed.load_without_slots():
             loaded = WAYS[way](self.folder, made(None))
-        if way != "by_keras_file":  # its layer has the optimizer of the training
+        if way != "by_keras_file":  # the layer in a Keras file has the optimizer
             self.assertEqual(slot_bytes(loaded), 0)
         self.assertEqual(slot_bytes(by_weights(self.folder, made(None))), 2 * 4 * DIM)
 

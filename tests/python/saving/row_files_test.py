@@ -225,7 +225,7 @@ class TrainingTest(FilesTestCase):
     @parameterized.parameters((1, 1), (1, 3), (3, 1), (3, 2))
     @pytest.mark.smoke
     def test_training_goes_on_bit_for_bit_in_another_number_of_shards(self, before, after):
-        initializer = keras.initializers.RandomNormal()  # each variable gets another seed
+        initializer = keras.initializers.RandomNormal()  # each variable gets its own seed
         policy = tf_embed.TablePolicy(eviction="lfu", admission=tf_embed.CounterAdmission(2))
 
         def variable(shards):

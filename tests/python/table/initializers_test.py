@@ -574,7 +574,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def _narrowed(rows: list[np.ndarray], dtype: str) -> np.ndarray:
-    """Rows in a dtype. Like the table, half precision is rounded from float32."""
+    """Rows in a dtype. As in a table, half precision is rounded from float32."""
     rows = np.array(rows)
     return (
         rows
