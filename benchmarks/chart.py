@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of the figures: how far each is from its goal."""
+"""A picture of the figures: the distance of each from its goal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reach(figure: Figure) -> float | None:
 
 
 def draw(figures: Sequence[Figure], title: str, path: pathlib.Path) -> None:
-    """Writes a PNG of a bar for each figure, on a logarithmic scale around the goal."""
+    """Writes a PNG with a bar for each figure, on a logarithmic scale around the goal."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Picture
     from matplotlib.patches import Patch

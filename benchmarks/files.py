@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves a table as files and loads it, in a process of its own.
+"""Saves a table as files and loads it, in its own process.
 
     python benchmarks/files.py ROWS DIM [FOLDER]
 
 Rows have Adam's slots. Prints an object of JSON: bytes of the files, seconds of the save and of the
 load into an empty table, and, in bytes, the table's resident memory and the peak memory of save and
 load beyond the tables. The folder should be on the disk to measure; written files are removed.
-Files and the second table find memory that the host has given already, see warm_memory.py.
+Files and the second table use memory that the host has already provided, see warm_memory.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 65536
 
 
 def table(dim: int) -> tuple[tf_embed.Variable, Any]:
-    """A variable that Adam is to train."""
+    """A variable to train with Adam."""
     variable = tf_embed.Variable(dim=dim, name="files", initializer="random_normal")
     optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
     optimizer.build([variable.anchor])

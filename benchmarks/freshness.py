@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fresh the rows of a serving process are: seconds from a gradient to a changed answer.
+"""Measures the freshness of served rows: the seconds from a gradient to a changed answer.
 
     python benchmarks/freshness.py [--rows=1000000] [--dim=16] [--every=1.0] [--poll=0.1]
         [--seconds=30] [FOLDER]
 
-This process trains a table and publishes it every some seconds; another one follows and looks rows
-up all the time. Each step trains 4,096 random keys and one key that all steps train by the same
-gradient, so its row says how many steps the answer has. Prints an object of JSON:
+This process trains a table and publishes it every `--every` seconds. Another process follows and
+looks rows up all the time. Each step trains 4,096 random keys, and a key that all steps train by
+the same gradient. So its row shows the number of steps in an answer. Prints an object of JSON:
 
-    fresh_p50, fresh_p99, fresh_max   seconds from when a step was applied to the first answer that
-                                      has it, over all steps
-    steps                             how many these are
-    publications, rows_published      publications meanwhile, and mean number of rows of one
-    bytes_published                   mean number of bytes of one
+    fresh_p50, fresh_p99, fresh_max   seconds from the apply of a step to the first answer that has
+                                      it, over all steps
+    steps                             number of steps
+    publications, rows_published      publications meanwhile, and mean number of rows in each
+    bytes_published                   mean number of bytes in each
     publish_seconds                   until `publish(wait=False)` returns, the median
-    update_seconds                    until the follower has loaded one, the median
+    update_seconds                    until the follower has loaded a publication, the median
     steps_a_second                    of training
     lookups_a_second                  of 1,024 keys, by one thread, while it follows
-    other_cores                       cores that something else kept busy
+    other_cores                       cores that other work kept busy
 
 The folder should be on the disk in question; written files are removed.
 """
@@ -55,7 +55,7 @@ _WARM = 3  # steps and publications before
 
 
 def train(arguments: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-    """Trains and publishes, beside a process that serves."""
+    """Trains and publishes, while another process serves."""
     policy = tf_embed.TablePolicy(eviction=None, track_changes=True)
     rows, dim = arguments.rows, arguments.dim
     variable = tf_embed.Variable(dim=dim, policy=policy, init_size=rows, initializer=0.0)
@@ -119,11 +119,11 @@ def train(arguments: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
 
 
 def _freshness(applied: list[float], answers: list[list[float]]) -> np.ndarray:
-    """Seconds of each step that an answer had.
+    """The seconds of each step until an answer had it.
 
     Args:
-        applied: When each step was applied.
-        answers: Pairs of time and steps: when an answer first had that many steps.
+        applied: The time of each step's apply.
+        answers: Pairs of time and steps: the time of the first answer with that many steps.
     """
     found, done = [], _WARM
     for when, steps in answers:
@@ -141,7 +141,7 @@ def _wait_for(path: pathlib.Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(arguments: argparse.Namespace, folder: pathlib.Path) -> None:
-    """Follows, and looks rows up until the trainer ends and all its steps were answered."""
+    """Follows, and looks rows up until the trainer has ended and an answer had its last step."""
     variable = tf_embed.Variable(dim=arguments.dim, initializer=0.0)
     follower = Follower(variable, folder / "published")
     draw = np.random.default_rng(1)

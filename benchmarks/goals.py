@@ -8,14 +8,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """One figure.
+    """The goal for a figure.
 
     Attributes:
-        name: Its name in JSON.
+        name: The figure's name in JSON.
         section: The section that measures it.
         what: Its description.
-        goal: The value aimed at.
-        must: The least that counts as done; None if nothing was fixed.
+        goal: The target value.
+        must: The least value that counts as done; None if there is none.
         at_most: Whether smaller is better.
     """
 
@@ -27,7 +27,7 @@ class Goal:
     at_most: bool = False
 
     def worse(self, one: float, other: float) -> float:
-        """The one of two values that is farther from the goal."""
+        """The worse of two values for the goal."""
         return max(one, other) if self.at_most else min(one, other)
 
     def reaches(self, value: float, bound: float) -> bool:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grows one table from empty, in a process of its own, without a reserve.
+"""Grows a table from empty, in its own process, without a reserve.
 
     python benchmarks/grow.py tf_embed|TFRA KEYS DIM [--warm < NEEDS]
 
-Prints an object of JSON: seconds of all batches, and `times`, of each; bytes of resident memory
-before, at the peak and at the end, and `needs`, a list of how many bytes each batch took at its
-peak. With `--warm` it reads such a list, and frees that much memory before each batch. The host of
-a virtual machine has given this memory already.
+Prints an object of JSON: seconds of all batches, and of each batch in `times`; bytes of resident
+memory before, at the peak and at the end, and `needs`, the bytes that each batch took at its peak.
+With `--warm` it reads such a list, and frees that much memory before each batch. The host of a
+virtual machine has already provided this memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ids import keys_of
 from warm_memory import WarmMemory
 
 BATCH = 65536
-AHEAD_BYTES = 32 << 20  # of warm memory, for the system
+AHEAD_BYTES = 32 << 20  # warm memory for the system
 
 
 def table(implementation: str, dim: int) -> Any:
@@ -59,7 +59,7 @@ def main() -> None:
         given = json.load(sys.stdin)
         warm = WarmMemory(sum(given) + AHEAD_BYTES)
     rows = tf.random.stateless_normal([BATCH, options.dim], seed=[1, 2])
-    # A first table takes the memory that a process needs once.
+    # A first table allocates the memory that a process needs only once.
     table(options.implementation, options.dim).upsert(tf.constant(keys_of(np.arange(BATCH))), rows)
     grown = table(options.implementation, options.dim)
     grown.upsert.get_concrete_function(

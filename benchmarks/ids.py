@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of ids: which of a table's keys a step asks for."""
+"""Batches of ids: the keys of a table that a step looks up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SCATTER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def keys_of(numbers: np.ndarray) -> np.ndarray:
-    """Keys as in the wild: 64 bits without an order. An odd factor modulo 2**64 is one to one."""
+    """Realistic keys: unordered 64-bit numbers. An odd factor modulo 2**64 is invertible."""
     return (numbers.astype(np.uint64) * _SCATTER).view(np.int64)
 
 
 class Distribution(abc.ABC):
-    """How often each of the numbers 0 to count - 1 is drawn."""
+    """The frequency of each of the numbers 0 to count - 1."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
         self.count = count
@@ -24,10 +24,10 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def numbers(self, size: int) -> np.ndarray:
-        """A fresh batch."""
+        """Draws a new batch."""
 
     def keys(self, size: int) -> np.ndarray:
-        """A fresh batch as keys."""
+        """Draws a new batch, as keys."""
         return keys_of(self.numbers(size))
 
 
@@ -50,12 +50,12 @@ class Zipf(Distribution):
         self._chances = sums / sums[-1]
 
     def numbers(self, size: int) -> np.ndarray:
-        """Numbers whose neighbours are of any frequency: hot rows do not lie side by side."""
+        """Draws numbers that are not in order of frequency, so hot rows are not adjacent."""
         ranks = np.searchsorted(self._chances, self._random.random(size))
         return (ranks * self._step()) % self.count
 
     def _step(self) -> int:
-        """A number without a common factor with `count`, so that multiplying is one to one."""
+        """A number without a common factor with `count`, so that multiplication is invertible."""
         step = int(self.count * 0.6180339887) | 1
         while np.gcd(step, self.count) != 1:
             step += 2

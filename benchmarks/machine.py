@@ -19,9 +19,9 @@ class Load:
     """The other load of a machine during a measurement.
 
     Attributes:
-        average: The load average of one minute at its beginning. The benchmark itself is in it.
-        others: Mean number of cores that were kept busy by others meanwhile: other processes, and
-            the host of a virtual machine. The benchmark itself is not in it.
+        average: The load average of one minute at the beginning, the benchmark included.
+        others: Mean number of cores that other processes, and the host of a virtual machine, kept
+            busy during the measurement. The benchmark is not included.
     """
 
     average: float
@@ -29,7 +29,7 @@ class Load:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores together were busy or stolen since the machine began."""
+    """Seconds that all cores together were busy or stolen since the machine booted."""
     line = pathlib.Path("/proc/stat").read_text().partition("\n")[0]
     user, nice, system, _, _, irq, softirq, steal = (int(field) for field in line.split()[1:9])
     return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND
@@ -42,7 +42,7 @@ def _process_seconds(pid: int) -> float:
 
 
 class LoadWatch:
-    """Measures the load from when it is made; `pids` are the processes of the benchmark."""
+    """Measures the load since its construction. `pids` are the processes of the benchmark."""
 
     def __init__(self, pids: Sequence[int] = ()) -> None:
         self._pids = pids or (os.getpid(),)
@@ -61,7 +61,7 @@ class LoadWatch:
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """Memory of a process that is there, huge pages included."""
+    """Resident memory of a process, huge pages included."""
     return _kilobytes(f"/proc/{pid}/smaps_rollup", "Rss") * 1024
 
 
@@ -76,7 +76,7 @@ def forget_peak() -> None:
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping."""
+    """Memory that is available without swapping."""
     return _kilobytes("/proc/meminfo", "MemAvailable") * 1024
 
 

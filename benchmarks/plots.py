@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "benchmarks" / "README.md"
 IMAGES = ROOT / "docs" / "images"
 
-# Figures that are ratios of a peer's time to ours, and their labels.
+# Figures that are ratios of a peer's time to tf_embed's, and their labels.
 PEERS = {
     "TFRA": {
         "adam_vs_tfra_uniform": "Adam step, uniform",
@@ -38,7 +38,7 @@ PEERS = {
         "forward_vs_fbgemm": "forward of an array",
     },
 }
-# Columns of the table of tiers, and the lines that they are.
+# Columns of the table of tiers, and the plot's line for each.
 TIERS = {
     "mapped array": ("mapped array", "gray", "-"),
     "RocksDB": ("RocksDB", "tab:orange", "-"),
@@ -49,9 +49,9 @@ TIERS = {
 
 
 def table_with(*heads: str) -> list[list[str]]:
-    """The cells below these heads, of the first table of the page that has them all.
+    """The cells below these heads, from the page's first table that has all of them.
 
-    Of equal heads the first one counts.
+    Of equal heads the first counts.
     """
     for block in re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE):
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines()]
@@ -61,7 +61,7 @@ def table_with(*heads: str) -> list[list[str]]:
 
 
 def peers() -> Figure:
-    """How many times as fast as its peers tf_embed is."""
+    """Draws how many times as fast as its peers tf_embed is."""
     figures = {name: rest for name, *rest in table_with("figure", "value", "verdict")}
     picture = Figure(figsize=(8, 5), layout="constrained")
     axes, ticks = picture.subplots(), {}
@@ -88,7 +88,7 @@ def peers() -> Figure:
 
 
 def tiers() -> Figure:
-    """The time of a step by the share of hits."""
+    """Draws the time of a step by the share of hits."""
     rows = [row for row in table_with("rows", "hits", *TIERS) if row[0] == "10^6"]
     picture = Figure(figsize=(8, 4.2), layout="constrained")
     axes = picture.subplots()
@@ -108,7 +108,7 @@ def tiers() -> Figure:
 
 
 if __name__ == "__main__":
-    # Text stays text, and equal figures give equal bytes.
+    # Text remains text in the file, and equal figures give equal bytes.
     matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "tf_embed"}
     for name, picture in {"peers": peers(), "larger_than_memory": tiers()}.items():
         picture.savefig(IMAGES / f"{name}.svg", metadata={"Date": None})

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows a second of tables in Redis, ours and TFRA's, beside one in memory.
+"""Rows a second of tables in Redis, of tf_embed and of TFRA, compared with a table in memory.
 
     redis_tables.py [--dim=64] [--keys=200000] [--seconds=2]
 
-The server is one that this program starts on a free port of this machine, so nothing is waited for
-except the server and the copies through the loopback device. Steps are Adam's. TFRA's are the
-leanest of its ops: a lookup and an upsert of the rows and of each slot, which are three tables in
-Redis. Batches are of distinct keys that have rows; calls are of a `tf.function`, of tables in turn.
-Beside the rates there is the processor time of a row, which other work on the machine changes less.
+This program starts the server on a free port of this machine, so calls wait only for the server and
+for copies through the loopback device. Steps are Adam's. TFRA's steps are the leanest of its ops: a
+lookup and an upsert of the rows and of each slot, which are three tables in Redis. Batches have
+distinct keys with rows. Calls are of a `tf.function`, and tables take turns. In addition to the
+rates it prints the processor time of a row, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peers import tfra  # noqa: E402
 from support.processes.redis_servers import RedisProcess  # noqa: E402
 
 BATCHES = (1, 16, 256, 4096, 65536)
-# As `apply` takes it: learning rate, weight decay, beta_1, beta_2, epsilon.
+# The order of `apply`: learning rate, weight decay, beta_1, beta_2, epsilon.
 ADAM = (0.001, 0.0, 0.9, 0.999, 1e-7)
 ROWS_A_CALL = 50_000
 
@@ -45,7 +45,7 @@ class Rate(NamedTuple):
     Attributes:
         rows_a_second: Rows in a second.
         client_us: Microseconds of this process's time for a row, in all its threads.
-        server_us: The same of the server.
+        server_us: Microseconds of the server's time for a row.
     """
 
     rows_a_second: float
@@ -68,8 +68,8 @@ def rate_of(
     Args:
         call: The function to time.
         batches: Keys of each call.
-        seconds: How long to go on, at least.
-        server: The server, whether the calls need it or not.
+        seconds: The least duration of the measurement.
+        server: The server, also if the calls do not use it.
     """
     call(batches[0])
     before, of_client = server_seconds(server), time.process_time()
@@ -84,7 +84,7 @@ def rate_of(
 
 
 def calls_of(variable: tf_embed.Variable) -> dict[str, Callable[[tf.Tensor], object]]:
-    """The calls that are timed, by name."""
+    """The timed calls, by name."""
 
     @tf.function(reduce_retracing=True)
     def lookup(keys: tf.Tensor) -> tf.Tensor:
@@ -101,7 +101,7 @@ def calls_of(variable: tf_embed.Variable) -> dict[str, Callable[[tf.Tensor], obj
 
 
 def calls_of_tfra(trainer: tfra.HandWrittenAdam) -> dict[str, Callable[[tf.Tensor], object]]:
-    """The same of a table of TFRA's."""
+    """The timed calls of a TFRA table, by name."""
     dim = trainer.variable.dim
 
     @tf.function(reduce_retracing=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rows to figures: which goals are reached, and which can't be judged."""
+"""Computes figures from rows: the goals that are reached, and the goals that can't be judged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import goals
 from goals import Goal
 from rows import Row
 
-# A load average of 1.5 is the benchmark's own thread and half a core for others. Others' share is
-# measured itself, since the benchmark's own load is now one core, now two.
+# A load average of 1.5 is the benchmark's own thread and half a core for other work. The other work
+# is measured directly, since the benchmark's own load is sometimes one core, sometimes two.
 MAX_OTHERS = 0.5
 
 
@@ -22,7 +22,7 @@ class Figure:
 
     Attributes:
         goal: The goal.
-        value: The worst of the rows that have a say; None if there is none.
+        value: The worst value of the rows for the goal; None if there are none.
         why_not: Why it is not judged; "" if it is.
     """
 
@@ -32,7 +32,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The verdict in words."""
         if self.why_not or self.value is None:
             return "not judged"
         if self.goal.reaches(self.value, self.goal.goal):
@@ -43,11 +43,11 @@ class Figure:
 
 
 def figures(rows: Sequence[Row], failures: Mapping[str, str]) -> list[Figure]:
-    """One figure for each goal.
+    """A figure for each goal.
 
     Args:
         rows: All rows.
-        failures: For each section of which a part failed or was left out, why.
+        failures: The reason for each section with a part that failed or was left out.
     """
     return [_figure(goal, rows, failures.get(goal.section, "")) for goal in goals.GOALS]
 
@@ -113,7 +113,7 @@ def summary(figures: Iterable[Figure]) -> str:
 
 
 def json_line(figures: Iterable[Figure]) -> str:
-    """All figures in one line; a number for each name, or null, and why some are not judged."""
+    """All figures in one line: a number or null for each name, and why some are not judged."""
     values: dict[str, object] = {}
     why_not = {}
     for figure in figures:

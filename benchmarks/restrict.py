@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restricts one table to half of its rows, in a process of its own.
+"""Restricts a table to half of its rows, in its own process.
 
     python benchmarks/restrict.py tf_embed|TFRA frequency|timestamp KEYS DIM
 
-Every second key is used once more than the others, so these are to stay. Prints an object of JSON:
-seconds, rows before and after, how many of the wanted ones stayed, and bytes of resident memory
-without the table, before, at the peak and after.
+Every second key is used once more than the others, so the rows of these keys must stay. Prints an
+object of JSON: seconds, rows before and after, the number of those rows that stayed, and bytes of
+resident memory without the table, before, at the peak and after.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from grow import BATCH, give_back
 from ids import keys_of
 from warm_memory import WarmMemory
 
-PAUSE_SECONDS = {"frequency": 0.0, "timestamp": 1.1}  # TFRA notes times in whole seconds
+PAUSE_SECONDS = {"frequency": 0.0, "timestamp": 1.1}  # TFRA records times in whole seconds
 
 
 class Table:
-    """A table with a policy, and a use of keys as a function of a graph."""
+    """A table with a policy, and a use of keys as a graph function."""
 
     def __init__(self, implementation: str, policy: str, dim: int) -> None:
         if implementation == "TFRA":
@@ -42,7 +42,7 @@ class Table:
             from peers import ours
 
             self.variable = ours.restricted(policy, dim)
-            update = None  # the table notes the use of inserted keys
+            update = None  # the table records the use of inserted keys
         self._pause_seconds = PAUSE_SECONDS[policy]
 
         @tf.function
@@ -54,7 +54,7 @@ class Table:
         self._use = use
 
     def fill(self, keys: int, dim: int) -> None:
-        """Uses all keys, and the even ones again, later."""
+        """Uses all keys, and later the even keys again."""
         rows = tf.random.stateless_normal([BATCH, dim], seed=[1, 2])
         for step in (1, 2):
             for first in range(0, keys, step * BATCH):
@@ -63,7 +63,7 @@ class Table:
             time.sleep(self._pause_seconds)
 
     def count(self, numbers: np.ndarray) -> int:
-        """How many of these are there."""
+        """The number of these keys that have a row."""
         _, exists = self.variable.lookup(tf.constant(keys_of(numbers)), return_exists=True)
         return int(tf.math.count_nonzero(exists))
 
@@ -75,13 +75,13 @@ def main() -> None:
     parser.add_argument("keys", type=int)
     parser.add_argument("dim", type=int)
     options = parser.parse_args()
-    # A first table takes the memory that a process needs once.
+    # A first table allocates the memory that a process needs only once.
     first = Table(options.implementation, options.policy, options.dim)
     first.fill(2 * BATCH, options.dim)
     first.variable.restrict(BATCH)
     give_back()
     without = machine.resident_bytes()
-    # A copy of all rows and as much again, more than either takes.
+    # Twice the size of all rows, which is more than either implementation takes.
     room = 2 * options.keys * (8 + 4 * options.dim)
     warm = WarmMemory(room)
     table = Table(options.implementation, options.policy, options.dim)

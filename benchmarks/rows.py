@@ -15,16 +15,16 @@ OURS = "tf_embed"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One measurement.
+    """A measurement.
 
     Attributes:
         section: The measurement.
-        case: In which case.
+        case: The case of the measurement.
         unit: Unit of the values.
         values: The value of each implementation.
         load: The other load of the machine.
-        ratios: The ratio of each other implementation over ours, the median of those of the rounds.
-        figures: The values that this row gives to names of `goals.GOALS`.
+        ratios: The ratio of each other implementation to tf_embed, the median of all rounds.
+        figures: The values of this row for names of `goals.GOALS`.
         note: A remark.
     """
 
@@ -38,7 +38,7 @@ class Row:
     note: str = ""
 
     def to_json(self) -> str:
-        """As one line."""
+        """The row as a line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod

@@ -3,8 +3,9 @@
 
     .venv/bench216/bin/python benchmarks/run.py [--quick] [--sections lookup,adam] [--write]
 
-Rows are printed as they come; at the end the table of goals, and a line of JSON with every name in
-`goals.GOALS`. All of it goes to build/bench/results.json, and a chart to build/bench/results.png.
+Prints rows as soon as they are measured; at the end the table of goals, and a line of JSON with
+every name in `goals.GOALS`. Writes all of it to build/bench/results.json, and a chart to
+build/bench/results.png.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def run_part(section: str, part: str, settings: Settings) -> tuple[list[Row], st
 
 
 def run_sections(sections: Sequence[str], settings: Settings) -> tuple[list[Row], dict[str, str]]:
-    """All rows, and for each section that is not whole, why."""
+    """All rows, and the reason for each incomplete section."""
     rows: list[Row] = []
     failures = {goal.section: "left out" for goal in goals.GOALS if goal.section not in sections}
     for section in sections:

@@ -3,7 +3,7 @@
 
     python benchmarks/scaling.py [--workers 8 16 ...] [--keys 1e9 1e10 ...] [--gigabits 25 100]
 
-docs/scaling.md has each formula with its source, and says how the costs were measured. The program
+docs/scaling.md has each formula with its source, and the measurement of the costs. The program
 prints the tables of its predictions. Rows have 64 float32 and as many slots. Times are in
 milliseconds here.
 """
@@ -18,14 +18,14 @@ from collections.abc import Sequence
 import numpy as np
 
 WORD_BYTES, KEY_BYTES, ROW_BYTES = 4, 8, 4 * 64
-SLOTS = 1  # numbers of the optimizer for each number of a row
-# The lengths of messages, as cc/core/exchange/message.h has them.
+SLOTS = 1  # slots for each weight
+# The lengths of messages, as in cc/core/exchange/message.h.
 MIN_WORDS, TO_AN_OCTAVE = 64, 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """A part of a step without its messages: fixed, for each key, and for each distinct key."""
+    """A part of a step without its messages: fixed cost, cost of a key, and of a distinct key."""
 
     fixed: float
     key: float
@@ -39,18 +39,18 @@ class Local:
 EXCHANGE = Local(0.559, 85.7e-6, 102.6e-6)
 LOOKUP = Local(0.143, 11.2e-6, 8.5e-6)
 ADAGRAD = Local(0.161, 37.8e-6, 26.5e-6)
-COLD_LOOKUP, COLD_ADAGRAD = 19e-6, 50e-6  # for a key whose row is in no cache
+COLD_LOOKUP, COLD_ADAGRAD = 19e-6, 50e-6  # for a key with a row in no CPU cache
 DENSE_FIXED, DENSE_PRODUCT, DENSE_PARAMETER = 0.168, 22.8e-9, 1.41e-6
-# Of a message from one worker to the next, by its bytes.
+# The times of a message from a worker to the next, by its bytes.
 SIZES = (256, 4096, 65536, 524288, 4194304)
 ALL_TO_ALL = (0.351, 0.380, 0.536, 0.764, 8.755)
 ALL_GATHER = (0.390, 0.427, 0.468, 0.730, 6.485)
 ALL_REDUCE = (0.412, 0.456, 0.456, 0.780, 6.903)
-WAIT = 0.351 - 0.262  # the part of the shortest all-to-all in which no processor works
+WAIT = 0.351 - 0.262  # time without processor work in the shortest all-to-all
 REDUCE_FIXED = 0.101  # an all-reduce that sends nothing
 ROW_OVERHEAD = 34.0  # bytes
-# To pack and unpack a byte, and to call a function. Both are inferred from the predictions of that
-# day, which used them; they were not printed.
+# The costs to pack and unpack a byte, and to call a function. Both are inferred from that day's
+# predictions, which used them but did not print them.
 PACKED_BYTE, CALL = 0.038e-6, 0.106
 
 
@@ -60,13 +60,13 @@ class Step:
 
     Attributes:
         examples: Examples of a worker.
-        ids: Ids of an example, all of one table.
+        ids: Ids of an example, all of the same table.
         dense: Dense parameters, float32.
-        exponent: Of Zipf's law, by which ids come.
+        exponent: The exponent of Zipf's law, which ids follow.
         keys: Number of keys.
-        cores: Of a worker. Messages, and the products of the dense part, run on all of them.
-        gigabits: Of a worker's link, each way, in a second.
-        latency: Milliseconds from one worker to another.
+        cores: The cores of a worker. Messages, and the products of the dense part, use all of them.
+        gigabits: Gigabits a second of a worker's link, each way.
+        latency: Milliseconds from a worker to another.
     """
 
     examples: int = 4096
@@ -83,15 +83,15 @@ class Step:
         return self.examples * self.ids
 
     def transfer(self, size: float) -> float:
-        """Milliseconds of so many bytes on a link."""
+        """The milliseconds of a number of bytes on a link."""
         return size * 8 / (self.gigabits * 1e6)
 
 
 def expected_distinct(draws: float, num_keys: float, exponent: float) -> float:
-    """How many keys come at least once: the sum over keys of 1 - (1 - p)^draws.
+    """The expected number of drawn distinct keys: the sum over keys of 1 - (1 - p)^draws.
 
-    The k-th key has the chance p = k^-exponent / H. The first keys are summed one by one, the
-    others in a few thousand ranges, each of which stands for its middle.
+    The k-th key has the chance p = k^-exponent / H. The first keys are summed individually, the
+    others in a few thousand ranges. The middle of a range represents all of it.
     """
     exact = int(min(num_keys, 100_000))
     middles, sizes = np.arange(1, exact + 1, dtype=np.float64), np.ones(exact)
@@ -106,7 +106,7 @@ def expected_distinct(draws: float, num_keys: float, exponent: float) -> float:
 
 
 def largest_count(mean: float, workers: int) -> float:
-    """The largest number of keys from one worker to another: that of so many normal numbers."""
+    """The largest number of keys from a worker to another, as the largest of normal numbers."""
     pairs = workers * (workers - 1)
     spread = math.sqrt(2 * math.log(pairs))
     far = spread - (math.log(math.log(pairs)) + math.log(4 * math.pi)) / (2 * spread)
@@ -114,7 +114,7 @@ def largest_count(mean: float, workers: int) -> float:
 
 
 def message_bytes(size: float) -> int:
-    """The length of a message for so many bytes: eight lengths to an octave."""
+    """The length of a message for a number of bytes: eight lengths to an octave."""
     words = max(math.ceil(size / WORD_BYTES), MIN_WORDS)
     octave = 1 << (words.bit_length() - 1)
     unit = octave // TO_AN_OCTAVE
@@ -122,25 +122,26 @@ def message_bytes(size: float) -> int:
 
 
 def hop(times: Sequence[float], size: float) -> float:
-    """The time of a message; beyond the largest of `SIZES`, by its cost of a byte."""
+    """The time of a message. Beyond the largest of `SIZES`, it has the cost of its bytes."""
     if size > SIZES[-1]:
         return times[-1] * size / SIZES[-1]
     return float(np.interp(size, SIZES, times))
 
 
 def predict(step: Step, workers: int) -> dict[str, float]:
-    """The parts of a step, and its bytes, on two workers or more.
+    """The parts of a step, and its bytes, on two or more workers.
 
     `counts` are the two all-gathers, `messages` the three all-to-alls, `local` is the rest of the
-    exchange. `all-reduce` is a part of `dense`. `sent` are the bytes that a worker sends, `over
-    need` those of the exchange over the bytes of keys, rows and gradients of distinct ids.
+    exchange. `all-reduce` is a part of `dense`. `sent` are the bytes that a worker sends. `over
+    need` is the ratio of the exchange's bytes to the bytes of keys, rows and gradients of distinct
+    ids.
     """
     others = workers - 1
     distinct = expected_distinct(step.batch, step.keys, step.exponent)
     at_owner = expected_distinct(workers * step.batch, step.keys, step.exponent) / workers
     most = largest_count(distinct / workers, workers)
     sizes = [message_bytes(most * one) for one in (KEY_BYTES, ROW_BYTES, KEY_BYTES + ROW_BYTES)]
-    count = 2 * workers * WORD_BYTES  # how many keys, and how many words, go to each worker
+    count = 2 * workers * WORD_BYTES  # the numbers of keys and of words for each worker
     chunk = step.dense * 4 / workers
 
     def pairs(size: float) -> float:
@@ -160,7 +161,7 @@ def predict(step: Step, workers: int) -> dict[str, float]:
         "apply": ADAGRAD.time(distinct, at_owner) + COLD_ADAGRAD * at_owner,
         "dense": DENSE_FIXED + products + DENSE_PARAMETER * step.dense + reduce,
     }
-    # Each part was measured as a call of its own; a step is one call.
+    # Each part was measured as a separate call; a step is a single call.
     whole = sum(parts.values()) - 4 * CALL
     exchanged = others * (sum(sizes) + 2 * count)
     need = others / workers * distinct * 2 * (KEY_BYTES + ROW_BYTES)
@@ -174,7 +175,7 @@ def predict(step: Step, workers: int) -> dict[str, float]:
 
 
 def memory(keys: float, workers: int) -> float:
-    """Bytes of a worker's part of the table."""
+    """The bytes of a worker's part of the table."""
     return keys / workers * (ROW_BYTES * (1 + SLOTS) + ROW_OVERHEAD)
 
 

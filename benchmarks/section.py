@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures one part of one section, in a process of its own.
+"""Measures a part of a section, in its own process.
 
     python benchmarks/section.py lookup 1e6 [--quick] [--folder=FOLDER]
 
-Prints a line of JSON for each row; output of libraries goes to the standard error.
+Prints a line of JSON for each row. The output of libraries goes to the standard error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
         lines.write(row.to_json() + "\n")
     lines.flush()
     sys.stdout.flush()
-    # TensorFlow's threads and the tables of peers take seconds to end, and no work is left.
+    # Skips the teardown of TensorFlow's threads and peers' tables, which takes seconds.
     os._exit(0)
 
 

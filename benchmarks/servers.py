@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on parameter servers of this machine, beside one in this process: rates and bytes.
+"""Tables on parameter servers of this machine, compared with a local table: rates and bytes.
 
     python benchmarks/servers.py [--workers 1 2] [--servers 2] [--batch 1 1024 16384] [--dim 16]
 
@@ -10,17 +10,18 @@ For each number of workers it starts a cluster. The chief hands steps to the wor
     lookup_ms, step_ms       a lookup, and a lookup with a step of Adagrad; ids by Zipf's law
     without_token_ms         the same step, without the token by which tables apply a step once
     local_lookup_ms, local_step_ms
-                             the same in the chief's process, with a table of its own
+                             the same in the chief's process, with a local table
     lookup_ids_per_s, step_ids_per_s
                              ids that all workers look up, or train, in a second
     nothing_bytes, lookup_bytes, step_bytes
-                             that all processes send in a step, by the loopback device
+                             bytes that all processes send in a step, by the loopback device
     lookup_bytes_over_need, step_bytes_over_need
-                             the same, without those of a step that does nothing, over the bytes of
-                             the distinct ids: a key and a row; for a step a key and a gradient more
+                             the same, minus the bytes of a step that does nothing, over the bytes
+                             of the distinct ids: a key and a row; for a step also a key and a
+                             gradient
 
-A time is that of all steps over their number, with many steps under way. Run it on a machine that
-does nothing else. All processes share its processors, so these are no times of a cluster.
+A time is the time of all steps over their number, with many steps under way. Run it on a machine
+without other work. All processes share its processors, so these are not the times of a cluster.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def measure(strategy: Any, batches: list[int], dim: int, steps: int, workers: in
 
     local_lookup = tf.function(lambda ids: tf.reduce_sum(here[0].lookup(ids)))
     local_step = tf.function(lambda ids: replica_step(ids, here))
-    made = 0  # steps, over all
+    made = 0  # steps of all workers
 
     def on_workers(function: Callable[..., Any], ids: tf.Tensor, count: int) -> None:
         nonlocal made
@@ -104,7 +105,7 @@ def measure(strategy: Any, batches: list[int], dim: int, steps: int, workers: in
         figures: dict[str, float] = {"workers": workers, "batch": batch, "distinct": distinct}
         sent = {}
         for name, function in {
-            "step": step,  # first: rows are there for lookups
+            "step": step,  # first, so that lookups find rows
             "lookup": lookup,
             "without_token": without_token,
             "nothing": nothing,

@@ -17,8 +17,8 @@ class Settings:
     """Options of a run.
 
     Attributes:
-        quick: Whether only the cases are measured that goals are about, in fewer rounds.
-        folder: The folder for rows of tables over disk; its disk is measured.
+        quick: Whether to measure only cases with a goal, in fewer rounds.
+        folder: The folder for rows of tables over a disk; its disk is measured.
     """
 
     quick: bool = False
@@ -26,10 +26,10 @@ class Settings:
 
     @property
     def rounds(self) -> int:
-        """Rounds of a measurement."""
+        """The number of rounds of a measurement."""
         return 7 if self.quick else 11
 
     @property
     def more(self) -> bool:
-        """Whether cases are measured that no goal is about."""
+        """Whether to measure cases without a goal."""
         return not self.quick

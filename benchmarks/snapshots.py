@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of a table that is trained: whole, of changes, and while training goes on.
+"""Snapshots of a trained table: of all rows, of changes, and during training.
 
     python benchmarks/snapshots.py ROWS DIM [FOLDER] [--cache-mb=MB]
 
 Rows have Adam's slots. Prints an object of JSON:
 
     whole_seconds, whole_bytes          a snapshot of all rows, and its files
-    changes_seconds, changes_bytes      one of the changes since, after 1% of the rows were trained
+    changes_seconds, changes_bytes      a snapshot of the changes since, with 1% of the rows trained
     load_seconds                        the chain of both, into an empty table
-    steps_before, _meanwhile, _after    steps a second, of 4,096 random keys, before a snapshot and
-                                        while a thread writes one of all rows; and after it
+    steps_before, _meanwhile, _after    steps a second, of 4,096 random keys, before a snapshot of
+                                        all rows, while a thread writes it, and after it
     longest_before, longest_meanwhile   seconds of the longest step
     begin_seconds                       until `save(wait=False)` returns
 
@@ -58,7 +58,7 @@ class Trained:
             self._apply(tf.range(begin, min(end, begin + BATCH), dtype=tf.int64))
 
     def step(self) -> float:
-        """A step of random keys; its seconds."""
+        """Makes a step on random keys, and returns its seconds."""
         begin = time.perf_counter()
         self._apply(self._keys[self._taken % len(self._keys)])
         self._taken += 1

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are served without tf_embed: their size and latency, beside those that need it.
+"""Models that are served without tf_embed: their size and latency, and of models that need it.
 
     python benchmarks/static_export.py [ROWS] [DIM] [--folder=FOLDER] [--rounds=N]
 
-Five SavedModels with the same number of rows answer the same two calls, each in processes of its
-own, in turns:
+Five SavedModels with the same number of rows answer the same two calls, each in its own processes,
+in turns:
 
     tf_embed     `model.export`, with the ops of this library
     static       `tf_embed.export_static`; and the same with quantize="float16" and "int8"
     keras        keras.layers.Embedding, whose ids are row numbers, exported by `model.export`
 
-One call looks up 4,096 ids, the other pools 256 bags of 16 by their mean. Ids are random; in the
-calls "10% absent" a tenth of them has no row, and gets an initial row that is drawn. Prints the
-bytes of files, seconds to load, resident memory that loading adds, microseconds of a call: of each
-process the median, and of these the least, because a machine has other work now and then.
+One call looks up 4,096 ids, the other pools 256 bags of 16 by their mean. Ids are random. In the
+calls "10% absent" a tenth of them has no row, and gets a drawn initial row. Prints the bytes of
+files, the seconds to load, the resident memory that loading adds, and the microseconds of a call:
+the least of all processes' medians, because other work may disturb a process.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def export(rows: int, dim: int, folder: pathlib.Path) -> None:
 
 
 def serve(kind: str, rows: int, folder: pathlib.Path) -> dict[str, Any]:
-    """Loads the SavedModels of a kind and calls them; in a process that does nothing else."""
+    """Loads the SavedModels of a kind and calls them, in a process without other work."""
     if kind != "tf_embed":
         sys.modules["tf_embed"] = None  # the import of it fails
     import numpy as np
@@ -97,7 +97,7 @@ def serve(kind: str, rows: int, folder: pathlib.Path) -> dict[str, Any]:
         begin = time.perf_counter()
         loaded = tf.saved_model.load(str(folder / f"{kind} {case}"))
         loaded.serve(tf.zeros(shape, tf.int64))
-        # Of the first run: the second takes memory that it leaves free.
+        # Only the first load counts: the second reuses memory that the first has freed.
         result.setdefault("load_seconds", time.perf_counter() - begin)
         result.setdefault("load_bytes", machine.resident_bytes() - before)
         for absent in (0.0, 0.1):

@@ -13,12 +13,12 @@ from typing import Any
 
 
 class Seconds(float):
-    """The duration that a call in another process reports itself."""
+    """A duration that another process has measured."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """The times of each implementation, one a round; those of a round belong together.
+    """The times of each implementation, one for each round.
 
     Attributes:
         times: For each implementation its times, in the order of the rounds.
@@ -31,13 +31,13 @@ class Rounds:
         return statistics.median(self.times[name])
 
     def ratio(self, name: str, over: str) -> float:
-        """The median of the ratios of each round: load of the machine in a round cancels out."""
+        """The median of the rounds' ratios, in which the load of the machine cancels out."""
         pairs = zip(self.times[name], self.times[over], strict=True)
         return statistics.median(one / other for one, other in pairs)
 
 
 def rotated(names: Sequence[str], by: int) -> list[str]:
-    """The names, begun at another one: each comes first, second, ... equally often."""
+    """The names, rotated, so that each is first, second, ... equally often."""
     by %= len(names)
     return [*names[by:], *names[:by]]
 
@@ -61,12 +61,12 @@ def time_rounds(
     Args:
         calls: The implementations. A call is timed here, unless it gives `Seconds`.
         draw: Makes a batch, the arguments of a call. Not timed.
-        rounds: How many rounds are counted.
-        calls_per_round: Batches of a round; more than one if a call is short.
-        uncounted_calls: Further batches before them, in each turn of an implementation. One that
-            has a process of its own sleeps between its turns, and wakes up with cold caches.
-        warm_up: Rounds before them, in which functions are traced and memory is touched.
-        clock: Seconds.
+        rounds: The number of counted rounds.
+        calls_per_round: Batches in a round; more than one if a call is short.
+        uncounted_calls: Further batches before them, in each turn of an implementation. An
+            implementation in another process sleeps between its turns, and starts with cold caches.
+        warm_up: Rounds before the counted rounds, which trace functions and touch memory.
+        clock: Returns the time in seconds.
 
     Returns:
         Seconds a call.
@@ -98,13 +98,13 @@ Point = tuple[int, int]  # number of keys, number of ids
 def worst_step(
     costs: Mapping[Point, float], floors: Mapping[Point, float]
 ) -> tuple[tuple[Point, Point], float]:
-    """The step to the next larger number of keys or of ids at which a cost rises most.
+    """The step to the next larger number of keys or of ids with the greatest rise of the cost.
 
     Args:
         costs: Cost per id at each point of a grid.
-        floors: The same of a baseline that shows how the machine itself behaves. If that rises
-            too, a step counts by so much less; if it falls, since a call is spread over more ids,
-            that says nothing about the cost.
+        floors: Cost per id of a baseline, which shows the behavior of the machine. If the baseline
+            rises too, the rise of a step is divided by it. If it falls, because a call has more
+            ids, it is ignored.
 
     Returns:
         The two points, and the factor.

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that the host of a virtual machine has given already.
+"""Memory that the host of a virtual machine has already provided.
 
-The host provides a page when it is first touched, which takes up to 3 ms a MiB, far longer than
-any work of a table with it; and a guest may give the host back memory that lies free for half a
-second. So another process holds the memory for a measurement until shortly before.
+The host provides a page when it is first touched. This takes up to 3 ms a MiB, far longer than a
+table's work with the page. A guest may return memory to the host that has been free for half a
+second. So another process holds the memory for a measurement until shortly before it.
 
     python benchmarks/warm_memory.py BYTES
 
-holds that many, and frees some of them for each number that it reads.
+holds that many bytes, and frees as many as it reads in each line.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import sys
 import machine
 
 _HUGE_PAGE_BYTES = 2 << 20
-_LEFT_BYTES = 3 << 30  # for others
+_LEFT_BYTES = 3 << 30  # for other processes
 
 
 class WarmMemory:
-    """Memory in a process of its own, so that it does not count as that of this one."""
+    """Memory in another process, so that it does not count as memory of this process."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Touches `size_bytes`, or as much as there is without crowding out others."""
+        """Touches `size_bytes`, or as much as other processes can spare."""
         size = max(0, min(size_bytes, machine.available_bytes() - _LEFT_BYTES))
         command = [sys.executable, os.path.abspath(__file__), str(size)]
         self._keeper = subprocess.Popen(
@@ -36,17 +36,17 @@ class WarmMemory:
         self._wait()
 
     def release(self, size_bytes: int) -> None:
-        """Frees at least `size_bytes`, as long as there is some; the system's next user gets it."""
+        """Frees at least `size_bytes`, or the rest. The next user of memory gets it."""
         assert self._keeper.stdin is not None
         print(size_bytes, file=self._keeper.stdin, flush=True)
         self._wait()
 
     def held_bytes(self) -> int:
-        """How much is not given free yet, roughly."""
+        """The approximate number of bytes that are not yet freed."""
         return machine.resident_bytes(self._keeper.pid)
 
     def close(self) -> None:
-        """Gives all of it free, and waits, so that the work was this process's."""
+        """Frees all memory, and waits, so that this process bears the cost."""
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
         self._keeper.stdin.close()
         self._keeper.wait()

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that are sharded over workers of this machine: bytes on the wire, and times of steps.
+"""Tables that are sharded over workers of this machine: bytes sent, and times of steps.
 
     python benchmarks/workers.py [--workers 1 2 4] [--batch 16384] [--dim 16] [--steps 50]
 
 For each number of workers it starts as many processes and prints an object of JSON:
 
     exchange_ms, find_ms, dense_ms, apply_ms
-                             the parts of a step, each by itself (`Parts`): both exchanges,
+                             the parts of a step, each separately (`Parts`): both exchanges,
                              the look-up of rows by their owner, the dense model forward and
                              backward with its all-reduce, and the rule, run by the owner
     parts_ms, whole_ms       their sum, and the whole step; ids by Zipf's law
     lookup_ms, step_ms       a lookup, and a lookup with a step of Adagrad, without a dense model
-    bytes_per_step           that all workers send in a step, by the counter of the loopback device
+    bytes_per_step           bytes that all workers send in a step, by the loopback device's counter
     bytes_over_need          the same, over the bytes of the distinct ids that others own: a key and
                              a row for a lookup, a key and a gradient for a step
-    bytes_without_distinct   the same need if equal ids were sent as often as they come
+    bytes_without_distinct   the same need if equal ids were sent as often as they occur
     bag_bytes_per_step       bytes_per_step of a lookup that sums the rows of bags of 32 ids
-    bag_rows_bytes_per_step  the same if the rows are looked up, and summed where the batch is
+    bag_rows_bytes_per_step  the same if rows are looked up, and the batch's worker sums them
     one_table_ms, 26_tables_ms, tables_ratio
                              a step of `fit` with this number of tables, of 16 ids each
 
 A part begins on all workers at once; whole steps follow each other. The slowest worker counts. Each
-part is a call by itself, so the sum has more calls than a step, and no two parts run together.
+part is a separate call, so the sum has more calls than a step, and no two parts run together.
 
-Run it on a machine that does nothing else. All workers share its processors, so the times of four
-workers on two processors are no times of a cluster.
+Run it on a machine without other work. All workers share its processors, so the times of four
+workers on two processors are not the times of a cluster.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tf_embed.table.table import Table
 KEY_BYTES = 8
 BAG = 32  # ids
 IDS_PER_EXAMPLE = 16
-HIDDEN = 64  # of the dense model
+HIDDEN = 64  # units of the dense model
 PARTS = ("exchange_rows", "lookup", "dense", "exchange_gradients", "apply")
 PAUSE = 0.005  # longer than any worker needs to leave a barrier
 EXPONENT, NUM_KEYS = 1.2, 1 << 40
@@ -79,7 +79,7 @@ def loopback_bytes() -> int:
 
 
 def milliseconds(call: Callable[[], object], steps: int) -> float:
-    """The mean time of a call, after three that do not count."""
+    """The mean time of a call, after three uncounted calls."""
     for _ in range(3):
         call()
     begin = time.perf_counter()
@@ -89,12 +89,12 @@ def milliseconds(call: Callable[[], object], steps: int) -> float:
 
 
 class Parts:
-    """The parts of a training step, and the whole step, each a tf.function of its own.
+    """The parts of a training step, and the whole step, each as a tf.function.
 
     A step on the ids of this worker looks rows up, runs a small dense model forward and backward,
-    and trains both. Its parts, in their order:
+    and trains both. Its parts, in order:
 
-        exchange_rows       keys go to their owners, rows that are there already come back
+        exchange_rows       keys go to their owners, existing rows return
         lookup              the owner finds the rows
         dense               the dense model forward and backward, and its optimizer with the
                             all-reduce
@@ -212,7 +212,7 @@ class Parts:
         return step
 
     def times(self, steps: int) -> dict[str, float]:
-        """Milliseconds of each part and of the whole step: medians, of the slowest worker.
+        """The milliseconds of each part and of the whole step: medians of the slowest worker.
 
         All workers begin each part at the same time, so they must be on one machine. Whole steps
         follow each other, as in training.
@@ -241,9 +241,9 @@ class Parts:
         return {name: 1000 * one for name, one in medians.items()}
 
     def _begin_together(self) -> float:
-        """Waits for all workers, and then for a time that they agree on, and gives it.
+        """Waits for all workers, and then for a time that they agree on. Returns that time.
 
-        Workers leave a barrier one after the other, which would count for the next part.
+        Workers do not leave a barrier at the same time, which would count for the next part.
         """
         if worker_count(self._strategy) == 1:
             return time.perf_counter()
@@ -305,7 +305,7 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
         return tf.function(lambda: strategy.run(replica))
 
     def bytes_of(call: Callable[[], object]) -> float:
-        """What all workers send in a call, after three that do not count."""
+        """The bytes that all workers send in a call, after three uncounted calls."""
         for _ in range(3):
             call()
         barrier()

@@ -40,7 +40,7 @@ MICRO_BATCHES, MICRO_BATCH_SIZE = 4, 512
 REPORT_STEPS, SAVE_STEPS, REMOVE_STEPS = 100, 100, 20
 
 
-# --- A shop that changes --------------------------------------------------------------------------
+# --- A changing shop ------------------------------------------------------------------------------
 
 USERS, NEW_USERS = 2000, 1  # present at a time, and new at each step
 ITEMS, NEW_ITEMS = 500, 2

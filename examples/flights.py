@@ -89,12 +89,12 @@ class Fingerprint(keras.layers.Layer):
 
 
 def static_model(train: Flights, seed: int) -> keras.Model:
-    """Embeddings as Keras has them: the ids must be known before the first step."""
+    """Keras's own embeddings: the ids must be known before the first step."""
 
     def embed(column: str, strings: keras.KerasTensor) -> keras.KerasTensor:
         vocabulary = keras.layers.StringLookup(vocabulary=train.distinct(column))
         table = keras.layers.Embedding(
-            vocabulary.vocabulary_size(),  # one more than the ids: a row for all unknown ids
+            vocabulary.vocabulary_size(),  # includes a row for all unknown ids
             _DIM.value,
             embeddings_initializer=_initializer(column, seed),
             name=column + "_table",
@@ -171,7 +171,7 @@ def predict(model: keras.Model, flights: Flights) -> np.ndarray:
 
 
 def auc(late: np.ndarray, scores: np.ndarray) -> float:
-    """The chance that a late flight is scored above a punctual one, a tie counting as half.
+    """The chance that a late flight has a higher score than a punctual flight; a tie is a half.
 
     Exact, from the ranks of the scores (Mann and Whitney, 1947). keras.metrics.AUC approximates the
     curve by 200 points, which is coarse for a margin of 0.002.
@@ -183,7 +183,7 @@ def auc(late: np.ndarray, scores: np.ndarray) -> float:
     return float((ranks[late > 0].sum() - num_late * (num_late + 1) / 2) / pairs)
 
 
-# --- From the trained model to the served one -----------------------------------------------------
+# --- From the trained to the served model ---------------------------------------------------------
 
 
 def require(holds: bool, sentence: str) -> None:
@@ -209,7 +209,7 @@ def check_tables(model: keras.Model, train: Flights) -> None:
 def check_checkpoint(
     model: keras.Model, train: Flights, test: Flights, output_dir: pathlib.Path
 ) -> None:
-    """Restores the model into a fresh one, and checks that both take the same next step."""
+    """Restores the model into a new model, and checks that both make the same next step."""
     path = tf.train.Checkpoint(model=model).save(str(output_dir / "checkpoint" / "model"))
     # Another seed: rows that were not restored could not be right by chance.
     restored = dynamic_model(seed=_SEEDS.value + 1000)

@@ -41,7 +41,7 @@ class Flights:
         return Flights({name: ids[mask] for name, ids in self.ids.items()}, self.late[mask])
 
     def distinct(self, column: str) -> np.ndarray:
-        """The ids of a column, each once, sorted."""
+        """The distinct ids of a column, sorted."""
         return np.unique(self.ids[column])
 
     def batches(self, batch_size: int, shuffle_seed: int | None = None) -> tf.data.Dataset:

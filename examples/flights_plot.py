@@ -54,7 +54,7 @@ def draw(runs: Mapping[str, Sequence[Run]], path: pathlib.Path) -> None:
 
 
 def _draw_loss(axes: Any, runs: Mapping[str, Sequence[Run]]) -> None:
-    """The mean of the seeds; the two curves nearly overlap, so one is broad and pale."""
+    """Draws the mean of the seeds. The two curves nearly overlap, so one is broad and pale."""
     widths = {"static": 6.0, "tf_embed": 1.8}
     for name, of_name in runs.items():
         mean = np.mean([run.losses for run in of_name], axis=0)
@@ -68,7 +68,7 @@ def _draw_loss(axes: Any, runs: Mapping[str, Sequence[Run]]) -> None:
 
 
 def _draw_growth(axes: Any, run: Run) -> None:
-    """A line a table. Its label stands at its end, so that readers need not match colours."""
+    """Draws a line for each table, with its label at its end, so that readers need no legend."""
     names = sorted(run.rows[-1], key=lambda name: -run.rows[-1][name])
     colors = plt.get_cmap("viridis")(np.linspace(0.05, 0.8, len(names)))
     heights = _spread([run.rows[-1][name] for name in names], ratio=1.4)
@@ -106,7 +106,7 @@ def _draw_auc(axes: Any, runs: Mapping[str, Sequence[Run]]) -> None:
     axes.set(title="Test AUC, one dot a seed", xticks=range(len(runs)))
     axes.set_xticklabels(list(runs))
     axes.set(xlim=(-0.5, len(runs) - 0.2))
-    # A scale no finer than the difference between one seed and the next.
+    # A scale no finer than the difference between two seeds.
     spread = max(0.006, *(1.3 * abs(run.auc - middle) for of in runs.values() for run in of))
     axes.set_ylim(middle - spread, middle + spread)
     axes.grid(axis="x", visible=False)

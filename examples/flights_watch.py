@@ -18,7 +18,7 @@ class Run:
 
     Attributes:
         steps: the steps after which the two lists below were written.
-        losses: mean training loss of the steps since the entry before.
+        losses: mean training loss of the steps since the previous entry.
         rows: rows in each table; empty for a model without tables that grow.
         steps_per_second: without the first step, in which TensorFlow traces the model.
         auc: of the test flights; filled in after testing the model.

@@ -51,7 +51,7 @@ TABLES = ("user", "item")
 Report = Callable[[int, float], None]
 
 
-# --- The child: training that goes on where the last checkpoint is --------------------------------
+# --- The child: training that continues from the last checkpoint ----------------------------------
 
 
 def batch_of(step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -62,7 +62,7 @@ def batch_of(step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def make_model(tables: str) -> keras.Model:
-    """A model whose tables are trained by its optimizer ("wrapper"), or by their "own"."""
+    """A model. Its optimizer ("wrapper") or the tables' "own" optimizers train the tables."""
     keras.utils.set_random_seed(1)
     own = "adam" if tables == "own" else None
     ids = {name: keras.Input((), dtype="int64", name=name) for name in TABLES}
@@ -81,7 +81,7 @@ def make_model(tables: str) -> keras.Model:
 
 
 def train_in_loop(model: keras.Model, folder: pathlib.Path, report: Report) -> None:
-    """TensorFlow writes a checkpoint aside, and renames it into place when it is complete."""
+    """Trains in a custom loop. TensorFlow renames a checkpoint into place when it is complete."""
     checkpoint = tf.train.Checkpoint(model=model)
     manager = tf.train.CheckpointManager(checkpoint, str(folder / "checkpoints"), max_to_keep=2)
     if manager.latest_checkpoint:
@@ -94,7 +94,7 @@ def train_in_loop(model: keras.Model, folder: pathlib.Path, report: Report) -> N
 
 
 def train_by_fit(model: keras.Model, folder: pathlib.Path, report: Report) -> None:
-    """An epoch lies between two backups."""
+    """Trains by `fit`, with a backup after each epoch."""
     backup = Backup(folder / "backup", delete_checkpoint=False)
 
     def batches() -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
@@ -132,7 +132,7 @@ class Backup(tf_embed.callbacks.BackupAndRestore):
 
 
 def state_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """What training changes: rows and slots in the order of their keys, and the dense part."""
+    """The state that training changes: rows and slots in the order of keys, and the dense part."""
     state = {}
     for name in TABLES:
         keys, rows, slots = model.get_layer(f"{name}_table").variable.table.export()[:3]
@@ -147,7 +147,7 @@ def state_of(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def train(method: str, tables: str, folder: pathlib.Path, report: Report) -> None:
-    """Trains to the end, from the last checkpoint in `folder` if there is one.
+    """Trains to the end, from the last checkpoint in `folder`, if any.
 
     Args:
         method: "loop" or "fit".

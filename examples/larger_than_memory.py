@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a table that is larger than its memory bound: the other rows are on disk.
 
-The ids of a batch are drawn by Zipf's law, as clicks on items are: few are popular, and most are
-rare. So a cache of some of the rows has nearly all rows that a step needs, and the dataset
-prefetches the others while the previous step computes.
+The ids of a batch follow Zipf's law, like clicks on items: few ids are popular, and most are rare.
+So a cache of some of the rows has nearly all rows that a step needs, and the dataset prefetches the
+others while the previous step computes.
 
     python examples/larger_than_memory.py --path=/mnt/nvme --host-bytes=16777216 --plot=run.png
 
@@ -82,7 +82,6 @@ class Trace(keras.callbacks.Callback):
         self.times: list[float] = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes a step."""
         self.losses.append(logs["loss"])
         self.hit_rates.append(logs.get("cache_hit_rate", float("nan")))
         self.times.append(time.perf_counter())
@@ -92,7 +91,7 @@ class Trace(keras.callbacks.Callback):
 
     @property
     def steps_per_second(self) -> float:
-        """Without the first step, which traces the graph."""
+        """The rate without the first step, which traces the graph."""
         if len(self.times) < 2:
             return 0.0
         return (len(self.times) - 1) / (self.times[-1] - self.times[0])
@@ -178,7 +177,7 @@ def plot(path: pathlib.Path, trace: Trace, heading: str) -> None:
 
 
 def run(options: argparse.Namespace, path: pathlib.Path) -> bool:
-    """Trains and prints the results; returns whether a comparison, if there was one, was equal."""
+    """Trains and prints the results. Returns False if there was a comparison that differed."""
     storage = tf_embed.Storage(host_bytes=options.host_bytes, path=path)
     layer, trace = train(options, storage)
     stats = layer.variable.stats()

@@ -39,7 +39,7 @@ DIM = 64
 BATCH_SIZE = 512
 LEARNING_RATE = 0.01  # falls to 0 along half a cosine
 L2 = 0.11
-NEVER_SEEN = 10**15  # an id that is in no file
+NEVER_SEEN = 10**15  # an id that no file has
 
 
 class Factorization(keras.Model):
@@ -53,7 +53,7 @@ class Factorization(keras.Model):
     def __init__(self, mean: float, seed: int):
         super().__init__()
         self.mean = mean
-        # The seed may be the same: a table's name goes into its initial rows too.
+        # The seed may be the same, because initial rows depend on a table's name too.
         normal = keras.initializers.RandomNormal(0.0, 0.1, seed)
         embedding = tf_embed.layers.DynamicEmbedding
         self.user_bias = embedding(1, initializer="zeros", name="user_bias")
@@ -110,7 +110,7 @@ def predict_by_means(train: Ratings, test: Ratings) -> np.ndarray:
 
 
 def show_tables(model: Factorization, train: Ratings, test: Ratings) -> None:
-    """A row for each id that was trained, and none for an id that was only looked up."""
+    """Shows that each trained id has a row, and that an id without training has none."""
     _, known = model.item_row.variable.lookup(test.item, return_exists=True)
     print(f"\n{np.sum(~known.numpy())} of {len(test):,} ratings are of an item without a row")
     stars = predict(model, [NEVER_SEEN, train.user[0]], [train.item[0], NEVER_SEEN])

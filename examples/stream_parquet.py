@@ -9,10 +9,10 @@ tensorflow-io if possible (TensorFlow 2.16; pyarrow<22 fits its NumPy). The mode
 which flights of a batch will be late, and then trains on the batch. So every flight tests the model
 of that moment, and new ids are truly new.
 
-One table has the ids of all columns. Its policy bounds it: when the table is full, a new id
-replaces the id that was not seen for the longest time, which moves to a log with its weights. At
-the end all rows that were ever created must be in the table or in the log. Otherwise the program
-says so and ends with exit status 1.
+A single table has the ids of all columns. Its policy bounds it: when the table is full, a new id
+replaces the least recently used id, which moves to a log with its weights. At the end all rows that
+were ever created must be in the table or in the log. Otherwise the program says so and ends with
+exit status 1.
 """
 
 import os
@@ -66,7 +66,7 @@ def make_model(dim: int, max_rows: int) -> keras.Model:
 
 
 def auc(late: np.ndarray, scores: np.ndarray) -> float:
-    """The chance that a late flight is scored above a punctual one, a tie counting as half."""
+    """The chance that a late flight has a higher score than a punctual flight; a tie is a half."""
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place]
     num_late = float(late.sum())

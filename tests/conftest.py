@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all test files share: tiers, a printed seed, a clean Keras, names for doctests.
+"""Fixtures and hooks for all tests: tiers, a printed seed, a clean Keras, names for doctests.
 
 Random tests draw from SEED, which is the same in every run unless TF_EMBED_TEST_SEED is set.
 """
@@ -17,7 +17,7 @@ import tf_embed
 from support import CAMPAIGNS, tiers
 from support.oracles.reference import SEED
 
-# Helpers, and programs with command-line flags of their own.
+# Helpers, and programs with command-line flags.
 collect_ignore = ["cc", "support", "tables", *map(str, CAMPAIGNS.glob("*.py"))]
 
 _COUNTS = pytest.StashKey[str]()
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_worker = hasattr(config, "workerinput")  # of pytest-xdist
+    is_worker = hasattr(config, "workerinput")  # a worker of pytest-xdist
     if config.getoption("--write-slow-cases") and not is_worker:
         has_all_files = config.args_source == pytest.Config.ArgsSource.TESTPATHS
         is_cut = config.getoption("keyword") or config.getoption("markexpr")
@@ -54,7 +54,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # tf.test.TestCase has a method of this name that is no test.
+    # tf.test.TestCase has a method of this name that is not a test.
     tests = [item for item in items if not item.name.startswith("test_session")]
     for item in tests:
         item.user_properties.append(("case", (tiers.function_of(item), tiers.name_of(item))))
@@ -69,9 +69,9 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 
 
 def pytest_collection_finish() -> None:
-    # Traces make so many objects that the garbage collector took a third of the time. Freeze the
-    # objects that exist now and search the rest less often; but often enough, because the graphs
-    # of many tests at once take far longer to free than one by one.
+    # Traces make so many objects that garbage collection took a third of the time. Freeze the
+    # existing objects, and collect the rest less often. Still collect often enough, because the
+    # graphs of many tests take far longer to free at once than test by test.
     gc.collect()
     gc.freeze()
     gc.set_threshold(3_000)
@@ -79,7 +79,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def clean_keras() -> None:
-    """Layers are named, and so their initial rows drawn, as in a new process."""
+    """Gives layers the names, and so the initial rows, that they have in a new process."""
     keras.config.set_dtype_policy("float32")
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(SEED)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implementations that are measured, each with the same few verbs."""
+"""The measured implementations, all with the same few verbs."""

@@ -15,7 +15,7 @@ from timing import Seconds
 
 
 class _Process:
-    """A program beside this one, which answers commands."""
+    """A program that answers commands in another process."""
 
     def __init__(self, program: str, *arguments: object) -> None:
         if not FBGEMM_PYTHON.exists():
@@ -30,7 +30,7 @@ class _Process:
             stdout=subprocess.PIPE,
             env={
                 **os.environ,
-                # Otherwise its threads keep the cores busy between two steps, and ours wait.
+                # Otherwise FBGEMM's threads keep the cores busy between two steps, and ours wait.
                 "OMP_WAIT_POLICY": "passive",
                 "PYTHONPATH": os.fspath(pathlib.Path(__file__).parents[1]),
             },
@@ -41,7 +41,7 @@ class _Process:
         return self._process.pid
 
     def close(self) -> None:
-        """Ends the program, and waits until its memory is free."""
+        """Ends the program, and waits until its memory is freed."""
         self._process.stdin.close()
         self._process.wait()
 
@@ -62,18 +62,18 @@ class _Process:
 
 
 class Server(_Process):
-    """See `fbgemm_server.py`; the times that it answers are its own."""
+    """See `fbgemm_server.py`, which measures the times that it answers."""
 
     def __init__(self, optimizer: str, rows: int, dim: int) -> None:
         super().__init__("fbgemm_server.py", optimizer, rows, dim)
         self._dim = dim
 
     def take(self, ids: np.ndarray) -> None:
-        """Hands over a batch; each call takes one, in order."""
+        """Queues a batch. Each call takes the first queued batch."""
         self._ask(b"ids %d\n" % len(ids) + ids.astype(np.int64).tobytes())
 
     def forward(self) -> Seconds:
-        """Rows of a batch."""
+        """Looks up the rows of a batch."""
         return self._ask(b"forward\n")[0]
 
     def step(self) -> Seconds:
@@ -81,7 +81,7 @@ class Server(_Process):
         return self._ask(b"step\n")[0]
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Rows, not timed."""
+        """The rows of ids, not timed."""
         self.take(ids)
         self._ask(b"rows\n")
         return self._read((len(ids), self._dim))
@@ -95,12 +95,12 @@ class TablesServer(_Process):
         self._shape = bags, tables * dim
 
     def take(self, indices: np.ndarray, offsets: np.ndarray) -> None:
-        """Hands over a batch; each call takes one, in order."""
+        """Queues a batch. Each call takes the first queued batch."""
         words = np.concatenate([indices, offsets]).astype(np.int64)
         self._ask(b"batch %d\n" % len(indices) + words.tobytes())
 
     def step(self) -> tuple[Seconds, Seconds]:
-        """Forward; backward with the update."""
+        """The seconds of the forward, and of the backward with the update."""
         forward, backward = self._ask(b"step\n")
         return forward, backward
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """FBGEMM's table-batched embedding on a CPU: an array of rows, and a step fused with its gradient.
 
-A program of its own, since torch and TensorFlow are in different environments. It reads commands
-from the standard input, one a line, and answers each with a line:
+This is a separate program, since torch and TensorFlow are in different environments. It reads
+commands from the standard input, one a line, and answers each with a line:
 
-    ids COUNT          COUNT int64 follow, a batch that waits behind those given before
+    ids COUNT          COUNT int64 follow, a batch that is queued behind earlier batches
     forward            takes the first batch; seconds
     step               the same, with the backward that updates the rows
     rows               takes the first batch; its rows follow, float32

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many tables of FBGEMM's on a CPU: one pooled forward, and a backward that steps all of them.
+"""Many FBGEMM tables on a CPU: a pooled forward, and a backward that steps all of them.
 
-A program of its own, as `fbgemm_server.py`. Arguments: optimizer, tables, rows a table, dim, bags.
+A separate program, like `fbgemm_server.py`. Arguments: optimizer, tables, rows a table, dim, bags.
 It reads commands from the standard input, one a line, and answers each with a line:
 
     batch COUNT     COUNT int64 indices and TABLES * BAGS + 1 int64 offsets follow, feature by
-                    feature; a batch that waits behind those given before
+                    feature; a batch that is queued behind earlier batches
     step            takes the first batch; seconds of the forward, seconds of the backward with
                     the update
     pooled          takes the first batch; its pooled rows follow, float32 [BAGS, TABLES * dim]

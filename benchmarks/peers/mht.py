@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class Table:
-    """A table without an optimizer: it has none."""
+    """A table. There is no optimizer for it."""
 
     def __init__(self, dim: int) -> None:
         table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, tf.zeros([dim]))

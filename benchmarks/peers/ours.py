@@ -16,7 +16,7 @@ OPTIMIZERS = {
     "Adam": lambda: keras.optimizers.Adam(1e-3),
     "Adagrad": lambda: keras.optimizers.Adagrad(1e-2, initial_accumulator_value=0.1),
     "SGD": lambda: keras.optimizers.SGD(1e-2),
-    # As FBGEMM has them.
+    # With FBGEMM's settings.
     "Adagrad from 0": lambda: keras.optimizers.Adagrad(
         1e-2, initial_accumulator_value=0.0, epsilon=1e-7
     ),
@@ -69,7 +69,7 @@ class Trainer:
 
 
 class PooledTrainer:
-    """A Keras layer that pools, and an optimizer."""
+    """A pooling Keras layer, and an optimizer."""
 
     def __init__(self, dim: int, optimizer: str) -> None:
         self.layer = tf_embed.layers.DynamicEmbedding(dim, initializer="zeros", combiner="sum")
@@ -90,7 +90,7 @@ class PooledTrainer:
 
 
 class TablesTrainer:
-    """Many tables in one layer that trains them; arrays, or dynamic ones if `rows` is None."""
+    """Many tables in a layer that trains them: arrays, or dynamic tables if `rows` is None."""
 
     def __init__(self, optimizer: str, tables: int, rows: int | None, dim: int, bags: int) -> None:
         self.layer = tbe.TableBatchedEmbeddingBags(
@@ -101,7 +101,7 @@ class TablesTrainer:
             **({} if optimizer == "SGD" else {"eps": 1e-7}),
         )
         self.layer.build()
-        self._optimizer = keras.optimizers.SGD()  # it hands the layer its gradient
+        self._optimizer = keras.optimizers.SGD()  # passes the gradient to the layer
         self._optimizer.build(self.layer.trainable_variables)
         self._gradient = tf.fill([bags, tables * dim], 0.01)
         self.forward = tf.function(self.layer)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorFlow Recommenders Addons, dynamic_embedding.
 
-Its optimizer takes those of tf_keras, or TensorFlow's own old Keras, which is used here: importing
-tf_keras beside Keras 3 would need another process.
+Its optimizer wraps optimizers of tf_keras, or of TensorFlow's old Keras, as here: importing
+tf_keras together with Keras 3 would need another process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 def _variable(
     dim: int, restrict_policy: type | None = None, creator: de.RedisTableCreator | None = None
 ) -> de.Variable:
-    # A name of its own: get_variable would give the table of an earlier one.
+    # A new name: with a used name, get_variable would return an earlier table.
     name = f"table_{next(_numbers)}"
     return de.get_variable(
         name, dim=dim, initializer=0.0, restrict_policy=restrict_policy, kv_creator=creator
@@ -36,14 +36,14 @@ def _variable(
 
 
 def redis_creator(port: int, folder: pathlib.Path) -> de.RedisTableCreator:
-    """How tables get onto a Redis server of this machine.
+    """The creator of tables on a Redis server of this machine.
 
     Args:
-        port: The server's.
-        folder: Gets the file of settings, by which alone TFRA takes them.
+        port: The server's port.
+        folder: The folder for the settings file; TFRA accepts settings only in a file.
     """
     settings = {
-        "redis_connection_mode": 2,  # one server
+        "redis_connection_mode": 2,  # a single server
         "redis_host_ip": ["127.0.0.1"],
         "redis_host_port": [port],
         "storage_slice": 1,
@@ -92,7 +92,7 @@ class Trainer:
 
 
 class HandWrittenAdam:
-    """The leanest Adam step of TFRA's ops: one lookup and one upsert for each of its tables."""
+    """The leanest Adam step of TFRA's ops: a lookup and an upsert for each of its tables."""
 
     def __init__(self, dim: int, creator: de.RedisTableCreator | None = None) -> None:
         self.variable = _variable(dim, creator=creator)

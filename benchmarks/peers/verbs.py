@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that TFRA and tf_embed write alike, as functions of a graph."""
+"""The verbs that TFRA and tf_embed have in common, as graph functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class Verbs:
-    """A variable without an optimizer, of either; each verb is one tf.function."""
+    """A variable of either library without an optimizer. Each verb is a tf.function."""
 
     def __init__(self, variable: Any) -> None:
         def upsert(ids: tf.Tensor, rows: tf.Tensor) -> None:

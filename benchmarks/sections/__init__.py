@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measurements: a module for each section, whose `rows` measures one part of it.
+"""The measurements: a module for each section. Its function `rows` measures a part of it.
 
-Each part has a process of its own. No import here, so that its parent needs no TensorFlow.
+Each part has its own process. There is no import here, so that the parent needs no TensorFlow.
 """
 
-# For each section its parts, and the additional ones of the full run.
+# For each section its parts, and the additional parts of the full run.
 PARTS = {
     "core": (("1e7x64",), ("1e6x64", "1e6x16", "1e6x128")),
     "lookup": (("1e6x64", "1e7x64"), ("1e6x16", "1e6x128")),
@@ -42,5 +42,5 @@ PARTS = {
     ),
 }
 
-# Sections that take long, and are measured only on request.
+# Long sections, which are measured only on request.
 ASKED_FOR = ("latency", "tbe")

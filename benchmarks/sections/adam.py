@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam steps beside TFRA's optimizer, and beside the leanest flow of TFRA's ops."""
+"""Adam steps compared with TFRA's optimizer, and with the leanest sequence of TFRA's ops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HAND_WRITTEN = "TFRA by hand"
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one dim."""
+    """Measures a dim."""
     dim = int(part)
     trainers = steps.trainers("Adam", dim)
     if dim == 64:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two readers beside an updater, in threads: how many rows they read, and whether one is torn."""
+"""Two readers and an updater, in threads: the number of rows that are read, and of torn rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
 
 
 def together(works: Sequence[Callable[[int], Any]], seconds: float) -> list[int]:
-    """Calls each work again and again, each in a thread; how often each was called."""
+    """Calls each work repeatedly in its own thread, and returns the number of calls of each."""
     counts = [0] * len(works)
     start, stop = threading.Barrier(len(works) + 1), threading.Event()
     errors: list[BaseException] = []
@@ -128,9 +128,10 @@ def _speeds(keys: int, dim: int, rounds: int) -> Iterator[Row]:
 
 
 def _torn(dim: int) -> Row:
-    """Few keys, so that readers and updater meet at the same rows; all weights of a row are equal.
+    """Looks for torn rows of few keys, so that readers and updater use the same rows.
 
-    The updater writes rows and trains them, in turn; SGD with equal gradients keeps weights equal.
+    All weights of a row are equal. The updater writes and trains rows in turn. SGD with equal
+    gradients keeps the weights of a row equal.
     """
     trainer = ours.Trainer(dim, "SGD")
     upsert = tf.function(lambda ids, rows: trainer.variable.upsert(ids, rows) and None)
@@ -160,7 +161,7 @@ def _torn(dim: int) -> Row:
     watch = LoadWatch()
     while sum(read) < TORN_ROWS_READ:
         together([*(reader(place) for place in range(READERS)), update], SECONDS)
-    # How busy others are has no part in whether a row is torn.
+    # Other work on the machine does not matter for torn rows.
     load = Load(watch.load().average, 0.0)
     return Row(
         "concurrency",

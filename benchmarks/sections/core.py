@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine without TensorFlow, beside the floor of any hash table.
+"""The engine without TensorFlow, compared with the minimum of any hash table.
 
-The floor is measured in the same run: rows gathered from an array, and one random line of an index
-read for each.
+The minimum is measured in the same run: rows gathered from an array, with a read of a random index
+line for each row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIGURE = "lookup_share_of_floor"
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Runs the C++ program, whose last line is an object of JSON: names and numbers."""
+    """Runs the C++ program. Its last line is an object of JSON with names and numbers."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     command = [os.fspath(PROGRAM), "--json", str(keys), str(dim), "65536"]
     watch = LoadWatch()

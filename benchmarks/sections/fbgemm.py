@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps and forward beside FBGEMM's on a CPU, which has arrays and no hashing, and no Adam."""
+"""Steps and forward compared with FBGEMM on a CPU, which has arrays, no hashing and no Adam."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FBGEMM = "FBGEMM"
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one optimizer."""
+    """Measures an optimizer."""
     server = Server(part, KEYS, DIM)
     trainer = ours.Trainer(DIM, f"{part} from 0")
     for first in range(0, KEYS, FILL_BATCH):
@@ -75,9 +75,9 @@ def _step(server: Server, trainer: ours.Trainer, numbers: np.ndarray) -> None:
 
 
 def _check_same(server: Server, trainer: ours.Trainer) -> None:
-    """Raises if the rows differ: both ran the same rule on the same batches.
+    """Raises if the rows differ, because both ran the same rule on the same batches.
 
-    FBGEMM adds up the gradients of equal ids in another order.
+    Rounding may differ: FBGEMM adds up the gradients of equal ids in another order.
     """
     numbers = distribution("uniform", KEYS).numbers(1000)
     rows = trainer.lookup(tf.constant(keys_of(numbers))).numpy()

@@ -22,14 +22,14 @@ GROW = pathlib.Path(__file__).parents[1] / "grow.py"
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Grows a table of each, in turn, and that some times."""
+    """Grows tables of both implementations in turn, for several rounds."""
     keys, dim = (int(float(number)) for number in part.split("x"))
-    # A median of three passes over one run in which the host took the cores. TFRA's runs take five
+    # A median of three ignores a single run in which the host took the cores. TFRA's runs take five
     # times as long, and only its ratios are reported.
     rounds = {OURS: 3, TFRA: 1} if settings.quick else {OURS: 5, TFRA: 5}
     found: dict[str, list[dict[str, Any]]] = {OURS: [], TFRA: []}
     watch = LoadWatch()
-    # The first runs touch the memory, and report how much each batch takes.
+    # The first runs touch the memory, and report the memory that each batch takes.
     cold = {name: _grow(name, keys, dim) for name in found}
     for number in range(max(rounds.values())):
         for name in (OURS, TFRA) if number % 2 == 0 else (TFRA, OURS):
@@ -62,8 +62,8 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
             one["overhead"] = used / one["keys"] - 8 - 4 * dim
         if any(one["keys"] < keys for one in runs):
             raise RuntimeError(f"{name} lost keys: {runs}.")
-    # A batch of some number does the same in each run: waits for the table repeat, waits for the
-    # host do not.
+    # The n-th batch does the same in each run: delays by the table repeat, delays by the host do
+    # not.
     batches = {
         name: [
             statistics.median(times) for times in zip(*(one["times"] for one in runs), strict=True)
@@ -122,7 +122,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
 
 
 def _grow(name: str, keys: int, dim: int, needs: Sequence[int] | None = None) -> dict[str, Any]:
-    """One run; `needs` is the warm memory for each batch."""
+    """Makes a run. `needs` is the warm memory for each batch."""
     command = [sys.executable, os.fspath(GROW), name, str(keys), str(dim)]
     if needs is not None:
         command.append("--warm")

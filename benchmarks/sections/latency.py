@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long single lookups take, alone and beside training: percentiles, beside TFRA's."""
+"""The latency of single lookups, alone and during training: percentiles, compared with TFRA's."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from settings import Settings
 from timing import rotated
 
 TFRA = "TFRA"
-LOOKED_UP = 1024  # ids of a lookup
-TRAINED = 8192  # ids of a step
-TOGETHER = 50  # lookups of a call
+LOOKED_UP = 1024  # ids in a lookup
+TRAINED = 8192  # ids in a step
+TOGETHER = 50  # lookups in a call
 SECONDS = 2.0
 ZIPF = "1.2"
 PERCENTILES = (50.0, 99.0, 99.9)
 
 
 class Reader:
-    """Looks up and notes the times of it, within a graph: no time of Python is in them."""
+    """Looks up and records the times within a graph, so that they exclude Python."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -50,7 +50,7 @@ class Reader:
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one number of keys; part is such as "1e6x64"."""
+    """Measures a number of keys and a dim, such as "1e6x64"."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     trainers = {OURS: ours.Trainer(dim, "Adam"), TFRA: tfra.Trainer(dim, "Adam")}
     for trainer in trainers.values():

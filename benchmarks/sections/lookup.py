@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup, upsert and accum beside TFRA's, in graphs of one process."""
+"""Lookup, upsert and accum compared with TFRA's, in graphs of the same process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _cases(part: str, more: bool) -> list[tuple[int, str]]:
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one number of keys."""
+    """Measures a number of keys."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     tables = {OURS: ours.Table(dim), TFRA: tfra.Table(dim)}
     for table in tables.values():

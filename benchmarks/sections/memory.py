@@ -22,14 +22,14 @@ KEYS = {"upsert": 10**7, "Adam": 3 * 10**6}
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Grows one table, by upsert or by the steps of an optimizer, and measures on the way."""
+    """Grows a table, by upsert or by the steps of an optimizer, and measures on the way."""
     how, dim = part.split()[0], int(part.split()[1])
     bytes_per_row = 8 + 4 * dim * (3 if how == "Adam" else 1)
     values = tf.random.stateless_normal([BATCH, dim], seed=[1, 2])
 
     watch = LoadWatch()
     tables, grow = [], None
-    # Things that a process needs once: a first table, the tracing of a function, an empty batch.
+    # A process has costs that occur only once: a first table, a traced function, an empty batch.
     for size in (BATCH, 0):
         tables.append(ours.Trainer(dim, "Adam") if how == "Adam" else ours.Table(dim))
         grow = tables[-1].step if how == "Adam" else tables[-1].upsert

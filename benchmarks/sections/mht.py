@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup and insert beside TensorFlow's MutableHashTable."""
+"""Lookup and insert compared with TensorFlow's MutableHashTable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {"lookup": "lookup", "upsert": "insert"}
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one number of keys."""
+    """Measures a number of keys."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     tables = {OURS: ours.Table(dim), PEER: mht.Table(dim)}
     for table in tables.values():

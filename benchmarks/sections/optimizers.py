@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of optimizers beside TFRA's. A part is an optimizer; Adam has a section of its own."""
+"""Steps of optimizers compared with TFRA's. A part is an optimizer; Adam has its own section."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIM = 64
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures 10^6 keys: batches of 64k ids, and in the full run small ones too."""
+    """Measures 10^6 keys: batches of 64k ids, and in the full run small batches too."""
     batches = (65536, 8192) if settings.more else (65536,)
     cases = [(batch, ids) for batch in batches for ids in steps.SHORT]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies: restricting a table beside TFRA, bounded tables, and keys that wait for their rows."""
+"""Policies: restriction compared with TFRA's, bounded tables, and keys that wait for their rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ JUDGED_ORDERS = ("lru", "lfu", "ttl")
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one part, which begins with its verb."""
+    """Measures a part. Its name begins with its verb."""
     verb, *words = part.split()
     measure = {"restrict": _restrict, "bounded": _bounded, "admission": _admission}[verb]
     return measure(*words, settings)
 
 
 def _restrict(policy: str, size: str, settings: Settings) -> Iterator[Row]:
-    """Restricts a table of each to its half, in turn, and that some times."""
+    """Restricts tables of both implementations to half of their rows, in turn, in rounds."""
     keys, dim = (int(float(number)) for number in size.split("x"))
     found: dict[str, list[dict[str, float]]] = {OURS: [], TFRA: []}
     watch = LoadWatch()
@@ -76,7 +76,7 @@ def _restrict(policy: str, size: str, settings: Settings) -> Iterator[Row]:
 
 
 def _bounded(size: str, settings: Settings) -> Iterator[Row]:
-    """Steps of tables that are bounded to a tenth of the ids, beside one that is not."""
+    """Steps of tables that are bounded to a tenth of the ids, compared with an unbounded table."""
     ids, dim = (str(int(float(number))) for number in size.split("x"))
     steps = 200 if settings.quick else 2000
     watch = LoadWatch()
@@ -102,7 +102,7 @@ def _bounded(size: str, settings: Settings) -> Iterator[Row]:
 
 
 def _admission(size: str, settings: Settings) -> Iterator[Row]:
-    """Memory after a stream of ids most of which come once, by when keys get their rows."""
+    """Memory after a stream in which most ids occur once, for several kinds of admission."""
     import tensorflow as tf
 
     import tf_embed
@@ -141,6 +141,6 @@ def _admission(size: str, settings: Settings) -> Iterator[Row]:
 
 
 def _last_line(command: tuple[str, ...]) -> dict[str, Any]:
-    """The object of JSON that a program prints last."""
+    """The last object of JSON that a program prints."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.strip().rpartition("\n")[2])

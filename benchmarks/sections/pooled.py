@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags of ids pooled by their sum, and an Adam step, beside TFRA's embedding_lookup_sparse."""
+"""Bags of ids, summed, and an Adam step, compared with TFRA's embedding_lookup_sparse."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BAGS, LENGTH = 3277, 20  # 65,540 ids
 
 
 def _bags(keys: np.ndarray) -> tuple[tf.Tensor, tf.SparseTensor]:
-    """The same bags as each takes them: a tensor of bags of one length; a sparse tensor."""
+    """The same bags for both implementations: a tensor of bags of equal length; a sparse tensor."""
     dense = tf.constant(keys.reshape(BAGS, LENGTH))
     places = np.indices((BAGS, LENGTH)).reshape(2, -1).T
     return dense, tf.SparseTensor(places, keys, (BAGS, LENGTH))
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one dim, on tables of 10^6 keys, each of which was trained once."""
+    """Measures a dim, on tables of 10^6 keys that were each trained once."""
     dim = int(part)
     trainers: dict[str, Any] = {
         OURS: ours.PooledTrainer(dim, "Adam"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost per id from 10^4 to 10^7 keys and from 1k to 1M ids, beside a gather from an array."""
+"""Cost per id from 10^4 to 10^7 keys and from 1k to 1M ids, compared with an array's gather."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GATHER = "gather"
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one dim; a row for each pair of keys and ids, and one for the worst step."""
+    """Measures a dim: a row for each pair of keys and ids, and a row for the worst step."""
     dim = int(part)
     tables = {}
     arrays = {}
@@ -77,7 +77,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
 
 
 def _array(rows: int, dim: int) -> tf.Tensor:
-    """An array on huge pages, as the rows of a table are, so that both meet the same memory."""
+    """An array on huge pages, like the rows of a table, so that both use the same memory."""
     memory = mmap.mmap(-1, 4 * rows * dim, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     array = np.frombuffer(memory, np.float32).reshape(rows, dim)

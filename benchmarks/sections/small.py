@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small batches: eager lookups, and the cost of an op in a graph beside one that does nothing."""
+"""Small batches: eager lookups, and the cost of an op in a graph compared with a no-op."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHAIN = 100
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one number of ids."""
+    """Measures a number of ids."""
     ids = int(part)
     tables: dict[str, Any] = {OURS: ours.Table(DIM), TFRA: tfra.Table(DIM), MHT: mht.Table(DIM)}
     for table in tables.values():
@@ -57,10 +57,10 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
 def _in_graph(
     lookups: dict[str, Callable[..., Any]], ids: tf.Tensor, settings: Settings
 ) -> Iterator[Row]:
-    """Chains of ops, each after the one before it.
+    """Measures chains of ops, in which each op follows the previous op.
 
-    The cost of an op is that of a call of 100 ops, over 100, as it was when the goal was set. The
-    cost that an op adds to a chain, without the call, is a row of its own.
+    The cost of an op is a hundredth of the cost of a call with 100 ops, as the goal defines it. The
+    cost that an op adds to a chain, without the call, is a separate row.
     """
     noop = tf.load_op_library(str(BUILD / "noop_op.so")).tf_embed_bench_noop
     owners, defaults = np.zeros([0], np.int32), np.zeros([DIM], np.float32)

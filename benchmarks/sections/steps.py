@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of an optimizer, for the sections that differ by which: forward, backward and update.
+"""Steps of an optimizer, for sections with different optimizers: forward, backward and update.
 
-The loss hands back a constant tensor, so that only the embedding's work is timed.
+The gradient of the loss is a constant tensor, so that only the embedding's work is timed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from settings import Settings
 
 KEYS = 10**6
 TFRA = "TFRA"
-SHORT = {"uniform": "uniform", "1.2": "zipf"}  # in names of figures
+SHORT = {"uniform": "uniform", "1.2": "zipf"}  # for names of figures
 
 Case = tuple[int, str]  # number of ids, distribution
 
 
 def trainers(optimizer: str, dim: int) -> dict[str, Any]:
-    """Ours and TFRA's."""
+    """The trainers of tf_embed and of TFRA."""
     return {OURS: ours.Trainer(dim, optimizer), TFRA: tfra.Trainer(dim, optimizer)}
 
 
@@ -37,7 +37,7 @@ def rows(
     settings: Settings,
     figures: Callable[[Case, Mapping[str, float]], Mapping[str, float]],
 ) -> Iterator[Row]:
-    """Steps of trainers on tables of 10^6 keys, each of which was trained once."""
+    """Steps of trainers on tables of 10^6 keys that were each trained once."""
     for trainer in trainers.values():
         fill(trainer.step, KEYS, dim)
     for batch, name in cases:

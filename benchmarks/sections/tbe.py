@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of many tables by one layer, beside FBGEMM's table-batched embedding on a CPU.
+"""Steps of many tables in a layer, compared with FBGEMM's table-batched embedding on a CPU.
 
 A part is a configuration, the kind of the tables, and an optimizer: "26x2048x1x64 arrays SGD" is 26
 tables, 2048 bags each, 1 id a bag, dim 64. FBGEMM's tables are always arrays. If both together need
-more memory than there is, FBGEMM runs first, and ours later on the same batches.
+more than the available memory, FBGEMM runs first, and tf_embed later on the same batches.
 
-The parts "tables" and "ids" measure ours alone: how the cost of an id depends on the number of
-tables, if all tables together have as many ids and rows; and on the number of ids.
+The parts "tables" and "ids" measure tf_embed alone: the cost of an id by the number of tables, with
+a constant number of ids and rows in all tables together; and by the number of ids.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rows import OURS, Row
 from settings import Settings
 from timing import rotated
 
-ROWS = 10**6  # of a table
+ROWS = 10**6  # rows in a table
 IDS = ("1.05", "1.2", "uniform")
 FBGEMM = "FBGEMM"
-FLOATS_OF_STATE = {"SGD": 0, "Adagrad": 1, "row-wise Adagrad": 0}  # to one of the weights
-UNCOUNTED, COUNTED = 1, 2  # batches of a turn; the first finds caches cold and threads asleep
+FLOATS_OF_STATE = {"SGD": 0, "Adagrad": 1, "row-wise Adagrad": 0}  # for each weight
+UNCOUNTED, COUNTED = 1, 2  # batches of a turn; at the first, caches are cold and threads asleep
 
 Batch = tuple[np.ndarray, np.ndarray]  # indices and offsets
 
@@ -51,7 +51,7 @@ class Shape:
         return self.tables * self.bags * self.length
 
     def draw(self, numbers: Distribution) -> Batch:
-        """A fresh batch, of numbers of rows."""
+        """Draws a new batch of row numbers."""
         return numbers.numbers(self.ids), np.arange(0, self.ids + 1, self.length)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Times:
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one part."""
+    """Measures a part."""
     if part == "tables":
         return _by_tables(settings)
     if part == "ids":
@@ -83,14 +83,14 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
 
 
 class _Ours:
-    """Our tables, all rows of which are there."""
+    """tf_embed's tables, with all of their rows."""
 
     def __init__(self, shape: Shape, kind: str, optimizer: str, num_rows: int = ROWS) -> None:
         self._key_of = keys_of if kind == "dynamic" else lambda numbers: numbers
         number = None if kind == "dynamic" else num_rows
         self._trainer = ours.TablesTrainer(optimizer, shape.tables, number, shape.dim, shape.bags)
         self.pids = (os.getpid(),)
-        # A step of empty bags says which state a row has.
+        # After a step of empty bags, the tables know the state of a row.
         self.turn([(np.empty(0, np.int64), np.zeros(shape.tables * shape.bags + 1, np.int64))])
         zeros = tf.zeros([min(num_rows, 1 << 17), shape.dim])
         for table in self._trainer.layer.tables:
@@ -99,7 +99,7 @@ class _Ours:
                 table.upsert(keys, zeros[: len(keys)], distinct=True)
 
     def turn(self, batches: list[Batch]) -> tuple[float, float]:
-        """Mean seconds of the forward and of the rest of a step, except the first."""
+        """Mean seconds of the forward and of the rest of a step, without the first batch."""
         given = [self._tensors(batch) for batch in batches]
         forward = _mean_seconds(self._trainer.forward, given)
         return forward, _mean_seconds(self._trainer.step, given) - forward
@@ -123,7 +123,7 @@ class _Theirs:
         self.close = self._server.close
 
     def turn(self, batches: list[Batch]) -> tuple[float, float]:
-        """The same, of the times that it answers."""
+        """Mean seconds of the forward and of the rest of a step, as the server reports them."""
         for batch in batches:
             self._server.take(*batch)
         times = [self._server.step() for _ in batches]
@@ -200,7 +200,7 @@ def _rows_of(
 
 
 def _check_same(pooled: Mapping[str, np.ndarray], optimizer: str) -> None:
-    """Raises if the two differ: both have made the same steps."""
+    """Raises if the two differ, because both have made the same steps."""
     difference = np.abs(pooled[OURS] - pooled[FBGEMM]).max()
     largest = np.abs(pooled[FBGEMM]).max()
     if not largest or difference > 1e-3 * largest:
@@ -209,7 +209,7 @@ def _check_same(pooled: Mapping[str, np.ndarray], optimizer: str) -> None:
         )
 
 
-# Ours alone: arrays, a given number of rows of all tables, row-wise Adagrad, uniform ids.
+# tf_embed alone: arrays, a given number of rows in all tables, row-wise Adagrad, uniform ids.
 
 ALL_ROWS = 1 << 20
 NUMBERS_OF_TABLES = tuple(1 << i for i in range(8))
@@ -217,7 +217,7 @@ NUMBERS_OF_IDS = tuple(1 << i for i in range(13, 20))
 
 
 def _alone(cases: Mapping[int, Shape], settings: Settings) -> tuple[dict[int, float], Load]:
-    """Nanoseconds an id of the steps of each case, the median of its rounds; cases take turns."""
+    """Nanoseconds an id in the steps of each case, the median of the rounds. Cases take turns."""
     watch = LoadWatch()
     found: dict[int, list[float]] = {name: [] for name in cases}
     sides = {

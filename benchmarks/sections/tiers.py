@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables larger than memory: steps, misses beside fio's reads, resident memory, overwriting.
+"""Tables larger than memory: steps, misses compared with fio's reads, resident memory, overwriting.
 
 The C++ program tiers_benchmark measures. RocksDB below the same cache is measured if the program
 was built with it, and misses are compared with fio's reads if fio is installed.
@@ -42,7 +42,7 @@ NAMES = {
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one part, which begins with the name of the measurement: "steps 1e6x64"."""
+    """Measures a part. It begins with the name of the measurement: "steps 1e6x64"."""
     what, size = part.split()
     measure = {
         "steps": _steps,
@@ -110,7 +110,7 @@ def step_rows(case: str, cells: Sequence[dict[str, Any]], load: Load) -> Iterato
             if "dropping_ms" in cell:
                 if cell["resident_over_bound"] > MOST_MAPPED:
                     continue
-                # The kernel would do this work too, but not in the same way. So it does not count.
+                # The kernel would do this work too, in another way. So it does not count.
                 pairs = zip(milliseconds, cell["dropping_ms"], strict=True)
                 milliseconds = [all_of_it - dropping for all_of_it, dropping in pairs]
             times[NAMES[cell["table"]]] = milliseconds
@@ -143,7 +143,7 @@ def step_rows(case: str, cells: Sequence[dict[str, Any]], load: Load) -> Iterato
 def misses_row(
     case: str, cells: Sequence[dict[str, Any]], reads: Sequence[float | None], load: Load
 ) -> Row:
-    """Rows that came up in a second of steps, beside fio's reads before and after."""
+    """Rows promoted in a second of steps, compared with fio's reads before and after."""
     at_half = {cell["table"]: cell for cell in cells if cell["hits"] == 0.5}
     values = {
         NAMES[table]: cell["rows_up_per_second"]
@@ -181,7 +181,7 @@ def _resident(size: str, folder: pathlib.Path, settings: Settings) -> Iterator[R
 
 
 def _overwrites(size: str, folder: pathlib.Path, settings: Settings) -> Iterator[Row]:
-    """All rows are assigned 100 times."""
+    """Assigns all rows 100 times."""
     keys, dim = size.split("x")
     watch = LoadWatch()
     batch = str(int(float(keys)) // 16)
@@ -218,7 +218,7 @@ def _median_ratio(ones: Sequence[float], others: Sequence[float]) -> float:
 
 
 def _run(program: pathlib.Path, folder: pathlib.Path, *arguments: str) -> dict[str, Any]:
-    """The object of JSON that the program prints last."""
+    """The last object of JSON that the program prints."""
     command = (os.fspath(program), f"--folder={folder}", "--json", *arguments)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
@@ -228,7 +228,7 @@ def _run(program: pathlib.Path, folder: pathlib.Path, *arguments: str) -> dict[s
 def _fio_reads(folder: pathlib.Path, size: int) -> float | None:
     """Random reads a second of a file of this size; None without fio.
 
-    Direct I/O by one thread, blocks and queue as the store's, so the page cache takes no part.
+    Direct I/O by one thread, with the store's blocks and queue, so the page cache is not involved.
     """
     if shutil.which("fio") is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for all sections: tables filled with keys, batches drawn, a measurement made a row."""
+"""Helpers for all sections: fill tables with keys, draw batches, turn a measurement into a row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fill(verb: Callable[[tf.Tensor, tf.Tensor], Any], keys: int, dim: int) -> No
 def check_same(tables: Mapping[str, Any], ids: np.ndarray, tolerance: float = 1e-4) -> None:
     """Raises if the tables hold different rows, since their times could not be compared.
 
-    The tolerance is that of some dozens of steps in float32, of weights of about 0.01 and more.
+    The tolerance allows several dozen float32 steps, of weights of about 0.01 or more.
     """
     ours = tables[OURS].lookup(tf.constant(ids)).numpy()
     if not ours.any():
@@ -54,15 +54,15 @@ def side_by_side(
     """Times implementations on the same batches.
 
     Args:
-        section: For the row.
-        case: For the row.
-        calls: The implementations, ours among them.
+        section: The section of the row.
+        case: The case of the row.
+        calls: The implementations, tf_embed among them.
         draw: Makes the arguments of a call.
         ids: Number of ids in a call.
-        rounds: How many rounds.
+        rounds: Number of rounds.
         uncounted_calls: See `time_rounds`.
-        figures: Figures from the ratios of the others over ours.
-        pids: The processes of the measurement, if there are others than this one.
+        figures: Figures from the ratios of other implementations to tf_embed.
+        pids: The processes of the measurement, if there are others besides this process.
 
     Returns:
         Nanoseconds an id.

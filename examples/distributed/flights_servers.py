@@ -8,9 +8,9 @@
 2. Two workers train the same model, with tables on two parameter servers.
 3. A single process loads the second model and evaluates it.
 
-The program prints how well each tells late flights of two months that none of them has seen. It
-ends with "asynchronous ~ synchronous", or with a sentence that says which check failed and exit
-status 1.
+The program prints how well each model predicts late flights in two months that none of them has
+seen. It ends with "asynchronous ~ synchronous", or with a sentence that says which check failed and
+exit status 1.
 """
 
 import argparse
@@ -26,13 +26,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 MODEL = "flights.keras"
 BATCH = 1024
-# The months of the test do not occur in training, so rows of months would be noise.
+# The training data does not have the months of the test, so rows of months would be noise.
 COLUMNS = ("carrier", "tailnum", "flight", "origin", "dest", "hour")
 GAP = 0.003
 
 
 def make_model(base):
-    """A model of the class `base`: a table for each column of strings, and two dense layers."""
+    """A model of the class `base`: a table for each string column, and two dense layers."""
     import keras
 
     import tf_embed
@@ -52,7 +52,7 @@ def make_model(base):
 
 
 def batches_of(flights, **shuffle):
-    """Batches of (ids, late), with the columns that the model has."""
+    """Batches of (ids, late), with the columns of the model."""
     batches = flights.batches(BATCH, **shuffle)
     return batches.map(lambda ids, late: ({name: ids[name] for name in COLUMNS}, late))
 
@@ -106,7 +106,7 @@ def train_with_servers(folder: pathlib.Path, stride: int) -> None:
 
 
 def say(folder: pathlib.Path, name: str, auc: float, seconds: float) -> None:
-    """Prints how well a model does, and keeps the result for the end."""
+    """Prints the result of a model, and keeps it for the comparison."""
     print(f"{name}: AUC {auc:.4f}, an epoch in {seconds:.0f} s")
     (folder / f"{name}.json").write_text(json.dumps(auc))
 
@@ -116,7 +116,7 @@ def compare(folder: pathlib.Path, stride: int) -> None:
     import flights_data
     import keras
 
-    import tf_embed  # noqa: F401  has the layer
+    import tf_embed  # noqa: F401  registers the layer
 
     _, test_flights = flights_data.load(stride)
     model = keras.saving.load_model(folder / MODEL)

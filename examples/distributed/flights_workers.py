@@ -86,7 +86,7 @@ def serve(folder: pathlib.Path, stride: int) -> None:
     import numpy as np
     import tensorflow as tf
 
-    import tf_embed  # noqa: F401  has the ops
+    import tf_embed  # noqa: F401  registers the ops
 
     _, test_flights = flights_data.load(stride)
     model = tf.saved_model.load(str(folder / "model"))

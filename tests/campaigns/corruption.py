@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damages files of every format at random, one damage at a time, and reads them.
+"""Damages files of every format at random, a single damage at a time, and reads them.
 
     python tests/campaigns/corruption.py [--count=1000] [--seed=1] [--only=FORMAT]
 
@@ -69,7 +69,7 @@ class Damaged:
         return files_in(self.folder)
 
     def one(self, number: int) -> None:
-        """Makes a damage, and mends it."""
+        """Damages the files, loads them, and restores them."""
         kind = self.draw.choice([one for one in KINDS if one not in self.form.kinds_without])
         words, files = self.damages.next(kind)
         self.report("trying", number=number, words=f"{kind}: {words}")
@@ -86,7 +86,7 @@ class Damaged:
             for file in files:
                 file.parent.mkdir(exist_ok=True)
                 file.write_bytes(self.whole[file])
-        # In memory that is bounded, a whole file can be loaded again.
+        # After the damage, the intact files load again in the bounded memory.
         if number % 10 == 0 and not finding:
             found = self.form.load(self.folder)
             if found != self.expected:
@@ -143,7 +143,7 @@ class Damaged:
 def damage(
     name: str, folder: pathlib.Path, begin: int, arguments: argparse.Namespace, report: Report
 ) -> None:
-    """Makes damages of a format, from a number on."""
+    """Makes the damages of a format whose numbers are `begin` or higher."""
     damaged = Damaged(
         FORMATS[name](), folder, arguments.plant or "", arguments.seed * 10**6 + begin, report
     )
@@ -160,7 +160,7 @@ class Campaign:
         self.damages = self.failures = 0
 
     def run(self, name: str) -> None:
-        """Damages files of a format, in another process after one that ended."""
+        """Damages files of a format. A new process continues after one that died."""
         begin = failures = 0
         while begin < self.arguments.count and failures < 5:
             process = Process(

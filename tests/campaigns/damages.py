@@ -30,7 +30,7 @@ class Damages:
         self._earlier = earlier
 
     def next(self, kind: str) -> tuple[str, dict[pathlib.Path, bytes | None]]:
-        """The description of a damage, and the damaged files; None for a removed file."""
+        """A damage's description, and the content of the damaged files; None for a removed file."""
         draw = self._draw
         file = draw.choice([one for one, content in self._whole.items() if content])
         content = self._whole[file]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that campaigns have in common, and the line of figures with which each ends."""
+"""The options that campaigns share, and the line of figures that each prints at its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def options(doc: str, plants: Sequence[str], stall: float = 60.0) -> argparse.Ar
     """A parser of `--seed`, `--stall` and `--plant`.
 
     Args:
-        doc: The campaign's docstring, the first line of which is for `--help`.
+        doc: The campaign's docstring. `--help` shows its first line.
         plants: The names of faults that can be planted.
         stall: The default of `--stall`, seconds.
     """

@@ -2,7 +2,7 @@
 """Intercepts the calls of a process that change files, to log them or make them fail.
 
 `start_under` runs a program again with the library of file_calls.cc preloaded. Then `watch` starts
-the log of a process, mostly a forked one, and `records_in` reads it.
+the log of a process, mostly a forked process, and `records_in` reads it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KINDS = ("open", "write", "truncate", "sync", "rename", "link", "unlink", "mkdir
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A call that has returned.
+    """A logged call, which has returned.
 
     Attributes:
         kind: One of KINDS.
-        path: Of names: below the folder; "" for the folder itself.
+        path: For calls with a name: the path below the folder; "" for the folder itself.
         other: The new name of a rename or a link.
-        made: Of an open: whether the file was made, if it was not there.
-        cut: Of an open: whether the file was cut to no bytes.
+        made: For an open: whether it made the file, or may have.
+        cut: For an open: whether it cut the file to no bytes.
         handle: The number of an open file; "open" gives it.
         offset: The offset of written bytes; the new size of "truncate".
         data: The bytes of "write" and "mark".
@@ -70,7 +70,7 @@ def watch(folder: pathlib.Path, log: pathlib.Path | None = None) -> None:
     """Watches a folder from now on, in this process.
 
     Args:
-        folder: A folder that is there.
+        folder: An existing folder.
         log: The path of the log; None for no log.
     """
     path = str(folder.resolve()).encode()
@@ -87,9 +87,9 @@ def fail(kind: str, passes: int, error: int, for_good: bool = False) -> None:
 
     Args:
         kind: One of KINDS.
-        passes: How many calls of that kind come through before.
+        passes: How many calls of that kind succeed before.
         error: The errno.
-        for_good: Whether all later ones fail, too.
+        for_good: Whether all later calls of that kind fail too.
     """
     _library().file_calls_fail(KINDS.index(kind), passes, error, for_good)
 
@@ -110,7 +110,7 @@ def slow(microseconds: int) -> None:
 
 
 def records_in(log: pathlib.Path) -> Iterator[Record]:
-    """The records of a log; without one at its end that is not whole."""
+    """The records of a log, without an incomplete record at its end."""
     data = log.read_bytes()
     at = 0
     while at + _HEADER.size <= len(data):

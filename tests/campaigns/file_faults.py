@@ -6,11 +6,11 @@
 The savers are `savers.SAVERS`, except backups: Keras writes these by HDF5, which may end the
 process (signal 11) if it can't write. A save is repeated. Its first call of a kind fails, then its
 second, and so on, either alone or with all later calls. Kinds are the calls that open, write,
-truncate, synchronize, rename, link and remove files and make folders. Errors are those of a full
-disk and of a broken one. `--count` limits the failed calls of each kind, drawn at random; 0 fails
-all. The last runs have short writes and slow calls. These are findings:
+truncate, synchronize, rename, link and remove files and make folders. The errors are ENOSPC, as on
+a full disk, and EIO, as on a broken disk. `--count` limits the failed calls of each kind, drawn at
+random; 0 fails all. The last runs have short writes and slow calls. These are findings:
 
-- a failed save leaves neither the old rows nor the new ones;
+- a failed save leaves neither the old rows nor the new rows;
 - a save that returned without an error does not leave the new rows;
 - the message of an error does not name the folder;
 - the next save, on a healthy disk, fails or can't be loaded;
@@ -58,7 +58,11 @@ class Faults:
         saver.save(1)
 
     def one(self, kind: str, passes: int, error: int, for_good: bool) -> str | None:
-        """Makes a call fail. Returns the outcome of the save; None if it had no such call."""
+        """Makes a call of a save fail.
+
+        Returns:
+            The outcome of the save; None if it made no such call.
+        """
         before, number = self.number, self.number + 1
         first = file_calls.count(kind)
         file_calls.fail(kind, passes, error, for_good)
@@ -91,7 +95,7 @@ class Faults:
         return "error, the new rows are there" if found == number else "error, the old rows are"
 
     def save_and_load(self, number: int) -> None:
-        """Saves on a healthy disk, and loads."""
+        """Saves without a fault, and loads."""
         self.saver.save(number)
         self.number = number
         if (found := self.saver.load()) != number:
@@ -99,7 +103,7 @@ class Faults:
 
 
 def disturb(name: str, folder: pathlib.Path, arguments: argparse.Namespace, report: Report) -> None:
-    """Lets calls of a saver fail."""
+    """Saves repeatedly while calls fail, are short or are slow."""
     draw = random.Random(f"{name} {arguments.seed}")
     folder.mkdir()
     file_calls.watch(folder)

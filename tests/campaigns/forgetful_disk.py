@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of the state of a folder after a power failure.
+"""Models the state of a folder after a power failure.
 
 `Disk` replays the log of `file_calls` up to a moment. `Disk.after_crash` then gives a folder that a
 file system may show after the reboot. The model of a crash:
@@ -13,8 +13,9 @@ file system may show after the reboot. The model of a crash:
   once either folder is synchronized.
 - A file without a name is gone, even if it was synchronized.
 
-POSIX promises no more than this. ext4, xfs and btrfs keep more order, so one of the four LOSSES is
-the order of a journal. Disks that acknowledge unwritten data or lose durable data are not modeled.
+POSIX promises no more than this. ext4, xfs and btrfs keep more order, so one of the four LOSSES
+keeps the order of a journal. Disks that acknowledge unwritten data or lose durable data are not
+modeled.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Disk:
 
     def __init__(self, records: Iterable[Record], forgets: str = "") -> None:
         self._root = _Node({})
-        self._files: dict[int, _Node] = {}  # by the numbers of open files
+        self._files: dict[int, _Node] = {}  # by number of the open file
         self._changes: list[_Change] = []
         self._unsure: list[_Change] = []
         self._forgets = forgets
@@ -182,7 +183,7 @@ class Disk:
 
 
 def _stays(loss: str, draw: random.Random, unsure: list[_Change]) -> set[int]:
-    """The changes that stay though they were not synchronized, by their ids."""
+    """The ids of the unsynchronized changes that stay."""
     if loss == "nothing stays":
         return set()
     if loss == "all stays":
@@ -217,7 +218,7 @@ def _write(whole: bytearray, change: _Change, loss: str | None, draw: random.Ran
 
 
 def put(found: dict[str, bytes | None], folder: pathlib.Path) -> None:
-    """Makes the folder that `Disk.after_crash` gave; it is not there."""
+    """Makes the folder that `Disk.after_crash` gave. It must not exist yet."""
     folder.mkdir()
     for path, content in sorted(found.items()):
         if content is None:

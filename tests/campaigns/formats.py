@@ -21,7 +21,7 @@ from tf_embed import one_embedding
 from tf_embed.serving import Follower, Publisher
 
 DIM, KEYS, BATCH = 3, 300, 60
-STORED_KEYS = 8000  # of a table on disk: enough for sealed files
+STORED_KEYS = 8000  # keys of a table on disk: enough for sealed files
 CHAIN = ("first", "second", "third")
 
 
@@ -36,7 +36,7 @@ def digest(arrays: Any) -> str:
 
 
 def content_of(variable: tf_embed.Variable) -> list[np.ndarray]:
-    """All keys in order, their rows, slots and statistics."""
+    """All keys in order, with their rows, slots and statistics."""
     keys, *others = (part.numpy() for part in variable.table.export()[:4])
     order = np.argsort(keys)
     return [keys[order], *(one[order] for one in others if len(one) == len(keys))]
@@ -48,7 +48,7 @@ def variable_of(shards: int = 1, **options: Any) -> tf_embed.Variable:
 
 
 def fill(variable: tf_embed.Variable, seed: int, count: int = KEYS) -> None:
-    """Gives a table other rows."""
+    """Replaces a table's rows by rows drawn from `seed`."""
     draw = np.random.default_rng(seed)
     variable.clear()
     keys = np.arange(count) * 7919 + seed
@@ -57,11 +57,12 @@ def fill(variable: tf_embed.Variable, seed: int, count: int = KEYS) -> None:
 
 
 class Format:
-    """A format.
+    """A file format.
 
     Attributes:
         name: Its name.
-        is_ours: Whether it is ours: an error must name a file or the folder, and leave no rows.
+        is_ours: Whether tf_embed defines it: errors must name a file or the folder, and leave no
+            rows.
         reads_all: Whether every byte is read and has a checksum: nothing damaged may be loaded.
         has_checksums: Whether it promises that no damage gives wrong rows.
         kinds_without: Kinds of damage that do not apply to the format.
@@ -78,11 +79,11 @@ class Format:
         self.loaded: list[tf_embed.Variable] = []
 
     def save(self, folder: pathlib.Path, seed: int) -> None:
-        """Saves tables of other rows for each seed."""
+        """Saves tables. Each seed gives other rows."""
         raise NotImplementedError
 
     def load(self, folder: pathlib.Path) -> str:
-        """Loads them, and gives a digest of all that was loaded."""
+        """Loads the saved tables, and returns a digest of all loaded content."""
         raise NotImplementedError
 
 
@@ -103,10 +104,10 @@ class RowFiles(Format):
 
 
 class Snapshots(Format):
-    """A chain of three snapshots, one of all rows and two of changes, of three tables.
+    """A chain of three snapshots of three tables: one of all rows, and two of changes.
 
-    They have slots of Adam and the statistics of a policy. One has its rows on disk, and so its
-    snapshots have links.
+    The tables have Adam's slots and the statistics of a policy. A table has its rows on disk, so
+    its snapshots have links.
     """
 
     name = "snapshots"
@@ -157,7 +158,7 @@ class Snapshots(Format):
             for table in tables:
                 table.remove(draw.integers(0, KEYS, 5))
 
-        train(0)  # rows get slots, and then files have rows with slots
+        train(0)  # gives rows their slots, which the files then have
         fill(tables[-1], seed, STORED_KEYS)
         snapshots = tf_embed.Snapshots(folder, tables)
         since = None
@@ -194,7 +195,7 @@ class Persistent(Format):
 
 
 class Publications(Format):
-    """A publication of all rows, and a follower that starts. It does not read snapshot.json."""
+    """A publication of all rows, and a new follower. The follower does not read snapshot.json."""
 
     name = "publications"
     reads_all = False
@@ -223,7 +224,7 @@ class Publications(Format):
 
 
 class _Models(Format):
-    """Files of TensorFlow or Keras that have our tables in them."""
+    """Files of TensorFlow or Keras that contain our tables."""
 
     is_ours = reads_all = False
 
@@ -258,7 +259,7 @@ class KerasFile(_Models):
     """`model.save`."""
 
     name = ".keras"
-    kinds_without = ("swapped", "renewed")  # it is one file, and may be an earlier one
+    kinds_without = ("swapped", "renewed")  # a single file, and an earlier save loads too
 
     def save(self, folder: pathlib.Path, seed: int) -> None:
         self._model(seed).save(folder / "m.keras")
@@ -309,7 +310,7 @@ class StaticExport(_Models):
 
     def load(self, folder: pathlib.Path) -> str:
         served = tf.saved_model.load(str(folder))
-        # The first keys are those of `fill`.
+        # The first keys are the keys of `fill`.
         ids = [[7919 * one + 100, 7919 * one + 7] for one in range(KEYS)]
         answers = served.serve(tf.constant(ids, tf.int64)).numpy()
         return f"{digest([answers])} -"
@@ -338,15 +339,15 @@ class Tfra(Format):
 
 
 class LiveSegments(Format):
-    """The files of a table on disk, while the table is there. All of its rows are read."""
+    """The files of a table on disk while the table is in use. All of its rows are read."""
 
     name = "live segments"
-    reads_all = False  # a file may have rows that have left
+    reads_all = False  # a file may have rows that have left the table
     # The table has its files open: replaced files and bytes after the end do not matter.
     kinds_without = ("missing", "longer", "renewed")
 
     def save(self, folder: pathlib.Path, seed: int) -> None:
-        if seed < 100:  # there is no earlier one
+        if seed < 100:  # there is no earlier save
             return
         self._table = variable_of(storage=tf_embed.Storage(host_bytes=4000, path=folder))
         fill(self._table, seed, STORED_KEYS)
@@ -379,7 +380,7 @@ FORMATS: dict[str, type[Format]] = {
 
 
 def limit_memory(more: int) -> None:
-    """Limits the address space of this process to `more` bytes above its present size."""
+    """Limits this process's address space to `more` bytes above its present size."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

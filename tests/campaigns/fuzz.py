@@ -7,8 +7,8 @@
 with the seeds from the library's writers, the corpus in tests/cc/fuzz/corpus, and the inputs that
 earlier runs kept in build/fuzz/kept. A reader must take no more memory than MEMORY_MB in all and
 ALLOCATION_MB at once, nor more than INPUT_SECONDS for an input. The last line has the figures. The
-exit status is 1 if there is a finding, whose input is then in build/fuzz/found. It goes to the
-corpus, which tests replay, once the reader is fixed.
+exit status is 1 if there is a finding. Its input is then in build/fuzz/found. Once the reader is
+fixed, move the input to the corpus, which tests replay.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def names() -> list[str]:
 
 
 def run(name: str, arguments: argparse.Namespace, seconds: float) -> tuple[int, bool]:
-    """Feeds one reader.
+    """Feeds a reader.
 
     Returns:
-        How many inputs it got, and whether something was found.
+        The number of inputs, and whether there is a finding.
     """
     folder = pathlib.Path(arguments.folder).resolve()
     kept, found, seeds = (folder / part / name for part in ("kept", "found", "seeds"))
@@ -78,7 +78,6 @@ def run(name: str, arguments: argparse.Namespace, seconds: float) -> tuple[int, 
 
 
 def main() -> None:
-    """Runs the campaign."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", required=True, help="bazel-bin of --config=fuzz")
     parser.add_argument("--replays", required=True, help="bazel-bin with the replay tests")

@@ -30,7 +30,7 @@ BOOL = kind({"a bool": "True"})
 
 
 def members(names: str) -> Kind:
-    """An argument of an enum, of whose members some have the values of these names."""
+    """The kind of an enum argument; the values of these names are values of its members."""
     return kind({"the value of a member": names} if names else {})
 
 
@@ -66,7 +66,7 @@ def _are_finite(rows: tf.Tensor) -> bool:
 
 
 def use_settings(made: Any) -> None:
-    """Serializes settings and compares the ones made from their config."""
+    """Serializes settings, and compares them with the settings made from their config."""
     config = made.get_config()
     if type(made).from_config(json.loads(json.dumps(config))) != made:
         raise AssertionError(f"{config} is of others than {made}")
@@ -153,20 +153,20 @@ STATE_DTYPES = kind(
 
 
 def _without(one: Kind, names: str) -> Kind:
-    """A kind that refuses the values of these names, and all when it is called."""
+    """A kind that refuses the values of these names too, and refuses all values at once."""
     gone = names.split(", ")
     takes = {name: why for name, why in one.takes.items() if name not in gone}
     return dataclasses.replace(one, takes=takes, late={})
 
 
 ONE_EACH = "one for each table"
-# The layer draws no row by a function.
+# The layer can't draw rows by a Python function.
 INITIALIZER = _without(
     k.INITIALIZER,
     "function, divides by zero, without dtype, gives None, gives another dim, gives strings, "
     "gives one row, Orthogonal(), class Orthogonal",
 )
-# A list has one for each table.
+# A list has an initializer for each table.
 INITIALIZERS = _without(INITIALIZER, "[1], [-1], [1.5], [2**63], deep list").taking(
     ONE_EACH, "ragged list, two rows"
 )

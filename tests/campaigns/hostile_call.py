@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a public name is called with hostile values, and the variable that most calls need."""
+"""A description of a call with hostile values, and the variable that most calls need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _nothing(made: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """How a public name is called.
+    """A call of a public name.
 
     Attributes:
         make: Returns the callable to test.
@@ -27,7 +27,7 @@ class Call:
         kinds: The kind of each argument.
         then: The first use of the call's result.
         apart: Arguments that get no hostile values.
-        says: Other names, next to the argument's, that an error message may use.
+        says: Names that an error message may use instead of the argument's.
     """
 
     make: Callable[[], Callable[..., Any]]
@@ -38,7 +38,7 @@ class Call:
     says: tuple[str, ...] = ()
 
     def run(self, argument: str, value: Any) -> Any:
-        """Calls it with a hostile value."""
+        """Makes the call with a hostile value."""
         return self.make()(**{**self.good(), argument: value})
 
 

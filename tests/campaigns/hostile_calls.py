@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls every public name of tf_embed with hostile values. A program.
+"""Calls every public name of tf_embed with hostile values.
 
     hostile_calls.py [--names=upsert,lookup] [--every=N] [--seed=S] [--show=taken]
         [--also=FILE] [--seconds=60]
 
-Each argument of each call of `hostile_cases.CALLS` gets each value of its kind, beside good values
-for the other arguments. The outcome of a call is one of these:
+Each argument of each call of `hostile_cases.CALLS` gets each value of its kind. The other arguments
+get good values. The outcomes of a call are:
 
 - refused: a ValueError, a TypeError or an error of TensorFlow that names the argument or the table,
   and shows the value or its fault;
 - taken: accepted, for a reason that the kind of the argument gives;
 - unlisted: accepted, for no such reason;
-- riddle: another exception, a message that does not explain the fault, or an error that comes only
-  at the first use of the result;
+- riddle: another exception, a message that does not explain the fault, or an error that is raised
+  only at the first use of the result;
 - crash: the process died or gave no answer in time;
 - uncovered: no call, but a public name or argument without a case.
 
-All outcomes except the first two are findings. They are printed, one a line, before the figures.
+All outcomes except the first two are findings. They are printed before the figures, each on a line.
 The exit status is 1 if there is a finding.
 
 The calls run in a child process, which announces each call. If a call ends the process or takes
@@ -46,7 +46,7 @@ ADDRESS_SPACE = 24 << 30
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """The name, the argument and the name of the value of each call."""
+    """For each call the public name, the argument, and the name of the value."""
     from hostile_cases import CALLS
 
     calls = {**CALLS, **_more(options.also)}
@@ -74,7 +74,7 @@ def _more(path: str | None) -> dict[str, Any]:
 
 
 def outcome(call: Any, name: str, argument: str, value: str) -> tuple[str, str]:
-    """The outcome of a call, and details of it."""
+    """The outcome of a call, and its details."""
     import tensorflow as tf
 
     kind = call.kinds[argument]
@@ -132,7 +132,7 @@ def _quotes(message: str, hostile: Any) -> bool:
 
 
 def child(options: argparse.Namespace) -> None:
-    """Runs calls from a number on, and reports each through a pipe."""
+    """Makes all calls from a number on, and reports each through a pipe."""
     import faulthandler
     import resource
 
@@ -188,7 +188,7 @@ def outcomes(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
 def _child_outcomes(
     options: argparse.Namespace, first: int, errors: IO[bytes]
 ) -> Generator[tuple[str, str, str], None, int | None]:
-    """The outcomes of one child; gives the number of the call after the one that ended it."""
+    """Yields a child's outcomes. Returns the number of the call after a fatal call, or None."""
     reads, writes = os.pipe()
     arguments = [*sys.argv[1:], f"--child={first}", f"--pipe={writes}"]
     process = subprocess.Popen(

@@ -20,7 +20,7 @@ CALLED = "a function, which is called only when there is something to call it wi
 SCALAR = "an integer scalar"
 KERAS = "Keras makes arrays into tensors before it calls the layer"
 
-OBJECT = kind()  # takes an object of one class, and nothing of all these
+OBJECT = kind()  # takes an object of a certain class, and none of the hostile values
 IGNORED = kind({"ignored, and documented so": "*"})
 STORED = kind({"stored, and documented so": "*"})
 FLAG = kind({"a bool": "True", "an int that is a bool": "0"})

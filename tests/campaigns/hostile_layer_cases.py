@@ -112,7 +112,7 @@ LAYER_CALLS: dict[str, Call] = {
         {
             **OF_LAYER,
             "dim": k.POSITIVE_INT,
-            "output_dim": k.POSITIVE_INT.optional(),  # refused beside `dim`
+            "output_dim": k.POSITIVE_INT.optional(),  # refused together with `dim`
             "combiner": k.COMBINER.optional(),
             "init_size": k.NOT_NEGATIVE,
         },

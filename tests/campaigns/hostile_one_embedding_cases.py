@@ -93,7 +93,7 @@ def _stored(**options: Any) -> dict[str, Any]:
 
 
 def _methods_of(name: str) -> dict[str, Call]:
-    """The call and the methods of a layer of one table."""
+    """The call and the methods of a layer with a single table."""
 
     def made(**options: Any) -> Any:
         layer = getattr(one_embedding, name)(**_good(tables=[TABLE], **options))

@@ -42,7 +42,7 @@ def _rule(
         lambda: dict(good or {}),
         {rate: LEARNING_RATE, "name": k.LAYER_NAME, **kinds},
         _use,
-        says=("counter_based_regularization",),  # which goes with the mode
+        says=("counter_based_regularization",),  # the mode and this argument depend on each other
     )
 
 
@@ -107,7 +107,7 @@ RULE_CALLS: dict[str, Call] = {
         lr=ABOVE_ZERO.taking(k.CALLED, "function"),
         weight_decay=DECAY,
         lr_power=k.kind({k.RANGE: "0, -1"}),
-        # 0 goes with `beta` or `lambda2`.
+        # 0 is accepted only with `beta` or `lambda2`.
         initial_accumulator_value=ABOVE_ZERO,
         lambda1=FROM_ZERO,
         lambda2=FROM_ZERO,

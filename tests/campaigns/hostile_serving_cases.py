@@ -26,7 +26,7 @@ def _folder() -> str:
 
 
 def _publisher() -> te.serving.Publisher:
-    """A publisher of a table, of which there is one publication."""
+    """A publisher of a table that it has published once."""
     publisher = te.serving.Publisher(variable(policy=te.TablePolicy(track_changes=True)), _folder())
     publisher.publish()
     return publisher
@@ -39,7 +39,7 @@ def _follower() -> te.serving.Follower:
 
 
 def _publish(publisher: te.serving.Publisher) -> None:
-    """Publishes twice, if the folder is a temporary one and there are tables."""
+    """Publishes twice, if the folder is temporary and there are tables."""
     if publisher.path.startswith(tempfile.gettempdir()) and publisher._sources:
         publisher.publish()
         publisher.publish()
@@ -50,7 +50,7 @@ def _update(follower: te.serving.Follower) -> None:
 
 
 def _fit(callback: te.callbacks.Publish) -> None:
-    """Trains a model, if the callback's folder is a temporary one."""
+    """Trains a model, if the callback's folder is temporary."""
     if not callback.path.startswith(tempfile.gettempdir()):
         return
     layer = te.layers.DynamicEmbedding(2, optimizer="sgd", name="hostile_layer")

@@ -30,7 +30,7 @@ TABLES = kind({"layers that will have tables": "[], array of no rows"})
 
 
 def _snapshots() -> te.Snapshots:
-    """Snapshots of a table, of which there are two, "one" and "two"."""
+    """The snapshots "one" and "two" of a table."""
     v = variable(policy=te.TablePolicy(track_changes=True))
     snapshots = te.Snapshots(tempfile.mkdtemp(), v)
     snapshots.save("one")
@@ -39,7 +39,7 @@ def _snapshots() -> te.Snapshots:
 
 
 def _empty() -> te.Snapshots:
-    """Snapshots of a table without rows, of which there is one."""
+    """A folder of snapshots, opened for an empty table."""
     snapshots = _snapshots()
     return te.Snapshots(snapshots.path, te.Variable(dim=2, name="hostile_table"))
 
@@ -49,12 +49,12 @@ def _method(name: str, make: Callable[[], te.Snapshots] = _snapshots) -> Callabl
 
 
 def _use(snapshots: te.Snapshots) -> None:
-    """Asks for the snapshots in a folder that may be none."""
+    """Lists the snapshots of a folder, which may not exist."""
     snapshots.list_snapshots()
 
 
 def _fit(callback: te.callbacks.Snapshot) -> None:
-    """Trains a model, if the callback's folder is a temporary one."""
+    """Trains a model, if the callback's folder is temporary."""
     if not str(callback._path).startswith(tempfile.gettempdir()):
         return
     layer = te.layers.DynamicEmbedding(2, optimizer="sgd", name="hostile_layer")

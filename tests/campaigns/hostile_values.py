@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile values, and the kinds of arguments that get them.
 
-Every value goes to every argument. A kind of argument lists the values that it takes, each with
-the reason, and adds hostile values of its own. A value that is taken and not listed is a finding.
+Every value is given to every argument. A kind of argument lists the values that it accepts, each
+with the reason, and adds hostile values for itself. An accepted value that is not listed is a
+finding.
 """
 
 from __future__ import annotations
@@ -105,15 +106,15 @@ class Kind:
         return {**VALUES, **self.also}
 
     def taking(self, reason: str, names: str) -> Kind:
-        """This kind, which also takes the values of these names."""
+        """This kind, but it also accepts the values of these names."""
         return self._checked(takes={**self.takes, **_by_name({reason: names})})
 
     def refused_by(self, other: str, names: str) -> Kind:
-        """This kind, of which another library refuses the values of these names."""
+        """This kind, but another library refuses the values of these names."""
         return self._checked(others={**self.others, **_by_name({other: names})})
 
     def _checked(self, **changes: Any) -> Kind:
-        """This kind with changes, if all names are those of values."""
+        """This kind with changes, if each name has a value."""
         changed = dataclasses.replace(self, **changes)
         known = {*changed.takes, *changed.late, *changed.others}
         if not known <= set(changed.values):
@@ -121,12 +122,12 @@ class Kind:
         return changed
 
     def optional(self) -> Kind:
-        """This kind, whose default is None."""
+        """This kind with a default of None."""
         return self.taking("the default", "None")
 
 
 def _by_name(reasons: Mapping[str, str]) -> dict[str, str]:
-    """The reason of each value, from lines of names; "*" is all values."""
+    """The reason for each value, from comma-separated names; "*" means all values."""
     found = {}
     for reason, names in reasons.items():
         for name in VALUES if names == "*" else names.split(", "):
@@ -139,5 +140,5 @@ def kind(
     also: Mapping[str, Make] | None = None,
     late: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A kind from the names of the values that are taken, or refused late, for each reason."""
+    """A kind from the names of the accepted and the late-refused values, by reason."""
     return Kind(also=also or {})._checked(takes=_by_name(takes or {}), late=_by_name(late or {}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wrapper's steps, with the kind of each argument; see `hostile_cases`."""
+"""The steps of `DynamicEmbeddingOptimizer`, with the kind of each argument; see `hostile_cases`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _wrapper(method: str) -> Any:
 
 
 def _model() -> dict[str, Any]:
-    """A dense variable and a table, their gradients, and the loss that these are of."""
+    """A dense variable and a table, a loss, and the gradients of the loss."""
     table = variable()
     dense = keras.Variable(np.ones([2], np.float32))
     variables = [dense, *table.trainable_variables]
@@ -109,7 +109,7 @@ WRAPPER_CALLS: dict[str, Call] = {
         _wrapper("minimize"),
         _minimize_good,
         {"loss": LOSS, "var_list": VARIABLES.taking(NOTHING, "[]"), "tape": k.NONE},
-        says=("grads",),  # there are none of such variables
+        says=("grads",),  # such variables have no gradients
     ),
     "DynamicEmbeddingOptimizer.set_weights": Call(
         _wrapper("set_weights"),

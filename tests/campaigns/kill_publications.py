@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills processes that publish tables and processes that follow them, at random moments.
+"""Kills publishers and followers of tables at random moments.
 
     python tests/campaigns/kill_publications.py [--kills=1000] [--seed=1]
 
 A publisher changes two tables and publishes them with a dense weight that holds the step. A
 follower loads them into tables in memory or on disk, while one of its threads looks rows up.
-SIGKILL hits either process at a random moment, while the other one runs on. A new process replaces
-it. A new publisher continues from the last published step. These are findings:
+SIGKILL hits either process at a random moment, while the other process runs on. A new process
+replaces it. A new publisher continues from the last published step. These are findings:
 
 - after an update, the follower's rows and its weight are of different steps;
 - a looked-up row is torn or of another key, or goes back to an earlier step within a run of the
   publisher;
-- a version goes back, or has another step than the one published under it;
-- a follower can't load a published version, or does not reach the last one;
+- a version goes back, or has another step than was published under it;
+- a follower can't load a published version, or does not reach the last version;
 - a process fails, or is silent for `--stall` seconds.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
@@ -49,14 +49,14 @@ _CACHE_BYTES = 300 * DIM * 4
 
 
 class Shadow:
-    """The tables after each number of steps: of each key the step that wrote it last; 0: absent."""
+    """The expected tables after each number of steps: the step that wrote each key; 0: absent."""
 
     def __init__(self) -> None:
         self._step = 0
         self._last = np.zeros([len(NAMES), KEYS], np.int64)
 
     def at(self, step: int) -> np.ndarray:
-        """The step that wrote each key of each table last."""
+        """For each table and key number, the step that wrote the row last; 0 if it is absent."""
         if step < self._step:
             self.__init__()
         while self._step < step:
@@ -71,7 +71,7 @@ class Shadow:
 def step_of(place: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """The key numbers that a step writes, and the key numbers that it then removes."""
     draw = np.random.default_rng([place, step])
-    # Now and then most rows leave, so that memory is given back.
+    # Every 60 steps most rows leave, so that memory is given back.
     removed = draw.choice(KEYS, KEYS * 3 // 4 if step % 60 == 0 else 20, replace=False)
     return draw.choice(KEYS, BATCH, replace=False), removed
 
@@ -116,7 +116,7 @@ class Model:
 
     @property
     def step(self) -> int:
-        """The step that the weight has."""
+        """The step in the weight."""
         return int(self._layer.kernel.numpy()[0, 0])
 
     @step.setter
@@ -124,14 +124,13 @@ class Model:
         self._layer.kernel.assign([[float(step)]])
 
     def begin_at(self, last: np.ndarray, step: int) -> None:
-        """Writes all rows as they are after a step."""
+        """Writes all rows of the state after a step."""
         for place, table in enumerate(self.tables):
             numbers = np.flatnonzero(last[place])
             table.upsert(keys_of(numbers), rows_of(numbers, last[place, numbers]))
         self.step = step
 
     def make(self, step: int) -> None:
-        """Makes a step."""
         for place, table in enumerate(self.tables):
             written, removed = step_of(place, step)
             table.upsert(keys_of(written), rows_of(written, np.full(BATCH, step)))
@@ -143,7 +142,7 @@ class Model:
 
 
 def publish(seed: int, step: int, plant: str, path: pathlib.Path, report: Report) -> None:
-    """Trains on from a step, and publishes."""
+    """Continues training from a step, and publishes."""
     draw = random.Random(seed)
     model = Model(draw, path.parent / "trained", tracked=draw.random() < 0.9)
     if step:
@@ -187,7 +186,7 @@ def follow(seed: int, plant: str, path: pathlib.Path, report: Report) -> None:
     while os.getppid() == parent and not (path.parent / "stop").exists():
         try:
             changed = follower.update()
-        except tf.errors.NotFoundError:  # it was removed just now
+        except tf.errors.NotFoundError:  # the publisher has just removed it
             report("tried again")
             continue
         if failures:
@@ -226,7 +225,7 @@ def compare(table: tf_embed.Variable, last: np.ndarray, step: int) -> None:
 def look(
     model: Model, seed: int, plant: str, over: threading.Event, failures: list[BaseException]
 ) -> None:
-    """Looks rows up, each of which must be one that some step wrote to its key."""
+    """Looks rows up. Some step must have written each of them to its key."""
     draw = np.random.default_rng(seed)
     try:
         while not over.is_set():
@@ -262,15 +261,15 @@ class Campaign:
         self.path = folder / "published"
         self.publisher: Process | None = None
         self.follower: Process | None = None
-        self.steps: dict[int, int] = {}  # of versions that were published
+        self.steps: dict[int, int] = {}  # by published version
         self.announced = {0}  # steps
-        self.version = self.step = 0  # the last ones that the follower reported
+        self.version = self.step = 0  # the follower's last report
 
     def kill_one(self, number: int) -> None:
-        """Kills one process while the other one runs on."""
+        """Kills a process while the other runs on."""
         r = self.random
         publisher, follower = self._started()
-        # A killed one leaves files that the next one meets, so it must have come to something.
+        # Waits for some progress, so that a killed process leaves files for its successor.
         alive = self._listen(publisher, r.choice(("ready", "publishing", "published")))
         self._listen(follower, r.choice(("ready", "ready", "updated")))
         until = time.monotonic() + r.choice((0.0, r.uniform(0, 0.05), r.uniform(0, 0.4)))
@@ -306,7 +305,7 @@ class Campaign:
         while True:
             self._hear(0.02)
             if any(event == "end" for event, _ in publisher.said):
-                return  # the end of a round looks at that
+                return  # `_end_round` checks a publisher that has finished
             new = [more for event, more in publisher.said[before:] if event == "published"]
             if new and self.version >= new[0]["version"]:
                 self.counts["settled"] += 1

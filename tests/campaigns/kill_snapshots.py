@@ -5,7 +5,7 @@
 
 A process loads a snapshot of two tables, in memory or on disk, and continues to train. It saves
 snapshots of all rows or of changes, in the foreground or the background, under new and old names.
-It folds them, and removes old ones by `keep`. SIGKILL comes at a random moment. Then another
+It folds them, and removes old snapshots by `keep`. SIGKILL hits it at a random moment. Then another
 process loads each snapshot that is new or was under way, and some of the others. These are
 findings:
 
@@ -40,19 +40,19 @@ from snapshot_tables import Shadow, Tables, are_equal
 
 import tf_embed
 
-STEPS = 300  # of a round; then training begins again
+STEPS = 300  # steps in a round; then training begins again
 ACTIONS = ("save", "save", "save", "changes", "changes", "changes", "changes", "fold", "keep")
-# Names that are saved repeatedly. No snapshot has the changes since one of these.
+# Names that are saved repeatedly. No snapshot of changes builds on them.
 REPLACED, FOLDED = "again", "folded"
 PLANTS = ("step", "half", "damage", "gone")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The work of one process.
+    """The work of a process.
 
     Attributes:
-        seed: Of its draws.
+        seed: The seed of its draws.
         name: The snapshot that it loads; "" for none.
         step: The step of that snapshot.
         tracked: Whether its tables keep track of changes.
@@ -70,12 +70,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """One of the snapshots that a name may stand for.
+    """A snapshot that a name may stand for.
 
     Attributes:
         step: The step after which it was begun.
         since: The snapshot that its changes build on; None if it has all rows.
-        time: The time just before it was begun; a folded one has that of its source.
+        time: The time just before it was begun; a folded snapshot has its source's time.
     """
 
     step: int
@@ -88,7 +88,7 @@ class Known:
     """The possible states of a name.
 
     Attributes:
-        versions: The snapshots that it may stand for, the present one first.
+        versions: The snapshots that it may stand for, the current snapshot first.
         is_sure: Whether a snapshot of this name is there.
     """
 
@@ -100,7 +100,7 @@ class Known:
 
 
 class Saves:
-    """Does something with snapshots at random, and reports before and after."""
+    """Saves, folds or removes snapshots at random, and reports before and after."""
 
     def __init__(self, snapshots: tf_embed.Snapshots, plan: Plan, report: Report) -> None:
         self._snapshots, self._plan, self._report = snapshots, plan, report
@@ -109,7 +109,7 @@ class Saves:
         self._pending: tf_embed.snapshots.PendingSnapshot | None = None
 
     def act(self, step: int) -> None:
-        """Does something after a step, or nothing."""
+        """Takes a random action after half of the steps."""
         if self._pending is not None and self._pending.done():
             self.finish()
         if self._draw.random() < 0.5:
@@ -155,7 +155,7 @@ class Saves:
         self._snapshots.fold(name, to)
         self._report("folded", to=to)
         if to == self._since and to != name:
-            self._since = None  # the new one shows another moment, which tables may not know
+            self._since = None  # the new snapshot is of a moment that tables may not know
 
     def _keep(self) -> None:
         last = self._draw.randint(2, 5)
@@ -192,7 +192,7 @@ def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
 def check(
     wanted: dict[str, list[int]], seen: set[str], seed: int, folder: pathlib.Path, report: Report
 ) -> None:
-    """Loads all new snapshots and a few known ones, and reports the step of each."""
+    """Loads all new snapshots and a few known snapshots, and reports the step of each."""
     draw, shadow = random.Random(seed), Shadow()
     found = tf_embed.Snapshots(folder / "snapshots", []).list_snapshots()
     report("listed", names=[[info.name, [info.since, info.time]] for info in found])
@@ -240,7 +240,7 @@ class Campaign:
         self.folder, self.stall, self.plant = folder, arguments.stall, arguments.plant or ""
         self.random = random.Random(arguments.seed)
         self.known: dict[str, Known] = {}
-        self.seen: set[str] = set()  # that were loaded since they were written
+        self.seen: set[str] = set()  # snapshots that were loaded since they were written
         self.counts: collections.Counter[str] = collections.Counter()
 
     def kill_one(self, number: int) -> None:
@@ -254,7 +254,7 @@ class Campaign:
         process = Process(lambda report: train(plan, self.folder, report), self.folder / "errors")
         alive = process.wait_for("step" if r.random() < 0.9 else "loaded", self.stall)
         alive = alive and read_for(process, r.uniform(0.0, 1.2))
-        if r.random() < 0.7:  # in the midst of something
+        if r.random() < 0.7:  # in the middle of an action
             alive = alive and wait_for_next(process, r.choice(("saving", "folding", "keeping")))
             alive = alive and read_for(process, r.uniform(0.0, 0.06))
         killed = process.end(kill=alive) != 0
@@ -319,9 +319,9 @@ class Campaign:
         return [name for name in names if name not in stay]
 
     def check(self, number: int) -> None:
-        """Checks all snapshots; those that load become certain."""
+        """Checks all snapshots. Snapshots that load become certain."""
         wanted = {name: [one.step for one in known.versions] for name, known in self.known.items()}
-        # A process that was killed in `keep` has left some of those that it was to remove.
+        # A process that was killed in `keep` may have left snapshots that it was to remove.
         self.seen -= {name for name, known in self.known.items() if not known.is_sure}
         process = Process(
             lambda report: check(wanted, self.seen, number, self.folder, report),
@@ -344,7 +344,7 @@ class Campaign:
             versions = self.known[name].versions
             since, begun = found[name]
             fits = [v for v in versions if (v.step, v.since) == (more["step"], since)]
-            fits = [v for v in fits if v.time <= begun]  # of two of one step, the later one
+            fits = [v for v in fits if v.time <= begun]  # two saves may be of the same step
             if not fits:
                 raise Finding(f"{name!r} since {since!r} is none of {versions}: {more}")
             self.known[name] = Known(fits[-1:], is_sure=True)
@@ -357,7 +357,7 @@ class Campaign:
             self.counts["uncertain, and not there"] += 1
 
     def check_names(self, found: Iterable[str]) -> None:
-        """Compares the listed names with the expected ones."""
+        """Compares the listed names with the expected names."""
         sure = [name for name, known in self.known.items() if known.is_sure]
         if missing := [name for name in sure if name not in found]:
             raise Finding(f"snapshots that were saved are gone: {missing}")

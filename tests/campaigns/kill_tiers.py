@@ -15,8 +15,8 @@ checkpoint in the same folder, with one shard or two. These are findings:
 - leftover files are not removed, or not kept unchanged with `keep_leftovers`;
 - a process fails, or is silent for `--stall` seconds.
 
-Processes are forked after the import of TensorFlow and before its first op, which spares each of
-them the import.
+Processes are forked after the import of TensorFlow and before its first op, so they need not repeat
+the import.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -48,20 +48,20 @@ import tf_embed
 
 DIM, FIELDS, BATCH, IDS = 16, 4, 256, 40_000
 CACHE_BYTES = 3000 * (DIM * 4 * 3 + 8)  # with Adam's slots
-STEPS, SAVE_STEPS = 200, 5  # of a round; then training begins again
+STEPS, SAVE_STEPS = 200, 5  # steps in a round; then training begins again
 REMOVE_STEPS, PARTS = 7, 8
-KEY_OF_ID = 0x61C8864680B583EB  # times an id
+KEY_OF_ID = 0x61C8864680B583EB  # the factor from an id to its key
 KERAS_EVERY = 4  # saves
 PLANTS = ("step", "damage", "files")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The work of one process.
+    """The work of a process.
 
     Attributes:
         shards: The number of shards of the table.
-        keep: Whether it keeps files of the process before it.
+        keep: Whether it keeps the files of the previous process.
         extra: A second save that it restores and compares: "keras", "files" or "".
         plant: How it misbehaves, see PLANTS.
     """
@@ -120,7 +120,7 @@ def state_of(model: keras.Model) -> dict[str, str]:
 
 
 class Removals(keras.callbacks.Callback):
-    """Removes an eighth of all ids after some steps, the next one each time, and reports it."""
+    """Removes an eighth of all ids every few steps, each time the next eighth, and reports it."""
 
     def __init__(self, report: Report):
         super().__init__()
@@ -195,7 +195,7 @@ def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
 
 
 def restore_extra(how: str, folder: pathlib.Path, report: Report) -> None:
-    """Restores another kind of save, beside the table that is trained."""
+    """Restores another kind of save, next to the trained table."""
     if how == "keras" and (folder / "whole.keras").exists():
         model = keras.models.load_model(folder / "whole.keras")
         report("restored", how=how, step=int(model.optimizer.iterations), state=state_of(model))
@@ -212,7 +212,7 @@ def restore_extra(how: str, folder: pathlib.Path, report: Report) -> None:
 
 
 def wanted_states(report: Report) -> None:
-    """The state after each save of a round, of a table in memory."""
+    """Reports the state of a table in memory after each save of a round."""
     tf.config.experimental.enable_op_determinism()
     model, _ = model_of(None, 1)
     for first in range(0, STEPS, SAVE_STEPS):
@@ -263,7 +263,7 @@ class Campaign:
         )
         left = self.tiers()
         process = Process(lambda report: train(plan, self.folder, report), self.folder / "errors")
-        # Most die in training, some before it, and some run to the end of the round.
+        # Most processes die in training, some before it, and some run to the end of the round.
         chance = r.random()
         event, most = ("step", 1.2) if chance < 0.7 else ("making", 0.8)
         if chance > 0.95:
@@ -335,7 +335,7 @@ class Campaign:
         through = {event if event != "restored" else more["how"] for event, more in said}
         for shard in range(plan.shards):
             self.check_folder(f"items-{shard}", "made" in through, plan, left, now)
-            # A table that is restored fills a second folder, and then drops the first.
+            # A restore of a table fills a second folder, and then drops the first.
             self.check_folder(f"items-{shard}.2", "checkpoint" in through, plan, left, now)
         if not killed:
             mine = [name for name in now if name not in left and ".kept-" not in name]
@@ -350,7 +350,7 @@ class Campaign:
         left: dict[str, dict[str, int]],
         now: dict[str, dict[str, int]],
     ) -> None:
-        """Checks the leftovers of one folder, if the process has handled them."""
+        """Checks the leftovers of a folder, if the process has handled them."""
         if not is_through:
             return
         has_rows = any(file.startswith("rows-") for file in left.get(name, {}))

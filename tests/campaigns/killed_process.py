@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a campaign forks, listens to and kills, and the loop of such a campaign."""
+"""Processes that a campaign forks, listens to and kills, and the campaign's loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Finding(Exception):  # noqa: N818 - it is not an error of this program
 
 
 class Process:
-    """A forked process and its reports, one line of JSON each."""
+    """A forked process and its reports, each a line of JSON."""
 
     def __init__(self, work: Callable[[Report], None], errors: pathlib.Path):
         self.errors, self.said, self.rest = errors, [], b""
@@ -41,7 +41,7 @@ class Process:
         try:
             os.dup2(os.open(errors, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
             faulthandler.enable()
-            # A line is one write, and shorter than a pipe's buffer.
+            # A line is a single write, and shorter than a pipe's buffer.
             work(lambda event, **more: os.write(writes, f"{json.dumps([event, more])}\n".encode()))
             gc.collect()  # frees the table, as the end of Python would
             status = 0
@@ -73,7 +73,11 @@ class Process:
         return True
 
     def end(self, kill: bool) -> int:
-        """Waits for the end, or kills. Returns the number of the signal, 0 for none."""
+        """Waits for the end, or kills.
+
+        Returns:
+            The number of the signal that ended the process; 0 for none.
+        """
         if kill:
             os.kill(self.pid, signal.SIGKILL)
         while self.read(1.0):
@@ -98,7 +102,7 @@ class Process:
             number = self.end(kill=False)
         except Finding as finding:
             return str(finding)
-        if number:  # the system kills too, for example if memory is used up
+        if number:  # the kernel kills too, for example if memory is used up
             return f"it ended by signal {number}"
         return "" if has_reported else "it ended and did not report its end"
 
@@ -116,7 +120,7 @@ class Campaign(Protocol):
         """Starts a process and kills it. Raises `Finding`."""
 
     def start_again(self) -> None:
-        """Drops all state of before a finding."""
+        """Drops all state after a finding."""
 
 
 def run_campaign(
@@ -130,8 +134,8 @@ def run_campaign(
 
     Args:
         name: The campaign's name.
-        doc: Its docstring, the first line of which is for `--help`.
-        make: Makes it, of an empty folder and the arguments `kills`, `seed`, `stall` and `plant`.
+        doc: Its docstring. `--help` shows the first line.
+        make: Makes it from an empty folder and the arguments `kills`, `seed`, `stall` and `plant`.
         plants: The names of faults that can be planted.
         kills: The default of `--kills`.
 

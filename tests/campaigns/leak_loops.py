@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loops of the leak campaign: a function for each, which sets it up and gives one cycle."""
+"""The loops of the leak campaign. A function for each sets it up and returns its cycle."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sharded(folder: str) -> Cycle:
 
 
 def settings(folder: str) -> Cycle:
-    """Variables of ever new numbers."""
+    """Variables with new settings in each cycle."""
 
     def cycle(i: int) -> None:
         admission = tf_embed.BloomAdmission(2, 0.01 + i * 1e-6, 1000 + i)
@@ -174,7 +174,7 @@ def optimizer(folder: str) -> Cycle:
     gradient = tf.IndexedSlices(tf.ones([500, DIM]), tf.constant(KEYS))
 
     def cycle(i: int) -> None:
-        # Keras numbers optimizers without a name, and TensorFlow keeps a kernel for each name.
+        # Keras numbers optimizers without a name, and TensorFlow retains a kernel for each name.
         adam = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(name="adam"))
         adam.build(v.trainable_variables)
         adam.apply([gradient], v.trainable_variables)
@@ -193,7 +193,7 @@ def table_batched(folder: str) -> Cycle:
 
 
 class _EmbeddingWithOptimizer(keras.layers.Embedding):
-    """Keras's layer with an optimizer beside its rows, as a dynamic layer has."""
+    """Keras's layer with its own optimizer, like a dynamic layer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -201,7 +201,7 @@ class _EmbeddingWithOptimizer(keras.layers.Embedding):
 
 
 def _model(is_plain: bool) -> keras.Model:
-    """A model whose optimizer sees dense gradients only, as the row's gradients go elsewhere."""
+    """A model whose optimizer sees dense gradients only, as the table has its own optimizer."""
     layers: list[Any]
     if is_plain:
         embedding = _EmbeddingWithOptimizer(1000, DIM, trainable=False)
@@ -243,7 +243,7 @@ def plain_loaded(folder: str) -> Cycle:
 
 
 def wrapped_models(folder: str) -> Cycle:
-    """Models that one optimizer trains, rows and all."""
+    """Models in which a single optimizer trains the dense weights and the rows."""
 
     def cycle(i: int) -> None:
         layer = tf_embed.layers.DynamicEmbedding(DIM, combiner="mean")

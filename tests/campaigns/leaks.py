@@ -3,7 +3,7 @@
 
     python tests/campaigns/leaks.py [--cycles=300] [--kinds=variables,files]
 
-Each kind runs in a process of its own. Expensive kinds run fewer cycles. For each kind the campaign
+Each kind runs in its own process. Expensive kinds run fewer cycles. For each kind the campaign
 prints the slope of the memory in the second half of the cycles, in bytes a cycle, after garbage
 collection and `malloc_trim`. The exit status is 1 if a slope is above its bound.
 
@@ -32,12 +32,12 @@ import time
 BOUND = 2048  # bytes a cycle
 SAMPLES = 40
 FEWEST = 20  # cycles
-LARGER_GRAPH = 1.25  # of a step with dynamic rows, beside that of dense ones
+LARGER_GRAPH = 1.25  # a step with dynamic rows, relative to a step with dense rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How a loop is run.
+    """The settings of a loop.
 
     Attributes:
         share: The part of the cycles that it runs.
@@ -85,7 +85,7 @@ def slope_of(points: list[tuple[int, int]]) -> float:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """Runs one loop and prints its slope."""
+    """Runs a loop and prints its slope."""
     import leak_loops
 
     kept = []
@@ -112,7 +112,7 @@ def run(name: str, cycles: int, plant: int) -> float:
     """
     command = [sys.executable, __file__, f"--child={name}", f"--cycles={cycles}"]
     command += [f"--plant={plant}"]
-    # A single arena: further ones would retain memory that threads have freed.
+    # A single arena: further arenas would retain memory that threads have freed.
     environment = os.environ | {"MALLOC_ARENA_MAX": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

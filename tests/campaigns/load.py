@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables under load for long: writers, lookups, growth, eviction, tiers and snapshots at once.
+"""Loads tables for long, with writers, lookups, growth, eviction, tiers and snapshots at once.
 
     python tests/campaigns/load.py [--seconds=600] [--kinds=removed,tiers] [--processes=1]
 
-Each kind of `load_tables.KINDS` runs in a process of its own for its share of the time, so
+Each kind of `load_tables.KINDS` runs in its own process for its share of the time, so
 `--processes=6` ends in a sixth of `--seconds`, with six times as many threads. Keys are
-drawn by a Zipf law whose hot set drifts. Two threads look up. Three write: by upserts, by
-accumulation and by steps of an optimizer. One restricts the table or drains its eviction log. One
-saves snapshots and loads them. A round runs all threads for four fifths of its time, then the
-lookups alone. After each round the threads rest, and these are findings:
+drawn by a Zipf law whose hot set drifts. Two threads look up. Three threads write: by upserts, by
+accumulation and by steps of an optimizer. A thread restricts the table or drains its eviction log.
+Another thread saves snapshots and loads them. A round runs all threads for four fifths of its time,
+then the lookups alone. After each round the threads rest, and these are findings:
 
 - a row of a lookup, a snapshot, the log or the table was never written, is torn, or is older than a
   write that had returned before the read;
@@ -21,10 +21,10 @@ lookups alone. After each round the threads rest, and these are findings:
 Resident memory is read after each round, once free memory is returned to the system. The first
 quarter of the rounds is warm-up. Of the others, the peak of the last third may be 32 MiB above the
 peak of the first third. The limit is 64 MiB if a kind has less than a minute, all of which is
-warm-up. Fragmentation also grows resident memory, so allocated bytes have a limit of their own: 16
+warm-up. Fragmentation also grows resident memory, so allocated bytes have a separate limit of 16
 MiB.
 
-Latencies are those of a lookup of 128 keys, measured in the graph, so without Python's lock.
+Latencies are of lookups of 128 keys, measured in the graph, so without Python's lock.
 
 `--plant` makes the campaign misbehave on purpose, to show that it notices.
 """
@@ -59,13 +59,13 @@ PLANTS = ("leak", "count", "row", "kill")
 READERS = 2
 ROUND_SECONDS = 20.0  # at most
 LEAST_ROUNDS, LEAST_SHORT_ROUNDS = 12, 6
-WARM_UP = 1 / 4  # of the rounds
+WARM_UP = 1 / 4  # share of the rounds
 MORE_BYTES, MORE_BYTES_AT_FIRST = 32 << 20, 64 << 20
 MORE_IN_USE = 16 << 20
 LONG_SECONDS = 60.0
 LEAKED_BYTES = 48 << 20  # a round, if a leak is planted
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-_starting = threading.Lock()  # a process must not inherit the pipe of another one
+_starting = threading.Lock()  # a process must not inherit another process's pipe
 
 
 class Latencies:
@@ -76,7 +76,6 @@ class Latencies:
         self._one = threading.Lock()
 
     def add(self, seconds: np.ndarray) -> None:
-        """Counts some."""
         places = np.log(np.maximum(seconds, 1e-7) / 1e-7) / np.log(1.02)
         with self._one:
             np.add.at(self.counts, places.astype(int).clip(max=len(self.counts) - 1), 1)
@@ -88,7 +87,7 @@ class Latencies:
 
 
 def together(works: Sequence[Callable[[], None]], seconds: float) -> None:
-    """Calls each work repeatedly, each in a thread.
+    """Calls each work repeatedly, in its own thread.
 
     Raises:
         Exception: The first error of a work.
@@ -123,7 +122,7 @@ class _Allocated(ctypes.Structure):
 
 
 def in_use() -> int:
-    """Bytes that this process has allocated; free memory that it keeps is not in them."""
+    """Bytes that this process has allocated, without the free memory that it retains."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _Allocated
     allocated = mallinfo()
@@ -142,8 +141,8 @@ def flatness(points: Sequence[tuple[float, int]], more: int) -> tuple[float, str
     """The slope after warm-up, in bytes an hour, and a message if memory grew, or "".
 
     Args:
-        points: Seconds and bytes, of each round.
-        more: Bytes that the end may have more than the beginning.
+        points: Seconds and bytes of each round.
+        more: The growth in bytes that is allowed.
     """
     all_sizes = ", ".join(str(size >> 20) for _, size in points)
     points = points[round(WARM_UP * len(points)) :]
@@ -160,7 +159,7 @@ def flatness(points: Sequence[tuple[float, int]], more: int) -> tuple[float, str
 def load(
     name: str, seconds: float, folder: pathlib.Path, plant: str, seed: int, report: Report
 ) -> None:
-    """Runs one kind; reports its rounds and figures."""
+    """Runs a kind, and reports its rounds and figures."""
     import load_tables
 
     table = load_tables.LoadedTable(load_tables.KINDS[name], folder, seed)
@@ -193,7 +192,7 @@ def load(
     allocated: list[tuple[float, int]] = []
     lookups: collections.Counter[str] = collections.Counter()
     spent: collections.Counter[str] = collections.Counter()
-    table.read(draws[0])  # which traces
+    table.read(draws[0])  # traces the functions
     for number in range(rounds):
         for part, works, share in (
             ("beside", readers(beside) + others, 0.8),
@@ -235,12 +234,12 @@ def load(
 def run_kind(
     name: str, seconds: float, folder: pathlib.Path, arguments: argparse.Namespace
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Runs one kind in a process.
+    """Runs a kind in a process.
 
     Args:
         name: A kind of `load_tables.KINDS`.
         seconds: The length of the load.
-        folder: An existing folder of its own.
+        folder: An existing folder for this kind alone.
         arguments: With `plant`, `seed` and `stall`.
 
     Returns:

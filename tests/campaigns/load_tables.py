@@ -5,8 +5,8 @@ Each row has a number; its key is that number with scattered bits. A number belo
 writers, so the versions of a row only ever rise. A row repeats the pair [number + 1, version]. Its
 values show whether it belongs to its key, is torn, or is older than a write that had returned.
 
-Numbers are drawn by a Zipf law whose hottest number is the newest one. Each moment brings new
-numbers, so that the hot set drifts, and numbers beyond the window leave.
+Numbers are drawn by a Zipf law whose hottest number is the newest. New numbers are added all the
+time, so that the hot set drifts, and numbers beyond the window leave.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ import tf_embed
 PAIRS = 4
 DIM = 2 * PAIRS
 WINDOW = 30_000  # numbers that can be drawn
-SLACK = 3_000  # beyond them, numbers that are not removed yet
-SPACE = 1 << 17  # numbers, after which they begin again
+SLACK = 3_000  # numbers below the window that may not be removed yet
+SPACE = 1 << 17  # the count of numbers, after which they start again at 0
 DRIFT = 1_000  # new numbers a second
 EXPONENT = 1.05
 WRITERS = ("upsert", "accum", "train")  # the writer of a number is its remainder by 3
 BATCH = 128
-LOOKUPS = 16  # of a call
-CHAIN = 8  # snapshots, of which all but the first have changes only
-CACHE_ROWS = 3_000  # of tables over disk
+LOOKUPS = 16  # lookups in a call
+CHAIN = 8  # snapshots, all with changes only except the first
+CACHE_ROWS = 3_000  # rows in the cache of a table over disk
 _SCATTER = 0x9E3779B97F4A7C15
 
 
@@ -45,7 +45,7 @@ class WrongError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A table, and the ways by which rows leave it.
+    """A table, and how rows leave it.
 
     Attributes:
         policy: Arguments of the `TablePolicy`.
@@ -79,7 +79,7 @@ KINDS = {
 
 
 def keys_of(numbers: np.ndarray) -> np.ndarray:
-    """Keys of numbers. An odd factor modulo 2**64 is one to one."""
+    """The keys of numbers. Multiplication by an odd factor modulo 2**64 is invertible."""
     return (numbers.astype(np.uint64) * np.uint64(_SCATTER)).view(np.int64)
 
 
@@ -96,7 +96,7 @@ def rows_of(numbers: np.ndarray, versions: np.ndarray) -> np.ndarray:
 
 
 class Draw:
-    """Draws numbers; of one thread."""
+    """Draws numbers for a single thread."""
 
     _sums = np.cumsum(np.arange(1, WINDOW + 1, dtype=np.float64) ** -EXPONENT)
 
@@ -104,11 +104,11 @@ class Draw:
         self._random, self._begin = np.random.default_rng(seed), begin
 
     def newest(self) -> int:
-        """The newest number, which does not begin again."""
+        """The newest number, before it wraps around at SPACE."""
         return WINDOW + int((time.monotonic() - self._begin) * DRIFT)
 
     def some(self, count: int) -> np.ndarray:
-        """Numbers, some of them several times."""
+        """Drawn numbers, with repeats."""
         places = self._random.random(count) * self._sums[-1]
         return (self.newest() - np.searchsorted(self._sums, places)) % SPACE
 
@@ -133,7 +133,7 @@ class LoadedTable:
             **make, name="loaded", devices=["/CPU:0"] * 2, storage=storage
         )
         self.snapshots = tf_embed.Snapshots(folder / "snapshots", self.variable)
-        self.other = tf_embed.Variable(  # that snapshots are loaded into
+        self.other = tf_embed.Variable(  # snapshots are loaded into it
             dim=DIM, initializer=0.0, policy=tf_embed.TablePolicy(track_changes=True), name="other"
         )
         self.loading = tf_embed.Snapshots(folder / "snapshots", self.other)
@@ -143,7 +143,7 @@ class LoadedTable:
             self._timed_lookups, input_signature=[tf.TensorSpec([LOOKUPS, BATCH], tf.int64)]
         )
         self.begin = time.monotonic()
-        # By number. A write has begun with the first one and has returned with the second one.
+        # By number: the version of the last write that began, and of the last write that returned.
         self.begun = np.zeros(SPACE, np.int64)
         self.done = np.zeros(SPACE, np.int64)
         self.present = np.zeros(SPACE, bool)  # rows that must be there
@@ -151,7 +151,7 @@ class LoadedTable:
         self.counts: collections.Counter[str] = collections.Counter()
         self._one = threading.Lock()  # for the counts
         self.draws = [Draw([seed, writer], self.begin) for writer in range(len(WRITERS))]
-        self.expired = [0] * len(WRITERS)  # numbers before this one are removed
+        self.expired = [0] * len(WRITERS)  # lower numbers are removed
         self.saved: str | None = None
         for first in range(0, WINDOW, 1000):
             self.upsert(0, np.arange(first, first + 1000)[np.arange(first, first + 1000) % 3 == 0])
@@ -160,14 +160,13 @@ class LoadedTable:
         self.train(2, np.array([WINDOW - 1]))
 
     def count(self, **counts: int) -> None:
-        """Adds to the counts."""
         with self._one:
             self.counts.update(counts)
 
     # Reads.
 
     def _timed_lookups(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Lookups one after the other, and the seconds of each, without Python between them."""
+        """Looks up in sequence, and measures the seconds of each lookup, without Python between."""
         rows = tf.TensorArray(tf.float32, LOOKUPS, element_shape=[BATCH, DIM])
         exists = tf.TensorArray(tf.bool, LOOKUPS, element_shape=[BATCH])
         seconds = tf.TensorArray(tf.float64, LOOKUPS, element_shape=[])
@@ -183,7 +182,7 @@ class LoadedTable:
         return rows.concat(), exists.concat(), seconds.stack()
 
     def read(self, draw: Draw) -> np.ndarray:
-        """Looks up and checks; the seconds of each lookup."""
+        """Looks up, checks, and returns the seconds of each lookup."""
         numbers = draw.some(LOOKUPS * BATCH)
         keys = tf.constant(keys_of(numbers).reshape(LOOKUPS, BATCH))
         known = self.known(numbers)
@@ -193,7 +192,7 @@ class LoadedTable:
         return seconds
 
     def known(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The least that a read must find if it begins now: versions, and rows that exist."""
+        """The least versions, and the existing rows, that a read which begins now must find."""
         return self.done[numbers], self.present[numbers]
 
     def check(
@@ -207,7 +206,7 @@ class LoadedTable:
         """Checks rows that were read since `known`.
 
         Raises:
-            WrongError: A row was not written so.
+            WrongError: If no write wrote such a row.
         """
         low, before = known
         high, after = self.begun[numbers], self.present[numbers]
@@ -216,7 +215,7 @@ class LoadedTable:
         version = rows[:, 1].astype(np.int64)
         is_right = (rows == rows_of(numbers, version)).all(1) & (version >= low) & (version <= high)
         if self.kind.evicts:
-            # A step of a row that left after it was looked up makes a new one of the initial row.
+            # If a row left after its lookup, the step makes a new row from the initial row.
             is_new = (rows == rows_of(np.full_like(numbers, -1), version)).all(1) & (version == 1)
             is_right |= is_new & (numbers % 3 == WRITERS.index("train"))
         is_right |= ~exists & (rows == 0.0).all(1)
@@ -245,7 +244,7 @@ class LoadedTable:
         self._end(numbers)
 
     def accum(self, writer: int, numbers: np.ndarray) -> None:
-        """Adds 1 to the version of rows, and inserts others."""
+        """Adds 1 to the version of existing rows, and inserts the others."""
         rows, exists = self.look(numbers)
         self._begin(numbers)
         new = np.where(exists[:, None], rows, rows_of(numbers, self.begun[numbers] - 1))
@@ -254,7 +253,7 @@ class LoadedTable:
         self._end(numbers)
 
     def train(self, writer: int, numbers: np.ndarray) -> None:
-        """A step of the optimizer adds 1 to the version of rows; others are inserted."""
+        """Adds 1 to the version of existing rows by an optimizer's step, and inserts the others."""
         rows, exists = self.look(numbers)
         exists &= rows[:, 0] != 0.0
         if not exists.all():
@@ -299,7 +298,7 @@ class LoadedTable:
                 self.expired[writer] = end
 
     def remove(self, numbers: np.ndarray) -> None:
-        """Removes rows of one writer."""
+        """Removes rows of a writer."""
         numbers = numbers % SPACE
         self.count(removed=int(self.present[numbers].sum()))
         self.present[numbers] = False
@@ -317,7 +316,7 @@ class LoadedTable:
             known = np.zeros_like(numbers), np.zeros(numbers.shape, bool)
             self.check("a row that left", numbers, rows, np.ones(numbers.shape, bool), known)
             whole = rows[:, 0] != 0.0
-            self.logged[numbers[whole]] = rows[whole, 1]  # of a number that left twice, the last
+            self.logged[numbers[whole]] = rows[whole, 1]  # the last row of each number
             self.count(evicted=numbers.size)
 
     def snapshot(self) -> None:
@@ -336,10 +335,10 @@ class LoadedTable:
     def check_all(
         self, what: str, variable: tf_embed.Variable, known: tuple[np.ndarray, np.ndarray]
     ) -> np.ndarray:
-        """Checks all rows of a variable; which numbers are there.
+        """Checks all rows of a variable, and returns which numbers have a row.
 
         Raises:
-            WrongError: A row is wrong, missing or there twice.
+            WrongError: If a row is wrong, missing or there twice.
         """
         keys, found = (part.numpy() for part in variable.export())
         numbers = numbers_of(keys)
@@ -353,10 +352,10 @@ class LoadedTable:
     # Checks between rounds, while no other thread uses the table.
 
     def check_quiet(self) -> None:
-        """Compares rows and statistics with the counts, if no other thread is in the table.
+        """Compares rows and statistics with the counts. No other thread may use the table.
 
         Raises:
-            WrongError: They differ.
+            WrongError: If they differ.
         """
         self.evict()
         known = self.known(np.arange(SPACE))
@@ -390,6 +389,6 @@ class LoadedTable:
             raise WrongError(f"statistics: they must be {expected}. Received: {received}")
 
     def plant_row(self) -> None:
-        """Writes a row of another key."""
+        """Writes another key's row to a key."""
         numbers = self.draws[0].of_writer(0)
         self.variable.upsert(keys_of(numbers), rows_of(numbers + 1, self.begun[numbers]))

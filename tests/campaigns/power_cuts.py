@@ -10,7 +10,7 @@ one of `savers.SAVERS`, or "chains": training that saves, folds and removes snap
 memory and on disk, as in kill_snapshots.py. These are findings:
 
 - a load raises an error, or gives other rows than were saved;
-- a save that had returned is gone, and no later one replaced it;
+- a save that had returned is gone, and no later save replaced it;
 - a listed snapshot does not load, or had been removed;
 - the next save fails, or does not load;
 - the log does not reproduce the actual folder, because a call was not seen.
@@ -79,7 +79,7 @@ def events_in(records: Sequence[Record]) -> list[Event]:
 
 
 def save_numbers(name: str, folder: pathlib.Path, report: Report) -> None:
-    """Saves one number after the other."""
+    """Saves each number in turn."""
     saver = SAVERS[name](folder)
     for number in range(1, SAVES + 1):
         report("saving", number=number)
@@ -89,7 +89,7 @@ def save_numbers(name: str, folder: pathlib.Path, report: Report) -> None:
 
 
 def load_number(name: str, folder: pathlib.Path, first: int, last: int, report: Report) -> None:
-    """Loads a number, saves another one, and loads that."""
+    """Loads a number, saves another number, and loads it."""
     found = SAVERS[name](folder).load()
     if not first <= (found or 0) <= last:
         raise RuntimeError(f"it must be of {first} to {last}. Received: {found}")
@@ -111,7 +111,7 @@ class Campaign:
         self.cuts = self.failures = self.sessions = 0
 
     def run(self) -> None:
-        """Cuts until there are enough cuts, or five findings."""
+        """Cuts the power until there are enough cuts, or five findings."""
         while self.cuts < self.arguments.count and self.failures < 5:
             name = self.names[self.sessions % len(self.names)]
             self.sessions += 1
@@ -150,7 +150,7 @@ class Campaign:
         return records
 
     def _place(self, records: Sequence[Record]) -> int:
-        """A moment: any, or just after something was reported."""
+        """A random moment, or just after a report."""
         marks = [i + 1 for i, one in enumerate(records) if one.kind == "mark"]
         if self.draw.random() < 0.4:
             return self.draw.choice(marks)
@@ -182,7 +182,7 @@ class Campaign:
         for event, more in events:
             campaign.note(event, more)
         known = sorted(campaign.known)
-        # Of many snapshots some are loaded, with all that they are changes of.
+        # All snapshots except three count as loaded before, so that a cut loads few.
         campaign.seen = set(self.draw.sample(known, max(0, len(known) - 3)))
         campaign.counts.clear()
         campaign.check(self.cuts)

@@ -19,7 +19,7 @@ def start_under(source: pathlib.Path, variable: str) -> None:
         variable: The environment variable that holds the library's path in the new process.
     """
     if variable in os.environ:
-        os.environ.pop("LD_PRELOAD", None)  # programs that this one starts run without it
+        os.environ.pop("LD_PRELOAD", None)  # not for programs that this program starts
         return
     folder = tempfile.mkdtemp(prefix=source.stem)
     library = os.path.join(folder, f"{source.stem}.so")

@@ -31,7 +31,7 @@ PACKAGES = (
 
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of the arguments that a user can give."""
+    """The names of the arguments that a user can give."""
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -65,16 +65,16 @@ def _members(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
 def public_names() -> dict[str, Any]:
     """Functions and classes by dotted name, and the methods of classes that have arguments.
 
-    A thing that has several names has the first one here, the shortest package's.
+    A function or class with several names has its first name here, in the shortest package.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
 
     def look_into(module: types.ModuleType, prefix: str) -> None:
         members = dict(_members(module))
-        if module is tf_embed:  # whose `__all__` is without its packages
+        if module is tf_embed:  # its `__all__` lacks its packages
             members |= {name: getattr(tf_embed, name) for name in PACKAGES}
-        # A name of its own comes before an alias.
+        # An object's own name precedes an alias.
         own_first = sorted(
             members.items(), key=lambda item: getattr(item[1], "__name__", "") != item[0]
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right calls of the raw ops of bags, of gradients, of many tables and of files."""
+"""Right calls of the raw ops for bags, gradients, many tables and files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of raw ops: right ones, and the same ones with wrong arguments.
+"""Random calls of raw ops: right calls, and the same calls with wrong arguments.
 
-A call depends on a seed and its number alone, so each can be repeated. The calls of a block share
+A call depends on a seed and its number alone, so it can be repeated. The calls of a block share
 their tables, so a call sees the changes of the calls before it.
 """
 
@@ -32,7 +32,7 @@ CALLS_IN_BLOCK = 50
 # Percentages of calls: with right arguments only, and with random arguments only.
 RIGHT, RANDOM = 15, 15
 
-MAX_AXES = 253  # of tf.reshape
+MAX_AXES = 253  # the limit of tf.reshape
 SHAPES: tuple[tuple[int, ...], ...] = (
     (),
     (0,),
@@ -90,7 +90,7 @@ class Call:
         return f"{self.op}({shown}) [{self.way}]"
 
     def make(self) -> None:
-        """Makes the call, and lets its error through."""
+        """Makes the call. Its error passes through."""
         function = getattr(RAW, self.op)
         if self.way == "eager":
             function(**self.arguments)
@@ -143,7 +143,7 @@ class Block(ExchangeCalls):
     """Calls, right and wrong, on the tables of a block."""
 
     def call(self, seed: int, number: int) -> Call:
-        """The call of that number."""
+        """The call with a number."""
         draw = random.Random(f"{seed} call {number}")
         op = draw_one(draw, op_names())
         way = draw_one(draw, ("eager", "eager", "eager", "arguments", "shapeless", "constants"))
@@ -165,7 +165,7 @@ class Block(ExchangeCalls):
         return Call(number, op, arguments, way)
 
     def _unknown(self, draw: random.Random, op: str) -> Arguments:
-        """Anything, for an op that no method here knows."""
+        """Random arguments, for an op without a method here."""
         parameters = inspect.signature(getattr(RAW, op)).parameters.values()
         return {
             one.name: self._anything(draw)
@@ -176,10 +176,10 @@ class Block(ExchangeCalls):
     # Wrong arguments.
 
     def _wrong(self, draw: random.Random, value: Any) -> Any:
-        """Something in place of a right argument."""
+        """A wrong value instead of a right argument."""
         if draw.randrange(12) == 0 and not isinstance(value, list):
             return self._anything(draw)
-        if isinstance(value, list):  # TensorFlow would make a list of a tensor, row by row
+        if isinstance(value, list):  # not a tensor, which `list` would split into its rows
             changed = list(value)
             kind = draw.randrange(4)
             if kind == 0 or not changed:
@@ -214,8 +214,8 @@ class Block(ExchangeCalls):
         if kind == 0 and size:  # the same numbers in another shape
             shapes = [(size,), (size, 1), (1, size), (1,) * (MAX_AXES - 1) + (size,), (1, size, 1)]
             value = tf.reshape(value, draw_one(draw, shapes))
-            return value[tf.newaxis] if draw.randrange(2) else value  # an axis more than MAX_AXES
-        if kind == 1 and size and value.dtype != tf.string:  # some numbers are others
+            return value[tf.newaxis] if draw.randrange(2) else value  # up to MAX_AXES + 1 axes
+        if kind == 1 and size and value.dtype != tf.string:  # changes some numbers
             numbers = tf.reshape(value, [-1]).numpy().tolist()
             for _ in range(draw.randint(1, 3)):
                 numbers[draw.randrange(size)] = draw_one(draw, NUMBERS)
@@ -278,7 +278,7 @@ class Block(ExchangeCalls):
         )
 
     def _rows_of_a_file(self, draw: random.Random) -> tf.Tensor:
-        """Rows that were saved, of any table."""
+        """Saved rows of a random table."""
         table, place = self._saved(draw)
         key_dtype = tf.as_dtype(table.key_dtype)
         return RAW.tf_embed_open_saved_rows(key_dtype=key_dtype, **place)[0]
@@ -291,7 +291,7 @@ class Block(ExchangeCalls):
         if kind == 4:
             return self._wrong_handle(draw)
         if kind == 5:
-            # Small ones: TensorFlow itself makes one tensor of them, and no good job of it.
+            # Small tensors: TensorFlow itself packs them into a tensor, which it does badly.
             return [numbers_of(draw, tf.int64, (2,)) for _ in range(draw.randrange(3))]
         pool = draw_one(draw, (NUMBERS, FLOATS, STRINGS, (None, True, False), DTYPES))
         value = draw_one(draw, pool)

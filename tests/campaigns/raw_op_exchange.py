@@ -141,7 +141,7 @@ class ExchangeCalls(SnapshotCalls):
             "trained": tf.constant(bool(draw.randrange(2))),
         }
 
-    # Bags, taken apart by owner and put together.
+    # Bags, split by owner and put together.
 
     def right_split_bags(self, draw: random.Random) -> Arguments:
         batch, dims, size = self._batch(draw)

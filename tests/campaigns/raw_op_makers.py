@@ -44,7 +44,7 @@ Arguments = dict[str, Any]
 
 
 def draw_one(draw: random.Random, pool: Sequence[T]) -> T:
-    """One of a pool."""
+    """Draws an element of a pool."""
     return pool[draw.randrange(len(pool))]
 
 
@@ -85,7 +85,7 @@ def tensor_of(dtype: Any, shape: tuple[int, ...], values: list[Any]) -> tf.Tenso
 
 
 class RowCalls:
-    """The tables that the calls of a block are made on, and a method for each op.
+    """The tables that a block's calls use, and a method for each op.
 
     `right_OP` gives right arguments of the op tf_embed_OP.
     """
@@ -156,7 +156,7 @@ class RowCalls:
         return SomeTable(handle, key_dtype, value_dtype, dim, shards, orders)
 
     def _some(self, draw: random.Random, **wanted: Any) -> SomeTable:
-        """A table; with `kinds`, whose rows are of one of these dtypes."""
+        """A random table; with `kinds`, its rows have one of these dtypes."""
         kinds = wanted.get("kinds")
         return draw_one(draw, [one for one in self.tables if not kinds or one.value_dtype in kinds])
 
@@ -217,7 +217,7 @@ class RowCalls:
 
     def right_table(self, draw: random.Random) -> Arguments:
         kind, settings = self._kind(draw), self._settings(draw)
-        # Graphs of earlier versions have an attribute for each.
+        # Graphs of earlier versions have an attribute for each setting.
         as_text = draw.randrange(2)
         return {
             "shared_name": f"{self.prefix}-{draw.getrandbits(60)}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right calls of the raw ops of snapshots."""
+"""Right calls of the raw ops for snapshots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SnapshotCalls(RightCalls):
         return tf.constant(os.path.join(self.folder, "snapshots", name))
 
     def _begun(self, draw: random.Random, table: SomeTable) -> tf.Tensor:
-        gc.collect()  # one that is under way refuses others
+        gc.collect()  # a snapshot under way refuses others
         begun = RAW.tf_embed_begin_snapshot(tables=[table.handle], since=tf.zeros([1], tf.int64))
         self._change(draw, table)
         return begun
@@ -49,7 +49,7 @@ class SnapshotCalls(RightCalls):
         )
 
     def _written(self, draw: random.Random, table: SomeTable) -> tf.Tensor:
-        """A snapshot "one", just written; the number of its save."""
+        """Writes a snapshot "one", and returns the number of its save."""
         return RAW.tf_embed_write_snapshot(
             snapshot=self._begun(draw, table), number=tf.constant(0, tf.int64), **self._place("one")
         )
@@ -118,7 +118,7 @@ class SnapshotCalls(RightCalls):
         return {"table": table.handle, "save": self._written(draw, table)}
 
     def _published(self, draw: random.Random) -> tuple[SomeTable, Arguments]:
-        """A table, and a save of it or of the changes since another one."""
+        """A table, and a save of it or of its changes since another save."""
         table = draw_one(draw, self.tracked)
         save, name = self._written(draw, table), "one"
         if draw.randrange(2):

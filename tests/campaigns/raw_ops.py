@@ -2,13 +2,13 @@
 """Random calls of every raw op, to find calls that end the process or never return.
 
     python tests/campaigns/raw_ops.py [--calls=500] [--seed=1] [--processes=1] [--limit=120]
-    python tests/campaigns/raw_ops.py --replay=SEED:NUMBER        one call again, in its block
-    python tests/campaigns/raw_ops.py --replay=SEED:FIRST-NUMBER  and those before it from FIRST on
+    python tests/campaigns/raw_ops.py --replay=SEED:NUMBER        a call again, in its block
+    python tests/campaigns/raw_ops.py --replay=SEED:FIRST-NUMBER  also the calls from FIRST on
 
-An op may accept or refuse any call. It must not end the process or hang. Most calls are right ones
-with one to three wrong arguments; some are wrong altogether. Children make the calls, some eagerly
-and some in a tf.function, and announce each one. The last line has the figures. The exit status is
-1 if a call ended a child or took longer than `--limit` seconds.
+An op may accept or refuse any call. It must not end the process or hang. Most calls are right
+except for one to three wrong arguments; some are wrong altogether. Children make the calls, some
+eagerly and some in a tf.function, and announce each call. The last line has the figures. The exit
+status is 1 if a call ended a child or took longer than `--limit` seconds.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ import sys
 import tempfile
 import threading
 
-# A new child continues after as many calls, since tables stay in memory.
+# A new child continues after this many calls, since tables stay in memory.
 CALLS_OF_CHILD = 500
-# The address space that a child may add to that of its start, so that the machine keeps some.
-# TensorFlow's Python may hang once it is used up.
+# A child's address space may grow by this much, so that the machine does not run out of memory.
+# TensorFlow's Python may hang at the limit.
 CHILD_BYTES = 8 << 30
-# The figures so far are printed after as many, for a campaign that is stopped.
+# The figures so far are printed after this many calls, for a campaign that is stopped.
 CALLS_BETWEEN_FIGURES = 5000
 # Time limits of a child: to start or make tables before its first call, and to end.
 STARTING_SECONDS = 600
@@ -53,7 +53,7 @@ class Figures:
     hangs: int = 0
 
     def add(self, other: Figures) -> None:
-        """Adds another's."""
+        """Adds the figures of another child."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -85,7 +85,7 @@ def make_calls(arguments: argparse.Namespace) -> None:
                     block.close()
                 # A child that starts within a block gets the tables of the block's start.
                 block = Block(arguments.seed, number // CALLS_IN_BLOCK, folder)
-            call = None  # the last one's turns end
+            call = None  # ends the turns that the last call holds
             try:
                 call = block.call(arguments.seed, number)
             except tf.errors.OpError as error:  # another call has left a table without memory
@@ -106,7 +106,7 @@ def make_calls(arguments: argparse.Namespace) -> None:
 
 
 def _do_planted(plant: str) -> None:
-    """The defects that tests plant, to see that they are found."""
+    """Misbehaves as a test has asked, to show that the campaign notices."""
     if plant == "abort":
         os.abort()
     signal.pause()
@@ -136,7 +136,7 @@ class Child:
         self._unread = b""
 
     def line(self, seconds: float) -> str | None:
-        """The next line of the child; "" at its end, None after a time-out."""
+        """The child's next line; "" at its end, None after a time-out."""
         while b"\n" not in self._unread:
             if not select.select([self._reader], [], [], seconds)[0]:
                 return None
@@ -148,7 +148,11 @@ class Child:
         return line.decode(errors="replace")
 
     def end(self, hangs: bool = False) -> tuple[int, str]:
-        """Waits for the end, or enforces it. Returns the status and the end of stderr."""
+        """Waits for the end, or enforces it.
+
+        Returns:
+            The status and the end of stderr.
+        """
         os.close(self._reader)
         if hangs:
             self._process.send_signal(signal.SIGABRT)  # prints the stacks of its threads
@@ -166,7 +170,7 @@ class Child:
 def run_child(
     arguments: argparse.Namespace, first: int, last: int, figures: Figures
 ) -> tuple[int, str]:
-    """Lets a child make some calls.
+    """Makes some calls in a child.
 
     Returns:
         The number of the next call, and a description of the failure or "".
@@ -203,10 +207,10 @@ def run_child(
 
 
 def run(arguments: argparse.Namespace) -> Figures:
-    """Makes all calls, by some children at a time, and prints their failures."""
+    """Makes all calls, in several children at a time, and prints their failures."""
     whole = Figures()
     parts: queue.Queue[tuple[int, int]] = queue.Queue()
-    # A child's share is whole blocks, and small enough that all processes have some.
+    # A child makes whole blocks of calls, few enough that every process gets some.
     share = min(CALLS_OF_CHILD, -(-arguments.calls // arguments.processes // 50) * 50)
     for first in range(0, arguments.calls, share):
         parts.put((first, min(first + share, arguments.calls)))
@@ -239,7 +243,7 @@ def run(arguments: argparse.Namespace) -> Figures:
 
 
 def replay(arguments: argparse.Namespace) -> Figures:
-    """Makes a call again, and those before it."""
+    """Makes a call and its predecessors again."""
     seed, _, numbers = arguments.replay.partition(":")
     first, _, last = numbers.rpartition("-")
     arguments.seed, arguments.verbose = int(seed), True
@@ -252,7 +256,7 @@ def replay(arguments: argparse.Namespace) -> Figures:
 
 
 def main() -> None:
-    """Runs a campaign, a replay, or as a child some calls."""
+    """Runs a campaign or a replay; in a child, makes some calls."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Savers, which save a table to the same place repeatedly, for campaigns that disturb them.
 
-Each state is a number. In state n the table has the rows `rows_of(n)`, and the dense weight, if
-there is one, is n. A loaded state thus identifies its save, or proves to be of none.
+Each state is a number. In state n the table has the rows `rows_of(n)`. The dense weight, if any, is
+n. A loaded state thus identifies its save, or proves that no save has it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tf_embed.serving import Follower, Publisher
 
 DIM = 4
 _KEYS = 900
-_MOST_SAVES = 3000  # of a campaign
+_MOST_SAVES = 3000  # in a campaign
 
 
 def keys_of(number: int) -> np.ndarray:
@@ -36,13 +36,13 @@ def rows_of(number: int) -> np.ndarray:
 
 
 def put(variable: tf_embed.Variable, number: int) -> None:
-    """Gives a table the rows of a number."""
+    """Gives a table the rows of a state."""
     variable.clear()
     variable.upsert(keys_of(number), rows_of(number))
 
 
 def number_of(keys: np.ndarray, rows: np.ndarray, least: int = 0) -> int | None:
-    """The state that has exactly these keys and rows; None for an empty table.
+    """The state with exactly these keys and rows; None for an empty table.
 
     Raises:
         RuntimeError: If no state has them.
@@ -68,7 +68,7 @@ class Saver:
     """Saves and loads.
 
     Args:
-        folder: A folder of its own.
+        folder: A folder for this saver alone.
     """
 
     name: ClassVar[str]
@@ -77,11 +77,11 @@ class Saver:
         self.folder = folder
 
     def save(self, number: int) -> None:
-        """Saves the state of a number. Afterwards it is safe."""
+        """Saves a state. It is durable once this returns."""
         raise NotImplementedError
 
     def load(self) -> int | None:
-        """The number that is saved, by an object of its own; None if there is no save."""
+        """Loads the saved state into a new table; None if there is no save."""
         raise NotImplementedError
 
 
@@ -110,7 +110,7 @@ class Files(Saver):
 
 
 class SnapshotsOfOne(Saver):
-    """`Snapshots`, of which the newest alone is kept, of a table on disk."""
+    """`Snapshots` of a table on disk; only the newest is kept."""
 
     name = "snapshots"
 
@@ -140,7 +140,7 @@ class SnapshotsOfOne(Saver):
 
 
 class Publications(Saver):
-    """`Publisher`, and a `Follower` that starts."""
+    """`Publisher`, and a new `Follower`."""
 
     name = "publications"
 
@@ -178,7 +178,7 @@ class Publications(Saver):
 
 
 class Backups(Saver):
-    """`callbacks.BackupAndRestore`, of which the epoch is the number."""
+    """`callbacks.BackupAndRestore`; the epoch is the state."""
 
     name = "backups"
 
@@ -208,9 +208,9 @@ class Backups(Saver):
 
 
 class Exports(Saver):
-    """`export_static` over the export before.
+    """`export_static` over the previous export.
 
-    Between two renames the previous export has another name, which an error message gives.
+    Between two renames the previous export has another name. The error message gives that name.
     """
 
     name = "exports"

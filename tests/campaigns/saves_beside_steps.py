@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves tables while they train, and compares the loaded tables with others that never stopped.
+"""Saves tables while they train, and compares the loaded tables with tables that never stopped.
 
     python tests/campaigns/saves_beside_steps.py [--seconds=60] [--kinds=lru,lfu] [--seed=1]
 
 A kind of table is trained by random steps: gradients, lookups without a gradient, scores, removals.
-Each kind of save is begun at a random step and written while the following steps run. The
-loaded table must be that of one step: keys, weights, slots, statistics, scores, the clock and the
-counts of admission. The loaded table then makes the remaining steps. At the end it must be equal,
-in all of these, to a table that made all steps and was never saved.
+Each kind of save is begun at a random step and written while the following steps run. The loaded
+table must equal the table at a single step in keys, weights, slots, statistics, scores, the clock
+and the counts of admission. The loaded table then makes the remaining steps. At the end it must be
+equal, in all of these, to a table that made all steps and was never saved.
 
-A save that a thread begins may have the lookup of a step without its update, since these are two
+If a thread begins a save, it may contain a step's lookup without its update, since these are two
 ops. The step is repeated after the load, so the end is equal all the same.
 
 `--plant` changes a statistic of the loaded table, to show that the campaign notices.
@@ -42,10 +42,10 @@ from killed_process import Finding
 import tf_embed
 
 DIM = 4
-KEYS = 400  # in a table; those of later steps are higher
+KEYS = 400  # keys that all steps draw from; each step adds higher keys
 BOUND = 300  # rows
 CALM = 4  # steps before the first save
-BIG = 100_000  # rows of the table that a save writes first
+BIG = 100_000  # rows of the large table, which a save writes first
 PLANTS = ("statistics",)
 CONTENT = {"keys", "weights", "slots", "policy"}
 
@@ -57,7 +57,7 @@ def time_of(step: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Which content the rows of a table have.
+    """A kind of table.
 
     Attributes:
         policy: Arguments of its TablePolicy.
@@ -99,7 +99,7 @@ PLACES = ("memory", "shards", "disk")
 
 
 class Trained:
-    """A table of a kind, a large one beside it, and the steps that train it."""
+    """A table of a kind, a second, large table, and the steps that change them."""
 
     def __init__(self, kind: str, place: str, seed: int, folder: pathlib.Path):
         policy = tf_embed.TablePolicy(track_changes=True, **KINDS[kind].policy)
@@ -118,14 +118,14 @@ class Trained:
         self.optimizer.build(self.rows.trainable_variables)
 
     def step(self, number: int) -> None:
-        """Makes a step, which its number decides."""
+        """Makes a step. Its number decides its content."""
         draws = np.random.default_rng([self.seed, number])
         self.rows.set_clock(time_ms=time_of(number))
-        # Early keys come again and again, and each step has new ones.
+        # The first keys repeat in all steps, and each step adds new keys.
         ids = draws.integers(0, KEYS, 60)
         new = KEYS + 20 * number + np.arange(20)
-        kind = draws.integers(0, 8) if number else -1  # the first one gives rows their slots
-        # One verb a step, as a save from a thread may come between two.
+        kind = draws.integers(0, 8) if number else -1  # the first step gives rows their slots
+        # A single operation in a step, as a thread may begin a save between two.
         if kind == 0:
             self.rows.lookup(ids, training=True)
         elif kind == 1:
@@ -143,12 +143,11 @@ class Trained:
         self.optimizer.apply(tape.gradient(loss, weights), weights)
 
     def steps(self, first: int, end: int) -> None:
-        """Makes some steps."""
         for number in range(first, end):
             self.step(number)
 
     def state(self) -> dict[str, np.ndarray]:
-        """All content: rows by rising key, their statistics, the clock, counts of admission."""
+        """All content: rows by ascending key, their statistics, the clock, counts of admission."""
         exported = self.rows.table.export()
         order = np.argsort(exported.keys.numpy())
         state = {
@@ -163,7 +162,7 @@ class Trained:
         return state
 
     def _policy(self, numbers: list[int]) -> np.ndarray:
-        """The clock and the counts of admission, by rising key, of which a table has no order."""
+        """The clock and the counts of admission, by ascending key, as a table has no order."""
         if not isinstance(KINDS[self.kind].policy.get("admission"), tf_embed.CounterAdmission):
             return np.array(numbers)
         head = 5  # the format, the step, bits of statistics, the kind and the threshold
@@ -173,7 +172,7 @@ class Trained:
         return np.array([*numbers[:head], *np.ravel(counts[0]), *np.ravel(counts[1])])
 
     def end(self, steps: int) -> dict[str, np.ndarray]:
-        """The state after so many steps, without expired rows, which leave by and by."""
+        """The state after all steps, without expired rows, which a table removes gradually."""
         state = self.state()
         ttl = KINDS[self.kind].policy.get("ttl_seconds")
         if ttl is None:
@@ -183,7 +182,7 @@ class Trained:
 
     @property
     def iterations(self) -> int:
-        """The optimizer's count of steps, which no table has."""
+        """The optimizer's count of steps, which is not part of a table."""
         return int(self.optimizer.iterations)
 
     @iterations.setter
@@ -201,7 +200,7 @@ def differences(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> lis
 
 
 class Beside:
-    """Runs a save in a thread, while the main thread goes on."""
+    """Runs a save in a thread, while the main thread continues."""
 
     def __init__(self, save: Callable[[], object]):
         self._error: BaseException | None = None
@@ -226,8 +225,8 @@ class Snapshot:
     """Snapshots of all rows, written beside steps.
 
     Attributes:
-        exact: Whether the step at which a save begins is its moment.
-        parts: The parts of a state that it has; empty: all, and training can continue from it.
+        exact: Whether a save has the state of the step at which it begins.
+        parts: The parts of a state in a save; empty: all, and training can continue from it.
     """
 
     exact = True
@@ -248,7 +247,7 @@ class Snapshot:
 
 
 class Changes(Snapshot):
-    """The changed rows since the last snapshot. Rows that were only used are as in that one."""
+    """The changed rows since the last snapshot. Rows that were only used count as unchanged."""
 
     parts = frozenset(CONTENT)
 
@@ -263,7 +262,7 @@ class Changes(Snapshot):
 
 
 class Callback(Snapshot):
-    """Those of the Keras callback."""
+    """Snapshots of the Keras callback."""
 
     def __init__(self, trained: Trained, folder: pathlib.Path):
         super().__init__(trained, folder)
@@ -286,7 +285,7 @@ class Callback(Snapshot):
 
 
 class Publication:
-    """Publications, each taken by a new follower."""
+    """Publications, each loaded by a new follower."""
 
     exact = True
     parts = frozenset({"keys", "weights"})
@@ -370,16 +369,16 @@ def check(
     plant: str | None = None,
     steps: int = 24,
 ) -> int:
-    """Saves beside steps, loads, goes on, and compares.
+    """Saves beside steps, loads, continues, and compares.
 
     Args:
         kind: One of KINDS.
         place: One of PLACES.
         saved_as: One of SAVES.
-        seed: Of all draws.
-        folder: For files; empty.
+        seed: The seed of all draws.
+        folder: An empty folder.
         plant: One of PLANTS, or None.
-        steps: How many steps are made in all.
+        steps: The number of steps in all.
 
     Returns:
         The number of saves.
@@ -421,7 +420,7 @@ def check(
                 raise Finding(f"{where}: at step {moment}, these are of another one: {found}")
             ends = [moment]
         else:
-            # A lookup changes statistics alone, so the rows may be those of several steps.
+            # A lookup changes statistics alone, so several steps may have these rows.
             ends = [
                 step + 1
                 for step, known in enumerate(states)
@@ -448,7 +447,6 @@ def check(
 
 
 def main() -> int:
-    """Runs the campaign."""
     parser = figures.options(__doc__, PLANTS)
     parser.add_argument("--seconds", type=float, default=60.0)
     for name, all_names in (("kinds", KINDS), ("places", PLACES), ("saves", SAVES)):
@@ -461,7 +459,7 @@ def main() -> int:
     begin, failures, count = time.monotonic(), 0, 0
     counts: collections.Counter[str] = collections.Counter()
     seed = arguments.seed
-    # Each case once, whatever the time.
+    # Each case at least once, also if the time is over.
     for number in itertools.count():
         if number >= len(cases) and time.monotonic() - begin > arguments.seconds:
             break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills processes of a cluster with parameter servers at random moments, and counts its steps.
+"""Kills processes of a cluster with parameter servers at random moments, and counts steps.
 
     python tests/campaigns/server_kills.py [--count=100] [--seed=1]
 
@@ -8,10 +8,10 @@ hits workers alone, and there are no checkpoints. In the second half it hits any
 chief saves every seven steps. The killed process starts again after up to two seconds. A server
 starts again with the chief, as under `launch_with_servers`. These are findings:
 
-- the chief ends, but for a kill of itself, or with code 75 after one of a server;
+- the chief ends, unless it was killed, or ends with code 75 after the kill of a server;
 - no epoch ends within `--stall` seconds;
-- an epoch has another number of steps than the metrics of an unbroken one count;
-- a row was trained less often than its id came. If workers alone were killed: or more often;
+- the metrics of an epoch count another number of steps than an unbroken epoch has;
+- a row was trained less often than its id occurred. If workers alone were killed: or more often;
 - rows were trained more often than the steps since the checkpoints of killed chiefs explain.
 
 It prints a line for each kill, and a line of JSON with all figures at the end. The exit status is 1
@@ -49,7 +49,7 @@ _PENDING = 4 * _WORKERS  # steps that the chief has begun and not fetched
 
 
 class Training:
-    """A training in a cluster, whose processes are killed.
+    """A training in a cluster, with kills of its processes.
 
     Args:
         made: The cluster.
@@ -69,13 +69,13 @@ class Training:
         self.wait_for_epoch()
 
     def epochs(self) -> list[Any]:
-        """The epochs so far, as lists of the number and of the least and the most steps counted."""
+        """The epochs so far, each as its number and the least and the most steps counted."""
         path = self._folder / "epochs"
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
 
     def wait_for_epoch(self) -> None:
-        """Waits until one more epoch has ended."""
+        """Waits until another epoch has ended."""
         count = len(self.epochs())
         self._wait(lambda: len(self.epochs()) > count)
 
@@ -107,7 +107,7 @@ class Training:
         self._resume()
 
     def end(self) -> Any:
-        """Lets the training end, and returns the result of the chief."""
+        """Lets the training end, and returns the chief's result."""
         (self._folder / "stop").touch()
         chief = self._made.processes["chief", 0]
         self._wait(lambda: chief.poll() is not None, ends=True)
@@ -134,7 +134,7 @@ class Training:
 
 
 def check(training: Training, result: Any) -> None:
-    """Compares the end with the ids of the steps.
+    """Compares the final rows with the ids of the steps.
 
     Raises:
         Finding: If they differ.
@@ -157,7 +157,7 @@ def check(training: Training, result: Any) -> None:
 
 
 def run(count: int, saves: bool, arguments: Any, counts: collections.Counter[str]) -> None:
-    """One training with a number of kills.
+    """Runs a training with a number of kills.
 
     Raises:
         Finding: If a check fails.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables whose rows are a function of the number of steps, and the shadow that knows them.
+"""Tables whose rows are a function of the number of steps, and the shadow that computes them.
 
-Rows are trained by SGD with a momentum of 1, a rate of 1 and whole numbers for gradients, so rows
-and slots are whole numbers, and the shadow is exact.
+Rows are trained by SGD with a momentum of 1, a rate of 1 and integer gradients, so rows and slots
+are integers, and the shadow is exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tf_embed
 
-DIM, KEYS, BATCH = 4, 12000, 360  # so many keys that tables on disk have sealed segments
+DIM, KEYS, BATCH = 4, 12000, 360  # enough keys for sealed segments of tables on disk
 NAMES = ("items", "users")
 CACHE_BYTES = 400 * (DIM * 4 * 2 + 8)
 FACTORS = np.arange(1.0, DIM + 1.0, dtype=np.float32)  # so that a torn or shifted row shows
@@ -40,7 +40,7 @@ def keys_of(numbers: np.ndarray) -> np.ndarray:
 
 
 class Shadow:
-    """The tables after each number of steps."""
+    """The expected tables after each number of steps."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -102,7 +102,6 @@ class Tables:
         self._optimizer.build(self._trained)
 
     def train(self, step: int) -> None:
-        """Makes a step."""
         steps = [step_of(place, step) for place in range(len(NAMES))]
         with tf.GradientTape() as tape:
             loss = tf.constant(0.0)
@@ -115,7 +114,7 @@ class Tables:
                 variable.remove(keys_of(removed))
 
     def contents(self) -> list[Content]:
-        """Their keys in order, and their rows with slots."""
+        """For each table, its keys in order, and the rows with slots."""
         return [content_of(variable) for variable in self.variables]
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All operations of a Variable at once, for minutes, over tables of each kind, also on disk.
+"""Runs all operations of a Variable at once, for minutes, on tables of each kind, also on disk.
 
     python tests/campaigns/stress.py [--seconds=60] [--kinds=plain,lfu] [--threads=5] [--seed=1]
 
-Each kind runs in a process of its own for its share of the time. Threads call random operations. A
-row repeats one number, so that a torn row shows. Rows with a single writer thread must read back as
-written, if the kind has no eviction. If a process dies or makes no call for `--stall` seconds, the
-stacks of its threads are printed. The exit status is 1 if any kind failed.
+Each kind runs in its own process for its share of the time. Threads call random operations. A row
+repeats a single number, so that a torn row shows. Rows with a single writer thread must read back
+as written, if the kind has no eviction. If a process dies or makes no call for `--stall` seconds,
+the stacks of its threads are printed. The exit status is 1 if any kind failed.
 
 `--plant` makes the process misbehave on purpose, to show that the campaign notices.
 """
@@ -28,9 +28,9 @@ from collections.abc import Callable
 from typing import Any
 
 DIM = 8
-KEYS = 3000  # that all threads share
+KEYS = 3000  # keys that all threads share
 BATCH = 200
-OWN_KEYS = 40  # of each thread
+OWN_KEYS = 40  # keys of each thread
 BOUND = 1000
 PLANTS = ("crash", "hang", "lost", "torn", "error")
 
@@ -43,7 +43,7 @@ class Kind:
     key_dtype: str = "int64"
     value_dtype: str = "float32"
     replaces: bool = False  # whether it is cleared, restored and loaded
-    cache_rows: int = 0  # of float32, in host memory; all others are on disk. 0: no disk
+    cache_rows: int = 0  # float32 rows in host memory; all others are on disk. 0: no disk
     slots: bool = False  # whether rows have slots
     keys: int = KEYS
 
@@ -96,7 +96,7 @@ class WrongRowError(Exception):
 
 
 class Stress:
-    """One table and the operations on it."""
+    """A table and the operations on it."""
 
     def __init__(self, name: str, folder: str, seed: int):
         import keras
@@ -125,15 +125,15 @@ class Stress:
         self.optimizer.build(self.v.trainable_variables)
         self.v.upsert(self.keys(np.arange(self.kind.keys)), self.rows(self.kind.keys, 1.0))
         if self.kind.slots:
-            # Now saves have slots. A load of rows without them changes the optimizer, which
-            # concurrent steps refuse.
+            # From here on saves have slots. A load of rows without slots changes the optimizer,
+            # which concurrent steps refuse.
             self.train(np.random.default_rng(seed))
         self.path = self.checkpoint.write(os.path.join(folder, "first"))
         if self.kind.replaces:
             self.v.save_rows(folder)
         if self.kind.is_tracked:
             self.snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots"), self.v)
-            self.other = tf_embed.Variable(  # which snapshots are loaded into
+            self.other = tf_embed.Variable(  # snapshots are loaded into it
                 dim=DIM, name="other", devices=["/CPU:0"] * 3, policy=policy
             )
             self.last, self.turn = "", threading.Lock()
@@ -243,7 +243,7 @@ class Stress:
             raise WrongRowError(f"export: {len(keys)} rows where {bound} are the most")
 
     def snapshot(self, random: Any) -> None:
-        """Saves, folds or keeps snapshots, one thread at a time, and loads the last one."""
+        """Saves, folds or keeps snapshots, one thread at a time, and loads the last snapshot."""
         if not self.turn.acquire(blocking=False):
             return
         try:
@@ -268,7 +268,7 @@ class Stress:
             self.turn.release()
 
     def check_loaded(self) -> None:
-        """A snapshot is of one moment: it has all rows of a thread's last batch, or none."""
+        """Checks that a snapshot is of a single moment: all of a thread's rows are of one batch."""
         keys, rows = (part.numpy() for part in self.other.export())
         numbers = self.check(rows, "snapshot")
         if len(set(keys.tolist())) != len(keys):
@@ -283,7 +283,7 @@ class Stress:
                 raise WrongRowError(f"snapshot: of no one moment: {mine.tolist()}")
 
     def train(self, random: Any) -> None:
-        """A step; of one thread, since a Keras optimizer is for one."""
+        """A step. A single thread makes steps, since a Keras optimizer is not thread-safe."""
         keys = self.keys(random.integers(0, self.kind.keys, BATCH))
         with self.tf.GradientTape() as tape:
             loss = self.tf.reduce_sum(self.tf_embed.embedding_lookup(self.v, keys))
@@ -291,10 +291,10 @@ class Stress:
         self.optimizer.apply(tape.gradient(loss, variables), variables)
 
     def own(self, thread: int, random: Any) -> None:
-        """Rows that only this thread writes."""
+        """Writes and checks the rows that only this thread writes."""
         first = self.kind.keys + thread * OWN_KEYS
         keys = self.keys(range(first, first + OWN_KEYS))
-        if thread in self.owned:  # by now they may have gone to another tier
+        if thread in self.owned:  # the rows may have moved to another tier since
             self.check_own(keys, self.owned[thread])
         self.owned[thread] = float(random.integers(0, 100))
         self.v.upsert(keys, self.rows(OWN_KEYS, self.owned[thread]))
@@ -328,13 +328,13 @@ class Stress:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """Runs one kind. Prints lines of JSON: the number of calls so far, or the failure."""
+    """Runs a kind. Prints lines of JSON: the number of calls so far, or the failure."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     faulthandler.enable()
     with tempfile.TemporaryDirectory() as folder:
         stress = Stress(arguments.child, folder, arguments.seed)
 
-        one = threading.Lock()  # that ends the process; the others wait for the end
+        one = threading.Lock()  # its first holder ends the process, while the others wait
 
         def fail(error: BaseException) -> None:
             one.acquire()

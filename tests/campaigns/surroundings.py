@@ -3,10 +3,10 @@
 
     python tests/campaigns/surroundings.py [--seconds=120] [--seed=1] [--only=clock]
 
-- processor: the load of `load.py`, on one processor, with one thread in each of TensorFlow's pools.
+- processor: the load of `load.py`, on one processor, with one thread in each TensorFlow pool.
 - clock: the system's clock jumps by days, back and forth, between writes, lookups and snapshots. A
   row must be expired if and only if its last use is at least the TTL ago by the present clock. The
-  newest snapshot must be the last one.
+  newest snapshot must be the last.
 - memory: the address space is limited, and a table is filled until memory runs out. The write must
   fail with RESOURCE_EXHAUSTED, and the table must keep all earlier rows. It must accept rows again
   once others are removed. Tables are in memory, over disk, with string keys, with a log of evicted
@@ -52,7 +52,7 @@ TABLES = ("plain", "strings", "tiers", "logged", "trained")
 TTL_SECONDS = 600
 DAY = 86_400
 ROOM = 200 << 20  # bytes of address space
-RESERVE = 48 << 20  # bytes of these, which are given back once
+RESERVE = 48 << 20  # bytes of ROOM, held back and freed once
 DIM = 64
 BATCH = 1_000
 
@@ -80,7 +80,7 @@ def on_one_processor(
 
 
 def wait_for_each_other() -> None:
-    """Two ops of a graph that need a thread each."""
+    """Runs two ops of a graph that each need a thread."""
     import tensorflow as tf
 
     both = threading.Barrier(2)
@@ -99,7 +99,7 @@ def wait_for_each_other() -> None:
 
 
 def set_clock(seconds: int) -> None:
-    """Sets the system's clock of this process, in seconds from the true one."""
+    """Sets this process's system clock, in seconds after the true time."""
     library = ctypes.CDLL(None)
     library.jumping_clock_set.argtypes = [ctypes.c_int64]
     library.jumping_clock_set(seconds)
@@ -108,7 +108,7 @@ def set_clock(seconds: int) -> None:
 def under_a_clock_that_jumps(
     seconds: float, folder: pathlib.Path, seed: int, plant: str, report: Report
 ) -> None:
-    """Tables with a TTL beside a dict of the times of the last uses."""
+    """Compares tables with a TTL with a dict of the times of the last uses."""
     import numpy as np
 
     import tf_embed
@@ -126,7 +126,7 @@ def under_a_clock_that_jumps(
     last: dict[int, float] = {}  # the time of the last use
     until, jumps, clock = time.monotonic() + seconds, 0, 0
     while time.monotonic() < until or jumps < 20:
-        # Half of the jumps are longer than the TTL. A minute is far longer than a turn.
+        # Half of the jumps are longer than the TTL. A minute is far longer than an iteration.
         clock = draw.choice((clock, 0)) + draw.choice((60, DAY)) * draw.randint(-7, 7)
         set_clock(clock)
         if plant == "clock":
@@ -216,7 +216,7 @@ class Filled:
         """Checks the rows of batches; in a bounded table, the rows that are still there.
 
         Raises:
-            WrongError: A row is wrong or missing.
+            WrongError: If a row is wrong or missing.
         """
         for batch in batches:
             keys = self.keys(batch)
@@ -231,7 +231,7 @@ class Filled:
                 )
 
     def put_until_refused(self, first: int, most: int) -> int:
-        """The number of batches written before one was refused, or `most`."""
+        """Writes batches until the table refuses a batch. Returns their number, at most `most`."""
         for batch in range(first, first + most):
             try:
                 self.put(batch)
@@ -241,7 +241,7 @@ class Filled:
 
 
 def without_memory(name: str, folder: pathlib.Path, seed: int, plant: str, report: Report) -> None:
-    """A table in a process that runs out of memory."""
+    """Fills a table in a process that runs out of memory."""
     table = Filled(name, folder)
     drain = table.variable.drain_evicted if name == "logged" else lambda: None
     table.put(0)
@@ -268,7 +268,7 @@ def without_memory(name: str, folder: pathlib.Path, seed: int, plant: str, repor
     drain()
     for batch in range(freed):
         table.variable.remove(table.keys(batch))
-    first = full + 10  # a batch that was refused may be there in part
+    first = full + 10  # a refused batch may be in the table in part
     more = table.put_until_refused(first, freed // 2)
     if more < freed // 2:
         raise WrongError(f"{freed} of {full} batches left, and only {more} others came")

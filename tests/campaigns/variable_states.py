@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All methods of a `Variable` in random orders, beside a dict.
+"""Calls all methods of a `Variable` in random orders, and compares it with a dict.
 
     python tests/campaigns/variable_states.py [--seconds=3600] [--seed=1] [--plant]
 
 Machines of Hypothesis (tests/support/cases/variable_machines.py), in memory and over a disk, with
-integer and string keys, take turns. The last line has the figures; the exit status is 1 if a
-variable had other rows than the dict, and the shortest such sequence of calls is printed.
+integer and string keys, take turns. The last line has the figures. If a variable had other rows
+than the dict, the exit status is 1, and the shortest such sequence of calls is printed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-EXAMPLES = 20  # of a turn
-STEPS = 50  # of an example, at most
+EXAMPLES = 20  # examples in a turn
+STEPS = 50  # most steps in an example
 TURNS_BETWEEN_FIGURES = 100
 
 
 def main() -> None:
-    """Runs the campaign."""
     from support.cases.variable_machines import MACHINES, Planted
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -50,7 +49,7 @@ def main() -> None:
         machine = seed(arguments.seed + turns)(machine)
         try:
             run_state_machine_as_test(machine, settings=run)
-        except Exception as error:  # any error of the shortest sequence
+        except Exception as error:  # the error of the shortest sequence, of any kind
             failures += 1
             print(f"{machine.__name__}: {type(error).__name__}: {error}")
             print(*getattr(error, "__notes__", ()), sep="\n")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that changes its number of workers: 4, then 2, then 3, then one process that serves it.
+"""Trains with a changing number of workers: 4, then 2, then 3, then one process that serves.
 
     python tests/campaigns/worker_chain.py [--workers 4 2 3] [--epoch-steps=25] [--data=made]
 
 Each link of the chain loads the save of the previous link, trains an epoch of flights, real or
-synthetic, and saves. The last one runs in this process, without a strategy. The ways of saving are
+synthetic, and saves. The last link runs in this process, without a strategy. The ways of saving are
 
     rows        row files of the tables, and a tf.train.Checkpoint of dense weights and optimizer,
                 in a custom loop
@@ -13,8 +13,8 @@ synthetic, and saves. The last one runs in this process, without a strategy. The
     keras       a .keras file, in `fit`
 
 On each worker a load must restore the saved rows, slots and dense weights bit for bit. The final
-losses and rows must equal those of one process that trained without a break, by rtol 2e-5 and atol
-2e-6. The last link exports a SavedModel, which must predict the same.
+losses and rows must equal the results of one process that trained without a break, by rtol 2e-5 and
+atol 2e-6. The last link exports a SavedModel, which must predict the same.
 
 It prints a line for each link. The exit status is 1 if a comparison fails.
 """
@@ -60,7 +60,7 @@ def served_gap(training: Training, folder: pathlib.Path) -> float:
 
 
 class Chain:
-    """A chain of links that save in one way."""
+    """A chain of links that save in the same way."""
 
     def __init__(self, way: str, setup: Setup, workers: list[int], folder: pathlib.Path) -> None:
         self.way, self.setup, self.workers, self.folder = way, setup, workers, folder
@@ -68,7 +68,7 @@ class Chain:
         self.saved: State | None = None
 
     def run(self, expected: State, expected_losses: Any) -> bool:
-        """Runs all links. Whether all is as it must be."""
+        """Runs all links, and returns whether all comparisons hold."""
         good = True
         for number in range(len(self.workers)):
             good &= self._link(number)

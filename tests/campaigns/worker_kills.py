@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills workers that train with tables, at random moments, and compares the end.
+"""Kills workers that train with tables, at random moments, and compares the final state.
 
     python tests/campaigns/worker_kills.py [--kills=10] [--seed=1] [--workers 2 4] [--ways fit loop]
 
-Workers train flights, real ones or synthetic ones (`--data=made`): by `fit` with tf_embed's
+Workers train on flights, real or synthetic (`--data=made`): by `fit` with tf_embed's
 BackupAndRestore, or by a custom loop that saves a checkpoint every ten steps. SIGKILL hits a random
 worker at a random moment of a step, of a save, or of its start. All workers restart and continue.
 The kills are spread over the ways and the numbers of workers. These are findings:
@@ -11,8 +11,8 @@ The kills are spread over the ways and the numbers of workers. These are finding
 - the other workers have not ended ten seconds after a kill (`--patience`), which leaves a worker
   time to report a lost peer, and the launcher time to end it;
 - the workers restart at a step without a checkpoint;
-- the final losses, rows, slots or dense weights differ from those of one process that was never
-  killed, by rtol 2e-5 and atol 2e-6;
+- the final losses, rows, slots or dense weights differ from the results of one process that was
+  never killed, by rtol 2e-5 and atol 2e-6;
 - a process stays behind.
 
 It prints a line for each kill and each end. The exit status is 1 if there is a finding.
@@ -67,7 +67,7 @@ class Killer(threading.Thread):
             words = self._path.read_text().split() if self._path.exists() else []
             if len(words) == 2 and int(words[1]) >= self._step:
                 self.done.wait(self._delay)
-                # The launcher reaps it, so the number is no other process's before that.
+                # Until the launcher reaps the worker, no other process can have its id.
                 os.kill(int(words[0]), signal.SIGKILL)
                 self.killed_at = time.time()
                 self.step = int(words[1])
@@ -76,7 +76,7 @@ class Killer(threading.Thread):
 
 @dataclasses.dataclass
 class Series:
-    """Launches of one way and one number of workers, all but the last killed."""
+    """Launches of the same way and number of workers. All except the last are killed."""
 
     setup: Setup
     workers: int
@@ -103,12 +103,12 @@ class Series:
         print(f"{name}{what}  {'; '.join(wrong) or 'ok'}", flush=True)
 
     def kill(self, number: int, kills: int) -> None:
-        """One launch that is killed. Kills are spread over the training, so each finds a victim."""
+        """Runs a launch and kills it. Kills are spread over the training, so each hits a worker."""
         rank = self.draw.randrange(self.workers)
         first, last = (self.setup.steps * one // kills for one in (number, number + 1))
         step = self.draw.randrange(first + 1, max(first + 2, last))
         moment = self.draw.choice(["step", "step", "save", "start"])
-        if moment == "save":  # which follows a step that all know
+        if moment == "save":  # every SAVE_STEPS steps
             each = worker_trainings.SAVE_STEPS
             step = max(each, step // each * each)
         elif moment == "start":
@@ -163,7 +163,7 @@ class Series:
 
 
 def left_behind(folder: str) -> list[str]:
-    """Processes of workers that still run. The folder is one of their arguments."""
+    """Worker processes that still run. The folder is among their arguments."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same model of real data on 1, 2 and 4 workers: the same losses and the same rows.
+"""Trains a model of real data on 1, 2 and 4 workers, and compares the losses and the rows.
 
     python tests/campaigns/worker_parity.py [--movielens=FOLDER] [--workers 2 4] [--data=made]
 
-Trains flights of 2013, or synthetic ones with the same columns (`--data=made`), and ratings of
+Trains on flights of 2013, or on synthetic flights (`--data=made`), and on ratings of
 MovieLens 100K if there is a folder with u.data. Training is by `fit` and by a custom loop, with
-Adam and with row-wise Adagrad. The expected losses and rows are those of this process, without a
+Adam and with row-wise Adagrad. This process computes the expected losses and rows without a
 strategy. Tables have
 
     none    no bound,
@@ -14,8 +14,8 @@ strategy. Tables have
 
 Each worker bounds its own share of the rows. With a tight bound, the reference is therefore one
 process with a shard for each worker. One process with a single shard evicts other rows, because it
-looks for the lowest score of all rows. The line "one shard" shows the difference of its losses from
-those of the reference; they need not be equal.
+looks for the lowest score of all rows. The line "one shard" shows how its losses differ from the
+reference; they need not be equal.
 
 It prints a line for each combination. The exit status is 1 if a loss, a row, a slot or a dense
 weight differs by more than rtol 2e-5 and atol 2e-6.
@@ -42,11 +42,11 @@ from support.processes import worker_models, worker_programs, worker_trainings
 from support.processes.worker_models import Setup
 
 EPOCHS = 2
-SECONDS = 1800  # of all combinations of a number of workers
+SECONDS = 1800  # for all combinations of a number of workers
 
 
 class Expected:
-    """The results of one process. Each training runs once."""
+    """The results of a single process. Each training runs once."""
 
     def __init__(self) -> None:
         self._found: dict[Setup, Any] = {}
@@ -60,7 +60,7 @@ class Expected:
 
 
 def with_shards(setup: Setup, workers: int) -> Setup:
-    """The setup of the one process that must get the same results."""
+    """The setup of the single process that must get the same results."""
     return dataclasses.replace(setup, shards=workers if setup.bound == "tight" else 1)
 
 
@@ -71,7 +71,7 @@ def line(setup: Setup, workers: int, what: str) -> str:
 
 
 def check(setup: Setup, workers: int, results: dict[int, Any], place: int, known: Expected) -> bool:
-    """Compares the results of each worker with those of one process, and prints a line."""
+    """Compares each worker's results with the results of a single process, and prints a line."""
     state, losses = known.of(with_shards(setup, workers))
     found = [
         worker_models.compare(*results[rank][place], state, losses) for rank in sorted(results)

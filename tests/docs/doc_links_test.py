@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between the pages of the repository, and from mkdocs.yml to them, lead somewhere."""
+"""No link between the pages of the repository, or from mkdocs.yml to a page, is broken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def text_of(page: pathlib.Path) -> str:
 
 
 def without_code(text: str) -> str:
-    """A page without blocks and pieces of code, which may have brackets of their own."""
+    """A page without code blocks, and without the links' brackets in code spans."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]+`", lambda code: code[0].strip("`").replace("](", ""), text)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of docs/: their code runs, and the names that they give are those of the code.
+"""The pages of docs/: their code runs, and the code has the names that they give.
 
 Each page with code has a line in PAGES.
 """
@@ -32,7 +32,7 @@ TFRA = "migrating/from_tfra.md"
 
 
 def redis(page: Page) -> None:
-    """Beside a server on another port. Its keys are as the page says."""
+    """Runs the page with a server on another port. The server's keys are as the page says."""
     with contextlib.closing(RedisProcess()) as server:
         page.blocks = [block.replace("port=6379", f"port={server.port}") for block in page.blocks]
         page.run()
@@ -65,7 +65,7 @@ def snapshots(page: Page) -> None:
 
 
 def static_export(page: Page) -> None:
-    """The second block, in a process without tf_embed, gives the answers of the model."""
+    """In a process without tf_embed, the second block computes the model's answers."""
     rng = np.random.default_rng(1)
     page.names = {"keras": keras, "tf": tf, "tf_embed": tf_embed}
     page.run(1, items=rng.integers(0, 9, [64, 3]), clicked=rng.integers(0, 2, [64, 1]))
@@ -112,7 +112,7 @@ def tiers(page: Page) -> None:
 
 
 def troubleshooting(page: Page) -> None:
-    """Under a heading a block raises the heading, and the next one works."""
+    """In each section, the first block raises the section's heading, and the second block works."""
     page.run(1)
     for section in page.text.split("\n## ")[1:]:
         if blocks := blocks_of(section):
@@ -123,7 +123,7 @@ def troubleshooting(page: Page) -> None:
             page.run(1)
 
 
-# The pages of docs/ with code: how many blocks of Python each has, and how they run.
+# The pages of docs/ with code: the number of Python blocks, and the function that runs the page.
 PAGES: dict[str, tuple[int, Callable[[Page], None]]] = {
     "index.md": (1, Page.run),
     "quickstart.md": (3, Page.run),
@@ -162,7 +162,7 @@ ROWS = {page: rows_of(text_of(page)) for page in MIGRATIONS}
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path, monkeypatch):
-    """A folder of its own for each test, and no variables of others."""
+    """A new folder for each test, without variables of other tests."""
     monkeypatch.chdir(tmp_path)
     yield
     for name in ("v", "users"):

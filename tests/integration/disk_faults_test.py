@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on disk when something is wrong with the disk, the folder, the budget or the process.
+"""Tables on disk with faults of the disk, the folder, the budget or the process.
 
-The answer of a store to each failing call is tested in tests/cc/tiers and tests/cc/stores.
+tests/cc/tiers and tests/cc/stores test the answer of a store to each failing call.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from support.oracles.reference import SEED
 DIM = 16
 ROW_BYTES = 2 * 4 * DIM + 1  # with Adagrad's slots
 CACHE_ROWS, KEYS, BATCH = 500, 20_000, 200
-LEAST_DISK_BYTES = 4 * 4096  # a header, a block, a footer, and a third of them for compaction
+LEAST_DISK_BYTES = 4 * 4096  # a header, a block and a footer, plus a third for compaction
 
 
 class Trained:
-    """A variable, its optimizer, and steps that are a function of their number."""
+    """A variable, its optimizer, and its steps. A step is a function of its number."""
 
     def __init__(self, storage: tf_embed.Storage | None, shards: int = 1) -> None:
         self.v = tf_embed.Variable(
@@ -55,14 +55,14 @@ class Trained:
         self.optimizer.apply(tape.gradient(loss, variables), variables)
 
     def content(self) -> list[np.ndarray]:
-        """Keys in order, their rows and slots."""
+        """Keys in order, with their rows and slots."""
         keys, rows, slots = (part.numpy() for part in self.v.table.export()[:3])
         order = np.argsort(keys)
         return [keys[order], rows[order], slots[order]]
 
 
 def filled(storage: tf_embed.Storage, count: int = KEYS, name: str = "v") -> tf_embed.Variable:
-    """A variable whose rows have their key in each place."""
+    """A variable in which each weight of a row is its key."""
     v = tf_embed.Variable(dim=4, name=name, initializer=-1.0, storage=storage)
     for keys in np.split(np.arange(count), 20):
         v.upsert(keys, np.tile(keys[:, None], [1, 4]).astype("f"))
@@ -90,7 +90,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
     def train_to_the_end(
         self, on_disk: Trained, make_room: Callable[[Trained], None], message: str
     ) -> None:
-        """Trains beside a table in memory; a step that fails is made again when there is room."""
+        """Trains, and compares with a table in memory. Repeats a failed step once there is room."""
         in_memory = Trained(None)
         failed = False
         for number in range(100):
@@ -100,7 +100,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertFalse(failed, error)
                 failed = True
                 self.assertRegex(str(error), message)
-                self.check_equal(on_disk, in_memory)  # the step did nothing
+                self.check_equal(on_disk, in_memory)  # the step changed nothing
                 make_room(in_memory)
                 on_disk.step(number)
             in_memory.step(number)
@@ -136,7 +136,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_batch_of_which_a_part_was_written_is_not_called_unchanged(self):
         v = filled(self.storage(rows=100))
-        # With so many new keys it is written in parts, of which the first ones find room.
+        # A batch with so many new keys is written in parts. There is room for the first parts.
         keys = np.arange(KEYS, KEYS + 20_000)
         with file_limit(4096), self.assertRaises(tf.errors.ResourceExhaustedError) as caught:
             v.upsert(keys, np.tile(keys[:, None], [1, 4]).astype("f"))
@@ -271,7 +271,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
             v = filled(self.storage(folder))
             self.assertGreater(v.stats()["disk_bytes"], 0)
             self.check_filled(v)
-            del v  # before the folder goes
+            del v  # before the folder is deleted
 
     def test_a_relative_path_is_meant_when_the_table_is_made(self):
         folder, before = self.folder(), os.getcwd()
@@ -306,7 +306,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
         file = min((folder / "v-0").glob("rows-*"))
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
-        with file.open("r+b") as opened:  # the same file, which the table has open
+        with file.open("r+b") as opened:  # overwrites the file that the table has open
             opened.write(content)
         failed = 0
         for keys in np.split(np.arange(KEYS), 200):
@@ -319,7 +319,7 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
                     f"'{file}' is damaged: .* Keys of the batch that can't be read: "
                     "[0-9]+ of 100[.]",
                 )
-        self.assertBetween(failed, 1, 3)  # a block has rows of no more batches
+        self.assertBetween(failed, 1, 3)  # a block has rows of at most three batches
         saves = self.folder()
         for save in (
             lambda: tf.train.Checkpoint(v=v).write(str(saves / "checkpoint")),
@@ -408,7 +408,7 @@ print(sorted(os.listdir({str(folder)!r})))
         if not pid:
             signal.alarm(60)
             with errors.open("w") as file:
-                # A few keys: TensorFlow's threads, which share out many, are not in the child.
+                # A few keys: for many, TensorFlow uses threads, which the child does not have.
                 for use in (lambda: v.lookup([1, 2]), lambda: v.upsert([1], [[2.0] * 4])):
                     try:
                         use()

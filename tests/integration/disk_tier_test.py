@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose tables have rows on disk: the same numbers as in memory, and caches in use."""
+"""Models with tables on disk compute the same numbers as in memory, and use their caches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
         return model, layer
 
     def uses(self, v: tf_embed.Variable) -> list[np.ndarray]:
-        """The inputs and the victims of a policy, except for times."""
+        """The inputs and the victims of a policy, without times."""
         statistics = v.row_statistics(self.rows(v)[0])
         kept = [one.numpy() for name, one in statistics.items() if name != "last_time_ms"]
         left = v.drain_evicted() if v.policy is not None else (np.zeros([0]), np.zeros([0]))
@@ -81,7 +81,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
             if policy is not None:
                 self.assertGreater(min(stats["evicted"], stats["held_back"]), 100)
             if on_disk:
-                # Rows that a step and a prefetch bring up at once may be more than the bound.
+                # Rows that a step and a prefetch promote at once may exceed the bound.
                 most = CACHE_ROWS + (2 * BATCH if ahead else 0)
                 self.assertLessEqual(stats["cache_rows"], most)
                 self.assertGreater(stats["demoted"], 0)
@@ -159,7 +159,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
         self.assertBetween(host.rows, 0.9 * host.capacity_rows, host.capacity_rows)
         self.assertEqual(host.bytes, host.rows * (row - 1))
         self.assertEqual(disk.bytes, stats["disk_bytes"])
-        # Statistics of rows on disk are in memory, with those of garbage.
+        # The statistics of rows on disk, and of garbage there, are in memory.
         most = (24 + 2 * statistics) * disk.rows + 2**20
         self.assertBetween(report.index_bytes, (16 + statistics) * disk.rows, most)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream that never ends: ids drift, and a bounded table keeps up within its bound."""
+"""An endless stream of drifting ids: a bounded table follows it within its bound."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DriftingStreamTest(tf.test.TestCase, parameterized.TestCase):
             optimizer.apply(tape.gradient(loss, variables), variables)
             return v.size()
 
-        # The id of rank k is k + number of the step: all ids move on by one rank a step.
+        # The id of rank k is k plus the number of the step, so ids move by a rank in each step.
         chances = 1.0 / np.arange(1, IDS + 1) ** 1.1
         ranks = np.random.default_rng(SEED).choice(IDS, [STEPS, BATCH], p=chances / chances.sum())
         sizes, memory = [], []
@@ -44,7 +44,7 @@ class DriftingStreamTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(max(sizes), BOUND)
         self.assertEqual(sizes[-1], BOUND)
         self.assertLessEqual(max(memory), 1.1 * memory[0], "memory is flat")
-        # Ids of the first ranks come in nearly every batch, and have for some steps.
+        # Nearly every batch has had the ids of the first ranks, for several steps.
         hot = tf.range(STEPS + 10, STEPS + 60, dtype=tf.int64)
         _, exists = v.lookup(hot, return_exists=True)
         self.assertGreaterEqual(int(tf.reduce_sum(tf.cast(exists, tf.int32))), 48)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files that each supported TensorFlow has saved: see tests/tables/write_golden.py."""
+"""Reads the files that each supported TensorFlow saved: see tests/tables/write_golden.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         return pathlib.Path(folder)
 
     def assert_read(self, folder: pathlib.Path, model: keras.Model) -> None:
-        """A model is the one of the golden file, also for ids that it has never seen."""
+        """Asserts that a model equals the golden file's, also for ids that it has never seen."""
         wanted = json.loads((folder / "content.json").read_text())
         self.assertEqual(write_golden.content(model), wanted)
         for name in write_golden.NAMES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids on their way to every layer and function: no cast may change one without an error."""
+"""Ids as inputs of every layer and function: a cast that would change an id raises an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_embedding_layer(key_type: str = "int64") -> Any:
     )
 
 
-# Each takes ids [n] and returns rows.
+# Layers that take ids [n] and return rows.
 LAYERS: dict[str, Callable[[], Any]] = {
     "dynamic": lambda: tf_embed.layers.DynamicEmbedding(2, optimizer="sgd"),
     "dynamic int32": lambda: tf_embed.layers.DynamicEmbedding(2, "int32", optimizer="sgd"),
@@ -49,7 +49,7 @@ def ragged(ids: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(ids, tf.ones_like(ids, tf.int32))
 
 
-# Each takes a table and its ids [n] in a graph.
+# Functions that take a table and its ids [n] in a graph.
 FUNCTIONS: dict[str, Callable[[Any, tf.Tensor], Any]] = {
     "embedding_lookup": tf_embed.embedding_lookup,
     "embedding_lookup_unique": tf_embed.embedding_lookup_unique,
@@ -116,7 +116,7 @@ class NarrowedIdsTest(tf.test.TestCase, parameterized.TestCase):
     def test_an_id_column_of_a_matrix_of_floats_trains_if_it_is_exact(self, layer, make):
         model = make(LAYERS[layer]())
         model.compile("sgd", "mse")
-        few = np.stack([np.arange(4), np.linspace(0.1, 0.4, 4)], axis=1)  # float64, as of pandas
+        few = np.stack([np.arange(4), np.linspace(0.1, 0.4, 4)], axis=1)  # float64, as from pandas
         model.fit(few, np.ones([4, 1]), verbose=0)
         for wrong in (2**24 + few, np.where(few == 3, np.nan, few)):
             for call in (

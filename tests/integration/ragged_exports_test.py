@@ -22,7 +22,7 @@ from tf_embed.tbe import TableBatchedEmbeddingBags
 
 IDS = tf.ragged.constant([[1, 2], [], [5]], dtype=tf.int64)
 KINDS = {"ragged": IDS, "sparse": IDS.to_sparse()}
-# Not 0, which is the filler of dense batches: an id that the model counts would be seen.
+# No id is 0, the filler of dense batches, so a counted filler shows.
 DENSE = IDS.to_tensor()
 REFUSED = "`padding_id` of .* must be set for dense ids .* Received: padding_id=None, ids of"
 
@@ -47,7 +47,7 @@ class Caller:
 
 @keras.saving.register_keras_serializable(package="ragged_exports_test")
 class Within(Caller, keras.layers.Layer):
-    """A custom layer around another one."""
+    """A custom layer around another layer."""
 
 
 @keras.saving.register_keras_serializable(package="ragged_exports_test")
@@ -57,7 +57,7 @@ class Model(Caller, keras.Model):
 
 @keras.saving.register_keras_serializable(package="ragged_exports_test")
 class Densified(Within):
-    """Makes ids dense itself, whatever it is given."""
+    """Makes ragged and sparse ids dense."""
 
     def call(self, ids: Any) -> Any:
         if isinstance(ids, tf.RaggedTensor):
@@ -84,7 +84,7 @@ class Looped(Within):
 
 @keras.saving.register_keras_serializable(package="ragged_exports_test")
 class Bags(keras.layers.Layer):
-    """A layer that makes a table-batched layer itself."""
+    """A layer that contains a table-batched layer."""
 
     def __init__(self, padding: int | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -132,7 +132,7 @@ STRUCTURES: dict[str, Callable[[str, int | None], keras.Model]] = {
     ),
 }
 
-# Keras itself makes sparse ids of a dense input dense, and so counts their filler.
+# Keras makes sparse ids dense if an input is dense, and so counts their filler.
 DENSE_BY_KERAS = {("dense_input", "sparse"), ("sequential", "sparse")}
 SIGNATURE = [tf.TensorSpec([None, None], tf.int64)]
 
@@ -153,7 +153,7 @@ def of_traced_function(model: Any, path: str) -> None:
     archive.track(model)
     inner = tf.function(model)
     inner(DENSE)
-    serve = tf.function(lambda ids: inner(ids))  # does not trace the model again
+    serve = tf.function(lambda ids: inner(ids))  # without tracing the model again
     serve(DENSE)
     archive.add_endpoint("serve", serve)
     archive.write_out(path, verbose=False)
@@ -231,7 +231,7 @@ class StructuresTest(TestCase):
         model.save(path)
         loaded = keras.models.load_model(path)
         if isinstance(loaded, Model):
-            loaded(DENSE)  # Keras exports no subclassed model that was not called
+            loaded(DENSE)  # Keras exports a subclassed model only after a call
         if (structure, kind) in DENSE_BY_KERAS:
             self.assert_exact(loaded, wanted)
         else:
@@ -300,7 +300,7 @@ class ExportsTest(TestCase):
 
 
 class LegitimateTest(TestCase):
-    """Models without a padding id that are exact without one."""
+    """Models without a padding id that need none to be exact."""
 
     def test_a_dense_model_that_shares_its_table_with_a_ragged_one(self):
         layer = table()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SavedModels: exported, saved, loaded, saved again, and served by a process that only imports us.
+"""SavedModels: exported, saved, loaded, saved again, served by a process that imports tf_embed.
 
-The processes are dear, so all that is served elsewhere is saved first and served by one.
+Processes are expensive, so all served models are saved first, and a single process serves them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ KERAS_READER = """
 
 
 class Lookup(tf.Module):
-    """A Variable in a module, without Keras."""
+    """A module with a Variable, without Keras."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def filled(**options: Any) -> Lookup:
 
 
 def subprocess_run(code: str, *arguments: str) -> Any:
-    """The last line that a fresh Python prints, from JSON."""
+    """The last line that a new Python process prints, from JSON."""
     environment = dict(os.environ)
     package = str(pathlib.Path(tf_embed.__file__).parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(
@@ -237,7 +237,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(rows[0, 0], np.float32(wanted))
 
     def test_a_restored_seed_is_exported(self):
-        # The handle still has the seed it was made with; the rows know the restored one.
+        # The handle still has its original seed; the rows have the restored seed.
         saved = filled(initializer=keras.initializers.RandomUniform(seed=3), name="one")
         restored = Lookup(initializer=keras.initializers.RandomUniform(seed=4), name="other")
         checkpoint = tf.train.Checkpoint(m=saved).write(os.path.join(self.path(), "ckpt"))
@@ -270,8 +270,8 @@ class MemoryTest(tf.test.TestCase):
         v.upsert(np.arange(self.ROWS), np.ones([self.ROWS, self.DIM], np.float32))
 
     def growth_mb(self, once: Any) -> float:
-        """The memory that eight calls leave behind. A call takes 26 MB."""
-        for _ in range(3):  # the allocators of C++, NumPy and TensorFlow keep some
+        """The growth of memory in eight calls. A call takes 26 MB."""
+        for _ in range(3):  # the allocators of C++, NumPy and TensorFlow retain some memory
             once()
         before = self.resident_mb()
         for _ in range(8):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots when something is wrong with the disk, the folder, a name, or another process."""
+"""Snapshots with faults of the disk, the folder, a name, or another process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def empty(name: str = "v") -> tf_embed.Variable:
 
 
 def filled(count: int = KEYS, value: float = 0.0, name: str = "v") -> tf_embed.Variable:
-    """A variable whose rows have their key and a value in each place."""
+    """A variable in which each weight of a row is its key plus `value`."""
     v = empty(name)
     fill(v, count, value)
     return v
@@ -65,7 +65,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
     def saved_on_a_small_disk(
         self,
     ) -> Iterator[tuple[pathlib.Path, list[tf_embed.Variable], Snapshots]]:
-        """A disk of 4 MiB, and two tables that are saved there, in "s", as "one"."""
+        """A disk of 4 MiB with a snapshot "one" of two tables in its folder "s"."""
         with file_system("size=4m") as folder:
             if folder is None:
                 self.skipTest("Only root may mount a file system: run as root.")
@@ -81,7 +81,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
             for table in tables:
                 fill(table, KEYS, 0.5)
             free = os.statvfs(folder).f_bavail
-            filler = folder / "filler"  # leaves room for no table, or for one and a half
+            filler = folder / "filler"  # leaves room for no table, or for 1.5 tables
             filler.write_bytes(bytes(free * os.statvfs(folder).f_frsize - room))
             before = os.statvfs(folder).f_bavail
             errors: list[Exception] = []
@@ -176,7 +176,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([info.name for info in saved.list_snapshots()], ["two"])
 
     @parameterized.parameters(
-        # A damaged snapshot, the newest one that can be loaded, and those that leave.
+        # A damaged snapshot, the newest loadable snapshot, and the snapshots that `keep` removes.
         ("a", "e", ["c", "b"]),
         ("e", "d", ["b", "a"]),
         ("d", "c", ["a"]),  # "e" has the changes since "d"
@@ -356,7 +356,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         self.check_loads(folder, "three", [content_of(v)])
 
     def stuck_save(self, saved: Snapshots, name: str, **options) -> threading.Event:
-        """Begins a snapshot, which is written when the event is set."""
+        """Begins a snapshot. It is written once the event is set."""
         go_on, write = threading.Event(), writing.Writer.write
 
         def stuck(writer):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`one_embedding.Ftrl`: beside `keras.optimizers.Ftrl`, and beside NumPy with weight decay."""
+"""`one_embedding.Ftrl` against `keras.optimizers.Ftrl`, and against NumPy with weight decay."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(found, oracle.w, rtol=unit, atol=unit)
 
     def test_averages_are_of_rows_of_the_same_formulas(self):
-        # With averages the optimizer's own formulas run, on gathered rows.
+        # With averages, the optimizer's own formulas run on gathered rows.
         results = []
         for options in ({}, {"use_ema": True, "ema_momentum": 0.5}):
             v = variable()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MultiTableEmbedding` over stores with a cache in a GPU's memory: as in host memory.
+"""`MultiTableEmbedding` over stores with a cache in a GPU's memory behaves as in host memory.
 
 `make test-gpu` runs this; see tests/python/table/gpu_tables_test.py.
 """
@@ -41,7 +41,7 @@ class GpuStoresTest(tf.test.TestCase, parameterized.TestCase):
         one = self.layer(name, folders, **options)
         other = layer(store_options=store(), devices=CPU, **options)
         rng = np.random.default_rng(SEED)
-        # A MiB has room for fewer rows, of 3 * 16 bytes and more.
+        # A MiB has no room for all rows, each of 3 * 16 bytes or more.
         batches = [rng.integers(-(2**31), 2**31, [5000, 2]) for _ in range(5)]
         for ids in (*batches, *batches):
             ids = tf.constant(ids, key_type)

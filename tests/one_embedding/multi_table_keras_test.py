@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MultiTableEmbedding` as a layer of Keras: models, saving, dtypes."""
+"""`MultiTableEmbedding` as a Keras layer: models, saving, dtypes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         emb = layer(MADE["alike"](), key_type, optimizer="sgd")
         model = keras.Sequential([emb, keras.layers.Flatten(), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        # Neighbours that float32 can't tell apart.
+        # Adjacent ids that float32 can't tell apart.
         ids = np.array([[2**30 + 1, 2**30 + 1], [2**30 + 2, 2**30 + 3]], key_type)
         model.fit(ids, np.ones([2, 1]), verbose=0)
         self.assertEqual(int(emb.size()), 4)

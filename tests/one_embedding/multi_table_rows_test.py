@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of `MultiTableEmbedding`: initial ones, ids of any kind, tables apart and shared."""
+"""Rows of `MultiTableEmbedding`: initial rows, ids of any kind, separate and shared tables."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class IdsTest(tf.test.TestCase, parameterized.TestCase):
         before = emb(every).numpy()
         wanted = before - np.arange(before.size).reshape(before.shape)
         with tf.GradientTape() as tape:
-            # Each place has a gradient of its own.
+            # Each weight has a different gradient.
             loss = tf.reduce_sum(emb(every) * np.arange(before.size).reshape(before.shape))
         gradients = tape.gradient(loss, emb.trainable_variables)
         keras.optimizers.SGD().apply(gradients, emb.trainable_variables)
@@ -240,7 +240,7 @@ class IdsTest(tf.test.TestCase, parameterized.TestCase):
             constant_tables(1.0, 2.0), key_type, dim=1, shared_ids=True, optimizer=optimizer
         )
         ids, tables = tf.constant([7, 7, 8], key_type), tf.constant([1, 0, 0])
-        # Nothing is stored by evaluation, and there is no first table yet.
+        # An evaluation stores nothing, so no id has a first table yet.
         self.assertAllEqual(emb(ids, tables)[:, 0], [2, 2, 1])
         self.assertAllEqual(emb(ids[1:], tables[1:])[:, 0], [1, 1])
         self.assertEqual(int(emb.size()), 0)

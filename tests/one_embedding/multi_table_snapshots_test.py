@@ -33,7 +33,7 @@ def ssd(path, **options):
 
 
 def rows_of(emb) -> list[dict[int, list[float]]]:
-    """Weights and slots by key, of each table of ids, whatever its folders."""
+    """Weights and slots by key, of each table of ids, over all of its folders."""
     tables: dict[str, dict[int, list[float]]] = {}
     for member in emb.row_tables:
         exported = member.table.export()
@@ -181,7 +181,7 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
-    """Layers of two tables with a table of rows for each, for each folder, or for each of both."""
+    """Layers of two tables, with a table of rows for each table, each folder, or each pair."""
 
     def folders(self, count: int) -> list[str]:
         return [tempfile.mkdtemp(dir=self.get_temp_dir()) for _ in range(count)]
@@ -217,7 +217,7 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
         ids = tf.constant([[1, 1], [50, 99], [10_000, 10_001]], key_type)
         self.assertAllEqual(again(ids), emb(ids))
         for optimizer in again.optimizers:
-            optimizer.iterations.assign(emb.optimizers[0].iterations)  # which is not in it
+            optimizer.iterations.assign(emb.optimizers[0].iterations)  # not in a snapshot
         for one in (emb, again):
             train(one, ids)
         self.assertEqual(rows_of(again), rows_of(emb))
@@ -253,7 +253,7 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters((1, 3), (3, 1), (2, 3))
     def test_folders_share_the_bound_of_a_layer_that_had_others(self, before, after):
-        # The ids of a table spread evenly over each number of folders.
+        # For each number of folders, the ids of a table are spread evenly.
         ids = tf.constant(np.arange(24).reshape([12, 2]) // 2)
         paths, policy = self.folders(3), tf_embed.TablePolicy(max_rows=24)
         emb = self.emb(paths[:before], policy=policy, optimizer="sgd")
@@ -312,7 +312,7 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
         words = "tables of rows, as 'emb' has. Received: snapshot_name="
         with self.assertRaisesRegex(ValueError, f"of 1 {words}'two', which has 2$"):
             self.emb(paths, "int32").load_snapshot("two")
-        # As many files, of one table in two folders.
+        # The same number of files, from a single table in two folders.
         with self.assertRaisesRegex(ValueError, f"of 2 {words}'one', which has 1$"):
             self.emb(paths[:1]).load_snapshot("one")
         kind = (paths[0], "written", "int64", "float32", 2)
@@ -384,7 +384,7 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
                 counts.append(len(files))
         self.assertGreater(sum(one.stats()["demoted"] for one in emb.row_tables), 10_000)
         row_bytes = 20_000 * (8 + 3 * 16 * 4)
-        # A snapshot, and files of the store, which may be half garbage.
+        # The bytes of a snapshot, and of the store's files, which may be half garbage.
         self.assertLess(max(sizes), 5 * row_bytes)
         self.assertLess(max(sizes[18:]), 1.5 * max(sizes[:18]))
         self.assertLess(max(counts[18:]), 1.5 * max(counts[:18]))
@@ -490,7 +490,7 @@ class ChangesTest(tf.test.TestCase, parameterized.TestCase):
             emb = self.emb(folder, "int32", optimizer=None)
             emb.load_snapshot("a")
             emb.row_tables[0].upsert([8], [[2.0, 2.0]])
-            if name is None:  # its snapshot is not among those of the layer
+            if name is None:  # the layer's snapshots do not include it
                 with self.assertRaisesRegex(ValueError, "`since` must be.*snapshots/emb'.*'a'"):
                     emb.save_snapshot("b", since="a")
                 emb.save_snapshot("b")
@@ -569,7 +569,7 @@ class ChangesTest(tf.test.TestCase, parameterized.TestCase):
         copied = keras.models.clone_model(model).get_layer("emb")
         copied.load_snapshot("a")
         self.assertEqual(rows_of(copied), rows_of(emb))
-        # The state of a model has the rows, and no name of a snapshot.
+        # A model's state has the rows, but not the name of a snapshot.
         checkpoint = os.path.join(folder, "checkpoint")
         tf.train.Checkpoint(model=model).write(checkpoint)
         shutil.rmtree(os.path.join(folder, "snapshots"))

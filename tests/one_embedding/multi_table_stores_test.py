@@ -42,7 +42,7 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
             "folders of a disk": ssd(folders),
         }
         rng = np.random.default_rng(SEED)
-        # More rows than a MiB of them: 50,000 of 3 * 16 bytes and more.
+        # More than a MiB of rows: 50,000 rows, each of 3 * 16 bytes or more.
         batches = [rng.integers(-(2**31), 2**31, [5000, 2]) for _ in range(5)]
         seen = {}
         for name, chosen in options.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of `MultiTableEmbedding`: beside NumPy, beside `DynamicEmbedding`, beside Keras."""
+"""Training of `MultiTableEmbedding` against NumPy, `DynamicEmbedding` and Keras."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTER = keras.optimizers.SGD
 
 
 def train(emb, optimizer, ids, tables, factors):
-    """One step, of the sum of rows times factors. Gives the loss."""
+    """Makes a step on the sum of rows times factors, and returns the loss."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(emb(ids, tables, training=True) * factors)
     variables = emb.trainable_variables
@@ -33,7 +33,7 @@ def train(emb, optimizer, ids, tables, factors):
 
 
 def apart(key_type: str, num_tables: int, dim: int, initializers, **options):
-    """A DynamicEmbedding for each table, of the rows that the tables start from."""
+    """A DynamicEmbedding for each table, with the table's initial rows."""
     layers = []
     for number in range(num_tables):
         wide = key_type in ("int64", "uint64") and num_tables > 1
@@ -193,7 +193,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
         trained = {1: -1.0, 2: 0.0}
         self.assertEqual(after([1, 2]), trained)
         emb.trainable = False
-        # They would take the room of the others.
+        # Rows of 3 and 4 would evict the rows of 1 and 2.
         self.assertEqual(after([3, 4]), trained)
         emb.trainable = True
         self.assertEqual(after([3, 4]), {3: -1.0, 4: 0.0})
@@ -273,7 +273,7 @@ class PolicyTest(tf.test.TestCase, parameterized.TestCase):
         train(emb, OUTER(), tf.constant(np.arange(20).reshape([10, 2])), None, 1.0)
         self.assertEqual(int(emb.size()), 4)
         self.assertEqual(emb.row_tables[0].stats()["refused"], 16)
-        # In the order of the batch; the others have their initial rows.
+        # The first ids of the batch have rows; the others have their initial rows.
         first = (0.0, 0.0) if values is None else values
         rows = emb(np.arange(20).reshape([10, 2]))[..., 0]
         self.assertAllEqual(rows[:2], [[one - 1.0 for one in first]] * 2)
@@ -314,7 +314,7 @@ class PolicyTest(tf.test.TestCase, parameterized.TestCase):
         train(emb, OUTER(), tf.constant(np.arange(400).reshape([100, 4])), None, 1.0)
         sizes = [int(one.size()) for one in emb.row_tables]
         self.assertEqual(sizes, [4] * 4 + [3] * 8)
-        again = type(emb).from_config(emb.get_config())  # of the whole bound, not of a part
+        again = type(emb).from_config(emb.get_config())  # divides the whole bound, not a part
         bounds = [one.table.options.policy.max_rows for one in again.row_tables]
         self.assertEqual(bounds, sizes)
 

@@ -81,7 +81,7 @@ class InitializersTest(tf.test.TestCase, parameterized.TestCase):
         emb = layer([one_embedding.make_table(initializer)], dim=8)
         rows = emb(np.arange(4000)).numpy().astype(np.float64)
         self.assertTrue((rows >= a).all() and (rows <= b).all(), (rows.min(), rows.max()))
-        # Quantiles of the same distribution, from a grid of its density.
+        # The quantiles of the same distribution, from a grid of its density.
         grid = np.linspace(max(a, mean - 12 * std), min(b, mean + 12 * std), 200_001)
         density = np.exp(
             -0.5 * ((grid - mean) / std) ** 2 + 0.5 * (np.abs(grid - mean).min() / std) ** 2
@@ -90,7 +90,7 @@ class InitializersTest(tf.test.TestCase, parameterized.TestCase):
         wanted = np.interp([0.1, 0.5, 0.9], share, grid)
         found = np.quantile(rows, [0.1, 0.5, 0.9])
         spread = np.interp(0.9, share, grid) - np.interp(0.1, share, grid)
-        # 32,000 weights: a quantile is within 1% of the spread at four standard errors.
+        # For 32,000 weights, four standard errors of a quantile are 1% of the spread.
         self.assertAllClose(found, wanted, atol=0.02 * spread, rtol=0)
 
     def test_a_cut_is_within_the_ends_in_narrow_rows(self):
@@ -327,10 +327,10 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         ("adamax", 3, None),
         ("rowwise_adagrad", None, 3),
         (one_embedding.Ftrl(), 3, None),
-        (one_embedding.SmartDecayAdam(), 4, None),  # 3 for each weight, and 2
+        (one_embedding.SmartDecayAdam(), 4, None),  # 3 numbers for each weight, and 2 for the row
     )
     def test_a_wrong_row_size_is_refused_with_the_right_one(self, optimizer, factor, dim):
-        # A row of two weights.
+        # A row has two weights.
         for wrong in {1, 2, 3, 4} - {factor}:
             right = f"size_factor={factor}" if dim is None else f"storage_dim={dim}"
             with self.assertRaisesRegex(
@@ -347,7 +347,7 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_the_row_size_of_smart_decay_adam_is_also_right_as_oneflow_rounds_it(self):
         for dim in range(1, 7):
-            # Upstream's formula, in bytes of float32 weights.
+            # OneFlow's formula, in bytes of float32 weights.
             of_oneflow = ((3 * dim * 4 + 7) // 8 * 8 + 8) // 4
             for right in {3 * dim + 2, of_oneflow}:
                 options = store(storage_dim=right)

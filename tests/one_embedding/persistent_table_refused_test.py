@@ -119,7 +119,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
             pass
         with self.assertRaisesRegex(ValueError, "The reader of .* is closed"):
             next(source)
-        write(folder, [2], np.ones([1, 3]), "t", like=source)  # its kind is still known
+        write(folder, [2], np.ones([1, 3]), "t", like=source)  # a closed reader keeps its kind
         with self.assertRaisesRegex(
             TypeError, "`like` must be what make_persistent_table_reader gives"
         ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make_persistent_table_reader` and `make_persistent_table_writer`, beside NumPy and layers."""
+"""`make_persistent_table_reader` and `make_persistent_table_writer`, against NumPy and layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUE_TYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def rows_and_slots(emb) -> dict[int, np.ndarray]:
-    """The rows of a layer by key: weights, and the slots of its optimizer, as files have them."""
+    """The rows of a layer by key, as in files: weights, and the optimizer's slots."""
     (member,) = emb.row_tables
     keys, weights = member.export()
     slots = member.slot_variables(emb.optimizers[0])
@@ -95,7 +95,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         emb = self.emb(folder)
         self.assertEqual([one.rows for one in emb.snapshots.list_snapshots()], [4])
         emb.load_snapshot("s")
-        self.assertEqual(int(emb.size()), 4)  # the layer's own goes before that for any layer
+        self.assertEqual(int(emb.size()), 4)  # the layer's own snapshot has precedence
 
     def test_a_snapshot_that_is_replaced_while_it_is_opened_is_looked_for_again(self):
         folder = self.folder()
@@ -106,7 +106,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         with mock.patch.object(manifest, "read", side_effect=[before, *found[1:] * 2]):
             one = reader(folder)
         self.assertEqual(one.num_rows, 4)
-        gone = mock.patch.object(manifest, "read", return_value=before)  # its files are not there
+        gone = mock.patch.object(manifest, "read", return_value=before)  # its files do not exist
         with gone, self.assertRaises(tf.errors.NotFoundError):
             reader(folder)
 
@@ -145,7 +145,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
             one.write([2, 4], np.array([[5, 5], [4, 4]], np.float32))
         wanted = {1: [3.0, 3.0], 2: [5.0, 5.0], 4: [4.0, 4.0]}
         self.assertEqual(read(folder, storage_dim=2), wanted)
-        self.assertEqual(reader(folder, storage_dim=2).num_rows, 4)  # 2 is there twice
+        self.assertEqual(reader(folder, storage_dim=2).num_rows, 4)  # the files have key 2 twice
         emb = self.emb(folder)
         emb.load_snapshot("s")
         self.assertEqual(rows_of(*emb.row_tables[0].export()), wanted)
@@ -174,7 +174,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         for key, row in before.items():
             self.assertAllEqual(after[key], row * [2, 2, 1, 1, 1, 1])
         unseen = tf.constant([[100, 101]])
-        self.assertAllEqual(again(unseen), emb(unseen))  # the seed is the snapshot's
+        self.assertAllEqual(again(unseen), emb(unseen))  # the snapshot has the seed
 
     def test_rows_of_no_layer_are_weights_and_leave_the_seed(self):
         folder = self.folder()
@@ -301,7 +301,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "must be the name of a snapshot in .*'new'"):
             reader(folder, "new")
         for name in ("s", "new"):
-            write(folder, [8], np.ones([1, 3]), name)  # which removes the remains
+            write(folder, [8], np.ones([1, 3]), name)  # removes the remains
             self.assertEqual(read(folder, name), {8: [1.0] * 3})
         self.assertLen(files_in(folder), 6)
 
@@ -332,7 +332,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
             "    try:\n"
             "        action()\n"
             "    except (tf.errors.OpError, ValueError) as error:\n"
-            "        seen.append(error)\n"  # and with it frames that have the stream
+            "        seen.append(error)\n"  # keeps its frames, which hold the stream
             "assert isinstance(seen[0], tf.errors.OpError), seen\n"
             "assert len(seen) > 2 and all('given up' in str(error) for error in seen[1:]), seen\n"
             "assert len(tf.io.gfile.listdir(sys.argv[1] + '/snapshots/s')) == 3\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers of several tables of rows, which layers of several tables and ids of 64 bits load."""
+"""Writers of several tables of rows, for layers with several tables and 64-bit ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADAM = {"storage_dim": 6}
 
 
 def content(emb) -> list[dict[int, list[float]]]:
-    """Weights and slots by key, of each table, whatever its folders."""
+    """Weights and slots by key, of each table, over all of its folders."""
     tables: dict[str, dict[int, list[float]]] = {}
     for member in emb.row_tables:
         exported = member.table.export()
@@ -55,7 +55,7 @@ class PersistentTablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(emb(np.stack([ids] * 3, 1)), values.transpose([1, 0, 2]))
         self.assertEqual(int(emb.size()), 3 * len(ids))
         unseen = np.full([1, 3], 12345, ids.dtype)
-        self.assertAllEqual(emb(unseen), self.emb(paths, 3, key_type)(unseen))  # its own seed
+        self.assertAllEqual(emb(unseen), self.emb(paths, 3, key_type)(unseen))  # the layer's seed
         train(emb, unseen)
         with reader(paths, **kind) as one:
             self.assertEqual((one.num_tables, one.num_rows), (3, 3 * len(ids)))
@@ -87,7 +87,7 @@ class PersistentTablesTest(tf.test.TestCase, parameterized.TestCase):
         again.load_snapshot("t")
         self.assertEqual(content(again), content(emb))
         unseen = tf.constant([[100, 100]])
-        self.assertAllEqual(again(unseen), emb(unseen))  # the seeds are the snapshot's
+        self.assertAllEqual(again(unseen), emb(unseen))  # the snapshot has the seeds
 
     def test_a_table_without_rows_is_one(self):
         paths = self.folders()
@@ -141,7 +141,7 @@ class PersistentTablesTest(tf.test.TestCase, parameterized.TestCase):
                 mock.patch.object(persistent_table, "commit", fails),
                 self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "full"),
             ):
-                one.close()  # all files of rows are finished then
+                one.close()  # by then, all row files are finished
             with self.assertRaisesRegex(ValueError, "given up"):
                 one.close()
         self.assertEmpty(files_in(folder))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of several layers of one name over one folder."""
+"""Snapshots of several layers with the same name and folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SnapshotsOfOneNameTest(tf.test.TestCase, parameterized.TestCase):
         folder = self.folder()
         first, second = emb(folder, policy=TRACKED), emb(folder, policy=TRACKED)
         train(first, tf.constant([[1, 2]]))
-        first.save_snapshot("s", wait=False)  # refused also while it is being written
+        first.save_snapshot("s", wait=False)  # others are refused while it is being written, too
         replace = {
             "save_snapshot": second.save_snapshot,
             "snapshots": second.snapshots.save,
@@ -59,7 +59,7 @@ class SnapshotsOfOneNameTest(tf.test.TestCase, parameterized.TestCase):
         folder = self.folder()
         first, second = emb(folder), emb(folder)
         first.save_snapshot("s")
-        if gone == "layer":  # as if a cell of a notebook runs again
+        if gone == "layer":  # as if a notebook cell runs again
             del first
         else:
             first.snapshots.remove("s")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects of OneFlow's OneEmbedding, and of systems like it, that the layers must not have.
+"""Defects of OneFlow's OneEmbedding, and of similar systems, that the layers must not have.
 
 Defects with a test elsewhere are not repeated here: ids that tables share,
 writes beyond the capacity, the linear term of Ftrl, snapshots that are cut, damaged or missing,
@@ -30,7 +30,7 @@ INITIALIZERS = {
 
 
 def content(emb, names: tuple[str, ...] = ()) -> dict[tuple[int, int], tuple]:
-    """By table and key: the row, its slots, and some of its statistics; whatever the folders."""
+    """The row, its slots and some of its statistics, by table and key, over all folders."""
     found: dict[tuple[int, int], tuple] = {}
     tables: dict[str, int] = {}
     for member in emb.row_tables:
@@ -62,7 +62,7 @@ class UpstreamDefectsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(sum(one.stats()["demoted"] for one in emb.row_tables), 1000)
         before = content(emb)
         size = sum(one.stat().st_size for one in pathlib.Path(folder).rglob("*") if one.is_file())
-        for begin in range(10_000, 40_000, 10_000):  # half of the first are there
+        for begin in range(10_000, 40_000, 10_000):  # half of the first ids exist
             unseen = tf.constant(np.arange(begin, begin + 20_000).reshape([-1, 2]), key_type)
             seen = emb(unseen)
             self.assertAllEqual(seen, emb(unseen))
@@ -85,7 +85,7 @@ class UpstreamDefectsTest(tf.test.TestCase, parameterized.TestCase):
             emb(tf.constant(np.arange(count), key_type), np.full(count, table)).numpy()
             for table in (0, 1)
         ]
-        # Weights of a row, of the next id, and of the same ids in the other table.
+        # The weights of each id, of the next id, and of the id in the other table.
         lanes = np.concatenate([samples[0][:-1].T, samples[0][1:].T, samples[1][:-1].T])
         correlations = np.corrcoef(lanes)
         np.fill_diagonal(correlations, 0.0)

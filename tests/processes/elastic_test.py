@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that die and come back, with real processes."""
+"""Workers that die and restart, in real processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ElasticTest(LauncherTestCase):
     opening = OPENING
 
     def launch(self, script: str, *arguments: str, workers: int = 3, **options: Any) -> Any:
-        """Returns the outcome, and the text that the launcher printed to its two streams."""
+        """Returns the outcome, and the text that the launcher printed to stdout and stderr."""
         options = {"timeout_seconds": TIMEOUT, "grace_seconds": 1, **options}
         command = [script, *arguments]
         return printed_by(lambda: run.launch_elastic(command, workers=workers, **options))
@@ -83,7 +83,7 @@ class ElasticTest(LauncherTestCase):
         self.assertEqual(launcher.wait(), 0)
 
     def test_a_worker_that_fails_or_hangs_counts_as_one(self):
-        # If another worker hangs, the rest give up, and that one is ended by SIGKILL.
+        # If a worker hangs, the other workers give up, and SIGKILL ends the hanging worker.
         script = self.script(
             """
             if workers == 2:
@@ -148,12 +148,12 @@ class ElasticTest(LauncherTestCase):
         self.assertEqual((outcome.code, outcome.sizes), (run.TIMED_OUT, (3, 2)))
 
     def started(self, body: str, *options: str) -> subprocess.Popen:
-        """The command line, started."""
+        """Starts the command line."""
         limits = ["--workers", "3", "--timeout", str(TIMEOUT)]
         return self.command(*limits, "--elastic", *options, self.script(body))
 
     def line(self, launcher: subprocess.Popen, words: str) -> int:
-        """The number after some words, in the next line of output that has them."""
+        """The number after `words`, in the next line of output that has them."""
         for line in launcher.stdout:
             if match := re.search(rf"{words} (\d+)", line):
                 return int(match[1])
@@ -210,7 +210,7 @@ class TrainingTest(absltest.TestCase):
         self.assertEqual((outcome.code, outcome.sizes), (0, (3, 2, 3)), err[-5000:])
         found = [json.loads(line) for line in re.findall(r"\{.*\}", out)]
         self.assertLen(found, 3)
-        # The smaller cluster has gone on, and the larger one has gone on from there.
+        # The smaller cluster has continued, and the larger cluster has continued from there.
         self.assertGreater(found[0]["began"], elastic_training.KILLED_STEP)
         state, losses = pickle.loads((folder / "end.pickle").read_bytes())
         setup = elastic_training.write_data(folder / "data.npz")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples: their inputs, and that each one runs, on tiny data and without a network.
+"""The examples: their inputs, and a run of each, on tiny data and without a network.
 
-That of killing and resuming is in kill_and_resume_test.py; flights.py is run by `make demo`.
+kill_and_resume_test.py tests the example of that name; `make demo` runs flights.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(program: str, *arguments: str, cwd: str) -> subprocess.CompletedProcess[
 
 
 def generated_rows(count: int = 600) -> list[str]:
-    """Lines of a u.data, as GroupLens writes them: 20 users, 30 items, ids of any size."""
+    """Lines of a u.data in GroupLens's format: 20 users, 30 items, ids of any size."""
     rng = np.random.default_rng(SEED)
     pairs = rng.permutation(20 * 30)[:count]
     stars, times = rng.integers(1, 6, count), rng.integers(10**9, size=count)
@@ -232,7 +232,7 @@ class OneEmbeddingTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_parquet_file_has_the_rows_of_a_snapshot(self):
         pytest.importorskip("pyarrow", reason="needs pyarrow: pip install pyarrow")
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        # More rows than a block of a file has.
+        # More rows than a file has in a block.
         program = run("one_embedding_parquet.py", "--path=.", "--rows=80000", cwd=folder)
         self.assertEqual(program.returncode, 0, program.stderr)
         self.assertRegex(program.stdout, r"^(79,99\d|80,000) rows in a file of [\d,]+ bytes\n")
@@ -309,7 +309,7 @@ class CustomLoopTest(tf.test.TestCase):
 
 
 class StreamTest(tf.test.TestCase, parameterized.TestCase):
-    """Two months of flights, each with a tail number that only it has."""
+    """Two months of flights, each with a different tail number."""
 
     FLIGHTS = 150
 
@@ -328,7 +328,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
     def in_parquet(self, folder: pathlib.Path) -> None:
         try:
             from pyarrow import csv, parquet
-        except ImportError as error:  # or it does not match NumPy
+        except ImportError as error:  # also if its version does not match NumPy
             pytest.skip(
                 f"needs pyarrow, of a version for this NumPy: pip install pyarrow ({error})"
             )
@@ -398,7 +398,7 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(program.stdout, rf"2013-02 +300  \d\.\d{{4}} +120 +{len(logged)}\n")
         self.assertRegex(program.stdout, rf"AUC \d\.\d{{4}}, 120 rows, {len(logged)} evicted")
         flights, key, weights = logged[0].split("\t")
-        # The first to leave is one of the first that came, when the table was full.
+        # The first evicted id is among the first inserted ids, as the table was full.
         self.assertRegex(key, r"^tailnum=N10[0-3]\d$")
         self.assertBetween(int(flights), 96, 150)
         self.assertLen(weights.split(), 4)

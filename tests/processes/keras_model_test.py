@@ -32,7 +32,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
     def launched(
         self, case: str, workers: int, grace_seconds: float = 10
     ) -> tuple[run.Outcome, list[Any], str]:
-        """Returns the outcome, the results of the workers that have one, and their output."""
+        """Returns the outcome, the results of the workers that have a result, and their output."""
         for path in self.folder.glob("result-*.json"):
             path.unlink()
         environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
@@ -55,7 +55,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def oracle(self, case: str) -> Any:
-        """The case in this process, with no strategy."""
+        """Runs the case in this process, without a strategy."""
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         strategy = tf.distribute.get_strategy()
         with contextlib.redirect_stdout(io.StringIO()):
@@ -63,7 +63,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
         return json.loads(json.dumps(found))
 
     def assert_near(self, found: Any, expected: Any, what: str = "") -> None:
-        """Asserts that numbers are equal, except for rounding in sums of other order."""
+        """Asserts that numbers are equal, except for rounding in sums in another order."""
         if isinstance(expected, dict):
             self.assertEqual(found.keys(), expected.keys(), what)
             for key in expected:
@@ -146,7 +146,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
     def check_killed(self, rank: int) -> None:
         expected = self.oracle("resume")
         (self.folder / "killer").write_text(str(rank))
-        # TensorFlow tells of most deaths at once. Seldom it waits, so it may take the time-out.
+        # TensorFlow reports most deaths at once. In rare cases it waits for the time-out.
         outcome, results, _ = self.launched("resume", 2, grace_seconds=90)
         self.assertEqual((outcome.code, outcome.worker), (137, rank))
         self.assertLen(results, 1)

@@ -22,18 +22,18 @@ from absl.testing import parameterized
 from support import TESTS
 
 EXAMPLES = TESTS.parent / "examples"
-STEPS = 40  # as in killed_training.py; a checkpoint every 10
+STEPS = 40  # as in killed_training.py, with a checkpoint every 10 steps
 
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """The end of one process, and the step at which the next one must continue.
+    """The end of a process, and the step at which the next process must continue.
 
     Attributes:
         kill_at: the step after which it is killed; 0 for never.
-        cut_at: the step whose checkpoint is not written to the end; 0 for none.
-        most_bytes: the number of its bytes that are written.
-        next_step: the step with which the process after this one begins.
+        cut_at: the step with a checkpoint that is not written to the end; 0 for none.
+        most_bytes: the number of written bytes of that checkpoint.
+        next_step: the first step of the next process.
     """
 
     kill_at: int = 0
@@ -55,7 +55,7 @@ DEATHS = (
     BETWEEN_STEPS,
     WHILE_SAVING,
     Death(cut_at=20, most_bytes=300_000, next_step=11),
-    Death(kill_at=20, next_step=11),  # the step is made, its checkpoint not begun
+    Death(kill_at=20, next_step=11),  # the step is done, its checkpoint not begun
     Death(kill_at=21, next_step=21),
     Death(kill_at=40, next_step=31),
 )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks of docs/tutorials: each runs in a process of its own and prints as it says.
+"""The notebooks of docs/tutorials: each runs in its own process and prints as it says.
 
-A notebook asserts its own figures. The ratings are generated here; the other notebooks make theirs.
+A notebook asserts its own figures. This test generates the ratings; the other notebooks generate
+their data.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from support.processes import notebooks
 
 DOCS = ROOT / "docs"
 NAMES = ("recommender", "from_tfra", "larger_than_memory", "two_tower", "dlrm")
-PACKAGES = {"two_tower": "keras_rs"}  # beside those of tf_embed
+PACKAGES = {"two_tower": "keras_rs"}  # in addition to tf_embed's requirements
 LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 
 
@@ -34,7 +35,7 @@ def path_of(name: str) -> pathlib.Path:
 
 
 def generated_ratings(users: int = 150, films: int = 100, count: int = 8000) -> str:
-    """A u.data. Films have a mean, and users of one half like the films of one half."""
+    """A u.data. Films have means. Even users like even films more, and odd users odd films."""
     rng = np.random.default_rng(SEED)
     pairs = rng.permutation(users * films)[:count]
     user, film = pairs // films, pairs % films
@@ -87,7 +88,7 @@ class NotebooksTest(tf.test.TestCase, parameterized.TestCase):
     def test_cells_are_python_without_outputs(self, name):
         for cell in notebooks.cells_of(path_of(name)):
             if cell["cell_type"] == "code":
-                ast.parse("".join(cell["source"]))  # a magic of IPython is a syntax error
+                ast.parse("".join(cell["source"]))  # an IPython magic is a syntax error
                 self.assertEqual((cell["outputs"], cell["execution_count"]), ([], None))
 
     @parameterized.parameters(*[(name,) for name in NAMES])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in Redis with real processes: several that train one table, and a server that dies."""
+"""Tables in Redis with real processes: several train the same table, and a server dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.processes.redis_servers import RedisProcess
 PACKAGE = pathlib.Path(tf_embed.__file__).parent
 TIMEOUT_SECONDS = 120.0
 
-# Trains all keys in each step by SGD, whose updates add up.
+# Trains all keys in each step by SGD, because its updates add up.
 TRAIN = """
 import sys
 import keras, numpy as np, tensorflow as tf, tf_embed

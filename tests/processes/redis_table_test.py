@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in Redis: the same as in memory, and shared."""
+"""Tables in Redis equal tables in memory, and can be shared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tearDownModule():
 
 
 def pair(dim=4, value_dtype=tf.float32):
-    """A variable in Redis and one in memory that draw the same initial rows."""
+    """A variable in Redis and a variable in memory that draw the same initial rows."""
     uniform = keras.initializers.RandomUniform(-1.0, 1.0, seed=5)
     initializer = uniform if value_dtype.is_floating else 1
     storage = _server.storage()
@@ -221,12 +221,12 @@ class ExpiryTest(tf.test.TestCase):
         self.assertAllEqual(rows_of(v)[0], [1, 2, 3])
         end = time.monotonic() + 20.0
         while int(v.size()) == 3 and time.monotonic() < end:
-            v.lookup([1], training=True)  # is a use
-            v.upsert([2], [[2.5]])  # so is this
+            v.lookup([1], training=True)  # counts as a use
+            v.upsert([2], [[2.5]])  # counts as a use
         self.assertAllEqual(rows_of(v)[0], [1, 2])
         self.assertAllEqual(v.lookup([3]), [[7.0]])
         while int(v.size()) and time.monotonic() < end:
-            v.lookup([1])  # is none
+            v.lookup([1])  # does not count as a use
         self.assertEqual(int(v.size()), 0)
         self.assertEqual(int(other.size()), 1)
 
@@ -275,7 +275,7 @@ class ClusterTest(tf.test.TestCase):
         with self.assertRaisesRegex(tf.errors.AbortedError, "Slots of the cluster are moving"):
             v.export()
         v.upsert([3], [[3.0]])
-        self.assertEqual(v.stats()["rows"], 2)  # the last number that could be counted
+        self.assertEqual(v.stats()["rows"], 2)  # the last count that succeeded
 
 
 class SavedTest(tf.test.TestCase, parameterized.TestCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher of workers, with real processes."""
+"""The launcher of workers, in real processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tf_embed.launch import processes
 
 LAUNCHER = pathlib.Path(run.__file__)
 
-# Each script begins with it.
+# The first lines of each script.
 OPENING = """
 import json, os, signal, socket, subprocess, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -30,7 +30,7 @@ rank = config["task"]["index"]
 others = [address for address in config["cluster"]["worker"]]
 """
 
-# Starts a process that ignores SIGTERM, and prints its id. The process would end by itself, later
+# Starts a process that ignores SIGTERM, and prints its id. The process ends by itself, but later
 # than any test waits.
 GRANDCHILD = """
 code = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(1, flush=True)"
@@ -43,7 +43,7 @@ print("grandchild", child.pid, flush=True)
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process runs. A zombie does not."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -65,7 +65,7 @@ class RunTest(LauncherTestCase):
     opening = OPENING
 
     def launch(self, body: str, *arguments: str, workers: int = 2, **options):
-        """Returns the outcome, and the text that the launcher printed to its two streams."""
+        """Returns the outcome, and the text that the launcher printed to stdout and stderr."""
         options = {"timeout_seconds": TIMEOUT, **options}
         command = [self.script(body), *arguments]
         return printed_by(lambda: run.launch(command, workers=workers, **options))
@@ -76,7 +76,7 @@ class RunTest(LauncherTestCase):
         return self.command(*limits, *options, self.script(body))
 
     def numbers(self, launcher: subprocess.Popen, word: str, count: int) -> list[int]:
-        """The numbers after `word` in the next `count` lines of output that have it."""
+        """The numbers after `word` in the next `count` lines of output with that word."""
         found: list[int] = []
         while len(found) < count:
             line = launcher.stdout.readline()
@@ -146,7 +146,7 @@ class RunTest(LauncherTestCase):
             log = (folder / f"worker-{rank}.log").read_bytes()
             lines = log.splitlines(keepends=True)
             last = b"no newline %d\n" % rank
-            self.assertIn(last, lines)  # from the other pipe, so anywhere
+            self.assertIn(last, lines)  # at any position, as it is from the other pipe
             lines.remove(last)
             self.assertEqual(lines, [b"one\n", b"\xff two\n"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher of clusters with parameter servers, with real processes that are killed."""
+"""The launcher of clusters with parameter servers, in real processes that are killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.processes.launched_scripts import TIMEOUT, LauncherTestCase, printe
 from tf_embed.distributed import run
 from tf_embed.launch import servers
 
-# Workers and servers serve until they are ended. The chief goes on with the test's code.
+# Workers and servers serve until they are ended. The chief continues with the test's code.
 # `died(job, index)` waits until a task has killed itself because the chief asked for it.
 OPENING = """
 import json, os, pathlib, signal, sys, time
@@ -51,7 +51,7 @@ class ServerLaunchTest(LauncherTestCase):
     opening = OPENING
 
     def launch(self, body: str, **options: Any) -> Any:
-        """Returns the outcome, and the text that the launcher printed to its two streams."""
+        """Returns the outcome, and the text that the launcher printed to stdout and stderr."""
         options = {"workers": 2, "servers": 2, "timeout_seconds": TIMEOUT, **options}
         command = [self.script(body)]
         return printed_by(lambda: run.launch_with_servers(command, **options))
@@ -153,7 +153,7 @@ class ServerLaunchTest(LauncherTestCase):
         self.assertEqual(outcome, run.ServersOutcome(run.TIMED_OUT, None, "time is up"))
 
     def started(self, script: str, *arguments: str, **options: Any) -> subprocess.Popen:
-        """The command line, started, for two workers and two servers."""
+        """Starts the command line for two workers and two servers."""
         limits = ["--workers", "2", "--servers", "2", "--timeout", "300"]
         return self.command(*limits, script, *arguments, **options)
 

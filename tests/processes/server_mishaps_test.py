@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameter servers if something goes wrong, and rows that must outlive a process."""
+"""Parameter servers with failures, and rows that must outlive a process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ServerMishapsTest(ClusterTestCase):
             made.start_chief("outlived", str(self.folder), "waits", "run_id=a")
             self.wait_for_begun()
             made.kill("chief", 0)
-            time.sleep(10.0)  # more than three times as long as TensorFlow keeps the rest
+            time.sleep(10.0)  # over three times as long as TensorFlow keeps other resources
             found = self.run_chief(made, "outlived", str(self.folder), "run_id=a")
         self.assertEqual(found["found"], [-24.0, 7.0])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs of a table on parameter servers, in real processes, against one table."""
+"""Verbs of a table on parameter servers, in real processes, against a table in one process."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class ServersTest(ClusterTestCase, parameterized.TestCase):
         return cluster(self.folder, server_programs.__file__, **tasks)
 
     def begun(self, made: Cluster) -> list[Any]:
-        """The lines that chiefs have printed at the begin of training."""
+        """The lines that chiefs have printed at the beginning of training."""
         lines = made.log("chief", 0).splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [one for one in found if "as_saved" in one]
@@ -87,7 +87,7 @@ class ServersTest(ClusterTestCase, parameterized.TestCase):
 
     def test_a_new_chief_goes_on_in_the_middle_of_a_pass(self) -> None:
         with self.cluster() as made:
-            # Checkpoints of steps 8, which is in the second pass, and 15, which ends an epoch.
+            # Checkpoints of step 8, in the second pass, and of step 15, the end of an epoch.
             self.assertEqual(made.run_chief("passes", str(self.folder), "8"), -9)
             self.assertEqual(made.run_chief("passes", str(self.folder), "15"), -9)
             found = self.run_chief(made, "passes", str(self.folder))
@@ -116,7 +116,7 @@ class ServersTest(ClusterTestCase, parameterized.TestCase):
     def test_a_callback_stops_training(self) -> None:
         with self.cluster(workers=1, servers=1) as made:
             found = self.run_chief(made, "stops", str(self.folder))
-        # Steps that were under way at the stop are ended and saved.
+        # Steps that were under way at the stop are finished and saved.
         within = found["within"]
         self.assertBetween(within["steps"], 3, 9)
         self.assertEqual(within["batches"], within["steps"])
@@ -143,21 +143,21 @@ class ServersTest(ClusterTestCase, parameterized.TestCase):
         inner = found["inner graphs"]
         self.assertAllClose(inner.pop("loss"), found["loss of Keras"])
         self.assertEqual(inner, {"seen_0": [0.0], "seen_1": [0.0]})
-        self.assertEqual(found["inner calls"], [3.0, 3.0])  # one on the chief, and two steps
+        self.assertEqual(found["inner calls"], [3.0, 3.0])  # a call on the chief, and two steps
 
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)
         with self.cluster() as made:
-            # 16 steps an epoch, a checkpoint each 20 and at each end of an epoch.
+            # An epoch has 16 steps. Checkpoints are every 20 steps, and at the end of each epoch.
             self.assertEqual(made.run_chief("train", folder, "4", "45", "run_id=a"), -9)
             found = self.run_chief(made, "train", folder, "4", "run_id=a")
             self.assertEqual(found["steps"], 64)
             first, second = self.begun(made)
             self.assertEqual((first["steps"], first["as_saved"]), (0, [True, True]))
             self.assertEqual(second["steps"], 40)
-            self.assertEqual(second["as_saved"], [False, False])  # servers have kept newer rows
+            self.assertEqual(second["as_saved"], [False, False])  # the servers have kept newer rows
             self.assertGreater(second["saved_slots"], 0.0)
-            self.assertGreater(second["slots"], second["saved_slots"])  # and slots
+            self.assertGreater(second["slots"], second["saved_slots"])  # and newer slots
 
             made.start_chief("train", folder, "40", "wait", "run_id=a")
             wait_for(self.folder / "begun")
@@ -174,7 +174,7 @@ class ServersTest(ClusterTestCase, parameterized.TestCase):
             self.assertEqual(self.begun(made)[-1]["sizes"], second["sizes"])
             self.assertGreater(found["evaluated"]["auc"], 0.74)
 
-            # Another run finds no rows of this one on the servers, and restores a checkpoint.
+            # Another run finds no rows of this run on the servers, and restores a checkpoint.
             self.run_chief(made, "train", folder, "9", "run_id=b")
             last = self.begun(made)[-1]
             self.assertEqual(last["as_saved"], [True, True])

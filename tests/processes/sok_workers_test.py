@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of tf_embed.sok on two workers, real processes, against one process."""
+"""The layers of tf_embed.sok on two workers, in real processes, against one process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tf_embed import sok
 from tf_embed.distributed import run
 
 WORKERS = 2
-SECONDS = 120  # far more than it takes
+SECONDS = 120  # far more than a launch takes
 
 
 class WorkersTest(tf.test.TestCase, parameterized.TestCase):
-    """All tests look at one launch."""
+    """All tests share a single launch."""
 
     folder: pathlib.Path
     results: list[dict[str, Any]]
@@ -59,7 +59,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_each_worker_refuses_and_counts_what_is_beyond_its_bound(self):
         for rank, result in enumerate(self.results):
-            # Of the steps: [0 to 5], [6 to 11, 0], [8, 8, 9], [0 to 7].
+            # The keys of the steps: [0 to 5], [6 to 11, 0], [8, 8, 9], [0 to 7].
             three = [rank, rank + 2, rank + 4]
             four = [*three, rank + 6]
             found = result["bound"]
@@ -78,7 +78,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(result["losses"].keys(), expected.keys())
             for name, losses in expected.items():
                 self.assertLess(losses[-1], losses[0])
-                # Sums of other order.
+                # The sums are in another order.
                 self.assertAllClose(result["losses"][name], losses, rtol=2e-5, atol=2e-6)
 
     def test_an_incremental_dump_has_the_rows_of_all_workers(self):

@@ -41,7 +41,7 @@ class WorkerEvictionsTest(tf.test.TestCase, parameterized.TestCase):
         for reserved, state in zip(worker_evictions.RESERVED, states[1:], strict=True):
             before = sum(map(len, rows))
             if name == "expiring":
-                # The clock is at 110.
+                # The clock is at 110 ms.
                 rows = [
                     {key: use for key, use in one.items() if use["last_time_ms"] > 60}
                     for one in rows
@@ -65,7 +65,7 @@ class WorkerEvictionsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_refusing_bound_has_room_again(self):
         found = [one["room"] for one in self.found("restrict")]
-        # Each worker has 75 rows at most. The workers wrote the same 400 keys: 320 are of worker 0.
+        # Each worker has at most 75 rows. The workers wrote the same 400 keys. Worker 0 owns 320.
         self.assertEqual([size for size, _ in found], [150, 150])
         self.assertGreaterEqual(found[0][1], 320 - 75)
 

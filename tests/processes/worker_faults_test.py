@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers if one of them hangs, dies, or deviates from the others. In real processes."""
+"""Workers, one of which hangs, dies, or deviates from the others, in real processes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ REFUSED = {
         for where in ("", ", own")
     },
     **{f"Nadam{where}": (*TRAINED, f"Nadam{OUTSIDE}") for where in ("", ", own")},
-    # Refused anywhere.
+    # Refused without workers too.
     "use_ema=True, own": ("ValueError", "use_ema=True"),
     "LossScaleOptimizer, own": ("ValueError", "LossScaleOptimizer"),
     "at last": ("[[1.0], [1.0], [1.0], [0.0]]",),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of two workers that look up in tf.functions of their own, which keep their traces."""
+"""Layers on two workers that look up in their own tf.functions, which keep their traces."""
 
 from __future__ import annotations
 

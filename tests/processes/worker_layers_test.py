@@ -30,7 +30,7 @@ def results(case: str) -> list[Any]:
 
 @functools.cache
 def oracle(way: str) -> dict[str, Any]:
-    """One process with the global batches."""
+    """The results of one process with the global batches."""
     strategy = tf.distribute.get_strategy()
     if way in ("loop", "together"):
         folder = f"{ORACLE.name}/{way}"
@@ -53,7 +53,7 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("loop", "together", "fit False", "fit True")
     def test_two_workers_train_as_one_process(self, way):
         expected = oracle(way)
-        for kind in worker_layers.KINDS:  # meaningful only if all are trained
+        for kind in worker_layers.KINDS:  # the check is meaningful only if all tables are trained
             self.assertGreater(expected[f"{kind} size"], 20)
         for found in results("trained"):
             self.check(found[way], expected, expected.keys() - {"exchanges"})
@@ -62,12 +62,12 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
         expected = oracle("table ids")
         for found in results("trained"):
             self.check(found["table ids"], expected, expected.keys() - {"exchanges"})
-            self.assertEqual(found["table ids"]["exchanges"], 3)  # of all layers together
+            self.assertEqual(found["table ids"]["exchanges"], 3)  # shared by all layers
 
     def test_all_tables_of_a_model_share_their_exchanges(self):
         for found in results("trained"):
-            # Of keys, of rows and of gradients, for 12 tables in five layers. If shared ids begin
-            # with different rows, a layer also inserts and looks up by itself.
+            # Exchanges of keys, rows and gradients, for 12 tables in five layers. If shared ids
+            # have different initial rows, a layer also inserts and looks up separately.
             for way in ("fit True", "fit False"):
                 self.assertEqual(found[way]["exchanges"], 3 + 4)
 
@@ -81,7 +81,7 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
             for way in ("file", "checkpoint", "snapshot"):
                 self.check(found[way], trained["fit True"], found[way].keys())
             self.check(found["other folders"], trained["fit True"], ["apart rows", "apart size"])
-            self.assertEqual(trained["rows"], 0)  # changes since a moment ago
+            self.assertEqual(trained["rows"], 0)  # no changes since the previous snapshot
 
     def test_one_process_loads_files_and_snapshots(self):
         (expected, _) = results("trained")

@@ -86,9 +86,9 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
             for what, value in expected.items():
                 if what != "exchanges":
                     self.assertAllClose(found[what], value, rtol=2e-5, atol=2e-6, msg=what)
-            # Of keys, of rows and sums, of gradients of sums, of gradients of rows. The layer whose
-            # weights are learned has its own: of keys, of sums, of gradients of sums and of
-            # weights. Keras traces the model once before, to build it: all tables by themselves.
+            # Shared exchanges: keys, rows and sums, gradients of sums, gradients of rows. The layer
+            # with learned weights has its own: keys, sums, gradients of sums and of weights. Before
+            # that, Keras traces the model to build it, with separate exchanges for each table.
             self.assertEqual(found["exchanges"], 4 + 4 + 4 * 2)
 
     def test_long_bags_send_less(self):
@@ -100,7 +100,7 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
 def ways_of(name: str) -> list[list[str]]:
     """The kinds of requests of each of two workers."""
     if name == "wire float16":
-        return [[], []]  # as rows, pooled by the worker of the batch
+        return [[], []]  # rows are sent, and the batch's worker pools them
     if name == "uneven":
         return [["keys"], ["bags"]]
     way = "bags" if name in worker_pools.BY_BAGS else "keys"

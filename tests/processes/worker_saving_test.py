@@ -81,7 +81,7 @@ class WorkerSavingTest(tf.test.TestCase):
         for one in found:
             self.assertEqual(one["save"], [one["own"]] * 2)
             self.assertEqual(one["snapshot"], [one["own"]] * 2)
-            self.assertEqual(one["load"], [one["all"]] * 2)  # each reads all files
+            self.assertEqual(one["load"], [one["all"]] * 2)  # each worker reads all files
             expected = "KeyError: 'of the caller'" if one["rank"] == 1 else "no error"
             self.assertEqual(one["errors"], [expected] * 3)
 

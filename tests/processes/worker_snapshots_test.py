@@ -60,7 +60,7 @@ def results(case: str) -> list[Any]:
 
 
 def joined(parts: list[Any]) -> list[dict[int, Any]]:
-    """The tables of all workers, which have no key twice."""
+    """The joined tables of all workers. No two workers have the same key."""
     tables: list[dict[int, Any]] = [{} for _ in worker_snapshots.NAMES]
     for part in parts:
         for table, rows in zip(tables, part, strict=True):
@@ -70,7 +70,7 @@ def joined(parts: list[Any]) -> list[dict[int, Any]]:
 
 
 def loaded_here(name: str, path: str, **options: Any) -> tuple[Tables, tf_embed.Snapshots]:
-    """A snapshot in this process, without a strategy."""
+    """Loads a snapshot in this process, without a strategy."""
     tables = Tables([0, 1], **options)
     snapshots = tf_embed.Snapshots(path, tables.variables)
     snapshots.load(name)

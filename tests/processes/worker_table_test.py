@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs of tables that two workers share, in real processes, against one table."""
+"""Verbs of tables that two workers share, in real processes, against tables in one process."""
 
 from __future__ import annotations
 

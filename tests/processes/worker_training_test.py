@@ -47,7 +47,7 @@ class WorkerTrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(launched(2).code, 0, launched(2).printed)
         for result in launched(2).results.values():
             after_50, after_150, _ = result["threads"]
-            # TensorFlow's pools may still grow a little.
+            # TensorFlow's thread pools may still grow a little.
             self.assertLess(after_150, after_50 + 10)
 
 

@@ -22,7 +22,7 @@ PAGE = "guides/workers.md"
 TEXT = (DOCS / PAGE).read_text()
 EXAMPLES = ROOT / "examples" / "distributed"
 
-# Stand-ins for Slurm's commands: two nodes, whose tasks run one after the other.
+# Stand-ins for Slurm's commands: two nodes with tasks that run in sequence.
 SCONTROL = '#!/bin/sh\n[ "$3" = "n[1-2]" ] && printf "n1\\nn2\\n"\n'
 SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done

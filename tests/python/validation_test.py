@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of values that are known when an op runs: the error names the first bad one."""
+"""Checks of values that are known only when an op runs. The error names the first bad value."""
 
 from __future__ import annotations
 

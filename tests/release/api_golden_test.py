@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public interface is that of tests/golden/api.txt: arguments, their kinds and their defaults.
+"""The public interface equals tests/golden/api.txt: arguments, their kinds and their defaults.
 
     python tests/release/api_golden_test.py --write
 
-writes the file anew. A change in it is a change that users see, so it belongs in CHANGELOG.md.
+writes the file again. Users see each change of the file, so it belongs in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WRITE = "write it by `python tests/release/api_golden_test.py --write`"
 
 
 class Shown:
-    """A default, as every version of Python writes it."""
+    """A default, written in the same way by every version of Python."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads every import and every include, and fails if one points upward.
+"""Reads every import and every include, and fails if any of them points upward.
 
 The order of the rooms is the architecture: a lower room does not use the rooms above it, and
 within a room no modules import each other in a circle. A new room needs a place in PYTHON_ROOMS or
-CC_ROOMS before this test passes. The folders of tests are those of the rooms.
+CC_ROOMS before this test passes. The folders of tests have the names of the rooms.
 
     python tests/release/architecture_test.py --write
 
@@ -22,7 +22,7 @@ from absl.testing import absltest, parameterized
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Lowest first. A module may import from lower rooms, and within its own without a circle.
+# Lowest first. A module may import from lower rooms, and from its own room without a circle.
 PYTHON_ROOMS = (
     "_version",
     "launch",
@@ -73,7 +73,7 @@ CC_ROOMS = {
     "stores/redis/client": ("cc/stores/redis/client/", "hiredis/"),
     "stores/redis": ("cc/core/", "cc/stores/host/", "cc/stores/redis/"),
     "stores": ("cc/core/", "cc/stores/", "cc/tiers/"),
-    # Of the core, the lists of names.
+    # From the core, only the lists of names.
     "ops": (
         *("absl/", "cc/core/policy/eviction_order.h", "cc/core/pooling/bags.h"),
         *("cc/core/rules/", "cc/core/store/store_stats.h", "cc/ops/", "tensorflow/"),
@@ -131,7 +131,7 @@ SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "docs", "examples", "release", "t
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
 DEVICE_MAKEFILE = ROOT / "cc" / "stores" / "device" / "Makefile"
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-# A longer file is looked at: it is split if it has two purposes, or it is named here with a reason.
+# Split a longer file if it has two purposes. Otherwise name it here with a reason.
 MAX_LINES = 600
 LONGER = {
     "tf_embed/tbe/table_batched.py": "the public methods of the layer, with their docstrings",
@@ -140,13 +140,13 @@ LONGER = {
 
 
 def top_name(module: str) -> str:
-    """The module's room: "tf_embed.layers.pooled" is in "layers"."""
+    """A module's room: "tf_embed.layers.pooled" is in "layers"."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
 
 def imported_modules(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
-    """Absolute names of all that a module imports, also within functions."""
+    """Absolute names of all imports of a module, also within functions."""
     package = module if is_package else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -163,7 +163,7 @@ def imported_modules(tree: ast.Module, module: str, is_package: bool) -> Iterato
 
 
 def python_violations(source: str, module: str, is_package: bool = False) -> list[str]:
-    """Returns the violations in one module's imports, a sentence each."""
+    """Returns the violations in a module's imports, a sentence each."""
     tree = ast.parse(source)
     own = top_name(module)
     if own not in PYTHON_LEVEL:
@@ -174,7 +174,7 @@ def python_violations(source: str, module: str, is_package: bool = False) -> lis
             found.append(f"{module} imports the private {name}")
         if name.split(".")[0] != "tf_embed":
             continue
-        # A name that is no module is defined in tf_embed/__init__.py, the highest layer.
+        # A name that is not a module is defined in tf_embed/__init__.py, the highest layer.
         other = top_name(name) if top_name(name) in PYTHON_LEVEL else "__init__"
         if own != other and PYTHON_LEVEL[other] >= PYTHON_LEVEL[own]:
             found.append(f"{module} imports {name}, which does not stand lower")
@@ -188,7 +188,7 @@ def python_violations(source: str, module: str, is_package: bool = False) -> lis
 
 
 def circle(imports: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a circle, in its order; none if there is no circle."""
+    """Modules that import each other in a circle, in order; empty if there is no circle."""
     done: set[str] = set()
 
     def walk(module: str, path: list[str]) -> list[str]:
@@ -206,7 +206,7 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
 
 
 def source_files() -> Iterator[pathlib.Path]:
-    """All files of code."""
+    """All code files."""
     for folder in SOURCE_FOLDERS:
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in SOURCE_SUFFIXES:
@@ -239,7 +239,7 @@ def wrong_lengths(lines: dict[str, int], longer: dict[str, str]) -> list[str]:
 
 
 def cc_violations(source: str, room: str, path: str) -> list[str]:
-    """Returns the violations in one file's includes, a sentence each."""
+    """Returns the violations in a file's includes, a sentence each."""
     found = []
     for opening, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)', source, re.MULTILINE):
         allowed = name.startswith(CC_ROOMS[room])
@@ -269,7 +269,7 @@ def misplaced_tests(paths: Iterable[str]) -> list[str]:
 
 
 def imported_tests(source: str) -> list[str]:
-    """Returns the imports of tests in a module: what several need belongs in tests/support."""
+    """Returns the imports of tests in a module: shared code belongs in tests/support."""
     lines = re.findall(r"^ *(?:from|import) .*", source, re.MULTILINE)
     return [line for line in lines if TESTS & set(re.findall(r"\w+", line))]
 
@@ -316,12 +316,12 @@ def op_families(sources: Mapping[str, str], pattern: str) -> dict[str, set[str]]
 
 
 def strays(declared: Mapping[str, set[str]], used: Mapping[str, set[str]]) -> list[str]:
-    """Ops of a layer that no file of the layer has whose name is that of the declaration."""
+    """Ops that no file of a layer has whose name equals the declaring file's."""
     return [op for op, files in used.items() if not files & declared.get(op, set())]
 
 
 class TreeTest(absltest.TestCase):
-    """The tree as it is."""
+    """The checks of the actual tree."""
 
     def test_the_picture_has_these_rooms(self):
         self.assertEqual(
@@ -372,7 +372,7 @@ class TreeTest(absltest.TestCase):
         self.assertEmpty(found, "\n".join(found))
 
     def test_no_two_modules_of_tests_have_one_name(self):
-        # Each is imported by its name alone.
+        # A module is imported by its name alone.
         names = [path.name for path in (ROOT / "tests").rglob("*.py")]
         self.assertLen(set(names), len(names))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the published figures rest on: ratios, verdicts, and which rows count. No peer is needed."""
+"""The computation of the published figures: ratios, verdicts, counted rows. No peer is needed."""
 
 from __future__ import annotations
 

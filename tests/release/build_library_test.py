@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""setup.py: builds of one tree for two versions of TensorFlow, at once.
+"""setup.py builds a tree for two versions of TensorFlow at once.
 
-Bazel and TensorFlow are stand-ins. Like the real one, this Bazel has one folder of outputs.
+Bazel and TensorFlow are stand-ins. Like the real Bazel, this Bazel has a single output folder.
 """
 
 from __future__ import annotations

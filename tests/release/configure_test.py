@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""configure.sh: which CUDA it finds, and its message about one that does not serve.
+"""The CUDA that configure.sh finds, and its message about an unsuitable CUDA.
 
-Bazel and nvcc are programs of the tests; TensorFlow and the C++ compiler are the machine's.
+Bazel and nvcc are stand-ins; TensorFlow and the C++ compiler are the machine's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ConfigureTest(parameterized.TestCase):
         return self.program("nvcc", text)
 
     def configure(self, *options: str, **variables: object) -> tuple[str, dict[str, str]]:
-        """Returns its last line and the libraries that it gives Bazel: none if it fails."""
+        """Returns the last line and the libraries for Bazel: none if configure.sh fails."""
         output = self.folder / "bazelrc"
         output.unlink(missing_ok=True)
         keep = {name: os.environ[name] for name in ("CC", "HOME") if name in os.environ}

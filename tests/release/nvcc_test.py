@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bazel/nvcc.sh: which headers it tells Bazel to leave out of account. nvcc is one of the tests."""
+"""The headers that bazel/nvcc.sh tells Bazel to ignore. nvcc is a stand-in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from absl.testing import absltest
 
 from support import ROOT
 
-# Names included files as nvcc does: its own in full, those found by -I. from ./ on.
+# Names included files as nvcc does: nvcc's own in full, files found by -I. from ./ on.
 NVCC = """#!/bin/bash
 while (($#)); do
   case $1 in

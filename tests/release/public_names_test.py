@@ -20,14 +20,14 @@ from absl.testing import absltest, parameterized
 
 from support import ROOT
 
-# TableTrainer calls these of an optimizer whose rule runs in a table; a user calls none of them.
+# Methods that TableTrainer calls if an optimizer's rule runs in a table; no user calls them.
 PROTOCOL = (
     *("check", "check_dim", "common_hyper", "factors", "hyper", "keep_slots", "number"),
     *("pass_over", "refuse", "slot_variables", "step_rows"),
 )
-# Keras's methods with Keras's arguments, which its own documentation has.
+# Keras's methods with Keras's arguments, which Keras documents.
 OF_KERAS = re.compile(r"distributed\.(Model|MultiWorker)\.\w+|.*\.LayerNormalization")
-# Classes that a user gets and does not make.
+# Classes of objects that a user gets and does not make.
 GIVEN = ("serving.Publication",)
 WITHOUT_EXAMPLE = {
     "serving.Publication": "a Publisher makes it",
@@ -36,7 +36,7 @@ WITHOUT_EXAMPLE = {
 
 
 def _loaded(name: str) -> types.ModuleType:
-    """A module of tests/campaigns, which are programs and not on the path."""
+    """A module of tests/campaigns, a folder of programs that is not on the path."""
     path = ROOT / "tests" / "campaigns" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -47,12 +47,12 @@ def _loaded(name: str) -> types.ModuleType:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is no enum and no exception, which have members or a message alone."""
+    """Whether a value is neither an enum nor an exception. These have only members or a message."""
     return not (isinstance(value, type) and issubclass(value, (enum.Enum, BaseException)))
 
 
 def _section(doc: str, *titles: str) -> str:
-    """The lines below a title, up to the next one; empty if there is none."""
+    """The lines below a title, up to the next title; empty if there is no such title."""
     found = re.search(rf"^(?:{'|'.join(titles)}):\n((?:[ \t]+.*\n?|\n)*)", doc, re.MULTILINE)
     return found.group(1) if found else ""
 
@@ -86,7 +86,7 @@ def result_untold(name: str, value: Any) -> Iterator[str]:
 
 
 def errors_untold(name: str, value: Any) -> Iterator[str]:
-    """Functions that raise an error of their own without documenting it."""
+    """Functions with a raise statement and without a `Raises:` section."""
     made: Any = value
     if isinstance(value, type):
         own = (vars(value).get("__post_init__"), vars(value).get("__init__"))
@@ -100,11 +100,11 @@ def errors_untold(name: str, value: Any) -> Iterator[str]:
 
 
 def _has_source(function: Any) -> bool:
-    return not function.__code__.co_filename.startswith("<")  # a dataclass has no file
+    return not function.__code__.co_filename.startswith("<")  # a generated __init__ has no file
 
 
 def every(check: Callable[..., Iterator[str]], names: dict[str, Any]) -> list[str]:
-    """The faults that a check finds in some names."""
+    """The faults that a check finds in public names."""
     return [fault for name, value in names.items() for fault in check(name, value)]
 
 
@@ -115,7 +115,7 @@ class PublicNamesTest(parameterized.TestCase):
         listing = _loaded("public_names")
         cls.parameters = staticmethod(listing.parameters)
         cls.names = listing.public_names()
-        # A method's name has its class's before it.
+        # The name of a method begins with the name of its class.
         cls.methods = {
             name: value
             for name, value in cls.names.items()
@@ -204,7 +204,7 @@ def _told(x: int) -> int:
 
 
 class PlantedTest(parameterized.TestCase):
-    """Each check finds a planted fault, and lets a good docstring pass."""
+    """Each check finds a planted fault, and accepts a good docstring."""
 
     @parameterized.parameters(
         (without_example, "has no example"),

@@ -228,7 +228,7 @@ class PapersTest(parameterized.TestCase):
 class WorkflowTest(parameterized.TestCase):
     def test_the_workflow_runs_all_tests_and_builds_each_wheel(self):
         workflow = yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text())
-        self.assertIn(True, workflow)  # YAML takes the word `on` for a truth value
+        self.assertIn(True, workflow)  # YAML reads the word `on` as a boolean
         self.assertContainsSubset({"push", "pull_request"}, set(workflow[True]))
         jobs = workflow["jobs"]
         commands = [step.get("run") for step in jobs["test"]["steps"]]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each warning, each dropped error and each ignored status has a comment with the reason.
 
-Rows, gradients and errors must not be lost in silence. The comment is on the line, directly above
-it, or in its block. The compiler warns of a status of the core that is ignored by accident:
-`Status` is [[nodiscard]].
+Rows, gradients and errors must not be lost silently. The comment is on the line, directly above it,
+or in its block. For an accidentally ignored status of the core the compiler warns: `Status` is
+[[nodiscard]].
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MODULES = {"contextlib", "logging", "warnings"}
 _CC = re.compile(
     r"\(void\)!?[\w>.\-*:(]+\(|static_cast<void>\([^)]*\(|std::ignore|catch \(\.\.\.\)"
     r"|LOG\((WARNING|ERROR)\)|IgnoreError\(\)"
-    # Calls of the system whose result is not looked at.
+    # System calls whose result is ignored.
     r"|^\s*(?:if \(.*\) )?(?:::)?(?:close|dlclose|flock|fsync|munmap|rename|rmdir|unlink)\("
 )
-# A catch block that does nothing, or returns without a word of the error.
+# A catch block that does nothing, or returns without using the error.
 _CC_CATCH = re.compile(r"catch \([^)]*\) \{\s*(?:return(?: nullptr| false| \{\})?;)?\s*\}")
 _NEAR = 2  # lines of code
 
@@ -45,7 +45,7 @@ def _drops(handler: ast.ExceptHandler) -> bool:
 
 
 def _silences_in_python(source: str) -> Iterator[tuple[int, int]]:
-    """The first and the last line of each place."""
+    """The first and the last line of each call or handler that drops an error."""
     tree = ast.parse(source)
     imported = {}
     for node in ast.walk(tree):

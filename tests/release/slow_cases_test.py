@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the default tier leaves out."""
+"""The cases that the default tier leaves out."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tf_embed import sok
 
 
 def table(name: str, dim: int = 2, first: float = 0.0) -> tf_embed.Variable:
-    """Keys 1 to 4, each with the row of its own number plus `first`."""
+    """Keys 1 to 4. Each weight of a row is its key plus `first`."""
     made = tf_embed.Variable(dim=dim, name=name, initializer=-1.0)
     rows = np.arange(1, 5, dtype="float32")[:, None] + first
     made.upsert([1, 2, 3, 4], np.broadcast_to(rows, [4, dim]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sok.incremental_model_dump`: the rows that were used since a time."""
+"""`sok.incremental_model_dump`: the rows that were used since a given time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class IncrementalDumpTest(tf.test.TestCase, parameterized.TestCase):
         used = next(iter(rows))
         v.lookup([used], training=True)
         rows[used] = 90, rows[used][1]
-        v.lookup(list(range(50)))  # leaves no trace
+        v.lookup(list(range(50)))  # does not count as a use
         for since in (-1000, 0, 1, 45, 50, 90, 90.5, 91):
             keys, values = sok.incremental_model_dump(v, at(since))
             found = dict(zip(keys.tolist(), values.tolist(), strict=True))

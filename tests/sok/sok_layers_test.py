@@ -48,7 +48,7 @@ def sparse(lines: list[list[int]], columns: int = 3, dtype: tf.DType = tf.int64)
 
 
 def train(layer: Any, inputs: Any) -> None:
-    """One step of SGD with the learning rate 1 on the sum of the output."""
+    """Makes a step of SGD with a learning rate of 1 on the sum of the output."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layer(inputs))
     (anchor,) = layer.trainable_variables
@@ -63,7 +63,7 @@ def keys_of(layer: Any) -> list[int]:
 class DenseTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.smoke
     def test_the_documented_example(self):
-        # As SOK documents it: a layer, and a step that runs in a tf.function.
+        # SOK's documented usage: a layer, and a step in a tf.function.
         layer = sok.All2AllDenseEmbedding(1024, 8, 10, 4)
         inner = keras.optimizers.Adam(0.001)
         optimizer = sok.OptimizerWrapper(inner)
@@ -104,7 +104,8 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllInRange(rows, -0.05, 0.05)
             self.assertAllClose(rows.min(), -0.05, atol=1e-4)
             self.assertAllClose(rows.max(), 0.05, atol=1e-4)
-            # The mean of 20,000 such numbers has a deviation of 0.0002, their deviation 0.0001.
+            # For 20,000 such numbers, the standard error is 0.0002 for the mean, and 0.0001 for the
+            # standard deviation.
             self.assertAllClose(rows.mean(), 0.0, atol=1e-3)
             self.assertAllClose(rows.std(), 0.1 / 12**0.5, atol=5e-4)
 
@@ -279,7 +280,7 @@ class PooledTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class BoundTest(tf.test.TestCase, parameterized.TestCase):
-    """A bound of 4 rows; every step trains some keys."""
+    """A bound of 4 rows. Every step trains some keys."""
 
     STEPS = ([1, 2], [3, 4, 5, 6], [7, 1], [8, 9, 9, 10], [1, 2, 3, 4], [5, 5])
     REFUSED = (0, 2, 3, 6, 6, 7)

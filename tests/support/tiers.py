@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cases of the Python tests a tier runs. The seconds of a case decide, not a mark.
+"""Chooses the cases of the Python tests that a tier runs, by their seconds and not by marks.
 
-tests/slow_cases.txt names the cases that the default tier leaves out, and the grids of which it
-runs a fifth. It keeps the cheapest case of each function, unless that is long: of long functions it
-runs those marked `smoke`, and a fifth of the others. Another fifth is drawn each day. Folders in
-`NIGHTLY` are apart.
+tests/slow_cases.txt names the cases that the default tier leaves out, and the grids, of which it
+runs a fifth. It keeps the cheapest case of each function, unless that case is long. Of functions
+with only long cases it runs those marked `smoke`, and a fifth of the others. Another fifth is drawn
+each day. Folders in `NIGHTLY` have separate rules.
 
     pytest                      every case
     pytest --tier=default       without the slow cases
-    pytest --tier=quick         of these, the cases marked `smoke` that start no process
+    pytest --tier=quick         the cases of the default tier marked `smoke` that start no process
     pytest --write-slow-cases   every case; then writes the file, if all passed
 """
 
@@ -29,18 +29,18 @@ from support import ROOT, TESTS
 
 SLOW_CASES = TESTS / "slow_cases.txt"
 TIERS = ("quick", "default", "nightly")
-# Tests that start processes. The default tier has those that are marked `smoke`, one of each kind.
+# Tests that start processes. The default tier runs the cases marked `smoke`, one of each kind.
 NIGHTLY = ("tests/campaigns/small/", "tests/processes/")
 
 SLOW_SECONDS = 0.5
 LONG_SECONDS = 1.5
 GRID_CASES = 5
 GRID_SECONDS = 2.0
-# A case leaves the file below this share of a limit. Between the two it stays where it is, so that
+# A case leaves the file below this share of a limit. Between this and the limit it stays, so that
 # noise does not change the file every night.
 STAYS = 0.7
 
-# Of the draw of a day. A case that failed is repeated by its name alone.
+# The seed of a day's draw. To repeat a failed case, its name is enough.
 DRAW = int(os.environ.get("TF_EMBED_TEST_SEED") or datetime.date.today().strftime("%Y%m%d"))
 
 HEADER = f"""\
@@ -53,7 +53,7 @@ HEADER = f"""\
 
 @dataclasses.dataclass(frozen=True)
 class SlowCases:
-    """What the default tier leaves out.
+    """The cases that the default tier leaves out.
 
     Attributes:
         slow: Names of cases.
@@ -61,7 +61,7 @@ class SlowCases:
         long: Names of functions.
     """
 
-    KINDS: ClassVar = ("slow", "grid", "long")  # of lines, in the order of the attributes
+    KINDS: ClassVar = ("slow", "grid", "long")  # kinds of lines, in the order of the attributes
 
     slow: frozenset[str]
     grids: frozenset[str]
@@ -104,8 +104,8 @@ class SlowCases:
 
         Args:
             functions: All cases of each function.
-            draw: Another one draws other fifths.
-            smoke: Functions that keep a case however long it takes.
+            draw: The seed that draws the fifths.
+            smoke: Functions that keep a case of any length.
         """
 
         def chance(name: str) -> int:
@@ -123,12 +123,12 @@ class SlowCases:
 
 
 def name_of(item: pytest.Item) -> str:
-    """The name of a case, from the root of the tree wherever pytest was started."""
+    """The name of a case, relative to the root of the tree wherever pytest was started."""
     return "::".join([str(item.path.relative_to(ROOT)), *item.nodeid.split("::")[1:]])
 
 
 def function_of(item: pytest.Item) -> str:
-    """The name of a case's function. What a class inherits is another function in each class."""
+    """The name of a case's function. An inherited test is another function in each class."""
     *scope, case = name_of(item).split("::")
     # absl names the cases of `test_x` `test_x0`, `test_x1`, ...
     name = case.split("[")[0]
@@ -148,7 +148,7 @@ def is_smoke(item: pytest.Item) -> bool:
 
 
 def chosen(items: Sequence[pytest.Item], tier: str) -> list[pytest.Item]:
-    """The cases that a tier runs. Launches are first: at the end a worker would wait for them."""
+    """The cases that a tier runs. Launches are first: at the end, pytest would wait for them."""
     items = sorted(items, key=lambda item: not is_nightly(name_of(item)))
     if tier == "nightly":
         return items
@@ -169,7 +169,7 @@ def chosen(items: Sequence[pytest.Item], tier: str) -> list[pytest.Item]:
 
 
 def counts(every: Sequence[pytest.Item], chosen: Sequence[pytest.Item]) -> str:
-    """The numbers of cases and of functions of a tier, and of all."""
+    """The numbers of cases and functions, in the tier and in all."""
     functions = {function_of(item) for item in every}
     left_out = functions - {function_of(item) for item in chosen}
     elsewhere = sum(not is_nightly(name) for name in left_out)
@@ -181,7 +181,7 @@ def counts(every: Sequence[pytest.Item], chosen: Sequence[pytest.Item]) -> str:
 
 
 class Writer:
-    """A plugin of pytest that writes `slow_cases.txt` at the end of a run that passed."""
+    """A pytest plugin that writes `slow_cases.txt` at the end of a passed run."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, dict[str, float]] = collections.defaultdict(
@@ -195,7 +195,7 @@ class Writer:
         if is_nightly(case):
             return
         self._seconds[function][case] += report.duration
-        if report.skipped:  # here: elsewhere it may be long
+        if report.skipped:  # on this machine; elsewhere the case may be long
             self._skipped.add(case)
 
     def functions(self) -> dict[str, dict[str, float]]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints docs/reference/optimizers.md: every Keras optimizer and option, against Keras itself.
 
-Each cell is "equal", or the number of the sentence with which the case is refused when the
-optimizer is built. Anything else is WRONG, is said on standard error, and makes the exit status 1.
+Each cell is "equal", or the number of the sentence that refuses the case when the optimizer is
+built. Anything else is WRONG, is printed on standard error, and makes the exit status 1.
 
 Example:
     python tests/tables/optimizers.py --write docs/reference/optimizers.md
@@ -71,7 +71,7 @@ FIRST_COLUMN = "optimizer"
 
 
 class Tables:
-    """Runs cases, and gathers sentences and errors."""
+    """Runs cases, and collects sentences and errors."""
 
     def __init__(self) -> None:
         self.refusals: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Tables:
     def cell(self, answer: cases.Answer, where: str) -> str:
         """The text of a cell."""
         if answer.refusal is not None:
-            # One footnote for all optimizers that are refused in the same words.
+            # Optimizers that are refused in the same words share a footnote.
             sentence = re.sub(r"Received: \w+\((?=\w+=)", "Received: <optimizer>(", answer.refusal)
             return str(self.refusals.setdefault(sentence, len(self.refusals) + 1))
         if answer.difference is not None:
@@ -110,7 +110,7 @@ class Tables:
         return "\n" + "\n".join(lines) + "\n"
 
     def foot(self) -> str:
-        """The sentences."""
+        """The list of the sentences."""
         lines = ["\n## Sentences\n"]
         lines += [f"{number}. {_plain(text)}" for text, number in self.refusals.items()]
         lines.append(f"\nThe largest difference among the equal is {self.largest:.1e}.")
@@ -134,7 +134,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Prints the tables, and writes them if asked to."""
+    """Prints the tables, and writes them if `--write` is given."""
     arguments = _arguments()
     mode = arguments.mode
     ways = arguments.way or [*cases.WAYS, "outer"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints docs/reference/save_paths.md: each save path, the aspects that it keeps, damaged files.
 
-Each cell is "kept", or why the save path cannot carry the aspect, or the sentence with which it
-raises. Anything else is WRONG, is said on standard error, and makes the exit status 1. A run is of
-the TensorFlow at hand; runs of several are put into one table.
+Each cell is "kept", or the reason that the save path cannot carry the aspect, or the sentence with
+which it raises. Anything else is WRONG, is printed on standard error, and makes the exit status 1.
+A run uses the installed TensorFlow; `--merge` puts several runs into a single table.
 
 Example:
     python tests/tables/save_paths.py --json build/save_paths/2.21.0.json
@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def run(part: str) -> dict[str, Any]:
-    """Tries all save paths and damages with the TensorFlow at hand.
+    """Tries all save paths and damages with the installed TensorFlow.
 
     Args:
         part: A part of the name of a save path; others are left out.
@@ -110,13 +110,13 @@ def run(part: str) -> dict[str, Any]:
 
 
 class Sentences:
-    """The sentences, numbered as they come."""
+    """The sentences, numbered in order of their first use."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
     def cell(self, said: dict[str, dict[str, str]]) -> str:
-        """A cell from the answers of each run of each way; an answer shared by all stands once."""
+        """A cell from the answers of each way in each run. It has a shared answer only once."""
         cells: dict[str, list[str]] = {}
         for way, runs in said.items():
             given = {run: self._short(what) for run, what in runs.items()}
@@ -137,7 +137,7 @@ class Sentences:
         return f"{kind} ({self.numbers.setdefault(sentence, len(self.numbers) + 1)})"
 
     def foot(self) -> str:
-        """The list of them."""
+        """The list of the sentences."""
         lines = [f"{number}. {_markdown(text)}" for text, number in self.numbers.items()]
         return "\n## Sentences\n\n" + "\n".join(lines) + "\n"
 
@@ -151,7 +151,7 @@ def _markdown(sentence: str) -> str:
 def table(
     title: str, runs: list[dict[str, Any]], part: str, columns: Iterable[str], said: Sentences
 ) -> str:
-    """A Markdown table of one part of all runs."""
+    """A Markdown table of a part of all runs."""
     columns = list(columns)
     lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name in runs[0][part]:
@@ -194,7 +194,7 @@ def wrong_in(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    """Runs or reads, prints, and writes if asked to."""
+    """Runs or reads, prints, and writes if `--write` is given."""
     arguments = _arguments()
     if arguments.merge:
         runs = [json.loads(path.read_text()) for path in arguments.merge]

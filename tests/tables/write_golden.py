@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the files that golden_test.py reads, with the TensorFlow at hand, into a .zip of its name.
+"""Writes the files that golden_test.py reads, with the installed TensorFlow, into a .zip.
 
-They are written once for each supported TensorFlow, and read by all. Files saved today must be
-readable tomorrow: write new ones beside these when a format changes, and keep these.
+The .zip has the name of the TensorFlow. Each supported TensorFlow writes it once, and all read it.
+Files saved today must be readable tomorrow: if a format changes, write new files and keep these.
 
 Example:
     python tests/tables/write_golden.py
@@ -29,10 +29,10 @@ SEEDS = {"wrapped": 3, "own": 5}
 
 
 def compiled(seeds: dict[str, int] = SEEDS) -> keras.Model:
-    """A model with a table for the wrapper, of a rule in the table, and one of its own optimizer.
+    """A model with a table for the wrapper, with a fused rule, and a table with its own optimizer.
 
-    The latter has narrow rows, narrow keys, two shards, and a rule that runs outside of it and
-    keeps a number for the whole table. Both have policies; in one of them keys wait for their rows.
+    The second table has narrow rows, narrow keys, two shards, and a rule that runs outside of it
+    and keeps a number for the whole table. Both have policies. In the second, keys wait for rows.
     """
 
     def initializer(name: str) -> Any:
@@ -76,7 +76,7 @@ def module_of(model: keras.Model) -> tf.Module:
 
 
 def content(model: keras.Model) -> dict[str, Any]:
-    """The content of the model, as JSON has it: every number exactly."""
+    """The content of the model as JSON, with exact numbers."""
     found: dict[str, Any] = {"step": int(model.optimizer.iterations)}
     for name in NAMES:
         layer = model.get_layer(name)
@@ -96,7 +96,7 @@ def content(model: keras.Model) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Trains and writes."""
+    """Trains a model and writes the files."""
     model = compiled()
     ids = np.array([[0, -1], [7, 2**31 - 1], [-(2**31), 7], [100, 5]], np.int32)
     waiting = np.array([[0, -2], [7, 300], [7, 7], [100, 5]], np.int32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in bytes, against their layout written down with NumPy, and pooled lookups in them."""
+"""Rows in bytes, compared with a NumPy implementation of their layout, and pooled lookups."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EPSILON = 2.0**-23
 
 
 def weights_of(rows: np.ndarray) -> np.ndarray:
-    """By the layout: codes, then a little-endian scale and bias."""
+    """The weights of stored rows: codes, then a little-endian scale and bias."""
     codes = np.ascontiguousarray(rows[:, :-8]).view(np.uint8).astype(np.float32)
     tails = np.ascontiguousarray(rows[:, -8:]).view("<f4")
     return codes * tails[:, :1] + tails[:, 1:]
 
 
 def rows_of(weights: np.ndarray) -> np.ndarray:
-    """By the definition, weight by weight."""
+    """The stored rows of weights, computed weight by weight from the definition."""
     rows = []
     for row in weights.astype(np.float64):
         bias = np.float32(row.min())
@@ -105,7 +105,7 @@ class QuantizedRowsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class PooledTest(tf.test.TestCase, parameterized.TestCase):
-    """Tables of quantized rows beside one of float32."""
+    """Tables of quantized rows and a float32 table."""
 
     DIMS = (5, 3, 16)
     DTYPES = (tf.int8, tf.float32, tf.int8)
@@ -127,7 +127,7 @@ class PooledTest(tf.test.TestCase, parameterized.TestCase):
             table.upsert(np.arange(20), rows)
             self.tables.append(table)
             kept = weights_of(rows.numpy()) if dtype == tf.int8 else weights
-            self.rows.append(np.concatenate([kept, np.zeros([10, dim], "f")]))  # 20 on: absent
+            self.rows.append(np.concatenate([kept, np.zeros([10, dim], "f")]))  # absent from 20 on
         self.lengths = rng.integers(0, 5, 12)
         self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         self.indices = rng.integers(0, 30, self.offsets[-1])
@@ -191,7 +191,7 @@ class PooledTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class LayerTest(tf.test.TestCase):
-    """A layer of such rows beside one that is trained."""
+    """A layer of quantized rows, compared with a trained layer."""
 
     def setUp(self):
         super().setUp()

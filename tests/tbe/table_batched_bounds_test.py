@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table-batched layer with ids out of bounds, offsets out of order, wrong arguments."""
+"""A table-batched layer with ids out of bounds, offsets out of order, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REFUSAL = (ValueError, tf.errors.InvalidArgumentError)
 
 
 def with_faults(rng: np.random.Generator, inputs: Inputs) -> Inputs:
-    """The same with ids here and there that no table of SPECS has."""
+    """The inputs with random ids replaced by ids that no table of SPECS has."""
     faults = np.array([-1, -2, 10, 9, 2**31, 2**31 + 1, 2**32, 2**63 - 1, -(2**63)])
     bad = rng.random(len(inputs.indices)) < 0.4
     indices = np.where(bad, rng.choice(faults, len(bad)), inputs.indices)
@@ -136,7 +136,7 @@ class IdsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def with_warnings_logged(test: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A test that runs in a process of its own if TensorFlow logs no warnings in this one."""
+    """Runs a test in another process if TensorFlow logs no warnings in this process."""
 
     @functools.wraps(test)
     def run(self: Any) -> None:
@@ -186,7 +186,7 @@ class WarningsTest(tf.test.TestCase):
         self.assertRegex(first, "'ada'.*7 at indices.1.*: 1 in this call, 1 in 1 call;")
         (first,) = call(good, (0, 1, 2))
         self.assertRegex(first, "`offsets`.*2 at offsets.2.*: 1 in this call, 1 in 1 call;")
-        # Those of one kind in the second call that has some, and the fourth.
+        # Faults of a kind are logged in their second call, and in their fourth.
         lines = [call(two_of_bob) for _ in range(6)]
         self.assertEqual([len(some) for some in lines], [1, 0, 1, 0, 0, 0])
         self.assertRegex(lines[2][0], ": 2 in this call, 8 in 4 calls; .* after 8 calls")

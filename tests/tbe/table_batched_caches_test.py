@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FBGEMM's arguments and methods of caches, of a table-batched layer with rows on disk."""
+"""FBGEMM's arguments and methods for caches, in a table-batched layer with rows on disk."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(layer.get_table_wise_cache_miss(), promoted)
         self.assertAllEqual(layer.get_cache_miss_counter(), [-1, sum(promoted)])
         layer.reset_uvm_cache_stats()
-        ids = np.arange(16)  # no more than a cache brings up at once
+        ids = np.arange(16)  # few enough for a cache to promote at once
         once, again = (tf.constant(np.tile(ids, times)) for times in (3, 6))
         layer.prefetch(once, tf.constant([0, 16, 32, 48]))
         misses = layer.get_table_wise_cache_miss().numpy()

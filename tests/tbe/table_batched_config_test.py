@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table-batched layers come back from their configs."""
+"""Table-batched layers are restored from their configs."""
 
 from __future__ import annotations
 

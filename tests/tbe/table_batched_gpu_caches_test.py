@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table-batched layers whose tables have a cache in a GPU's memory: as on the CPU.
+"""Table-batched layers whose tables have a cache in a GPU's memory behave as on the CPU.
 
 `make test-gpu` runs this; see tests/python/table/gpu_tables_test.py.
 """
@@ -149,7 +149,7 @@ class GpuCachesTest(tf.test.TestCase, parameterized.TestCase):
         )
         tiers = [variable.memory_report().tiers for variable in layer.tables]
         self.assertEqual([each[0].capacity_rows for each in tiers[:2]], capacities)
-        # Without a number of rows, and of another location, rows are in pinned memory.
+        # Without a number of rows, or with another location, rows are in pinned memory.
         self.assertEqual([each[0].capacity_rows for each in tiers[2:]], [0, 0])
         self.assertFalse(layer.tables[2].table.options.has_tiers)
 

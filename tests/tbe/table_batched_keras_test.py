@@ -47,7 +47,7 @@ def data(ragged: bool = True, seed: int = SEED) -> tuple[dict[str, Any], np.ndar
 
 
 def tensors(ids: dict[str, Any]) -> dict[str, Any]:
-    """For a call, in which Keras takes no arrays beside ragged tensors."""
+    """The ids as tensors: in a call, Keras accepts no arrays together with ragged tensors."""
     return {
         name: one if isinstance(one, tf.RaggedTensor) else tf.constant(one)
         for name, one in ids.items()
@@ -111,7 +111,7 @@ def rows_of(layer: TableBatchedEmbeddingBags) -> list[np.ndarray]:
 
 class FitTest(tf.test.TestCase, parameterized.TestCase):
     def by_single_tables(self, case: str | None, ragged: bool = True) -> list[np.ndarray]:
-        """The same, of one layer for each table."""
+        """The results of the same training with a layer for each table."""
         inputs = inputs_of(ragged)
         layers = []
         for (_, dim), rows in zip(SPECS, start(), strict=True):
@@ -359,7 +359,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), name)
 
     def check(self, case: str | None, carry: Callable[[keras.Model, Any], keras.Model]) -> None:
-        """A model that was carried somewhere goes on as the one that stayed, to the last bit."""
+        """Checks that a carried model continues as the original does, to the last bit."""
 
         def make() -> keras.Model:
             model = model_of(batched(case))
@@ -477,7 +477,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         other = DynamicEmbedding(1, combiner="sum")
         with self.assertRaisesRegex(ValueError, "`padding_id` of .*Received: padding_id=None"):
             keras.Model(inputs, other(inputs)).export(self.path("exported"), verbose=False)
-        # The same layer serves the ids that were dense from the start.
+        # The same layer serves ids that were never ragged.
         keras.Model(dense, other(dense)).export(self.path("exported"), verbose=False)
 
     def test_ids_of_padding_train_nothing(self):

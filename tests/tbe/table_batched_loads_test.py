@@ -25,7 +25,7 @@ def built(optimizer: Any, **options: Any) -> tbe.TableBatchedEmbeddingBags:
 
 
 class OtherOptimizerTest(parameterized.TestCase):
-    """Weights of a model whose layer has another optimizer, or the same one."""
+    """Weights of a model whose layer has another optimizer, or the same optimizer."""
 
     def loaded(self, saved, optimizer, **options):
         path = f"{tempfile.mkdtemp()}/model.weights.h5"

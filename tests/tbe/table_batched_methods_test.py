@@ -29,7 +29,7 @@ COUNTER = {
 }
 BY_ROW = {"extra_optimizer_config": tbe.UserEnabledConfigDefinition(True)}
 
-# An optimizer with its settings, and name and width of its states, in FBGEMM's order.
+# An optimizer with its settings, and the name and width of its states, in FBGEMM's order.
 STATES = (
     (OptimType.EXACT_SGD, {}, []),
     (OptimType.EXACT_ADAGRAD, {}, [("sum", DIM)]),
@@ -49,7 +49,7 @@ STATES = (
     (OptimType.ENSEMBLE_ROWWISE_ADAGRAD, {}, [("sum", 1), ("sparse_ema", DIM), ("iter", 0)]),
     (OptimType.EMAINPLACE_ROWWISE_ADAGRAD, {}, [("sum", 1), ("iter", 0)]),
 )
-# Each that may change, with an optimizer that uses it, its other settings, and another value.
+# Each adjustable parameter, with an optimizer that uses it, other settings, and a new value.
 ADJUSTED = (
     ("lr", OptimType.EXACT_SGD, {}, 0.5),
     ("eps", OptimType.EXACT_ADAGRAD, {}, 0.5),
@@ -68,7 +68,7 @@ ADJUSTED = (
 
 
 class Layer(tbe.TableBatchedEmbeddingBags):
-    """One feature for each table, and steps of it."""
+    """A layer with a feature for each table, and its steps."""
 
     def __init__(self, optimizer=OptimType.EXACT_SGD, specs=((ROWS, DIM),), **kwargs):
         names = [f"t{i}" for i in range(len(specs))]
@@ -79,7 +79,7 @@ class Layer(tbe.TableBatchedEmbeddingBags):
             self.applier.build(self.trainable_variables)
 
     def step(self, ids=(1, 3, 3), scale=1.0):
-        """One step of every table. Those of other scales have gradients of another direction."""
+        """Makes a step of every table. With another scale, gradients have another direction."""
         gradients = []
         for _, dim in self.embedding_specs:
             numbers = tf.range(len(ids) * dim, dtype=tf.float32)
@@ -99,8 +99,6 @@ def _model(layer):
 
 
 class HyperParametersTest(parameterized.TestCase):
-    """Setting them."""
-
     @parameterized.parameters(*ADJUSTED)
     def test_a_traced_step_obeys_at_once(self, name, optimizer, settings, value):
         layers = [
@@ -115,7 +113,7 @@ class HyperParametersTest(parameterized.TestCase):
             if step == 2:
                 layers[0].update_hyper_parameters({name: value})
                 layers[1].update_hyper_parameters({name: value})
-            if step == 3:  # so that a row has left out some steps
+            if step == 3:  # so that some rows have missed some steps
                 for layer in layers:
                     layer.step(ids=(2,))
         rows = [layer.split_embedding_weights()[0].numpy() for layer in layers]
@@ -306,7 +304,7 @@ class CounterTest(parameterized.TestCase):
         )
 
     def step(self, layer, offsets):
-        """One of row 0 of one table."""
+        """Makes a step of row 0 of one table."""
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(layer(tf.constant([0], tf.int64), tf.constant(offsets)))
         variables = layer.trainable_variables
@@ -321,7 +319,7 @@ class CounterTest(parameterized.TestCase):
     def test_it_is_that_of_all_tables(self):
         layer = self.trained()
         self.step(layer, [0, 1, 1])
-        # A row's first step among rows of at most 3, as it was last looked up: (1 + 1) / (1 + 3).
+        # A row's first step. The largest count was 3 when last computed: (1 + 1) / (1 + 3).
         np.testing.assert_allclose(layer.split_embedding_weights()[0][0], [-0.5], rtol=1e-6)
 
     @parameterized.parameters("checkpoint", "weights")
@@ -353,8 +351,6 @@ class CounterTest(parameterized.TestCase):
 
 
 class SnapshotsTest(parameterized.TestCase):
-    """Weights and states."""
-
     def test_weights_of_arrays_and_of_dynamic_tables(self):
         layer = Layer(specs=((ROWS, DIM), (None, 3)), initializer=0.5, learning_rate=0.1)
         layer.step(ids=(1, 5))
@@ -419,8 +415,6 @@ class SnapshotsTest(parameterized.TestCase):
 
 
 class UniformTest(parameterized.TestCase):
-    """init_embedding_weights_uniform."""
-
     def test_all_rows_of_arrays_are_written_and_reproducible(self):
         layers = [Layer(specs=((70_000, 8), (ROWS, 8))) for _ in range(3)]
         for layer, seed in zip(layers, (5, 5, 6), strict=True):
@@ -430,7 +424,7 @@ class UniformTest(parameterized.TestCase):
         self.assertTrue((rows[0][0] != rows[2][0]).any())
         self.assertTrue((rows[0][0][:ROWS] != rows[0][1]).any())
         self.assertEqual(layers[0].tables[0].size(), 70_000)
-        # Of 560,000 even draws, the mean is within 5 of its standard deviations of 0.00039.
+        # The mean of 560,000 uniform draws has a standard deviation of 0.00039; 5 are allowed.
         self.assertAlmostEqual(rows[0][0].mean(), 0.25, delta=0.002)
         self.assertBetween(rows[0][0].min(), -0.25, -0.249)
         self.assertBetween(rows[0][0].max(), 0.749, 0.75)
@@ -503,8 +497,6 @@ class UniformTest(parameterized.TestCase):
 
 
 class ResetTest(parameterized.TestCase):
-    """reset_embedding_weight_momentum."""
-
     @parameterized.parameters(*STATES)
     def test_rows_are_zero_and_states_initial(self, optimizer, settings, wanted):
         del wanted
@@ -556,7 +548,7 @@ class ResetTest(parameterized.TestCase):
 
 
 class CacheTest(absltest.TestCase):
-    """The methods that have no cache yet."""
+    """The methods for caches, in a layer without a cache."""
 
     def test_nothing_changes(self):
         layer = Layer()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table-batched layer equals its oracle whatever tables, features and bags it gets."""
+"""The table-batched layer equals its oracle for random tables, features and bags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 class Case:
     specs: list[tuple[int, int]]
     features: list[int]
-    # Bags of each feature, by source if their numbers vary.
+    # The number of bags of each feature; `sizes` has them by rank if they vary.
     batch: int
     sizes: list[list[int]] | None
     longest: int
@@ -55,7 +55,7 @@ def cases(choose: draw.DrawFn) -> Case:
 
 
 class PropertyTest(tf.test.TestCase):
-    # The same cases each time; a failing one is made small and printed.
+    # The same cases in each run. Hypothesis shrinks and prints a failing case.
     @settings(max_examples=40, derandomize=True, database=None, deadline=None)
     @given(case=cases())
     def test_output_gradients_and_rows_after_a_step(self, case):

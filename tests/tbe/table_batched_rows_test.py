@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a table-batched layer that differ from the stored ones: decayed, or bytes."""
+"""Rows of a table-batched layer that differ from the stored rows: decayed, or bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         stored = self.find(layer, 0)
         self.assertAllClose(self.find(layer, 0, training=True), factor * stored, rtol=1e-6)
         self.assertAllEqual(self.find(layer, 0), stored)
-        # A row that the last step touched, and one that none did, have missed nothing.
+        # Neither the row of the last step nor a row without any step has missed a decay.
         for id_ in (1, 2):
             found = self.find(layer, id_, training=True)
             self.assertAllEqual(found, self.find(layer, id_))
@@ -88,7 +88,7 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsNotNone(of_rows[0])
 
     def test_lookups_and_steps_agree(self):
-        """The step takes the same factor: without a gradient it leaves the looked-up rows."""
+        """A step applies the same factor: without a gradient, it decays the looked-up rows once."""
         layer = self.layer()
         for id_ in (0, 1, 1):
             self.step(layer, id_)
@@ -101,7 +101,7 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         mode=(tbe.WeightDecayMode.DECOUPLE_GLOBAL, tbe.WeightDecayMode.COUNTER),
     )
     def test_many_small_decays_do_not_vanish(self, decays, mode):
-        """A float32 of the share that a step keeps is 1, or only nearly right."""
+        """In float32, the factor of a single step is 1, or inexact."""
         learning_rate, weight_decay, missed = decays
         is_global = mode == tbe.WeightDecayMode.DECOUPLE_GLOBAL
         counts = tbe.CounterBasedRegularizationDefinition(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer states of table-batched layers in float16 and bfloat16, against an oracle in NumPy."""
+"""Optimizer states of table-batched layers in float16 and bfloat16, against a NumPy oracle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FP32, FP16, BF16 = SPARSE.FP32, SPARSE.FP16, SPARSE.BF16
 STEPS = 20
 BOTH = {"momentum1": BF16, "momentum2": BF16}
 
-# A case, the dtypes of its states, and the names of these in the oracle's rows.
+# A case, the dtypes of its states, and the names of the states in the oracle's rows.
 STATES = (
     ("PartialRowwiseAdam", {"momentum1": BF16}, {"momentum1": "m"}),
     ("PartialRowwiseAdam", {"momentum2": BF16}, {"momentum2": "v"}),
@@ -94,8 +94,8 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
             train(layer, optimizer, (inputs, factors))
             for one in (oracle, wide):
                 one.step(one(**inputs.arguments).backward(factors))
-        # In float64 a few states are rounded to the other side, a weight goes 3e-4 astray by that;
-        # the tests of the core compare bits. Without rounding it is more.
+        # The float64 oracle rounds a few states in the other direction, which changes a weight by
+        # up to 3e-4. An oracle without rounding differs more. The tests of the core compare bits.
         far = [np.abs(a - b).max() for a, b in zip(rows_of(layer), wide.weights, strict=True)]
         near = [np.abs(a - b).max() for a, b in zip(rows_of(layer), oracle.weights, strict=True)]
         self.assertLess(max(near), 3e-4)
@@ -184,7 +184,7 @@ class ResumeTest(tf.test.TestCase, parameterized.TestCase):
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), name)
 
     def check(self, layer: Any, other: Any) -> None:
-        """Both go on alike."""
+        """Checks that both layers continue alike."""
         for _ in range(2):
             for one, two in zip(content(layer), content(other), strict=True):
                 self.assertAllEqual(one, two)
@@ -218,7 +218,7 @@ class ResumeTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_layer_of_other_types_takes_states_over(self, saved, wanted):
         layer, other = trained(narrow("Adam", saved)), narrow("Adam", wanted)
         path = tf.train.Checkpoint(layer=layer).save(self.path("checkpoint"))
-        with self.assertNoLogs(level="WARNING"):  # that slots are re-initialized
+        with self.assertNoLogs(level="WARNING"):  # no warning that slots are re-initialized
             tf.train.Checkpoint(layer=other).restore(path).assert_existing_objects_matched()
         dtypes = [numpy_of((wanted or {}).get(name, FP32)) for name in BOTH]
         states = layer.split_optimizer_states()
@@ -229,7 +229,7 @@ class ResumeTest(tf.test.TestCase, parameterized.TestCase):
                     self.assertAllEqual(one, state.numpy().astype("f").astype(dtype))
 
         expect_states()
-        # A step of no ids makes the tables convert their states.
+        # A step without ids makes the tables convert their states.
         nothing = steps_of(1, longest=0)
         trained(other, nothing)
         expect_states()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups of the table-batched layer, against an oracle in NumPy: inputs, pooling, layouts."""
+"""Lookups of the table-batched layer, against a NumPy oracle: inputs, pooling, layouts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DocumentationTest(tf.test.TestCase):
         self.assertAllEqual(
             layer(indices, offsets),
             [
-                # rows 0 + 1 of the one table, 3 + 1 of the other
+                # rows 0 + 1 of the first table, 3 + 1 of the second
                 [10, 12, 14, 16, 18, 20, 22, 24, 400, 402, 404, 406],
                 # 2 + 0 + 1, 4 + 2 + 0
                 [30, 33, 36, 39, 42, 45, 48, 51, 600, 603, 606, 609],
@@ -148,7 +148,7 @@ class ForwardTest(tf.test.TestCase, parameterized.TestCase):
         layer, oracle = pair(specs=specs, features=[1, 0, 1], pooling_mode=POOLING.NONE)
         rng = np.random.default_rng(SEED)
         inputs = random_inputs(rng, 4, specs=specs, features=[1, 0, 1], weighted=weighted)
-        if weighted:  # FBGEMM ignores them without a word
+        if weighted:  # FBGEMM ignores weights silently
             with self.assertRaisesRegex(ValueError, "need pooling. Received: pooling_mode=.*NONE"):
                 layer(inputs.indices, inputs.offsets, inputs.weights)
             return

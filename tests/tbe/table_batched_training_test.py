@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of table-batched layers: each optimizer and mode against an oracle in NumPy."""
+"""Training of table-batched layers: each optimizer and mode against a NumPy oracle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS = 20
 CLOSE = {"rtol": 2e-5, "atol": 5e-6}
 # Modes that KINDS lacks; the product of all modes with counts is slow.
 ALWAYS = [case for case in CASES if not case.startswith("counter, ") or case in KINDS]
-# Of each sort of slots, and of passes over all rows.
+# A case for each kind of slots, and a case with passes over all rows.
 FEW = ("Adagrad", "RowwiseAdagrad, l2", "Adam, by row", "Ensemble")
 WAYS = (
     *("float16", "means_with_clipped_gradients", "rows_that_nobody_wrote", "dynamic_tables"),
@@ -80,7 +80,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
         getattr(self, way)(case)
 
     def float16(self, case: str) -> None:
-        # Rows are rounded to the nearest, and the oracle's are, too.
+        # The layer and the oracle both round rows to the nearest.
         self.check(case, weights_precision=SPARSE.FP16, stochastic_rounding=False)
 
     def means_with_clipped_gradients(self, case: str) -> None:
@@ -205,7 +205,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("SGD", "RowwiseAdagrad, l2", "LAMB", "LARS, decay")
     def test_rows_that_are_not_touched_stay(self, case):
         layer, _ = pair(**settings_of(CASES[case]))
-        for inputs, factors in steps_of(4)[:2]:  # the last row of each table is not in them
+        for inputs, factors in steps_of(4)[:2]:  # without the last row of each table
             before = rows_of(layer)
             train(layer, plain(), (inputs, factors))
             for one, two in zip(before, rows_of(layer), strict=True):
@@ -355,7 +355,7 @@ class WeightGradientsTest(tf.test.TestCase, parameterized.TestCase):
         found = tape.gradient(loss, weights).numpy()
         for place in range(len(found)):
             step = np.zeros(len(found), "f")
-            step[place] = 0.5  # it is linear, so any will do
+            step[place] = 0.5  # any step will do, as the loss is linear
             difference = loss_of(weights + step) - loss_of(weights - step)
             self.assertAllClose(found[place], difference, rtol=1e-4, atol=1e-4)
         wanted = oracle(**inputs.arguments).backward(factors).weights
@@ -387,7 +387,7 @@ class OtherOptimizersTest(tf.test.TestCase, parameterized.TestCase):
     def by_key(self, slices: tf.IndexedSlices) -> dict[int, Any]:
         self.assertIsInstance(slices, tf.IndexedSlices)
         keys = slices.indices.numpy().tolist()
-        self.assertLen(set(keys), len(keys))  # equal ones are summed
+        self.assertLen(set(keys), len(keys))  # gradients of equal keys are summed
         return dict(zip(keys, slices.values.numpy(), strict=True))
 
     @parameterized.product(
@@ -477,7 +477,8 @@ class OtherOptimizersTest(tf.test.TestCase, parameterized.TestCase):
         other = make(0.05)
         rng = np.random.default_rng(SEED)
         for _ in range(5):
-            # Every row of every table, for Keras moves rows of a dense variable without gradients.
+            # Every row of every table, because Keras also moves rows of a dense variable without a
+            # gradient.
             inputs = random_inputs(rng, 1)
             inputs.indices = np.concatenate([np.arange(SPECS[table][0]) for table in FEATURES])
             inputs.offsets = np.cumsum([0, *(SPECS[table][0] for table in FEATURES)])

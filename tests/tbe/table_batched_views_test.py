@@ -26,7 +26,7 @@ from support.oracles.reference import SEED
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 
-# One of each sort of slots.
+# A case for each kind of slots.
 KINDS = (
     *("Adagrad", "RowwiseAdagrad, global", "counter, share", "Adam, by row"),
     *("PartialRowwiseAdam", "LARS, decay", "Ensemble", "EmaInplace"),
@@ -196,7 +196,7 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
 
 class StatesTest(tf.test.TestCase, parameterized.TestCase):
     def copied(self, layer: Any, other: Any) -> None:
-        """Writes all that a layer has into another."""
+        """Writes all weights and states of a layer into another layer."""
         for views, theirs in (
             ([other.split_embedding_weights()], [layer.split_embedding_weights()]),
             (other.split_optimizer_states(), layer.split_optimizer_states()),
@@ -214,7 +214,7 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
         ours, theirs = plain(), plain()
         for step in steps[:4]:
             train(layer, ours, step)
-        if trained:  # into states of its own
+        if trained:  # the copy then replaces its own states
             train(other, theirs, steps[4])
         self.copied(layer, other)
         for step in steps[4:]:
@@ -245,7 +245,7 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
         dtype = tbe.SparseType[precision].dtype
         values = tf.cast(ROWS / 7, dtype)
         nothing = Inputs(np.zeros([0], np.int64), np.zeros([2], np.int64))
-        for _ in range(2):  # before rows lie so, and after
+        for _ in range(2):  # before and after the rows have this layout
             exp_avg.assign(values)
             self.assertEqual(exp_avg.dtype, dtype)
             self.assertAllEqual(exp_avg, values)

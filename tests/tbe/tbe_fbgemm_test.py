@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Side by side with FBGEMM's own code, in the cases in which its CPU wheel is right.
+"""Compares with FBGEMM's own code, in the cases in which its CPU wheel is right.
 
-Optional: TF_EMBED_FBGEMM_PYTHON is the Python of an environment that has FBGEMM, such as the one
-that benchmarks/environments.sh makes.
+Optional: TF_EMBED_FBGEMM_PYTHON is the Python of an environment with FBGEMM. The script
+benchmarks/environments.sh makes such an environment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _clip(inner: Any) -> tuple[str, Any, dict[str, Any]]:
     return _rowwise(DECAY.COWCLIP, cowclip_regularization=definition)
 
 
-# FBGEMM's name, ours, and the settings that both have.
+# FBGEMM's name, tf_embed's class, and the settings that both have.
 CASES = {
     "sgd": ("EXACT_SGD", tbe.SGD, {}),
     "adagrad": ("EXACT_ADAGRAD", tbe.Adagrad, {"eps": 1e-3}),
@@ -80,8 +80,8 @@ CASES = {
 }
 
 
-# The layers in which FBGEMM's CPU is right: features that share a table stand side by side; with
-# decay, each table has two. The weights of its means have other gradients.
+# The layers in which FBGEMM's CPU code is right: features that share a table are adjacent, and with
+# decay, each table has two features. FBGEMM's gradients of the weights of means differ.
 SPECS, FEATURES = [(11, 8), (6, 4)], [0, 0, 1, 1]
 LAYER_CASES: dict[str, dict[str, Any]] = {
     **{case: {"case": case} for case in CASES},
@@ -136,7 +136,7 @@ class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
             }
         settings = {
             "embedding_specs": [rows.shape],
-            # With one feature, FBGEMM's CPU takes a path that drops weight decay.
+            # With a single feature, FBGEMM's CPU code takes a path that drops weight decay.
             "feature_table_map": [0, 0],
             "steps": STEPS,
             "optimizer": name,

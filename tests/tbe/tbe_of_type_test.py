@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every one of FBGEMM's optimizers by its type, with every setting: taken over, or refused."""
+"""Every FBGEMM optimizer by its type, with every setting: accepted, or refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BY_COUNTER = tbe.CounterBasedRegularizationDefinition(
 )
 COWCLIP = tbe.CowClipDefinition(tbe.CounterWeightDecayMode.L2, weight_norm_coefficient=1.0)
 
-# A value off the default of each setting, the types that use it, and settings that it requires.
+# For each setting a value other than the default, the types that use it, and required settings.
 SETTINGS = {
     "learning_rate": (0.5, set(KINDS), {}),
     "eps": (0.25, ROWWISE | ADAMS | {OptimType.EXACT_ADAGRAD}, {}),
@@ -100,8 +100,6 @@ def _taken(optimizer, name):
 
 
 class OptimizerOfTypeTest(parameterized.TestCase):
-    """`optimizer_of_type`."""
-
     def test_every_setting_is_tried(self):
         self.assertCountEqual(SETTINGS, OptimizerSettings().get_config())
 
@@ -222,7 +220,7 @@ class Order(enum.IntEnum):
 
 
 class EnumsTest(parameterized.TestCase):
-    """How members of enums are named."""
+    """The names of enum members."""
 
     ENUMS = (
         *(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FBGEMM's optimizers in tables and on dense variables, against an array of rows in NumPy."""
+"""FBGEMM's optimizers in tables and on dense variables, against a NumPy array of rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CLOSE = {"rtol": 2e-5, "atol": 5e-6}
 
 
 def make_steps(count: int = STEPS, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Row numbers, with duplicates, and their gradients; the last row comes late."""
+    """Row numbers, with duplicates, and their gradients. Only later steps have the last row."""
     rng = np.random.default_rng(seed)
     steps = []
     for step in range(count):
         ids = rng.integers(0, ROWS - (step < count // 2), 7)
         gradients = rng.integers(-32, 33, (7, DIM)).astype(np.float32) / 16
-        gradients[ids == 1] = 0.0  # touched, by nothing
+        gradients[ids == 1] = 0.0  # touched by a gradient of 0
         steps.append((ids, gradients))
     return steps
 
@@ -187,7 +187,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
             train(optimizer, v.trainable_variables, make_steps())
             found = v.lookup(KEYS).numpy()
             self.assertTrue(np.isfinite(found).all(), case)
-            self.assertAllEqual(found[1], np.zeros(DIM))  # whose gradients are 0
+            self.assertAllEqual(found[1], np.zeros(DIM))  # its gradients are 0
             self.assertTrue((np.abs(found[[0, 2, 3]]).sum(axis=1) > 0).all(), case)
 
 
@@ -345,7 +345,7 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class SavingTest(tf.test.TestCase, parameterized.TestCase):
-    """Training goes on to the bit, slots and all."""
+    """Training continues bit for bit after a load, slots included."""
 
     IDS = np.random.default_rng(SEED).integers(0, 12, [64, 3])
     LABELS = np.random.default_rng(SEED + 1).normal(size=[64, 1])
@@ -356,7 +356,7 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
             4, optimizer=own, name="mine", initializer=keras.initializers.RandomNormal(seed=3)
         )
         dense = keras.layers.Dense(1, kernel_initializer="ones")
-        if "EmaInplace" in case:  # whose dense variables must have halves as well
+        if "EmaInplace" in case:  # it needs halves in dense variables too
             dense.trainable = False
         model = keras.Sequential(
             [keras.Input([3], dtype="int64"), layer, keras.layers.Flatten(), dense]

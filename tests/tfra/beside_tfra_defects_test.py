@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects of TFRA 0.8.1, beside the right answers of tf_embed; a fix in TFRA would be noticed.
+"""Defects of TFRA 0.8.1, and the right answers of tf_embed; a fix in TFRA would be noticed.
 
-Each test has the wrong answer of the one and the right one of the other. These comparisons need
-TFRA; the same is tested of tf_embed alone in `tfra_defects_test.py` and elsewhere.
+Each test has TFRA's wrong answer and tf_embed's right answer. These comparisons need TFRA.
+`tfra_defects_test.py` and other files test tf_embed alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensorflow_recommenders_addons.dynamic_embedding.python.ops import (  # iso
 
 
 def optimizers(name: str = "SGD", **options: Any) -> list[Any]:
-    """An optimizer of each, which trains tables."""
+    """An optimizer for tables of each library."""
     return [
         module.DynamicEmbeddingOptimizer(getattr(library.optimizers, name)(**options))
         for module, library in zip(MODULES, (tf_keras, keras), strict=True)
@@ -67,7 +67,7 @@ class KerasTest(tf.test.TestCase):
         for module, one, optimizer in both:
             loss = lambda rows: tf.reduce_sum(rows(range(5)))  # noqa: E731
             if module is tfra:
-                with self.assertRaises(Exception):  # noqa: B017  of TensorFlow, without a word
+                with self.assertRaises(Exception):  # noqa: B017  an error of TensorFlow without a message
                     for _ in range(2):
                         step(module, one, optimizer, loss)
             else:
@@ -169,7 +169,7 @@ class InitialRowsTest(tf.test.TestCase, parameterized.TestCase):
             one = module.Variable(
                 dim=4, name=unused_name(), initializer=initializer.RandomNormal(seed=None)
             )
-            # tf_keras's own gives the same rows whenever it is asked for the same number of rows.
+            # tf_keras's initializer gives the same rows for the same number of rows.
             first = one.lookup(keys_of([7])).numpy()
             again = one.lookup(keys_of([5, 7])).numpy()[1:]
             self.assertEqual(np.array_equal(first, again), same)
@@ -227,7 +227,7 @@ class InterfaceTest(tf.test.TestCase, parameterized.TestCase):
         theirs = tfra_variable.default_partition_fn(keys, 3)
         remainders = [key % 3 for key in keys.numpy().tolist()]
         self.assertAllEqual(tf_embed.default_partition_fn(keys, 3), remainders)
-        # Its package is built with CUDA, and then takes the low 31 bits.
+        # TFRA's package is built with CUDA, and such a build takes the low 31 bits.
         self.assertAllEqual(theirs, [(key & 0x7FFFFFFF) % 3 for key in keys.numpy().tolist()])
 
     def test_a_lookup_without_a_name_and_of_a_list_is_refused(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf_embed beside TFRA 0.8.1: the same calls with the same random inputs give the same results.
+"""tf_embed against TFRA 0.8.1: the same calls with the same random inputs give the same results.
 
-If they differ, TFRA is wrong or leaves the result open; `beside_tfra_defects_test.py` has these.
+If results differ, TFRA is wrong or does not define them; see `beside_tfra_defects_test.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tf_embed
 from support.cases.tfra_pair import MODULES, Pair, cast, filled, keys_of, step, tfra, unused_name
 from support.oracles.reference import SEED
 
-import tf_keras  # isort: skip  # of TFRA's optimizers; after TFRA, so that the skip comes first
+import tf_keras  # isort: skip  # for TFRA's optimizers; after TFRA, so that the skip is first
 from tensorflow_recommenders_addons.dynamic_embedding.python.ops import (  # isort: skip
     dynamic_embedding_variable as tfra_variable,
 )
@@ -37,7 +37,7 @@ DTYPES = [
 def sparse_ids(
     rng: np.random.Generator, shape: tuple[int, ...], key_dtype: Any = "int64", full: bool = False
 ) -> tf.SparseTensor:
-    """Random ids at random places; with `full` in each row of the first axis."""
+    """Random ids at random places; if `full`, at least one id in each row of the first axis."""
     present = rng.random(shape) < 0.4
     if full:
         present.reshape(shape[0], -1)[:, 0] = True
@@ -58,7 +58,7 @@ def weights_of(rng: np.random.Generator, ids: Any, least: float) -> Any:
 
 class VerbsTest(tf.test.TestCase, parameterized.TestCase):
     def check(self, pair: Pair, keys: tf.Tensor) -> None:
-        """They have the same rows, give the same to a lookup, and count the same."""
+        """Checks that both have the same rows, lookups and sizes."""
         theirs, ours = (one.lookup(keys, return_exists=True) for one in pair)
         self.assertAllEqual(theirs[0], ours[0])
         self.assertAllEqual(theirs[1], ours[1])
@@ -85,7 +85,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
             )
 
             def some_keys(rng=rng):
-                # TFRA takes keys of other ranks than 1 with one shard alone.
+                # TFRA takes keys of other ranks than 1 only with a single shard.
                 shapes = [(0,), (5,), (24,), (4, 6), (2, 0, 3), (2, 3, 4), ()]
                 shape = shapes[rng.integers(3 if shards > 1 else len(shapes))]
                 return keys_of(rng.integers(-30, 30, shape), key_dtype)
@@ -98,7 +98,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
             ):
                 keys = some_keys()
                 if verb == "upsert":
-                    # Which of several rows for one key stays is open in TFRA: it has one alone.
+                    # TFRA does not define which of a key's rows stays, so a key has a single row.
                     flat = tf.reshape(keys, [-1])
                     unique, inverse = tf.unique(flat)
                     rows = tf.reshape(tf.gather(some_rows(unique), inverse), [*keys.shape, dim])
@@ -154,7 +154,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(key_dtype=("int64", "int32"), shards=(1, 2, 3, 5, 64))
     def test_a_key_has_the_same_shard(self, key_dtype, shards):
         rng = np.random.default_rng(SEED)
-        # TFRA's has other shards for int64 keys outside of this range; see the defects.
+        # TFRA chooses other shards for int64 keys outside of this range; see the defects.
         least = 0 if key_dtype == "int64" else -(2**31)
         keys = keys_of(rng.integers(least, 2**31, 1000), key_dtype)
         theirs = tfra_variable.default_partition_fn(keys, shards)
@@ -358,7 +358,7 @@ class LookupsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(module.get_model_mode(), module.ModelMode.TRAIN)
 
 
-# TFRA takes tf_keras's optimizers, of which the new Adagrad and Ftrl are wrong there.
+# TFRA takes tf_keras's optimizers. The new Adagrad and Ftrl are wrong in TFRA.
 OPTIMIZERS = {
     "SGD": (lambda: tf_keras.optimizers.SGD(0.1), lambda: keras.optimizers.SGD(0.1)),
     "momentum": (
@@ -410,7 +410,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
                 )
         theirs, ours = pair.rows()
         self.assertCountEqual(theirs, ours)
-        # Six steps of one rule in float32, in another order of operations.
+        # Six float32 steps of the same rule, in another order of operations.
         keys = list(theirs)
         self.assertAllClose(
             [theirs[key] for key in keys], [ours[key] for key in keys], rtol=2e-5, atol=5e-6
@@ -509,7 +509,7 @@ class RestrictTest(tf.test.TestCase, parameterized.TestCase):
         seconds = np.random.default_rng(SEED).permutation(20)
         keys = keys_of(range(20))
         pair.call("upsert", keys, tf.zeros([20, 1]))
-        # TFRA's clock can't be set, so its recorded times are.
+        # TFRA's clock can't be set, so the test sets its recorded times.
         pair.theirs.restrict_policy.status.upsert(keys, tf.constant(seconds[:, None], tf.int32))
         for key, second in enumerate(seconds):
             pair.ours.set_clock(time_ms=1000 * int(second))

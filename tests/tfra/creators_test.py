@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRA's creators: the tables that they give a variable and a layer."""
+"""TFRA's creators: the tables that they make for a variable and a layer."""
 
 from __future__ import annotations
 

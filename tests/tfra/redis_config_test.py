@@ -168,7 +168,7 @@ class FieldsTest(parameterized.TestCase):
 
     def test_rows_of_another_model_or_of_other_slices_are_not_copied(self):
         for fields in ({"model_tag_import": "a"}, {"storage_slice_import": 3}):
-            redis_config.server_of(fields)  # nothing is said of the other
+            redis_config.server_of(fields)  # the other field is absent
         with self.assertRaisesRegex(ValueError, "rows of another model come from a checkpoint"):
             redis_config.server_of({"model_tag_import": "a", "model_tag_runtime": "b"})
         with self.assertRaisesRegex(ValueError, "rows in other slices come from a checkpoint"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restriction by policies as TFRA has them, the table's own and users'."""
+"""Restriction by policies in the form of TFRA's, the table's own and users'."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDERS = {TimestampRestrictPolicy: "ttl", FrequencyRestrictPolicy: "lfu"}
 
 @keras.saving.register_keras_serializable(package="restrict_test")
 class KeepOften(RestrictPolicy):
-    """Counts uses in a variable of its own, as policies for TFRA do."""
+    """Counts uses in another variable, like policies for TFRA."""
 
     def __init__(self, var: tf_embed.Variable) -> None:
         super().__init__(var)

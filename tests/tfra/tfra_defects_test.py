@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects of TFRA that tf_embed does not have, unless another test has them already.
+"""Defects of TFRA that tf_embed does not have, and that no other test covers.
 
 `beside_tfra_defects_test.py` shows the wrong answers of TFRA itself, if it is installed.
 """
@@ -22,7 +22,7 @@ NUM_THREADS = 6
 
 
 def in_threads(work: Callable[[int], None], num_threads: int = NUM_THREADS) -> None:
-    """Runs `work` of each thread's number at once, and raises an error of one of them, if any."""
+    """Calls `work` with each thread's number in parallel, and raises the first error, if any."""
     errors: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -149,7 +149,7 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
-    """TFRA loses updates of concurrent steps without bp_v2, and counts of its policies always."""
+    """TFRA loses updates of concurrent steps without bp_v2, and counts of policies also with it."""
 
     def test_of_300_exports_during_writes_each_has_each_key_once_and_each_row_whole(self):
         v = tf_embed.tfra.Variable(dim=8, devices=["/CPU:0"] * 2)

@@ -16,8 +16,8 @@ import tf_embed
 from support import TESTS
 from support.cases.dtype_pairs import as_dict
 
-# Written by TFRA 0.8.1 on TensorFlow 2.16.2: a variable "user/emb" with two shards, saved as by
-# process 0 and by process 1 of two. Row i of these keys is [3i, 3i + 1, 3i + 2] / 4.
+# Written by TFRA 0.8.1 on TensorFlow 2.16.2: a variable "user/emb" with two shards, saved as
+# process 0 and as process 1 of two. Row i of these keys is [3i, 3i + 1, 3i + 2] / 4.
 GOLDEN = TESTS / "golden" / "tfra"
 KEYS = (0, 1, -7, 2**40, -(2**63), 2**63 - 1, 12)
 ROWS = {key: [(3 * i + j) / 4 for j in range(3)] for i, key in enumerate(KEYS)}

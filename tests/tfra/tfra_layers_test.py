@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of `tf_embed.tfra.keras.layers`: arguments, rows and dtypes.
 
-Each defect that TensorFlow Recommenders Addons 0.8.1 has in its layers is a test, here or in the
-other tfra_*_test.py: pooling, training, models.
+Each defect in the layers of TensorFlow Recommenders Addons 0.8.1 has a test, here or in the other
+tfra_*_test.py: pooling, training, models.
 """
 
 from __future__ import annotations

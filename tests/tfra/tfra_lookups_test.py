@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lookups that code written for TFRA calls, against TensorFlow's on a dense variable."""
+"""The lookups in code that was written for TFRA, against TensorFlow's on a dense variable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tf_embed.tfra import shadow_ops
 
 DIM = 4  # even, as EmaInplaceRowwiseAdagrad halves rows
 ROWS = 7
-KEYS = np.array([5, -1, 0, 2**40, -(2**63), 2**63 - 1, 9])  # the key of each row of the dense one
+# The key of each row of the dense variable.
+KEYS = np.array([5, -1, 0, 2**40, -(2**63), 2**63 - 1, 9])
 REFUSED = ("MultiOptimizer", "Muon, embeddings too")
 
 SIGNATURES = {
@@ -55,7 +56,7 @@ SIGNATURES = {
 
 
 def pair(rng: np.random.Generator, **options: Any) -> tuple[tf_embed.Variable, tf.Variable]:
-    """A table and a dense variable of the same rows."""
+    """A table and a dense variable with the same rows."""
     rows = rng.normal(size=[ROWS, DIM]).astype(np.float32)
     v = tf_embed.tfra.Variable(dim=DIM, **options)
     v.upsert(KEYS, rows)
@@ -63,7 +64,7 @@ def pair(rng: np.random.Generator, **options: Any) -> tuple[tf_embed.Variable, t
 
 
 def gradients_of(v: tf_embed.Variable, slices: tf.IndexedSlices | None) -> np.ndarray:
-    """The gradient of a table, dense, as that of the dense variable."""
+    """The gradient of a table as a dense matrix, in the order of the dense variable."""
     dense = np.zeros([ROWS, DIM], np.float32)
     if slices is not None:
         for key, row in zip(slices.indices.numpy(), slices.values.numpy(), strict=True):
@@ -72,9 +73,9 @@ def gradients_of(v: tf_embed.Variable, slices: tf.IndexedSlices | None) -> np.nd
 
 
 def sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers and weights of some places of a tensor; -1 at places without any."""
+    """Row numbers and weights for a tensor; -1 at places without a row."""
     numbers = np.where(rng.random(shape) < 0.6, rng.integers(0, ROWS, shape), -1)
-    numbers.reshape(-1, shape[-1])[0] = -1  # a bag without any
+    numbers.reshape(-1, shape[-1])[0] = -1  # an empty bag
     numbers.reshape(-1, shape[-1])[-1] = -1
     return numbers, rng.uniform(-0.5, 2.0, shape).astype(np.float32)
 
@@ -301,7 +302,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
             )
             loss = tf.reduce_sum(factors * rows)
         with tf.GradientTape() as dense_tape:
-            wanted = tf.nn.safe_embedding_lookup_sparse(  # which fills empty rows
+            wanted = tf.nn.safe_embedding_lookup_sparse(  # it fills empty rows
                 dense,
                 sparse_tensor(numbers, numbers),
                 sparse_tensor(weights, numbers) if weighted else None,

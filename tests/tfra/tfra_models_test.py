@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with the layers of `tf_embed.tfra.keras`, through every way to save them."""
+"""Models with the layers of `tf_embed.tfra.keras`, in every way to save them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tables(model: keras.Model) -> list[tf_embed.Variable]:
 
 
 class SavedCase(tf.test.TestCase, parameterized.TestCase):
-    """Has a folder, and compares models."""
+    """Makes paths, and compares models."""
 
     def assert_same(self, model: keras.Model, other: keras.Model, goes_on: bool = True) -> None:
         """Compares outputs and rows, also after a further epoch."""

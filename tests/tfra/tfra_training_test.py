@@ -28,7 +28,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.smoke
     @parameterized.product(way=("wrapper", "own"), optimizer=("SGD", "Adam", "Ftrl"))
     def test_fit_trains_rows_as_those_of_a_dense_layer(self, way, optimizer):
-        # Each batch touches every row, since a dense Adam moves those that are not touched, too.
+        # Each batch touches every row, since a dense Adam also moves untouched rows.
         generator = np.random.default_rng(SEED)
         ids = np.concatenate([generator.permutation(10).reshape([5, 2]) for _ in range(8)])
         labels = generator.normal(size=[40, 1]).astype(np.float32)
@@ -85,7 +85,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
 
 class LayerNormalizationTest(tf.test.TestCase, parameterized.TestCase):
     def weighted(self, **options: Any) -> tuple[Any, Any]:
-        """A layer and Keras's own, of the same weights."""
+        """A layer and Keras's layer, with the same weights."""
         layers = LayerNormalization(**options), keras.layers.LayerNormalization(**options)
         for layer in layers:
             layer.build((None, None, DIM))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables by name, their stand-ins on a tape, and the slots of optimizers."""
+"""Variables by name, their shadows on a tape, and the slots of optimizers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNSEEN = 12345
 
 
 class TellsNothing(keras.initializers.Initializer):
-    """An initializer with a state that its config leaves out."""
+    """An initializer with a state that its config omits."""
 
     def __init__(self):
         self.value = 1.0
@@ -37,7 +37,7 @@ class TellsNothing(keras.initializers.Initializer):
 
 
 class CountsUpdates(tfra.RestrictPolicy):
-    """A policy that keeps a variable of its own, as TFRA's policies do."""
+    """A policy with another variable, like TFRA's policies."""
 
     def __init__(self, var):
         super().__init__(var)
@@ -152,7 +152,7 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
         def make():
             made.append(tfra.get_variable("users", dim=2, restrict_policy=CountsUpdates))
 
-        # In a thread, so that a lock that is never free fails the test.
+        # In a thread, so that a lock that is never freed fails the test.
         maker = threading.Thread(target=make, daemon=True)
         maker.start()
         maker.join(60)
@@ -421,7 +421,7 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
             order = tf.argsort(exported).numpy()
             self.assertAllEqual(tf.gather(exported, order), tf.sort(keys))
             self.assertAllEqual(tf.gather(rows, order), tf.gather(values, tf.argsort(keys)))
-        # A key that is absent has the slots that it had before training.
+        # An absent key has the slots that it had before training.
         after = [slot.lookup([[4]]) for slot in slots]
         self.assertAllEqual(before, after)
         self.assertEqual(int(v.size()), 3)

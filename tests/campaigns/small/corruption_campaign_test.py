@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged files raise errors that name them, and planted faults are found."""
+"""Errors name the damaged files, and planted faults are found."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A failed save leaves itself or the one before, and planted faults are found."""
+"""A failed save leaves the old rows or the new rows, and planted faults are found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_few_calls_that_fail_lose_nothing():
 
 
 def test_a_flush_that_fails_loses_nothing():
-    # Also the one after the new manifest has replaced the old one.
+    # Includes the flush after the new manifest has replaced the old manifest.
     done = file_faults("--only=files", "--kind=sync", f"--seed={SEED}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the new rows are there" in done.stdout and "the old rows are" in done.stdout

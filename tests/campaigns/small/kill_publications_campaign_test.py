@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishers and followers that are killed serve no wrong row, and planted faults are found."""
+"""Killed publishers and followers serve no wrong row, and planted faults are found."""
 
 from __future__ import annotations
 

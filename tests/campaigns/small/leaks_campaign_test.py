@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The campaign that looks for leaks finds none, and finds one that is planted."""
+"""The leak campaign finds no leak, and finds a planted leak."""
 
 from __future__ import annotations
 

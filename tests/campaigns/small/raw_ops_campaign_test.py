@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of all raw ops: none ends the process; a call that does is found and reported."""
+"""No random call of a raw op ends the process; a planted call that does is reported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Content of saves that are written beside steps, for each kind of table and of save."""
+"""The content of saves written beside steps, for each kind of table and of save."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import saves_beside_steps as campaign
 from support.oracles.reference import SEED
 from support.processes import campaign_runs
 
-# Each kind with each save, in one of the places.
+# Each kind with each save, in a single place.
 CASES = [
     (kind, campaign.PLACES[(i + j) % len(campaign.PLACES)], saved_as)
     for i, kind in enumerate(campaign.KINDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameter servers, workers and chiefs that are killed lose no step; a planted fault is found."""
+"""Killed parameter servers, workers and chiefs lose no step; a planted fault is found."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stress of all operations at once finds nothing, and finds planted faults."""
+"""The stress test of all operations at once finds nothing, and finds planted faults."""
 
 from __future__ import annotations
 

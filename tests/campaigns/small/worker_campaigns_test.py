@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises of tables on workers, on generated data: small forms of the workers' campaigns."""
+"""Small forms of the workers' campaigns, on generated data."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_a_comparison_sees_what_differs(changed: Any, losses: Any, wrong: Any):
 
 
 def test_two_workers_learn_of_flights_as_one_process():
-    # The other ways, optimizers and bounds are in the whole form, and on made data in
-    # worker_training_test.py.
+    # The full campaign has the other ways, optimizers and bounds; worker_training_test.py has them
+    # on generated data.
     small = ("--workers=2", "--steps=20", "--batch=128", "--ways=fit", "--optimizers=adam")
     printed = campaign("worker_parity.py", *small, "--bounds=tight")
     assert "1 of 1 the same as one process" in printed
@@ -60,7 +60,7 @@ def test_one_process_goes_on_from_the_row_files_of_two_workers():
 
 
 def test_workers_come_to_the_same_end_after_a_kill():
-    # A busy machine may take longer to end them.
+    # A busy machine may take longer to end the workers.
     small = ("--kills=1", "--workers=2", "--ways=fit", "--patience=60")
     printed = campaign("worker_kills.py", *small)
     assert "1 kills" in printed and "0 findings" in printed

@@ -38,7 +38,7 @@ def compiled() -> keras.Model:
 
 
 def fit(model: keras.Model, *callbacks: Any) -> list[int]:
-    """The epochs that were trained."""
+    """Trains, and returns the trained epochs."""
     options = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": EPOCHS}
     return model.fit(IDS, LABELS, callbacks=list(callbacks), **options).epoch
 
@@ -50,7 +50,7 @@ def state(model: keras.Model) -> list[np.ndarray]:
 
 
 class Stop(keras.callbacks.Callback):
-    """Kills before a batch of an epoch."""
+    """Simulates a kill before a batch of an epoch."""
 
     def __init__(self, epoch: int, batch: int = 0) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class BackupAndRestoreTest(parameterized.TestCase):
         return epochs
 
     def killing(self, function: str, call: int, done: bool) -> Any:
-        """Kills at a call of a function, before or after it has done its work."""
+        """Simulates a kill at a call of a function, before or after the function's work."""
         real, calls = getattr(tf.io.gfile, function), [0]
 
         def killed(*args: Any, **options: Any) -> None:

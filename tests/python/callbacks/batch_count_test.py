@@ -19,7 +19,7 @@ Optimizer = keras.optimizers.Optimizer
 
 
 class Counts(keras.callbacks.Callback):
-    """The counts of an epoch's calls, in a list for each epoch."""
+    """The counts at each call of Keras, in a list for each epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class BatchCountTest(parameterized.TestCase):
         (4, "known", [4]),
         (10, "known", [4, 4, 2]),
         (10, "unknown", [4, 4, 2]),
-        (10, "repeated", [4, 4, 4]),  # Keras trains 12 batches of an epoch
+        (10, "repeated", [4, 4, 4]),  # Keras trains 12 batches in an epoch
         (10, "ends early", [4, 4, 2]),
     )
     def test_batches_whose_gradients_are_accumulated_count(self, batches, kind, expected):
@@ -124,7 +124,7 @@ class BatchCountTest(parameterized.TestCase):
     @parameterized.parameters(
         (4, "known", [4]),
         (10, "known", [4, 4, 2]),
-        (10, "unknown", [4, 4, 4]),  # by Keras's calls
+        (10, "unknown", [4, 4, 4]),  # counted from Keras's calls
     )
     def test_batches_that_a_loss_scale_optimizer_skips_count(self, batches, kind, expected):
         for optimizer in (scales(), for_tables(scales)):

@@ -48,7 +48,7 @@ class PublishTest(tf.test.TestCase, parameterized.TestCase):
     def test_it_waits_between_publications_and_publishes_the_end(self):
         self.fit(self.model, every_seconds=1000)
         self.assertEqual(publication.versions_in(self.path), [1, 2])
-        self.fit(self.model, every_seconds=1000, keep=1)  # another publisher, with all rows
+        self.fit(self.model, every_seconds=1000, keep=1)  # a new publisher publishes all rows
         self.assertEqual(publication.versions_in(self.path), [3, 4])
         served = model_of()
         Follower(served, self.path).update()

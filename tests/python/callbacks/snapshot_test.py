@@ -20,7 +20,6 @@ from tf_embed.snapshots import Snapshots, manifest
 
 
 def model_of(**options) -> keras.Model:
-    """A model with a table."""
     inputs = keras.Input((2,), dtype="int64")
     options = {"optimizer": "adagrad", **options}
     rows = tf_embed.layers.DynamicEmbedding(3, **options)(inputs)
@@ -31,7 +30,7 @@ def model_of(**options) -> keras.Model:
 
 
 def rows_of(model: keras.Model) -> dict[int, list[float]]:
-    """All rows of its table."""
+    """All rows of the model's table."""
     keys, rows = model.layers[1].variable.export()
     return dict(zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True))
 
@@ -74,11 +73,11 @@ class SnapshotTest(parameterized.TestCase):
         self.assertEqual(rows_of(other), rows_of(model))
 
     @parameterized.parameters(
-        # Batches of an epoch, the dataset, and the batches that training has had at each snapshot.
+        # The batches of an epoch, the dataset, and the number of trained batches at each snapshot.
         (20, "arrays", [12, 24, 36, 40]),
         (10, "arrays", [14, 28, 40, 54, 60]),
         (10, "unknown", [14, 28, 40, 54, 60]),
-        (10, "repeated", [12, 24, 36, 48, 60, 72, 72]),  # Keras trains 12 batches of an epoch
+        (10, "repeated", [12, 24, 36, 48, 60, 72, 72]),  # Keras trains 12 batches in an epoch
     )
     def test_it_counts_the_batches_of_an_execution(self, steps, kind, expected):
         model = model_of()

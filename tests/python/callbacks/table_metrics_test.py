@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TableMetrics`: the metrics that it finds, writes and logs; and it changes nothing."""
+"""`TableMetrics` finds, writes and logs metrics, and changes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model_of(name: str = "items", **options: Any) -> keras.Model:
 
 
 def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
-    """Step and number of each scalar in the files of a folder."""
+    """The step and the value of each scalar in the files of a folder."""
     found = defaultdict(list)
 
     def numbers(path: pathlib.Path) -> list[int]:
@@ -53,7 +53,7 @@ def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
 
 
 class CountedLookups:
-    """Statistics of a table with a cache: of every ten lookups one more is a hit than before."""
+    """Statistics of a table with a cache. Of ten lookups, one more than before is a hit."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -158,7 +158,7 @@ class TableMetricsTest(tf.test.TestCase, parameterized.TestCase):
             history = model.fit(
                 IDS, LABELS, 8, shuffle=False, verbose=0, callbacks=[TableMetrics(every=3), later]
             )
-        # Calls 1 and 2 begin the intervals of training and of the epoch; 3 and 4 end two.
+        # Calls 1 and 2 begin the intervals of training and of the epoch. Calls 3 and 4 end two.
         self.assertEqual(seen[:2], [None, None])
         self.assertAllClose(seen[2:], [0.15, 0.15, 0.15, 0.3])
         # From call 2 to the last, which is call 6.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of `tf_embed.distributed` that are refused without a cluster."""
+"""Arguments of `tf_embed.distributed` that are refused. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = tf.constant([1, 2, 3], tf.int64)
 
 
 def fake_workers(replicas: int) -> workers.Workers:
-    """The worker of a strategy of one process, with that many replicas."""
+    """The worker of a strategy with one process and this number of replicas."""
     cluster = tf.train.ClusterSpec({"localhost": ["localhost:1"]})
     resolver = types.SimpleNamespace(cluster_spec=lambda: cluster, task_type="localhost", task_id=0)
     strategy: Any = types.SimpleNamespace(cluster_resolver=resolver, num_replicas_in_sync=replicas)

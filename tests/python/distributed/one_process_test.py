@@ -134,7 +134,7 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_workers_make_backups_together_in_each_fit(self, kind, first_ends):
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        backups = [kind(folder, save_freq=5) for _ in range(2)]  # of the chief and of a follower
+        backups = [kind(folder, save_freq=5) for _ in range(2)]  # the chief's and a follower's
         saved = []
         for fit in range(3):
             own = self.enterContext(tempfile.TemporaryDirectory())
@@ -163,7 +163,7 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.smoke
     def test_keras_has_the_hook(self):
-        # If it fails, Keras has changed: see `_maybe_symbolic_build` in keras_model.py.
+        # If this fails, Keras has changed: see `_maybe_symbolic_build` in keras_model.py.
         keras_model.check_keras_hook()
 
     @parameterized.parameters("_maybe_symbolic_build", "_symbolic_build")

@@ -77,7 +77,7 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
         (("sgd", {}), ("adam", {})),
         (("adam", {}), ("sgd", {})),
         (("adam", {}), ("adam", {})),
-        # Their variables have equal shapes.
+        # Pairs of optimizers with variables of equal shapes.
         (("sgd", {"momentum": 0.9}), ("rmsprop", {})),
         (("sgd", {"momentum": 0.9}), ("lion", {})),
         (("sgd", {"momentum": 0.9}), ("sgd", {"use_ema": True})),
@@ -166,7 +166,7 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
     def test_another_number_of_tables_is_refused(self):
         folder = self.folder()
         tf_embed.Snapshots(folder, tf_embed.Variable()).save("s")
-        tables: list[Any] = [None, None]  # they are not reached
+        tables: list[Any] = [None, None]  # the tables are not used
         with self.assertRaisesRegex(ValueError, "as many tables as the model, 2. Received: 1"):
             self.checkpoints(compiled(1), folder)._load_rows("s", tables, [[0], [0]])
 

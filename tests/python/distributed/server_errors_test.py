@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of servers and of what they return, without servers."""
+"""Errors of servers and of their results, without servers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
 
 class FetchedTest(tf.test.TestCase):
     def result_of(self, found: Iterator[Any]) -> Any:
-        """A result whose copies raise or return the elements of `found`, one after another."""
+        """A result. Its copies raise or return the elements of `found` in turn."""
 
         def get() -> Any:
             one = next(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf_embed.layers.DynamicEmbedding` as a Keras layer; its ids and bags are in pooling_test.py."""
+"""`tf_embed.layers.DynamicEmbedding` as a Keras layer; pooling_test.py tests its ids and bags."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `fit` and its surroundings: callbacks, schedules, freezing, mixed precision."""
+"""Options of `fit` and related features: callbacks, schedules, freezing, mixed precision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAYS = ("wrapper", "own")
 
 
 class OneHot(keras.layers.Layer):
-    """A dense embedding; every batch has every id, so all rows are touched in every step."""
+    """A dense embedding. Every batch has every id, so every step touches all rows."""
 
     def build(self, _: Any) -> None:
         self.rows = self.add_weight(shape=(VOCABULARY, DIM), initializer="zeros")
@@ -41,7 +41,7 @@ def start() -> np.ndarray:
 
 
 def model_of(way: str, make: Callable[[], Any], **compile_options: Any) -> keras.Model:
-    """A model whose embedding is dense, or a table that the wrapper or an own optimizer trains."""
+    """A model with a dense embedding, or a table that the wrapper or its own optimizer trains."""
     if way == "dense":
         layer: Any = OneHot(name="mine")
         layer.build(None)
@@ -164,7 +164,7 @@ class FreezingTest(tf.test.TestCase, parameterized.TestCase):
         part.trainable = False
         self.assertEqual(model.layers[0].trainable_variables, [])
         if run_eagerly and what == "model":
-            return  # Keras has no trainable variables then, and takes no step at all
+            return  # without trainable variables, Keras makes no step
         fit(model)
         for one, other in zip(before, table.export(), strict=True):
             self.assertAllEqual(one, other)

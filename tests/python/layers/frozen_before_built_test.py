@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that are frozen before Keras builds them in a graph that it throws away."""
+"""Layers that are frozen before Keras builds them in a graph that it discards."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ ZEROS = {"initializer": "zeros", "name": "mine"}
 
 
 class Batched(tf_embed.tbe.TableBatchedEmbeddingBags):
-    """Table-batched bags of one table, which take the ids of one feature as they are."""
+    """A table-batched layer of a single table that takes the ids of its feature without a list."""
 
     def call(self, ids: Any) -> Any:
-        # A keras.Sequential without an Input makes floats of them.
+        # A keras.Sequential without an Input makes ids floats.
         return super().call([tf.cast(ids, tf.int64)])[:, tf.newaxis]
 
 
 def dense(**options: Any) -> Any:
-    """What Keras does."""
+    """Keras's own layer."""
     return keras.layers.Embedding(10, 1, embeddings_initializer="zeros", name="mine", **options)
 
 
@@ -73,7 +73,7 @@ def head() -> list[Any]:
 
 
 class Tower(keras.layers.Layer):
-    """A layer in a layer, which has no `build` of its own."""
+    """A layer that contains another layer, and does not define `build`."""
 
     def __init__(self, embedding: Any, **options: Any) -> None:
         super().__init__(**options)
@@ -108,7 +108,7 @@ class Subclassed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="frozen_before_built_test")
 class OfConfig(keras.Model):
-    """A subclassed model that a file can make."""
+    """A subclassed model that can be loaded from a file."""
 
     def __init__(self, kind: str, **options: Any) -> None:
         super().__init__(**options)
@@ -127,7 +127,7 @@ def functional(layer: Any) -> keras.Model:
     return keras.Model(inputs, Tower(layer)(inputs))
 
 
-# Each with the function that finds the layer.
+# Each model with the function that finds its layer.
 MODELS: dict[str, Callable[[Callable[[], Any]], tuple[keras.Model, Callable[[], Any]]]] = {}
 
 
@@ -188,7 +188,7 @@ class FrozenBeforeBuiltTest(tf.test.TestCase, parameterized.TestCase):
         layer = layer_of()
         self.assertEqual(row_of(layer), [0.0])
         if kind == "dense":
-            return  # Keras itself does not train it then, in a layer of a layer
+            return  # Keras's own layer stays untrained within another layer
         layer.trainable = True
         compile_for(one, kind)
         train(one, "fit")

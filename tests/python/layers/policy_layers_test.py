@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies in Keras models, and through every save path that rows are saved by."""
+"""Policies in Keras models, and in every save path that saves rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fit(model: keras.Model, *batches: list[list[int]]) -> None:
 
 
 def trained(**options: Any) -> keras.Model:
-    """Ids 1 to 4 have rows, used 3, 2, 2 and 1 times; 5 waits."""
+    """A model in which ids 1 to 4 have rows, used 3, 2, 2 and 1 times, and id 5 waits."""
     model = model_of(**options)
     table_of(model).set_clock(time_ms=5000)
     fit(model, [[1, 2], [3, 1]], [[1, 2], [3, 4]], [[1, 2], [3, 4]], [[1, 5], [1, 1]])
@@ -108,7 +108,7 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(uses(v), wanted)
         self.assertEqual(v.policy, POLICY)
         v.set_clock(time_ms=6000)
-        # Five has been counted once, the clock goes on, and the bound is six.
+        # Id 5 has been counted once, the clock has advanced, and the bound is 6 rows.
         fit(other, [[5, 5], [6, 7]], [[6, 7], [8, 8]], [[8, 8], [8, 8]])
         self.assertLessEqual(int(v.size()), 6)
         self.assertContainsSubset([1, 8], uses(v))
@@ -160,7 +160,7 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stats["rows"], 6 if POLICY in (before, after) else 20)
         self.assertEqual(stats["evicted"], 14 if after is POLICY else 0)
         if after is POLICY:
-            # Rows whose use is not known count as used now, and no row is in use: others may come.
+            # Rows without known uses count as used now, but no step uses them, so others fit.
             v.upsert([100, 101, 102], np.ones([3, 2], np.float32))
             self.assertAllEqual(v.lookup([100, 101, 102], return_exists=True)[1], [True] * 3)
             self.assertEqual(int(v.size()), 6)
@@ -174,7 +174,7 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
         for policy in (*damaged, *epochs, [1, 2**62 + 1, 7]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 other.table.import_(*rows._replace(policy=tf.constant(policy, tf.int64)))
-        for place in (3, 4, 5):  # of the counts of admission
+        for place in (3, 4, 5):  # positions in the counts of admission
             numbers = rows.policy.numpy()
             numbers[place] = -1 if place != 3 else 1
             if place == 3:

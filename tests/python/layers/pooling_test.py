@@ -18,7 +18,7 @@ from tf_embed.layers import DynamicEmbedding
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 COMBINERS = ("sum", "mean", "sqrtn")
-# Bags of ids, some empty, some with an id twice; 0 is padding if a layer has padding.
+# Bags of ids, some empty, some with an id twice. 0 is padding if a layer has padding.
 BAGS = [[3, 1, 3], [], [2], [0, 0], [5, 0, 7, 0]]
 MUST_BE_BAGS = (
     r"must have the shape \[batch, ids\], or more axes, for a `combiner`, which pools the"
@@ -118,7 +118,7 @@ class ContainerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class OneAxisTest(tf.test.TestCase, parameterized.TestCase):
-    """Ids [batch] are one of each example, so their pool would be of the whole batch."""
+    """Ids [batch] have a single id for each example, so a pool would be over the whole batch."""
 
     @parameterized.product(combiner=COMBINERS, shape=((), (None,), (4,)))
     def test_a_symbolic_input_of_one_axis_is_refused(self, combiner, shape):
@@ -361,7 +361,7 @@ class PaddingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(masks[-1], [[True, False, True]])
         inputs = keras.Input([3], dtype="int64")
         model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(layer(inputs)))
-        self.assertAllClose(model(ids), [(row(1) + row(2)) / 2])  # as keras.layers.Embedding
+        self.assertAllClose(model(ids), [(row(1) + row(2)) / 2])  # like keras.layers.Embedding
 
     def test_a_masked_recurrent_layer_ends_where_padding_begins(self):
         inputs = keras.Input([None], dtype="int32")
@@ -407,7 +407,7 @@ class UnknownTest(tf.test.TestCase, parameterized.TestCase):
         model = keras.Sequential([keras.Input([1], dtype="int64"), layer, keras.layers.Flatten()])
         model.compile("sgd", lambda y, predicted: predicted)
         trained = model.fit(np.array([[3]]), np.zeros([1, 1]), epochs=3, verbose=0)
-        # Its row comes in the second step, from the initial one and that step's gradient.
+        # The second step makes the row, from the initial row and the step's gradient.
         self.assertAllEqual(trained.history["loss"], [-5.0, -5.0, 0.5])
         self.assertAllEqual(layer.variable.lookup([3]), [[0.0]])
 

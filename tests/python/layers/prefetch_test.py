@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`layer.prefetch`: a dataset comes out of it as it went in, and rows are brought up on the way."""
+"""`layer.prefetch` does not change a dataset, and promotes rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def same(one: Any, other: Any) -> None:
 
 
 def recorded(layer: DynamicEmbedding) -> Any:
-    """Notes, when each op runs, the keys whose rows are brought up."""
+    """Records the keys whose rows are promoted, when each op runs."""
     seen: list[list[int]] = []
     prefetch = Table.prefetch
 
@@ -60,7 +60,7 @@ class DatasetTest(tf.test.TestCase, parameterized.TestCase):
     """The elements of the dataset."""
 
     def elements(self, kind: str) -> tuple[tf.data.Dataset, Any]:
-        """A dataset, and the `ids` that it needs."""
+        """A dataset, and the argument `ids` for it."""
         ids, y = ids_of(), np.arange(BATCHES * BATCH, dtype=np.float32).reshape([BATCHES, BATCH])
         made = tf.data.Dataset.from_tensor_slices
         return {
@@ -86,7 +86,7 @@ class DatasetTest(tf.test.TestCase, parameterized.TestCase):
         ahead = layer.prefetch(dataset, ids)
         self.assertEqual(ahead.element_spec, dataset.element_spec)
         self.assertEqual(int(ahead.cardinality()), int(dataset.cardinality()))
-        for _ in range(2):  # a dataset may be gone through again
+        for _ in range(2):  # a dataset can be iterated again
             elements, wanted = list(ahead), list(dataset)
             self.assertLen(elements, len(wanted))
             for element, one in zip(elements, wanted, strict=True):
@@ -167,7 +167,7 @@ class DatasetTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class FitTest(tf.test.TestCase, parameterized.TestCase):
-    """Models that are trained on such a dataset."""
+    """Models that are trained on a prefetched dataset."""
 
     def model(self, with_input: bool = True, **options: Any) -> tuple[keras.Model, Any]:
         keras.utils.set_random_seed(SEED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.distribute: two replicas on two logical CPUs train a table as one does."""
+"""tf.distribute: two replicas on two logical CPUs train a table like a single replica."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def data(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class OneHot(keras.layers.Layer):
-    """A dense embedding with the rows that the dynamic one starts from."""
+    """A dense embedding with the dynamic embedding's first rows."""
 
     def __init__(self, rows: np.ndarray) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class TwoReplicasTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(("wrapper", True), ("own", True), ("wrapper", False))
     def test_a_custom_loop_with_an_uneven_batch_equals_one_replica(self, way, in_graph):
-        ids, labels = data(11)  # 6 lines for one replica and 5 for the other
+        ids, labels = data(11)  # 6 examples for one replica and 5 for the other
 
         def train(replicas: int) -> np.ndarray:
             strategy = strategy_of(replicas)
@@ -162,7 +162,7 @@ class TwoReplicasTest(tf.test.TestCase, parameterized.TestCase):
 
         def replica() -> None:
             which = tf.distribute.get_replica_context().replica_id_in_sync_group
-            ids = tf.range(3 * (1 - which))  # 0, 1, 2 in the first replica, none in the other
+            ids = tf.range(3 * (1 - which))  # 0, 1, 2 in the first replica, none in the second
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(layer(ids))
             optimizer.apply(tape.gradient(loss, layer.trainable_variables))

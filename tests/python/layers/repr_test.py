@@ -176,7 +176,7 @@ class LayerReprTest(parameterized.TestCase):
     def test_a_layer_says_whether_it_is_built(self, kind):
         layer = LAYERS[kind]()
         self.assertStartsWith(repr(layer), f"<{kind} name='{layer.name}', ")
-        has_tables = kind == "TableBatchedEmbeddingBags"  # from the start, built or not
+        has_tables = kind == "TableBatchedEmbeddingBags"  # also before it is built
         self.assertEqual("not built" in repr(layer), not layer.built and not has_tables)
         layer.build()
         self.assertNotIn("not built", repr(layer))

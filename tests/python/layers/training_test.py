@@ -19,20 +19,20 @@ from tf_embed.layers import DynamicEmbedding
 
 VOCABULARY = 12
 DIM = 4
-# 12 steps of float32 through a model with another order of sums: see also optimizers_test.
+# For 12 float32 steps through a model with another order of sums: see also optimizers_test.
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def start(name: str) -> np.ndarray:
-    """The rows that the embedding of this name starts from."""
+    """The first rows of the embedding with this name."""
     return np.random.default_rng(list(name.encode())).normal(size=[VOCABULARY, DIM]) * 0.3
 
 
 class OneHot(keras.layers.Layer):
-    """A dense embedding whose gradient is dense.
+    """A dense embedding with a dense gradient.
 
-    That of keras.layers.Embedding is IndexedSlices, of which Keras's optimizers square the values
-    before they sum those of equal ids.
+    The gradient of keras.layers.Embedding is IndexedSlices. Keras's optimizers square its values
+    before they sum the values of equal ids.
     """
 
     def build(self, _: Any) -> None:
@@ -80,7 +80,7 @@ def sequential(embed: Embeddings) -> keras.Model:
 
 
 def functional(embed: Embeddings) -> keras.Model:
-    """Two tables, and one layer called twice."""
+    """Two tables, and a layer that is called twice."""
     inputs = keras.Input([6], dtype="int64")
     a, b = embed("a"), embed("b")
     parts = [a(inputs[:, :3]), b(inputs[:, 3:]), a(inputs[:, 3:])]
@@ -115,7 +115,7 @@ MODELS = {"sequential": sequential, "functional": functional, "subclassed": Subc
 
 
 def data(count: int = 48) -> tuple[np.ndarray, np.ndarray]:
-    """Each batch of 8 lines has every id in each half of its columns."""
+    """Batches of 8 examples. Each batch has every id in each half of its columns."""
     rng = np.random.default_rng(SEED)
     halves = [
         np.concatenate([rng.permutation(np.repeat(range(VOCABULARY), 2)).reshape(8, 3)])
@@ -129,7 +129,7 @@ def data(count: int = 48) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def dense_rows(model: str, optimizer: str, epochs: int = 2) -> tuple[dict[str, np.ndarray], Any]:
-    """The rows that the dense model learns, and its losses."""
+    """The rows and the losses of the dense model after training."""
     embed = Embeddings(False)
     history = fit(MODELS[model](embed), OPTIMIZERS[optimizer](), epochs, jit_compile=False)
     return embed.rows(), history.history["loss"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""get_weights, set_weights, and Keras methods that use them: rows are included, or it raises."""
+"""get_weights, set_weights, and Keras methods that use them: they include rows, or raise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.layers import DynamicEmbedding
 from tf_embed.saving import keras_weights
 
-IDS = np.arange(60).reshape(20, 3)  # with ids that no model of this file has trained
+IDS = np.arange(60).reshape(20, 3)  # includes ids that no model of this file trains
 
 
 def model_of(*layers: Any) -> keras.Model:
-    """A model that looks the same ids up in each of the layers."""
+    """A model that looks up the same ids in each layer."""
     ids = keras.Input([3], dtype="int64")
     rows = [keras.layers.Flatten()(layer(ids)) for layer in layers]
     rows = keras.layers.Concatenate()(rows) if len(rows) > 1 else rows[0]
@@ -86,14 +86,14 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         wanted, weights = model.predict(IDS, verbose=0), model.get_weights()
         fit(model, 1)
         table_of(model).upsert([10**15], np.ones([1, 2]))
-        for _ in range(2):  # and can be used again
+        for _ in range(2):  # the weights can be used again
             model.set_weights(weights)
             self.assertAllEqual(model.predict(IDS, verbose=0), wanted)
             self.assertFalse(table_of(model).lookup([10**15], return_exists=True)[1][0])
             fit(model, 2)
 
     def test_slots_stay_as_those_of_dense_variables_do(self):
-        # The oracle is Keras: a dense Embedding of the same ids, which start from the same rows.
+        # The oracle is Keras: a dense Embedding of the same ids, with the same first rows.
         keras.utils.set_random_seed(1)
         start = np.random.default_rng(SEED).normal(size=[40, 2]).astype(np.float32)
         dense = model_of(keras.layers.Embedding(40, 2))
@@ -101,7 +101,7 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         model = compiled("wrapper")
         dense.layers[1].set_weights([start])
         table_of(model).upsert(np.arange(40), start)
-        ids = np.arange(24).reshape(8, 3)  # each id once: Keras squares before it sums
+        ids = np.arange(24).reshape(8, 3)  # each id once, because Keras squares before it sums
         for one in (dense, model):
             one.fit(ids, np.ones(8), batch_size=8, epochs=2, verbose=0)
             weights = one.get_weights()
@@ -319,7 +319,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             return keras.optimizers.Adam(0.1) if way == "own" else None
 
         embeddings = [DynamicEmbedding(2, optimizer=own(), name=f"e{i}") for i in range(layers)]
-        model = model_of(*embeddings, embeddings[0])  # the first one is shared
+        model = model_of(*embeddings, embeddings[0])  # the first layer is shared
         model.compile("sgd" if way == "own" else adam(), "mse")
         predicted: list[np.ndarray] = []
         stopping = keras.callbacks.EarlyStopping(
@@ -333,7 +333,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
                 predicted.append(self.model(IDS).numpy())
 
         fit(model, epochs=5, callbacks=[Record(), stopping])
-        self.assertLen(predicted, 4)  # epoch 1 is the best, and two more are waited for
+        self.assertLen(predicted, 4)  # epoch 1 is the best, and the patience is two epochs
         self.assertAllEqual(model(IDS), predicted[1])
         self.assertNotAllClose(predicted[1], predicted[-1])
 
@@ -372,7 +372,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         drawn = Drawn()
         fit(model, callbacks=[drawn])
         # TensorFlow ends the process on an image without pixels.
-        self.assertEqual(list(drawn.images.values()), [(1, 3 * dim, 1, 1)])  # of the dense layer
+        self.assertEqual(list(drawn.images.values()), [(1, 3 * dim, 1, 1)])  # the dense layer's
         self.assertIn((0, dim), drawn.histograms.values())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts on the way of a number, found in the graph through ops that move numbers about."""
+"""Casts before a table, found in the graph through ops that move numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sparse(x: tf.Tensor) -> tf.SparseTensor:
     return tf.SparseTensor([[0, 0], [1, 0]], x, [2, 1])
 
 
-# The ops of TensorFlow and Keras by which ids come out of a matrix [n, 2].
+# The ops of TensorFlow and Keras that take ids from a matrix [n, 2].
 MOVES: dict[str, Callable[[tf.Tensor], Any]] = {
     "slice": lambda x: x[:, 0],
     "slice of a size": lambda x: tf.slice(x, [0, 0], [-1, 1]),
@@ -65,7 +65,7 @@ MOVES: dict[str, Callable[[tf.Tensor], Any]] = {
 
 
 def passes(function: Callable[[tf.Tensor], tf.Tensor], *numbers: Any) -> np.ndarray:
-    """The keys that a table of int64 keys is given in a graph."""
+    """The keys that a table with int64 keys gets in a graph."""
     of_graph = tf.function(
         lambda *x: casts.unchanged(function(*x), "ids", "items"), autograph=False
     )
@@ -84,7 +84,7 @@ class CastTest(tf.test.TestCase, parameterized.TestCase):
 
         good = tf.constant([[7.0, 0.5], [2.0**24 - 1, 1e30]])
         wanted = MOVES[move](tf.constant([[7, 0], [2**24 - 1, 1]], INT64))
-        if move != "reshape":  # its ids are of both columns
+        if move != "reshape":  # its ids are from both columns
             self.assertAllEqual(passes(ids, good), wanted)
         self.refuses("must not be rounded", ids, tf.constant([[7.0, 0.5], [2.0**24, 1.0]]))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong arguments of the ops that workers exchange keys and rows by: refused by name."""
+"""Wrong arguments of the ops by which workers exchange keys and rows: refused by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows(*shape: int) -> tf.Tensor:
     return tf.ones(shape)
 
 
-# Arguments that go together, of two workers, and for each wrong one the words of its error.
+# Valid arguments for two workers, and the error's words for each wrong argument.
 WORDS = {
     "parts": [rows(3, 2)],
     "counts": int32([[1, 2]]),

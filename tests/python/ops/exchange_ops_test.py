@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of the exchange between workers, on one machine: unpacking inverts packing."""
+"""The ops of the exchange between workers, on a single machine: unpacking inverts packing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tf.gather(routed, places).numpy().tolist(), keys.numpy().tolist())
         self.assertLen(set(routed.numpy().tolist()), len(routed))
         self.assertEqual(int(tf.reduce_sum(counts)), len(routed))
-        # Each worker of another batch has the same keys.
+        # In another batch, a key goes to the same worker.
         some = tf.reshape(keys, [-1])[::7]
         (others,), _, other_counts = routing_ops.route_keys(
             [some], [no_owners], num_workers=3, owner_rules=["hash"]
@@ -91,7 +91,7 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(of_batch, tf.gather(rows, places))
         self.assertAllEqual(slices.indices, routed)
         self.assertAllEqual(slices.values, [[2.0, 2.0], [8.0, 8.0]])
-        # Of 2 * 2^2 + 2 * (1 + 3 + 4)^2.
+        # The gradient of 2 * 2^2 + 2 * (1 + 3 + 4)^2.
         of_factors = tape.gradient(squares, factors)
         self.assertAllEqual(of_factors, [[[32.0], [8.0]], [[32.0], [32.0]]])
 
@@ -164,7 +164,7 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
             found = exchange_ops.unpack_messages(messages, counts, types, sent)
             self.assertAllEqual(found[0], strings)
             self.assertAllEqual(found[1], rows)
-            # A worker's own rows do not travel.
+            # A worker's own rows are not sent.
             own = slice(*{-1: (0, 0), 0: (0, 1), 1: (1, 4), 2: (4, 4)}[rank])
             expected = rounded.copy()
             expected[own] = rows[own]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An apply that is told that there is no step, and optimizers of tables that are frozen."""
+"""An apply with the flag that there is no step, and optimizers of frozen tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FrozenApplyTest(tf.test.TestCase, parameterized.TestCase):
         before = state()
         apply(table, [tf.constant(False)])
         self.assertEqual(state(), before)
-        apply(table, [tf.constant(False)], token=[[7, 0]])  # nor is the step noted
+        apply(table, [tf.constant(False)], token=[[7, 0]])  # the token is not recorded either
         apply(table, [tf.constant(True)], token=[[7, 0]])
         apply(table, [tf.constant(True)], token=[[7, 0]])
         self.assertEqual(state()[1], [[4.0, 4.0]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fused rules against Keras itself: its optimizers on a dense variable of the same rows."""
+"""The fused rules against Keras's optimizers on a dense variable of the same rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS, ROWS, DIM = 20, 6, 5
 
 
 def rmsprop(**options: Any) -> tuple[str, Callable, list[float]]:
-    """The op's rule, Keras's optimizer by its learning rate, the hyper-parameters after it."""
+    """The op's rule, Keras's optimizer as a function of the rate, the other hyper-parameters."""
     given = {"rho": 0.9, "momentum": 0.0, "epsilon": 1e-7, "weight_decay": 0.0, **options}
     rule = "rmsprop" + "_centered" * given.get("centered", False)
     rule += "_momentum" * bool(given["momentum"])
@@ -142,7 +142,7 @@ class FusedRulesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(case=("rmsprop_momentum", "ftrl"), value_dtype=("float16", "bfloat16"))
     def test_narrow_rows_are_as_near_to_keras_as_their_rounding(self, case, value_dtype):
-        # A row is rounded to its 11 or 8 bits at each step; gradients of 8 bits are exact in all.
+        # A row is rounded to 11 or 8 bits at each step. Gradients of 8 bits are exact in any dtype.
         rng = np.random.default_rng(SEED)
         rows = rng.normal(size=(ROWS, DIM)).astype(np.float32)
         rows = tf.cast(tf.cast(rows, value_dtype), tf.float32).numpy()
@@ -158,7 +158,7 @@ class FusedRulesTest(tf.test.TestCase, parameterized.TestCase):
 
 class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
     def optimizer_of(self, rule: rules.FusedRule) -> Any:
-        """An optimizer of a class of its own, registered as a rule."""
+        """An optimizer of a new class, registered with a rule."""
 
         class Registered(keras.optimizers.SGD):
             pass
@@ -237,7 +237,7 @@ class GradientDtypeTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("float16", "bfloat16")
     def test_narrow_tables_take_float32_gradients_unrounded(self, value_dtype):
         table = RawTable(1, value_dtype=value_dtype)
-        # Too large for float16, and too near to each other for both; their sum is neither.
+        # Gradients that are too large for float16, or too close for both dtypes. Their sum fits.
         self.apply(table, [1, 1, 1], tf.constant([[1e5], [-1e5], [2.0**-10]]))
         self.apply(table, [2, 2], tf.constant([[1.0 + 2.0**-12], [-1.0]]))
         values = tf.cast(table.find([1, 2])[0], tf.float32)

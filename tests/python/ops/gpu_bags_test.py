@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags, of one table and of many, on a GPU: rows and gradients as on the CPU.
+"""Bags, of a single table and of many, on a GPU: rows and gradients as on the CPU.
 
-Run as gpu_tables_test.py is.
+`make test-gpu` runs this; see gpu_tables_test.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GRID = [
 
 
 def bags_of(container: str, key_dtype: str) -> Any:
-    """Ids from -9 to 9 in 8 bags, of which some are empty if allowed."""
+    """Ids from -9 to 9 in 8 bags. Some are empty if allowed."""
     rng = np.random.default_rng(SEED)
     flat = tf.cast(rng.integers(-9, 10, 24) % (10 if key_dtype[0] == "u" else 100), key_dtype)
     if container == "lines":
@@ -52,7 +52,7 @@ def bags_of(container: str, key_dtype: str) -> Any:
 
 
 def like(ids: Any, values: np.ndarray, dtype: tf.DType) -> Any:
-    """A value for each id, in a container of the kind of the ids'."""
+    """A value for each id, in the container of the ids."""
     values = tf.constant(values, dtype)
     if isinstance(ids, tf.SparseTensor):
         return tf.SparseTensor(ids.indices, values, ids.dense_shape)
@@ -63,7 +63,7 @@ def like(ids: Any, values: np.ndarray, dtype: tf.DType) -> Any:
 
 class BagsTest(tf.test.TestCase, parameterized.TestCase):
     def layers(self, **options: Any) -> list[DynamicEmbedding]:
-        """On the GPU and on the CPU, with the same rows."""
+        """Layers on the GPU and on the CPU, with the same rows."""
         layers = []
         for device in (GPU, CPU):
             layer = DynamicEmbedding(
@@ -197,7 +197,7 @@ class BagsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
-    """table_batch_steps_test.py, which `make test-gpu` runs too, has more of a step's cases."""
+    """More cases of steps are in table_batch_steps_test.py, which `make test-gpu` runs too."""
 
     def step_of(self, tables: list[tf_embed.Variable], combiner: str) -> Any:
         anchor = BatchAnchor([table.table for table in tables], "all")

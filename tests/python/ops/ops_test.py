@@ -216,7 +216,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         for number in range(len(meta)):
             wrong = meta.copy()
             wrong[number] = 99
-            if number in (1, 2, 10, 12):  # seed, table id and the values of new slots are free
+            if number in (1, 2, 10, 12):  # any seed, table id and new slots' values are valid
                 continue
             with self.assertRaises(errors):
                 table.take((keys, values, slots, wrong, *policy))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw ops that are given tensors of shapes that no caller of ours gives: refused, by name.
+"""Raw ops refuse tensors of shapes that tf_embed never passes, and name them.
 
 TensorFlow ends the process if a kernel reads a non-scalar tensor as a scalar, or makes a shape
 with too many elements or axes. tests/campaigns/raw_ops.py tries such calls at random.
@@ -31,7 +31,7 @@ def many_axes(count: int = MAX_AXES) -> tf.Tensor:
 
 
 class ScalarsTest(RefusedTestCase):
-    """Everything that an op reads as a scalar."""
+    """All inputs that an op reads as a scalar."""
 
     def calls(self) -> dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]]:
         table = RawTable(2, settings={"statistics": 31})
@@ -184,7 +184,7 @@ class ScalarsTest(RefusedTestCase):
             for name in scalars:
                 for shape in NOT_SCALARS:
                     if name == "table" and 0 in shape:
-                        continue  # TensorFlow refuses to make one
+                        continue  # TensorFlow refuses to make such a tensor
                     size = int(np.prod(shape))
                     one = tf.reshape(tf.stack([arguments[name]] * max(size, 1))[:size], shape)
                     wanted = {"folder": "dirpath", "rows": "rows"}.get(name, name)
@@ -202,7 +202,7 @@ class ScalarsTest(RefusedTestCase):
                     function(**{**arguments, "tables": [good, handle]})
 
     def test_a_turn_is_taken_by_no_empty_tensor_of_handles(self):
-        # Eagerly TensorFlow itself refuses those. In this graph nothing says how many there are.
+        # Eagerly, TensorFlow itself refuses it. In this graph the number of handles is unknown.
         handles = tf.stack([RawTable(2).handle] * 2)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
@@ -330,7 +330,7 @@ class ShapesTest(RefusedTestCase):
 
 
 class SavedRowsTest(RefusedTestCase):
-    """Rows that were opened for one table, and are given to the ops of another."""
+    """Rows that were opened for a table and are passed to the ops of another."""
 
     @parameterized.parameters(
         ({"dim": 2}, {"dim": 64}),
@@ -408,7 +408,7 @@ class BatchesTest(RefusedTestCase):
                 tf.function(lambda dtypes=dtypes: self.sum_by_key(sum_dtypes=dtypes))()
 
     def test_a_batch_of_more_values_than_there_are_gradients_is_refused(self):
-        # The sizes of these batches add up to that of the gradients, once they have overflowed.
+        # The sum of these batches' sizes overflows, and then equals the size of the gradients.
         handles = [RawTable(2).handle, RawTable(2).handle]
         two = {"tables": handles, "dims": [2, 2], "combiner": "sum"}
         batch = {name: int64(value) for name, value in BATCH.items()}
@@ -422,7 +422,7 @@ class BatchesTest(RefusedTestCase):
             weights=[],
         ).numpy()
         huge = good.copy()
-        huge[1] = 2**63 - 1  # of pooled values
+        huge[1] = 2**63 - 1  # the number of pooled values
         with self.refused("`pieces` must cover all"):
             RAW.tf_embed_pack_batch(**batch, **two, size=int64(2**62), weights=[])
         for words in ([good, huge], [good, empty, huge, huge]):

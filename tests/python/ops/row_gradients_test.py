@@ -14,7 +14,7 @@ from tf_embed.ops import gradient_ops
 
 
 def pack(*keys: int, dtype: Any = np.int64) -> tf.Tensor:
-    """Gradients of some keys, which are the keys themselves."""
+    """Gradients of several keys, which are equal to the keys."""
     keys = np.array(keys, dtype)
     return gradient_ops.row_gradients(keys, np.stack([keys, keys], 1).astype(np.float32))
 

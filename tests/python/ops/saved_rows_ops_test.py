@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong arguments of the ops on files of rows and on whole tables: refused by name.
+"""Wrong arguments of the ops on row files and on whole tables: refused by name.
 
-The wrappers in tf_embed give none of them, except those of other versions and damaged files.
+The wrappers in tf_embed pass none of them, except from files of other versions or damaged files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.cases.refused_ops import RAW, RefusedTestCase, int64
 
 
 def nothing() -> tf.Tensor:
-    """A variant that no op on files gives."""
+    """A variant that no op on files returns."""
     return RAW.tf_embed_row_gradients(keys=int64([1]), values=tf.ones([1, 2]))
 
 

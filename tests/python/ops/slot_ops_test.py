@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops by which an optimizer outside of the table reads and writes whole rows."""
+"""The ops for an optimizer outside of the table, which read and write whole rows."""
 
 from __future__ import annotations
 

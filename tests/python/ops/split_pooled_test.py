@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`split_pooled` in one process: simulated replies of owners give the pooled rows of one table."""
+"""`split_pooled` in one process: simulated replies of owners give a single table's pooled rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def keys_of(dtype: str, numbers: np.ndarray) -> tf.Tensor:
 
 
 def numbers_of(keys: tf.Tensor) -> np.ndarray:
-    """Keys as they were drawn."""
+    """The drawn numbers of keys."""
     return keys.numpy().astype(np.int64)
 
 
@@ -89,14 +89,14 @@ class SplitPooledTest(tf.test.TestCase, parameterized.TestCase):
         counted = numbers.reshape([-1]) != 7 if padded else np.ones(numbers.size, bool)
         np.add.at(expected, bags[counted], rows[numbers.reshape([-1])[counted]])
         self.assertAllClose(pooled(found, lambda some: rows[numbers_of(some)]), expected)
-        # Which key of the batch each one is.
+        # The positions lead to the keys of the batch.
         flat = numbers.reshape([-1])
         places = found.place_positions.numpy()
         self.assertAllEqual(flat[places], numbers_of(found.asked)[found.places.numpy()])
         self.assertAllEqual(flat[found.key_positions.numpy()], numbers_of(found.bag_keys))
         positions = [*places, *found.key_positions.numpy()]
         self.assertCountEqual(positions, np.flatnonzero(counted))
-        # One of the two ways, and in the order of the owners.
+        # Only one of the two ways is used, and keys are in the order of the owners.
         self.assertEqual(ask_by == "bags", not found.asked.shape[0])
         for some, counts in ((found.asked, 0), (found.bag_keys, 1)):
             routed, places, per_worker = routing_ops.route_keys(
@@ -129,7 +129,7 @@ class SplitPooledTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(split(tf.constant(numbers), bags, weight_bytes=64).bag_keys.shape[0])
         repeated = numbers % 50
         self.assertTrue(split(keys_of("string", repeated), bags).asked.shape[0])
-        # The keys go with the gradients again.
+        # The keys are sent again with the gradients.
         long = tf.strings.join(["x" * 400, tf.strings.as_string(tf.constant(numbers))])
         self.assertTrue(split(long, bags).bag_keys.shape[0])
 

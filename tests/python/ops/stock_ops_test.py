@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of `stock_ops`, which stand in for those of the op library."""
+"""The checks of `stock_ops`, which replace the checks of the op library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def int64(*numbers: int) -> tf.Tensor:
 
 class StockOpsTest(tf.test.TestCase, parameterized.TestCase):
     def check(self, indices: tf.Tensor, offsets: tf.Tensor, mode: str = "fatal") -> Any:
-        """Checks two bags of one table of 5 rows."""
+        """Checks two bags of a table with 5 rows."""
         bags = int64(2)
         options = {"rows": [5], "owner": "bags", "mode": mode, "padding": []}
         return stock_ops.check_bounds(indices, offsets, bags, **options)

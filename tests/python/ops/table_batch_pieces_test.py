@@ -22,7 +22,7 @@ def int64(values: Any) -> tf.Tensor:
 
 
 def is_good(pieces: np.ndarray, size: int) -> bool:
-    """Whether pieces in the range of a batch have each value once, and each bag at most once."""
+    """Whether pieces within a batch cover each value once, and each bag at most once."""
     values, bags = np.zeros([size], int), np.zeros([BAGS], int)
     for table, first, count, begin, stride in pieces:
         bags[first : first + count] += 1
@@ -32,7 +32,7 @@ def is_good(pieces: np.ndarray, size: int) -> bool:
 
 
 def blocks(draw: np.random.Generator) -> tuple[np.ndarray, int]:
-    """Pieces that cover all values: blocks below each other, of pieces side by side."""
+    """Pieces that cover all values: a column of blocks, each a row of pieces."""
     pieces, first, begin = [], 0, 0
     while first < BAGS:
         tables = draw.integers(0, 2, draw.integers(1, 4))
@@ -48,7 +48,7 @@ def blocks(draw: np.random.Generator) -> tuple[np.ndarray, int]:
 
 
 def changed(draw: np.random.Generator, pieces: np.ndarray, size: int) -> np.ndarray:
-    """One number of a piece, changed a little; those that stay in the range of the batch."""
+    """Changes a number of a piece a little, such that the piece stays within the batch."""
     before, pieces = pieces, pieces.copy()
     piece = pieces[draw.integers(len(pieces))]
     column = draw.choice([1, 3, 4])
@@ -60,7 +60,7 @@ def changed(draw: np.random.Generator, pieces: np.ndarray, size: int) -> np.ndar
     return pieces if bags_fit and values_fit else changed(draw, before, size)
 
 
-# Of 8 values. Each is covered, or all are counted, but not both.
+# Pieces of 8 values. Either each value is covered, or their count is 8, but not both.
 WRONG = {
     "two at one place": ([[0, 0, 2, 0, 2], [0, 2, 2, 0, 2]], "each of 8 .*Received: value 0 twice"),
     "a row too far": ([[0, 0, 2, 0, 4], [0, 2, 2, 4, 2]], "Received: value 4 twice"),
@@ -80,7 +80,7 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
             table.assign(range(BAGS), [[float(key + 1)] * dim for key in range(BAGS)])
 
     def calls(self, pieces: Any, size: int) -> dict[str, Any]:
-        """The ops that take pieces."""
+        """The ops with pieces as an input."""
         batch = {
             "indices": int64(range(BAGS)),
             "offsets": int64(range(BAGS + 1)),
@@ -140,7 +140,7 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_step_refuses_packed_pieces_and_changes_nothing(self, column, number):
         good = [[0, 0, 2, 0, 2], [0, 2, 2, 4, 2]]
         packed = self.calls(good, 8)["pack"]().numpy()
-        packed[6 + 7 + column] = number  # of the second piece, after six words and a piece
+        packed[6 + 7 + column] = number  # in the second piece, after six words and a piece
         step = {
             "tables": [table.handle for table in self.tables],
             "dims": list(DIMS),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many tables trained by one op, against each trained by its own."""
+"""Many tables trained by a single op, against a separate op for each table."""
 
 from __future__ import annotations
 

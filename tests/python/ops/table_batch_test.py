@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pooled lookup in many tables by one op, against a lookup in each."""
+"""A pooled lookup in many tables by a single op, against a lookup in each table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tf_embed
 from tf_embed.ops import table_batch_ops
 from tf_embed.variable.lookup import gradient_token
 
-FEATURES = (1, 0, 2, 0)  # the table of each
+FEATURES = (1, 0, 2, 0)  # the table of each feature
 DIMS = (3, 1, 5)
 DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 
@@ -23,11 +23,11 @@ class Batch:
     """Tables, and random bags of each feature.
 
     Args:
-        rng: Draws all.
+        rng: The random generator.
         num_bags: Number of bags of each feature.
         longest: The most indices in a bag.
         weighted: Whether indices have weights.
-        side_by_side: Whether the pooled rows of all features of a bag stand side by side.
+        side_by_side: Whether the pooled rows of an example's features are adjacent.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Batch:
         )
 
     def wanted(self, combiner: str, weights: Any = None) -> tf.Tensor:
-        """The same, a lookup and a place for each bag."""
+        """The expected values, from a separate lookup for each bag."""
         places, values = [tf.zeros([0, 1], tf.int64)], [tf.zeros([0])]
         for table, first_bag, count, begin, stride in self.pieces:
             for i in range(count):
@@ -145,7 +145,7 @@ class PooledTablesTest(tf.test.TestCase, parameterized.TestCase):
         found, gradients = run_ours()
         wanted, wanted_gradients = run(batch.wanted)
         self.assertAllClose(found, wanted, rtol=1e-5, atol=1e-5)
-        tolerances = (1e-5, 2e-2, 3e-3)  # each is rounded to the table's type
+        tolerances = (1e-5, 2e-2, 3e-3)  # gradients are rounded to the tables' dtypes
         for one, other, tolerance in zip(gradients, wanted_gradients, tolerances, strict=True):
             ours, theirs = by_key(one), by_key(other)
             self.assertEqual(set(ours), set(theirs))

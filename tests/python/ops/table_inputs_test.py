@@ -82,7 +82,7 @@ class PooledInputsTest(RefusedTestCase):
 
 
 class BatchInputsTest(RefusedTestCase):
-    """The ops of many tables, here of two."""
+    """The ops of many tables, with two tables."""
 
     def arguments(self, **options: Any) -> dict[str, Any]:
         return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of the weights of bags, in conditions and loops, and if rows change before it."""
+"""The gradient of bags' weights, in conditions and loops, and if rows change before it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLACES = (plain, in_cond, in_cond_of_a_tensor, in_loop, in_map)
 
 
 def gradient(place: Callable[[Body, tf.Variable], tf.Tensor], body: Body) -> np.ndarray:
-    """Of the sum of an output, for four weights."""
+    """The gradient of the sum of an output, for four weights."""
     weights = tf.Variable([0.5, 0.5, 1.0, 2.0])
 
     @tf.function(autograph=False)
@@ -61,7 +61,7 @@ def gradient(place: Callable[[Body, tf.Variable], tf.Tensor], body: Body) -> np.
 
 
 def dense(ids: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Two bags of two ids, side by side, by TensorFlow's own ops."""
+    """Two bags of two ids, concatenated, by TensorFlow's own ops."""
     rows = tf.gather(tf.constant(ROWS), ids) * weights[:, tf.newaxis]
     return tf.reshape(tf.reduce_sum(tf.reshape(rows, [2, 2, 2]), 1), [1, 4])
 

@@ -49,7 +49,7 @@ class OptionsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class GatheredTest(tf.test.TestCase, parameterized.TestCase):
-    """Dense variables whose gradients are slices."""
+    """Dense variables with slices as gradients."""
 
     @parameterized.parameters((5,), (5, 2), (5, 2, 2))
     def test_a_gathered_variable_of_any_rank(self, *shape):
@@ -89,7 +89,7 @@ class GatheredTest(tf.test.TestCase, parameterized.TestCase):
 class LossScaleTest(tf.test.TestCase, parameterized.TestCase):
     @staticmethod
     def step_of(inner: Any, gradient: float) -> tuple[list[float], Any]:
-        """A dense variable and a row after a step whose gradients are scaled, and the inner one."""
+        """A dense variable and a row after a step on scaled gradients, and the inner optimizer."""
         v = tf_embed.Variable(dim=1, initializer="zeros")
         dense = keras.Variable([0.0])
         optimizer = tf_embed.DynamicEmbeddingOptimizer(inner)

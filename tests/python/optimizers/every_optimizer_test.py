@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every optimizer and option on tables, against Keras on dense variables of the touched rows.
 
-tests/tables/optimizers.py has the whole matrix; here are every optimizer, every option, and the
-pairs that meet different code.
+tests/tables/optimizers.py has the whole matrix. These tests have every optimizer, every option, and
+the pairs that run different code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from support.cases.optimizer_cases import CLOSE, KINDS, OPTIONS, TrainedTables
 from support.oracles import optimizer_oracle as oracle
 from support.oracles.optimizer_oracle import LazyOracle, Step
 
-# The refused cases, by (way, optimizer, option), "" for any; the first match holds.
+# The refused cases, by (way, optimizer, option). "" matches any, and the first match counts.
 REFUSED = {
     ("", "MultiOptimizer", ""): "can't be trained by MultiOptimizer",
     ("", "Muon, embeddings too", ""): "can't be trained by .*Muon",
@@ -47,15 +47,15 @@ REFUSED = {
     ("", "", "EMA, accumulation"): "`gradient_accumulation_steps` and `use_ema`",
     ("", "", "global_clipnorm, accumulation"): "_accumulation_steps` and `global_clipnorm`",
 }
-# Optimizers of the tables' own: the cases that differ from the wrapper.
+# Optimizers that differ as a table's own optimizer from the wrapper.
 OWN = [
     *("SGD", "Adam, amsgrad", "Ftrl", "Adafactor", "Nadam", "Muon", "ScheduleFreeAdamW"),
     *("MultiOptimizer", "a subclass of Adam", "a subclass of Optimizer"),
     *("SmartDecayAdam", "one_embedding.Ftrl"),
 ]
-# An optimizer with a rule in the table, and one that runs on gathered rows.
+# An optimizer with a fused rule, and an optimizer that runs on gathered rows.
 SORTS = ("Adam", "Lamb")
-# Others that meet code of their own.
+# Other optimizers that run different code.
 MANY = ("SGD, nesterov", "RMSprop, centered, momentum", "Adafactor", "Nadam")
 LAZY_STEPS = 5
 LAZY = (
@@ -73,7 +73,7 @@ LAZY_OPTIONS = {
 
 
 def refusal_of(way: str, kind: str, option: str) -> str | None:
-    """The pattern of the error if the case is to be refused, or None."""
+    """The pattern of the error if the case must be refused, or None."""
     for pattern, sentence in REFUSED.items():
         if all(part in ("", own) for part, own in zip(pattern, (way, kind, option), strict=True)):
             return sentence
@@ -89,8 +89,6 @@ def _without_rows(step: Step, *tables: int) -> Step:
 
 
 class OracleTest(tf.test.TestCase, parameterized.TestCase):
-    """The oracle itself."""
-
     @parameterized.product(
         kind=("SGD, momentum", "Adafactor", "Nadam", "ScheduleFreeAdamW"), option=("plain", "EMA")
     )
@@ -202,7 +200,7 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
 
 @keras.saving.register_keras_serializable(package="tf_embed_tests")
 class OneHotEmbedding(keras.layers.Layer):
-    """Stands for a table with a small vocabulary: rows as a dense variable."""
+    """Replaces a table with a small vocabulary: its rows are a dense variable."""
 
     def __init__(self, rows: np.ndarray) -> None:
         super().__init__()
@@ -229,7 +227,7 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         make = cases.maker(kind, OPTIONS[option])
         rng = np.random.default_rng(oracle.SEED)
         number = 6
-        # Each batch has each id, some of them twice.
+        # Each batch has every id, some of them twice.
         ids = np.concatenate(
             [
                 np.stack([rng.permutation(number), rng.integers(0, number, number)], 1)
@@ -304,7 +302,7 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
     def test_what_any_micro_step_touches_is_updated_by_the_mean(self, kind, option):
         options, every = LAZY_OPTIONS[option], cases.ACCUMULATION
         steps = oracle.make_steps(every * LAZY_STEPS, everything=False)
-        steps[every - 1] = _without_rows(steps[every - 1], 1)  # the update is made here
+        steps[every - 1] = _without_rows(steps[every - 1], 1)  # the step of the update
         steps[2 * every] = _without_rows(steps[2 * every], 0)
         trained = TrainedTables(
             None, lambda: KINDS[kind](gradient_accumulation_steps=every, **options)
@@ -329,7 +327,7 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
         self.train_with_gaps(mode, kind)
 
     def train_with_gaps(self, mode: str, kind: str) -> None:
-        """A step gives a table no rows in a graph; eagerly it gives it no gradient."""
+        """Trains with steps that give a table no rows (in a graph) or no gradient (eagerly)."""
         steps = oracle.make_steps(6, everything=False)
         steps[2] = _without_rows(steps[2], 1)
         steps[4] = _without_rows(steps[4], 0, 1)
@@ -343,7 +341,7 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
         history = trained.train(steps, mode, finalize=False)
         touched: list[set[int]] = [set() for _ in oracle.TABLES]
         for number, step in enumerate(steps):
-            with warnings.catch_warnings(action="ignore"):  # of variables without a gradient
+            with warnings.catch_warnings(action="ignore"):  # about variables without a gradient
                 lazy.step(step)
             self.assert_equal(
                 [*history.tables[number], *history.dense[number]],
@@ -363,10 +361,11 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 # Sums, slots and rules are float32, as in Keras on a float32 variable, and rows are rounded once a
-# step. The two differ by 2e-6 before they are rounded, so a weight that lies within that of the
-# middle between two numbers may go up here and down there. Then it is off by one unit in the last
-# place, which is at most 2^-7 (bfloat16) or 2^-10 (float16) of the weight as it was then. That is
-# one weight in a thousand a step, so hardly twice the same, and nearly all are equal to the bit.
+# step. Before rounding, the two differ by 2e-6. So a weight within 2e-6 of the middle between two
+# numbers may be rounded up by the table and down by Keras. It is then off by one unit in the last
+# place, at most 2^-7 (bfloat16) or 2^-10 (float16) of the weight at that step. This happens to one
+# weight in a thousand in a step, so hardly twice to the same. Nearly all weights are bit for bit
+# equal.
 UNIT = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
@@ -409,8 +408,8 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
             [optimizer] * 2, optimizer, trained.tables(), trained.dense(), steps, dtype="float64"
         )
         found = trained.train(steps)
-        # A rule in float32 would be off by 1e-7. Ours and Keras's differ by 2e-9, because Keras
-        # makes some hyper-parameters float32 first.
+        # A float32 rule would be off by 1e-7. The table and Keras differ by 2e-9, because Keras
+        # converts some hyper-parameters to float32 first.
         for mine, right in zip(found.tables, wanted.tables, strict=True):
             self.assertAllClose(mine[0], right[0], rtol=0, atol=1e-8)
             self.assertAllClose(mine[1], right[1], rtol=0, atol=1e-8)

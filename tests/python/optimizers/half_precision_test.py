@@ -2,11 +2,11 @@
 """Rows of float16 and bfloat16: stored narrow, summed and trained in float32.
 
 The oracle of a step is a Keras optimizer on float32 variables that are rounded after each step. A
-table's rows should equal these, bit for bit. The exception is a float32 so near to the middle
-between two narrow numbers that its last bits decide, and these depend on the order of sums. They
-are about 2^-22 of a number, against 2^-11 between middles of float16. So one in a thousand numbers
-and steps differs, by one unit in the last place. A step that ends with a pass over all rows writes
-them once more, and so rounds twice.
+table's rows should equal these, bit for bit. The exception is a float32 so near the middle between
+two narrow numbers that its last bits decide the rounding. These bits depend on the order of sums.
+They are about 2^-22 of a number, against 2^-11 between the middles of float16. So in each step a
+number in a thousand differs, by one unit in the last place. A step that ends with a pass over all
+rows writes them again, and so rounds twice.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 NARROW = ("float16", "bfloat16")
-DIGITS = {"float16": 11, "bfloat16": 8}  # of the significand, in bits
+DIGITS = {"float16": 11, "bfloat16": 8}  # bits of the significand
 ROWS, DIM, STEPS = 16, 4, 20
-REFUSED = ("MultiOptimizer", "Muon, embeddings too")  # for every dtype
+REFUSED = ("MultiOptimizer", "Muon, embeddings too")  # refused for every dtype
 OPTIONS: dict[str, dict[str, Any]] = {
     "clipnorm": {"clipnorm": 1.0},
     "global_clipnorm": {"global_clipnorm": 1.0},
@@ -44,13 +44,13 @@ def numpy_type(dtype: str) -> Any:
 
 
 def batch(rng: np.random.Generator, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Each row once, and some more often."""
+    """A batch with each row at least once, and gradients."""
     ids = np.concatenate([rng.permutation(ROWS), rng.integers(0, ROWS, 3 * ROWS)])
     return ids, rng.normal(size=(len(ids), DIM)).astype(numpy_type(dtype))
 
 
 def after_rounding(pass_over: Callable[[Any], Any], dtype: str) -> Callable[[Any], Any]:
-    """A pass over all rows that finds them as the step has written them."""
+    """A pass over all rows that gets them rounded, as the step has written them."""
 
     def pass_over_rounded(rows: Any) -> Any:
         weights = rows.weights.numpy().astype(numpy_type(dtype)).astype(np.float32)
@@ -103,13 +103,13 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.check(KINDS["Adam"], dtype)
 
 
-# 1 and 1,024 times 2^-12: 1.25. In either narrow dtype 1 + 2^-12 is 1, and a sum would stay there.
+# 1, and 2^-12 1,024 times. The sum is 1.25. In both narrow dtypes 1 + 2^-12 is 1, so it stays 1.
 ONE_AND_MANY = np.array([1.0] + [2.0**-12] * 1024)
 IDS = np.full([1025], 7)
 
 
 class Descent(keras.optimizers.Optimizer):
-    """A user's own optimizer, which has no fused rule."""
+    """A user's optimizer, without a fused rule."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * gradient)
@@ -141,7 +141,7 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
 
 class SumsTest(tf.test.TestCase, parameterized.TestCase):
     def trained(self, embed: Any, optimizer: Any, place: Any, steps: int = 1) -> np.ndarray:
-        """The row of 7 after a step, from 0, on the gradients ONE_AND_MANY."""
+        """The row of key 7 after steps from 0 with the gradients ONE_AND_MANY."""
 
         @tf.function
         def step() -> None:
@@ -198,12 +198,13 @@ class SumsTest(tf.test.TestCase, parameterized.TestCase):
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(2.0**-10))
         gradient = tf.IndexedSlices(tf.fill([4096, 1], tf.constant(64.0, tf.float16)), [7] * 4096)
         optimizer.apply([gradient], table.trainable_variables)
-        self.assertAllEqual(table.lookup([7]), [[-256.0]])  # of 262,144; float16 ends at 65,504
+        # The sum of the gradients is 262,144; float16 ends at 65,504.
+        self.assertAllEqual(table.lookup([7]), [[-256.0]])
 
     def test_4096_equal_ids(self):
         table = tf_embed.Variable(dim=1, value_dtype="float16")
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
-        gradients = np.full([4096, 1], 1e-3, np.float16)  # 4096 of them: 4.0980; 4 in float16
+        gradients = np.full([4096, 1], 1e-3, np.float16)  # their sum: 4.0980; in float16: 4
         optimizer.apply([tf.IndexedSlices(gradients, [7] * 4096)], table.trainable_variables)
         wanted = -gradients.astype(np.float32).sum()
         self.assertAllEqual(table.lookup([7]), [[np.float16(wanted)]])
@@ -216,7 +217,7 @@ class StochasticRoundingTest(tf.test.TestCase, parameterized.TestCase):
     def trained(
         self, dtype: str, steps: int, gradient: float, *, stochastic: bool, **kwargs: Any
     ) -> np.ndarray:
-        """Rows of ones after steps of SGD with this gradient and learning rate 1."""
+        """Rows of ones after steps of SGD with this gradient and a learning rate of 1."""
         table = tf_embed.Variable(
             dim=self.WIDTH, value_dtype=dtype, initializer="ones", name="rows", **kwargs
         )
@@ -243,7 +244,7 @@ class StochasticRoundingTest(tf.test.TestCase, parameterized.TestCase):
         place, steps = 2.0 ** (1 - DIGITS[dtype]), 200
         narrow = self.trained(dtype, steps, -part * place, stochastic=True)
         wide = self.trained("float32", steps, -part * place, stochastic=True)
-        # Each step goes up by a place with the probability `part`, except for float32's rounding.
+        # Each step adds `place` with the probability `part`, except for float32's rounding.
         sigma = place * np.sqrt(steps * part / narrow.size)
         self.assertNear(narrow.mean(), wide.mean(), 5 * sigma + steps * 2.0**-24)
         self.assertGreater(narrow.mean(), 1 + 0.9 * steps * part * place)

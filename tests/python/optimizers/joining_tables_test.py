@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that come after an optimizer was built, and optimizers that come after their tables."""
+"""Tables that join an optimizer after it was built, and optimizers that are made after tables."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def slices(number: int) -> tf.IndexedSlices:
 
 
 class Pair:
-    """A dense variable and two tables, the second of which has gradients from the third step on.
+    """A dense variable and two tables. The second table has gradients from the third step on.
 
     Args:
         kind: The optimizer.
-        joins: Whether the second table joins the optimizer only then.
-        with_first: Whether there is another table from the start.
+        joins: Whether the second table joins the optimizer only in the third step.
+        with_first: Whether the optimizer has the first table from the start.
     """
 
     def __init__(self, kind: str, *, joins: bool, with_first: bool = True) -> None:

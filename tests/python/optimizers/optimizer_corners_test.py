@@ -33,7 +33,7 @@ def slices(keys: Any, number: float = 1.0, dim: int = DIM) -> tf.IndexedSlices:
 
 
 class Big:
-    """An object that a caller lets go."""
+    """An object that its owner drops."""
 
 
 class Plain(optimizers.Optimizer):
@@ -51,7 +51,7 @@ class PositiveRate(Plain):
 
 
 class RateOfBuild(Plain):
-    """Takes its learning rate once, when it is built."""
+    """Reads its learning rate only once, when it is built."""
 
     def build(self, variables: list[Any]) -> None:
         super().build(variables)
@@ -79,7 +79,7 @@ class ScheduleOfItsOwn(RateOfAnotherName):
 
 
 class IntegerSlot(Plain):
-    """Divides by the number of steps that a row has had."""
+    """Divides a gradient by the number of its row's steps."""
 
     def build(self, variables: list[Any]) -> None:
         super().build(variables)
@@ -100,7 +100,7 @@ class ManySlots(Plain):
 
 
 class UnevenSlots(Plain):
-    """Its slots begin with different numbers."""
+    """The weights of its slots have different initial values."""
 
     def build(self, variables: list[Any]) -> None:
         super().build(variables)
@@ -111,7 +111,7 @@ class UnevenSlots(Plain):
 
 
 class SlotOfItsOwn(Plain):
-    """Momentum in variables that Keras's optimizer does not know of."""
+    """Momentum in variables that Keras's optimizer does not track."""
 
     def __init__(self, learning_rate: float, make: Callable[..., Any], **options: Any) -> None:
         super().__init__(learning_rate, **options)
@@ -196,7 +196,7 @@ class UsersOptimizerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class GapsTest(tf.test.TestCase, parameterized.TestCase):
-    """Steps in which a table takes no part."""
+    """Steps without a gradient for a table."""
 
     @parameterized.parameters(True, False)
     def test_accumulated_gradients_come_out_at_their_step_also_without_a_gradient(self, in_graph):

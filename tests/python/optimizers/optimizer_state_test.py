@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state outside the rows and slots of a table, in every way of saving."""
+"""Optimizer state outside of a table's rows and slots, in every save path."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    # One number, and one vector for the whole table.
+    # A number for the whole table, and a vector for the whole table.
     "nadam": lambda: keras.optimizers.Nadam(0.05),
     "adafactor": lambda: keras.optimizers.Adafactor(0.05),
-    # Gradients that wait for their step: 3 steps are made before saving, so one waits.
+    # Gradients that wait for their step: there are 3 steps before the save, so one waits.
     "accumulation": lambda: keras.optimizers.Adam(0.05, gradient_accumulation_steps=2),
     "ema": lambda: keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5),
     "rmsprop": lambda: keras.optimizers.RMSprop(0.05, centered=True, momentum=0.5),
@@ -39,9 +39,9 @@ CASES = [
     (way, kind)
     for way in ("wrapper", "own")
     for kind in OPTIMIZERS
-    if way == "wrapper" or kind not in ("ema", "loss_scale")  # which take the model's
+    if way == "wrapper" or kind not in ("ema", "loss_scale")  # only in the model's optimizer
 ]
-# Those that hand variables to others can't train tables by themselves.
+# Optimizers that pass variables to other optimizers can't train tables by themselves.
 NO_RULE = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
 ALL_OF_KERAS = {
     name: kind
@@ -68,14 +68,14 @@ def compiled(way: str, kind: str, devices: Any = None) -> keras.Model:
 
 
 def train(model: keras.Model, begin: int, end: int) -> None:
-    """Steps of 8 lines, without the end of `fit`, which puts averages in place of weights."""
+    """Makes steps on 8 examples, without the end of `fit`, which replaces weights by averages."""
     for step in range(begin, end):
         lines = slice(8 * step, 8 * step + 8)
         model.train_on_batch(IDS[lines], LABELS[lines])
 
 
 def content(model: keras.Model) -> list[np.ndarray]:
-    """The dense weights, and the keys, rows and slots of the table in the order of its keys."""
+    """The dense weights, and the table's keys, rows and slots in the order of the keys."""
     exported = [np.asarray(part) for part in model.layers[0].variable.table.export()[:3]]
     order = np.argsort(exported[0])
     return [model.layers[-1].kernel.numpy(), *(part[order] for part in exported)]
@@ -170,7 +170,7 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
         models = [Subclassed() for _ in range(2)]
         for model in models:
             model.compile("sgd", "mse")
-        models[0](IDS[:1])  # built eagerly, the other one by fit
+        models[0](IDS[:1])  # built eagerly; `fit` builds the other model
         for model in models:
             model.fit(IDS, LABELS, batch_size=8, shuffle=False, verbose=0)
         self.assertAllEqual(models[0].embed(IDS), models[1].embed(IDS))
@@ -181,7 +181,7 @@ class OtherOptimizerTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("adam", "sgd"), ("adam", "nadam"), ("nadam", "adam"))
     def test_weights_of_a_model_with_another_optimizer_leave_the_step_alone(self, saved, other):
         def new_model(kind: str) -> keras.Model:
-            # With a dense variable, so that Keras leaves the optimizer alone too.
+            # With a dense variable, so that Keras does not change the optimizer either.
             layers = [DynamicEmbedding(2, name="mine"), keras.layers.Flatten()]
             model = keras.Sequential(
                 [keras.Input([3], dtype="int64"), *layers, keras.layers.Dense(1)]
@@ -203,7 +203,7 @@ class OtherOptimizerTest(tf.test.TestCase, parameterized.TestCase):
 
 class EveryOptimizerOfKerasTest(tf.test.TestCase, parameterized.TestCase):
     def check(self, way: str, make: Callable[[], Any]) -> None:
-        """Saves and loads a trained model, and compares the optimizer and one more step."""
+        """Saves and loads a trained model, and compares the optimizer and another step."""
         own = make() if way == "own" else None
         layer = DynamicEmbedding(2, optimizer=own, name="mine")
         model = keras.Sequential([keras.Input([3], dtype="int64"), layer, keras.layers.Flatten()])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on rows against Keras on dense variables, of all rows or of those of a step."""
+"""Rules on rows against Keras on dense variables, of all rows or of a step's rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tf_embed.layers import DynamicEmbedding
 
 DIM = 5
 STEPS = 20
-# Keras's float32 and ours differ by at most 1.5e-6 after 20 steps, relatively more near 0.
+# After 20 float32 steps, tables and Keras differ by at most 1.5e-6, relatively more near 0.
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 
 optimizers = keras.optimizers
@@ -47,7 +47,7 @@ def slices(keys: Any, gradients: Any, dtype: str = "float32") -> tf.IndexedSlice
 
 
 def batches(keys: int, count: int, each: bool, steps: int = STEPS) -> list[tuple[Any, Any]]:
-    """Steps of (keys, gradients) with keys that repeat; with `each`, every key is in every step."""
+    """Steps of (keys, gradients) with repeated keys; with `each`, every step has every key."""
     rng = np.random.default_rng(SEED)
     result = []
     for _ in range(steps):
@@ -168,7 +168,7 @@ class LearningRateTest(tf.test.TestCase, parameterized.TestCase):
         changed.learning_rate = 0.25
         step()
         if way == "wrapper":
-            outer.learning_rate = 0.5  # the wrapper's is the inner one's
+            outer.learning_rate = 0.5  # sets the inner optimizer's rate
             self.assertEqual(float(changed.learning_rate), 0.5)
             step()
         self.assertAllEqual(layer.variable.lookup([1]), [[1.75 if way == "wrapper" else 1.25]])

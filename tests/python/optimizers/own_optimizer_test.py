@@ -20,7 +20,7 @@ schedules = keras.optimizers.schedules
 
 
 class Tower(keras.layers.Layer):
-    """A layer that makes another one when it is built."""
+    """A layer that makes another layer when it is built."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class LearningRateTest(tf.test.TestCase, parameterized.TestCase):
         model.compile("sgd", "mse")
         model.fit(IDS, LABELS[:, None], verbose=0)
         path = f"{self.get_temp_dir()}/model.keras"
-        for _ in range(2):  # one that was loaded can be saved too
+        for _ in range(2):  # a loaded model can be saved too
             model.save(path)
             model = keras.models.load_model(path, **options)
         own = model.layers[0].optimizer

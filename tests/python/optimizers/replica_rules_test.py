@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of this library under tf.distribute: two replicas train a table as one does."""
+"""Optimizers of this library under tf.distribute: two replicas train a table like one replica."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OPTIMIZERS = {
 
 
 def fit(strategy: tf.distribute.Strategy, kind: str, is_own: bool) -> DynamicEmbedding:
-    """A layer that was trained, by an optimizer of its own or by the model's."""
+    """A layer, trained by its own optimizer or by the model's."""
     with strategy.scope():
         layer = DynamicEmbedding(
             DIM,
             initializer=keras.initializers.RandomNormal(seed=3),
             optimizer=OPTIMIZERS[kind]() if is_own else None,
-            name="rows",  # initial rows go by it
+            name="rows",  # initial rows depend on it
         )
         head = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2))
         inputs = keras.Input([3], dtype="int64")
@@ -49,7 +49,7 @@ def fit(strategy: tf.distribute.Strategy, kind: str, is_own: bool) -> DynamicEmb
 
 
 def content_of(layer: DynamicEmbedding) -> tuple[Any, ...]:
-    """The keys in order, their rows and their slots."""
+    """The keys in order, with their rows and slots."""
     exported = layer.variable.table.export()
     order = np.argsort(exported.keys)
     return tuple(part.numpy()[order] for part in exported[:3])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of a restored optimizer, which may join it in another order than the saved one's did."""
+"""Tables of a restored optimizer, which may join it in another order than before the save."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbered_tables(count: int, before: int = 0) -> list[tf_embed.Variable]:
 
     Args:
         count: The number of tables.
-        before: The number of layers of other models of the process, which Keras numbers first.
+        before: The number of other layers of the process, which Keras numbers first.
     """
     keras.utils.clear_session(free_memory=False)
     layers = [tf_embed.layers.DynamicEmbedding(2, initializer=0.25) for _ in range(before + count)]
@@ -45,7 +45,7 @@ def wrapped(**options: Any) -> tf_embed.DynamicEmbeddingOptimizer:
 
 
 def trained_in_turn(*tables: tf_embed.Variable) -> tf_embed.DynamicEmbeddingOptimizer:
-    """An optimizer whose n-th step is the first one of the n-th table, and its gradients are -n."""
+    """An optimizer whose n-th step trains the n-th table, with gradients of -n."""
     optimizer = wrapped()
     for i, one in enumerate(tables):
         optimizer.apply([slices(-1.0 - i)], [one.anchor])
@@ -53,7 +53,7 @@ def trained_in_turn(*tables: tf_embed.Variable) -> tf_embed.DynamicEmbeddingOpti
 
 
 def join(optimizer: tf_embed.DynamicEmbeddingOptimizer, *tables: tf_embed.Variable) -> None:
-    """Makes a step without rows of each table."""
+    """Makes a step without rows for each table."""
     for one in tables:
         no_rows = tf.IndexedSlices(tf.zeros([0, 2]), tf.zeros([0], tf.int64))
         optimizer.apply([no_rows], [one.anchor])

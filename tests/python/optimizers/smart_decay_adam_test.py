@@ -22,9 +22,9 @@ from tf_embed.optimizers import SmartDecayAdam, smart_decay_adam
 
 ROWS, DIM, STEPS = 12, 5, 60
 KEYS = np.array([0, -1, 2**63 - 1, -(2**63), 7, 10**15, -(2**31) - 1, 3, 4, 5, 6, 8], np.int64)
-# The largest difference after sixty steps of float32; Adam rounds each decay, the table powers.
+# The largest difference after 60 float32 steps; Adam rounds each decay, the table their powers.
 CLOSE = {"rtol": 2e-5, "atol": 5e-6}
-# The last has moves that grow while v decays.
+# In the last case, updates grow while v decays.
 OPTIONS: dict[str, dict[str, float]] = {
     "default": {},
     "fast": {"beta_1": 0.5, "beta_2": 0.9, "epsilon": 1e-3},
@@ -34,7 +34,7 @@ OPTIONS: dict[str, dict[str, float]] = {
 
 
 def make_steps(count: int = STEPS) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Row numbers, with duplicates, and gradients. Some rows come often, one only twice."""
+    """Row numbers, with duplicates, and gradients. Some rows are frequent, and the last is rare."""
     rng = np.random.default_rng(SEED)
     steps = []
     for step in range(count):
@@ -55,7 +55,7 @@ def summed(ids: np.ndarray, gradients: np.ndarray) -> np.ndarray:
 
 
 def table(dtype: str = "float32", own: Any = None, shards: int = 1) -> tf_embed.Variable:
-    """A table, of a layer if it has its own optimizer."""
+    """A table; a layer's table if it has its own optimizer."""
     options: dict[str, Any] = {
         "initializer": keras.initializers.RandomNormal(stddev=0.5, seed=1),
         "devices": ["/CPU:0"] * shards,
@@ -118,7 +118,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(("float64", 1e-6), ("float16", 4e-3), ("bfloat16", 4e-2))
     def test_other_value_dtypes(self, dtype, tolerance):
-        # Keras's Adam rounds in float64, unlike the table; narrow rows are rounded each step.
+        # Unlike the table, Keras's Adam rounds in float64. Narrow rows are rounded in each step.
         v, steps = table(dtype), make_steps()
         rows = tf.cast(v.lookup(KEYS), "float64" if dtype == "float64" else "float32").numpy()
         outer = tf_embed.DynamicEmbeddingOptimizer(SmartDecayAdam(0.05))
@@ -184,7 +184,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(v.lookup(KEYS[:1]), wanted, **CLOSE)
 
     def test_averages_are_of_rows_as_their_steps_leave_them(self):
-        # With averages the optimizer's own formulas run, on gathered rows.
+        # With averages, the optimizer's own formulas run on gathered rows.
         results = []
         for options in ({}, {"use_ema": True, "ema_momentum": 0.5}):
             v = table()
@@ -269,7 +269,7 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(dense[0], dense_adam(rows, steps, **options)[0], **CLOSE)
 
     def test_as_many_steps_are_replayed_as_in_a_table(self):
-        # So many that no test makes them.
+        # The number is so large that no test makes as many steps.
         header = ROOT / "cc" / "core" / "rules" / "smart_decay_adam_rule.h"
         found = re.search(r"kMostReplayed = int64_t\{1\} << (\d+);", header.read_text())
         self.assertEqual(smart_decay_adam._MOST_REPLAYED, 2 ** int(found[1]))

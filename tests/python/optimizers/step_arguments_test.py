@@ -123,7 +123,7 @@ class AttributesTest(parameterized.TestCase):
         self.assertEqual(int(other.iterations), 3)
         for left, right in zip(other.variables, weights, strict=True):
             np.testing.assert_array_equal(left, right)
-        for dtype in ("int32", "float64"):  # as Keras's own `set_weights`
+        for dtype in ("int32", "float64"):  # like Keras's own `set_weights`
             other.set_weights([tf.cast(weight + 1, dtype) for weight in weights])
             self.assertEqual(int(other.iterations), 4)
         other.set_weights(weights)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that read rows, compute outside of the table and write rows back take turns on it."""
+"""Steps that read rows, compute outside of a table and write rows back take turns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tf_embed.ops import turn_ops
 LOSS_SCALE = keras.optimizers.LossScaleOptimizer
 DIM = 2
 KEYS = (3, 1, 4)
-PATIENCE = 60  # seconds, of which a turn that is never given back takes all
+PATIENCE = 60  # seconds; a turn that is never given back takes all of them
 
 
 class Counting(keras.optimizers.Optimizer):
-    """SGD that counts each row's steps in a slot. A lost update is missing in both."""
+    """SGD that counts each row's steps in a slot. A lost update is missing in row and slot."""
 
     def build(self, variables: list[Any]) -> None:
         super().build(variables)
@@ -36,7 +36,7 @@ class Counting(keras.optimizers.Optimizer):
 
 
 class Failing(Counting):
-    """Fails in steps with a negative gradient, when it runs."""
+    """Fails at run time in steps with a negative gradient."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         bad = tf.debugging.Assert(tf.reduce_all(gradient > 0), ["a negative gradient"])
@@ -57,7 +57,7 @@ def slices(keys: Any = KEYS, number: float = 1.0) -> tf.IndexedSlices:
 
 
 def step_of(optimizer: Any, *variables: tf_embed.Variable, graph: bool) -> Callable[..., None]:
-    """One step of some tables, by gradients that all have a number."""
+    """A step of several tables with gradients that are all equal to a number."""
 
     def step(number: Any = 1.0) -> None:
         gradients = [slices(number=number) for _ in variables]
@@ -67,7 +67,7 @@ def step_of(optimizer: Any, *variables: tf_embed.Variable, graph: bool) -> Calla
 
 
 def in_threads(steps: list[Callable[[], None]], count: int) -> None:
-    """Makes `count` steps of each at the same time."""
+    """Makes `count` steps of each of `steps`, in parallel threads."""
     barrier, errors = threading.Barrier(len(steps)), []
 
     def run(step: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ class TurnOpsTest(tf.test.TestCase):
         thread.start()
         self.assertFalse(taken.is_set())
         turn_ops.end_turn(handle, turn)
-        turn_ops.end_turn(handle, turn)  # is over already
+        turn_ops.end_turn(handle, turn)  # the turn has ended already
         self.assertTrue(taken.wait(PATIENCE))
         thread.join()
 
@@ -198,7 +198,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
         optimizers[0].build([v.anchor])
         for _, other in zip(v.table.trainers, optimizers[1:], strict=False):
             other.build([v.anchor])
-        # The set of a table that grows while it is iterated raises at the next member.
+        # If a table's set grew during this iteration, the next element would raise.
         for _ in v.table.trainers:
             optimizers[-1].build([v.anchor])
         self.assertLen(v.table.trainers, 3)
@@ -271,7 +271,7 @@ class FailureTest(tf.test.TestCase, parameterized.TestCase):
             try:
                 step(tf.constant(-1.0))
             except tf.errors.InvalidArgumentError as error:
-                errors.append(error)  # with the objects that its traceback holds
+                errors.append(error)  # keeps the objects of its traceback
         self.assertLen(errors, 2)
         in_threads([lambda: step(tf.constant(1.0))] * 2, 5)
         self.assertAllEqual(v.lookup(KEYS), tf.fill([len(KEYS), DIM], -11.0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A warning of tables that a traced step looks up and no optimizer trains."""
+"""The warning about tables that a traced step looks up and no optimizer trains."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ BARE = "Table 'bare' was looked up in a training step, but no optimizer has it"
 
 
 def messages_of(action: Callable[[], Any]) -> list[str]:
-    """The warnings of tables that are not trained."""
+    """The warnings about untrained tables."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")  # Python itself would drop those that repeat
+        warnings.simplefilter("always")  # by default, Python drops repeated warnings
         action()
     return [str(one.message) for one in caught if "was looked up in a training" in str(one.message)]
 
@@ -168,14 +168,14 @@ def own_optimizer_model() -> keras.Model:
 
 
 def model_with_anchor() -> keras.Model:
-    """A model that has the anchor as a weight, beside the variable."""
+    """A model with the anchor as a weight, in addition to the variable."""
     model = Model(table())
     model.anchor = model.table.anchor
     return model
 
 
 def model_of_tracked_shadow() -> keras.Model:
-    """A model that trains the table by another anchor than that of its lookup."""
+    """A model that trains the table by another anchor than its lookup uses."""
     variable = table()
     model = Model(tf_embed.tfra.shadow_ops.ShadowVariable(variable, name="shadow"))
     model.anchor = variable.anchor
@@ -319,7 +319,7 @@ def test_a_table_without_a_gradient_is_warned_of_once(is_function):
 
 
 def test_a_traced_step_has_nothing_that_autograph_cannot_read():
-    # AutoGraph warns once in a process of each function.
+    # AutoGraph warns about a function only once in a process.
     code = """
 import keras, tensorflow as tf, tf_embed
 v = tf_embed.Variable(dim=1)

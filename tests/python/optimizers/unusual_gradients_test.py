@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that are infinite, NaN, or too large to be squared, clipped as Keras clips them; and
-those of keys that a table can't have.
+"""Gradients that are infinite, NaN, or too large to be squared, clipped as in Keras; and gradients
+of keys that a table can't have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Special uses of tf.train.Checkpoint: with a manager, deferred, damaged, of SavedModels.
 
-Plain ones are in saving_test.py.
+saving_test.py tests plain uses.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ WAYS = ("wrapper", "own")
 
 
 def pooled(own: Any, **options: Any) -> DynamicEmbedding:
-    initializer = keras.initializers.RandomUniform(seed=1)  # all models begin alike
+    initializer = keras.initializers.RandomUniform(seed=1)  # all models have the same initial rows
     return DynamicEmbedding(
         3, combiner="sum", initializer=initializer, optimizer=own, name="mine", **options
     )
 
 
 class Pooled(keras.Model):
-    """A subclassed model, whose layers are built when it is first called.
+    """A subclassed model. Its layers are built when it is first called.
 
-    Without a Dense: Keras loses the kernel of one that is restored before it is built.
+    It has no Dense: Keras loses the kernel of a Dense that is restored before it is built.
     """
 
     def __init__(self, own: Any) -> None:
@@ -251,7 +251,7 @@ class RestoreTest(CheckpointTestCase):
 
 
 class ListTest(CheckpointTestCase):
-    """Keras leaves layers in lists and dicts out of checkpoints; tables go by the optimizer."""
+    """Keras's checkpoints omit layers in lists and dicts. The optimizer carries their tables."""
 
     @parameterized.parameters("wrapper", "own")
     @pytest.mark.smoke
@@ -428,7 +428,7 @@ class DamageTest(CheckpointTestCase):
         tf.saved_model.save(v, folder + "/model")
         del options, others
 
-        # AutoGraph puts its own objects into the locals of a function.
+        # AutoGraph adds its own objects to the locals of a function.
         @tf.function
         def save_in_a_loop() -> None:
             for i in range(2):
@@ -480,7 +480,7 @@ class SavedModelTest(CheckpointTestCase):
         self.assertAllEqual(two.lookup(keys), one.lookup(keys))
         one.upsert(tf.constant([1], tf.int64), tf.zeros([1, 2]))  # still two tables
         self.assertAllEqual(two.lookup(keys)[0], [1.0, 1.0])
-        other = Module()  # and it goes into the class it came from
+        other = Module()  # a checkpoint of a loaded model restores into the original class
         tf.train.Checkpoint(m=other).read(path).expect_partial()
         self.assertAllEqual(other.lookup(keys), two.lookup(keys))
 

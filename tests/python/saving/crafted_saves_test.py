@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves that claim far more than they hold: called damaged, before memory is taken for it.
+"""Saves that claim far more than they hold: reported as damaged, before memory is allocated.
 
-Every checksum in them is right.
+All of their checksums are valid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CraftedFilesTest(CraftedFilesTestCase):
         self.assertLen(as_dict(v), 3)
 
     def with_slots(self, width: int, groups: int = 1) -> pathlib.Path:
-        """A save of no rows, each of which would have `width * groups` slots."""
+        """A save of no rows, with `width * groups` slots in each row."""
         folder, file = self.saved(keys=0)
         file.meta[3], file.meta[4] = _EXTERNAL, 1
         file.meta[7], file.meta[8] = width * groups, groups
@@ -129,7 +129,7 @@ class CraftedArraysTest(FilesTestCase):
         with h5py.File(path, "w") as store:
             keras_files.write(store, keras_files.arrays_of(v.table))
             del store["keys"]
-            store.create_dataset("keys", [2**40], "i8", chunks=(1024,))  # of no chunks
+            store.create_dataset("keys", [2**40], "i8", chunks=(1024,))  # without any stored chunk
         with (
             h5py.File(path) as store,
             self.assertRaisesRegex(

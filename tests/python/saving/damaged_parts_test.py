@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each part of a file of rows that is damaged, and the words that say which part it is.
+"""Damage to each part of a row file, and the error that names the part.
 
-The manifest knows of the damage wherever it can, so that only the part itself is wrong.
+If possible, the manifest matches the damaged file, so that only the part itself is wrong.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def flipped(data: bytes, place: int) -> bytes:
 
 
 def of_more_rows(data: bytes) -> bytes:
-    """A file whose end tells of one row more."""
+    """A file with a footer that claims an additional row."""
     tag, blocks, rows, crc = struct.unpack("<IIQI", data[-FOOTER:-4])
     return data[:-FOOTER] + with_crc(struct.pack("<IIQI", tag, blocks, rows + 1, crc))
 
 
 def of_no_rows(data: bytes) -> bytes:
-    """A file whose block says that it has no rows."""
+    """A file with a block that claims to have no rows."""
     begin = header_bytes(data)
     block = bytearray(data[begin : -FOOTER - 4])
     block[4:8] = bytes(4)
@@ -192,7 +192,7 @@ class PartsTest(CraftedFilesTestCase):
             snapshot_ops.join_rows(str(folder), "v", 2)
 
 
-# In a process of its own: earlier tests may have set another level of TensorFlow's log.
+# In another process: earlier tests may have set another level of TensorFlow's log.
 def test_a_file_that_can_not_be_removed_is_told_of(tmp_path):
     program = f"""
 import pathlib, tf_embed

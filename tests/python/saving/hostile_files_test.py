@@ -13,9 +13,9 @@ from absl.testing import absltest
 
 from support import ROOT
 
-# A publication has the file of a snapshot too, which no follower reads.
+# A publication also has the file of a snapshot, which no follower reads.
 NOT_READ = ("publication-0000000001", "snapshot.json")
-# The words about files of dense variables that are no such files.
+# The errors for invalid files of dense variables.
 CLAIMS = {
     "claim of an array": "'value_0.npy' has a wrong length",
     "compressed array": "'state.npy' is compressed, or has a wrong length",

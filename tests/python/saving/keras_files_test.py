@@ -20,7 +20,7 @@ import tf_embed
 from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
-IDS = np.arange(60).reshape(20, 3)  # with ids that no model of this file has trained
+IDS = np.arange(60).reshape(20, 3)  # includes ids that no model of this file trains
 EXTENSIONS = (".keras", ".weights.h5")
 
 
@@ -57,7 +57,7 @@ def trained(way: str = "wrapper", **options: Any) -> keras.Model:
 
 
 def content(model: keras.Model) -> list[np.ndarray]:
-    """The content of the table, sorted by key; the rows as they are, to the last bit."""
+    """The content of the table, sorted by key, to the last bit."""
     rows = model.layers[0].variable.table.export()
     order = np.argsort(rows.keys)
     by_row = (rows.keys, rows.values, rows.slots, rows.statistics)
@@ -101,7 +101,7 @@ class FilesTest(FileTestCase):
 
     @parameterized.parameters("wrapper", "own")
     def test_the_step_is_kept_where_keras_skips_the_optimizer(self, way):
-        # One has a schedule, the other a number: Keras sees another number of variables.
+        # A schedule instead of a number gives the optimizer another number of variables.
         schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
         model, other, path = trained(way), compiled(way, schedule), self.path()
         model.save_weights(path)
@@ -180,9 +180,9 @@ class NewOptimizerTest(FileTestCase):
     @parameterized.parameters("compiled", "loaded")
     @pytest.mark.smoke
     def test_a_new_optimizer_starts_anew_as_with_dense_variables(self, way):
-        # The oracle is a dense Embedding of the same ids, which starts from the same rows.
+        # The oracle is a dense Embedding of the same ids, with the same first rows.
         start = np.random.default_rng(SEED).normal(size=[24, 2]).astype(np.float32)
-        ids = np.arange(24).reshape(8, 3)  # each id once: Keras squares before it sums
+        ids = np.arange(24).reshape(8, 3)  # each id once, because Keras squares before it sums
         rows = []
         for table in (True, False):
             embedding = DynamicEmbedding(2) if table else keras.layers.Embedding(24, 2)
@@ -256,7 +256,7 @@ class MismatchTest(FileTestCase):
 
 class DamageTest(FileTestCase):
     def load(self, path: str) -> list[np.ndarray]:
-        """Returns the rows of a model that reads a file, or none if the model could not be made."""
+        """Returns the table's content in a model that reads a file."""
         if path.endswith(".keras"):
             return content(keras.models.load_model(path))
         model = compiled()
@@ -271,7 +271,7 @@ class DamageTest(FileTestCase):
         import h5py
 
         path = self.path()
-        policy = tf_embed.TablePolicy()  # without one there are no statistics
+        policy = tf_embed.TablePolicy()  # without a policy there are no statistics
         trained(policy=policy).save_weights(path)
         with h5py.File(path, "r") as file:
             begin = file[f"layers/dynamic_embedding/vars/{name}"].id.get_offset()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads without optimizer slots, in each way that files of a training are loaded."""
+"""Loads without optimizer slots, in each way to load the files of a training."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ WAYS: dict[str, Load] = {
 
 
 def slot_bytes(model: keras.Model) -> int:
-    """In a row. It is that of the rows, whatever optimizer is to train them."""
+    """The bytes of slots in a row. They depend on the rows, not on the optimizer to be used."""
     report = table_of(model).memory_report()
     return report.slot_bytes
 
@@ -110,7 +110,7 @@ class LoadedSlotsTest(tf.test.TestCase, parameterized.TestCase):
     def test_rows_and_statistics_are_loaded_and_no_slots(self, way, optimizer):
         with tf_embed.load_without_slots():
             loaded = WAYS[way](self.folder, made(optimizer))
-        keys = np.arange(70)  # with ids that no model has trained, which have the saved seed
+        keys = np.arange(70)  # includes untrained ids, which show the saved seed
         wanted, found = table_of(self.trained), table_of(loaded)
         self.assertAllEqual(found.lookup(keys), wanted.lookup(keys))
         self.assertEqual(int(found.size()), 60)
@@ -133,7 +133,7 @@ class LoadedSlotsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_row_takes_the_memory_of_its_weights(self, way):
         with tf_embed.load_without_slots():
             loaded = WAYS[way](self.folder, made(None))
-        if way != "by_keras_file":  # whose layer has the optimizer of the training
+        if way != "by_keras_file":  # the layer in a Keras file has the optimizer
             self.assertEqual(slot_bytes(loaded), 0)
         self.assertEqual(slot_bytes(by_weights(self.folder, made(None))), 2 * 4 * DIM)
 

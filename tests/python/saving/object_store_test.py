@@ -23,7 +23,7 @@ SETTINGS = {
     "S3_VERIFY_SSL": "0",
 }
 
-# tensorflow-io's libraries load with one TensorFlow only; its Python imports with any.
+# tensorflow-io's libraries load with only one TensorFlow; its Python imports with any.
 if not tf.__version__.startswith("2.16."):
     pytest.skip("needs TensorFlow 2.16, as tensorflow-io does", allow_module_level=True)
 if importlib.util.find_spec("tensorflow_io") is None:

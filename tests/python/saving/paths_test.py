@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names in files that lead out of their folder, and links in folders: nothing outside changes."""
+"""Names in files that point out of their folder, and links in folders: nothing outside changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def filled(name: str = "v") -> tf_embed.Variable:
 
 
 def rewrite(folder: pathlib.Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    """Changes a file of JSON, whose checksum stays right."""
+    """Changes a JSON file, and keeps its checksum valid."""
     with checked_json.reading(str(folder / name)) as body:
         change(body)
         checked_json.write(str(folder), name, body)
@@ -235,7 +235,7 @@ class LinksTest(FilesTestCase):
         v = filled()
         snapshots = tf_embed.Snapshots(path, v)
         snapshots.save("s")
-        # The name of a file that is written aside can't be foreseen. That of the manifest can.
+        # The names of temporary files are unpredictable. The name of the manifest is not.
         for name in (f"{manifest.FILE}.{'0' * 16}.aside", "x.aside"):
             (path / "s" / name).symlink_to(victim / "file")
         (path / "s" / manifest.FILE).rename(victim / "manifest")

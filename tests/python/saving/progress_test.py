@@ -31,7 +31,7 @@ TRACKED = tf_embed.TablePolicy(track_changes=True)
 
 @contextlib.contextmanager
 def file_limit(size: int) -> Iterator[None]:
-    """Files of this process can't be longer, in bytes. Python ignores the signal."""
+    """Limits the length of this process's files, in bytes. Python ignores the signal."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -41,7 +41,7 @@ def file_limit(size: int) -> Iterator[None]:
 
 
 class Calls(list):
-    """Notes the calls, and raises in one of them."""
+    """Records the calls, and raises in one of them."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         super().__init__()
@@ -76,12 +76,12 @@ class ProgressTestCase(parameterized.TestCase):
         return tf_embed.Storage(host_bytes=20_000, path=folder)
 
     def check(self, calls: Calls, rows: int, total: int | None = None) -> None:
-        """Asserts that numbers rise from 0 to all rows, and are equal once.
+        """Asserts that numbers rise from 0 to all rows.
 
         Args:
             calls: The calls.
-            rows: The number in the last one.
-            total: The number of all rows in the other ones.
+            rows: Both numbers in the last call.
+            total: The number of all rows in the other calls.
         """
         self.assertEqual(calls[-1], (rows, rows))
         if rows:
@@ -122,7 +122,7 @@ class FilesTest(ProgressTestCase):
 
     def test_a_save_is_told_of_while_it_runs(self):
         v = self.variable(100_000)
-        for _ in range(20):  # in one of them the reporting thread may get no time
+        for _ in range(20):  # in a save, the reporting thread may get no time
             calls = Calls()
             v.save_rows(self.folder, buffer_bytes=1000, progress=calls)
             self.check(calls, 100_000)
@@ -154,7 +154,7 @@ class FilesTest(ProgressTestCase):
         w, both = self.variable(0, kind=tf_embed.tfra.Variable), Calls()
         w.load_from_file_system(self.folder, load_entire_dir=True, progress=both)
         self.check(both, 2 * ROWS)
-        mine = Calls()  # one of three processes reads all files, and takes its own
+        mine = Calls()  # one of three processes reads all files, and keeps its own rows
         w.clear()
         w.load_from_file_system(self.folder, 3, 1, progress=mine)
         self.check(mine, 2 * ROWS)
@@ -394,7 +394,7 @@ class SnapshotsTest(ProgressTestCase):
         before = as_dict(v)
         v.clear()
         snapshots.load("two", progress=loaded)
-        self.check(loaded, ROWS + 3)  # with those that the newer snapshot replaces
+        self.check(loaded, ROWS + 3)  # includes rows that the newer snapshot replaces
         self.assertEqual(as_dict(v), before)
 
     def test_an_error_of_a_call_leaves_a_snapshot(self):

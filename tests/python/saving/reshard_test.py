@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, slots and statistics from one shard to three to two, by each save path that has them."""
+"""Rows, slots and statistics from one shard to three to two, by each save path that keeps them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def train(model: keras.Model, seed: int) -> None:
 
 
 def content_of(model: keras.Model, with_all: bool = True) -> Content:
-    """The content of the table by key: the row, and with `with_all` its slots and statistics."""
+    """The content of the table by key: rows, and if `with_all` also slots and statistics."""
     v = table_of(model)
     keys, rows = v.export()
     parts = [rows]
@@ -93,7 +93,7 @@ class ReshardTest(tf.test.TestCase, parameterized.TestCase):
             (by_weights_file, True),
             (by_keras_file, True),
             (by_row_files, True),
-            (by_weights, False),  # as any weight, no optimizer state
+            (by_weights, False),  # weights only, no optimizer state
         ),
         on_disk=((), (1, 2), (3,)),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves that are damaged, foreign or cut off: refused by name, and the table stays as it was."""
+"""Saves that are damaged, foreign or cut off: refused by name, without a change of the table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DamageTest(FilesTestCase):
         self.assertEqual(content(v), before)
 
     def test_a_damaged_file_is_named_and_nothing_changes(self):
-        # tests/cc/core/files/row_file_test.cc flips every bit; here each file, in some places.
+        # Flips a few bits of each file; tests/cc/core/files/row_file_test.cc flips every bit.
         folder = self.saved()
         for path in sorted(folder.iterdir()):
             good = path.read_bytes()

@@ -117,7 +117,7 @@ class RoundTripTest(FilesTestCase):
     @parameterized.parameters("n" * 200, "n" * 1024, "/" * 100, "\u540d" * 341)
     def test_a_name_of_any_length_can_be_saved_and_is_found_again(self, name):
         v = tf_embed.Variable(dim=1, name=name)
-        # Names that begin alike have files of their own.
+        # Names with a common beginning have separate files.
         other = tf_embed.Variable(dim=1, name=name[:-1] + "x")
         v.upsert([1], [[2.0]])
         other.upsert([1], [[3.0]])
@@ -206,7 +206,7 @@ class TrainingTest(FilesTestCase):
     @parameterized.parameters((1, 1), (1, 3), (3, 1), (3, 2))
     @pytest.mark.smoke
     def test_training_goes_on_bit_for_bit_in_another_number_of_shards(self, before, after):
-        initializer = keras.initializers.RandomNormal()  # no seed: each variable has its own
+        initializer = keras.initializers.RandomNormal()  # each variable gets its own seed
         policy = tf_embed.TablePolicy(eviction="lfu", admission=tf_embed.CounterAdmission(2))
 
         def variable(shards):
@@ -286,7 +286,7 @@ class PolicyTest(FilesTestCase):
         self.assertEqual(set(as_dict(w)), {1000} | best)
         gone = set(w.drain_evicted()[0].numpy().tolist())
         self.assertEqual(gone, {1001, *range(100)} - best)
-        w.upsert([7777], [[0.0]])  # takes the place of the lowest, as ever
+        w.upsert([7777], [[0.0]])  # replaces the row of the lowest rank, as usual
         self.assertEqual(int(w.size()), 10)
 
     def test_strings_that_left_for_the_bound_are_forgotten(self):
@@ -312,7 +312,7 @@ class MomentTest(FilesTestCase):
             try:
                 while not stop.is_set():
                     some = rng.choice(keys, 500, replace=False)
-                    # All of an upsert, and each row of it, is one number.
+                    # All rows of an upsert consist of the same number.
                     v.upsert(some, np.full([500, dim], rng.integers(1 << 20), np.float32))
                     v.remove(rng.choice(keys, 100))
                     rows = v.lookup(rng.choice(keys, 50)).numpy()

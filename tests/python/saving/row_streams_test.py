@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved rows as NumPy arrays, without a table: `RowReader` and `RowWriter` beside `Variable`."""
+"""Saved rows as NumPy arrays, without a table: `RowReader` and `RowWriter` against `Variable`."""
 
 from __future__ import annotations
 

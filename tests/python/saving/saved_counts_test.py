@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of keys that wait for a row, saved by several processes and loaded by other numbers."""
+"""Counts of waiting keys, saved by several processes and loaded by other numbers of processes."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def train(v: tf_embed.Variable, keys: Any) -> None:
 
 
 def counted(key: int) -> int:
-    """How often a key has come when tables are saved: 0 to 3 times, once less than admits it."""
+    """The count of a key at the save: 0 to 3, at most one less than the admission needs."""
     return key % THRESHOLD
 
 
 def waiting_table(rank: int, processes: int, admission: Any, **options: Any) -> Any:
-    """A table with the counts of one process, and a row of its own."""
+    """A table with the counts of a process, and a row of that process."""
     v = variable(admission, **options)
     mine = range(rank, KEYS, processes)
     for time in range(THRESHOLD - 1):
@@ -59,7 +59,7 @@ def waiting_table(rank: int, processes: int, admission: Any, **options: Any) -> 
 
 
 def admitted(v: tf_embed.Variable) -> list[int]:
-    """Which keys get a row by a step that has all of them."""
+    """Makes a step with all keys. Returns the keys that then have a row."""
     train(v, range(KEYS))
     _, exists = v.lookup(of(v, range(KEYS)), return_exists=True)
     return [key for key in range(KEYS) if exists[key]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints and Keras files. SavedModels and fresh processes are in serving_test.py."""
+"""Checkpoints and Keras files. serving_test.py tests SavedModels and new processes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         for number in range(3):
             step(v, optimizer, number)
         path = tf.train.Checkpoint(v=v, optimizer=optimizer).save(self.path())
-        # Another seed and name: those of the checkpoint are taken over, for new keys too.
+        # Another seed and name. The checkpoint's seed and name replace them, for new keys too.
         other, other_optimizer = make(after, 2, "other")
         other.upsert([1, 1000], np.ones([2, 3]))
         checkpoint = tf.train.Checkpoint(v=other, optimizer=other_optimizer)
@@ -171,7 +171,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         fit(model, 1)
         other = make()
         status = tf.train.Checkpoint(model=other).restore(path)
-        if not deferred:  # the optimizer's variables are made by the first step otherwise
+        if not deferred:  # otherwise the first step makes the optimizer's variables
             other.optimizer.build(other.trainable_variables)
             status.assert_existing_objects_matched()
         fit(other, 1)
@@ -232,7 +232,7 @@ class KerasFileTest(tf.test.TestCase, parameterized.TestCase):
         other = keras.models.load_model(path)
         self.assertEqual(other.layers[0].get_config(), model.layers[0].get_config())
         self.assertIs(type(other.optimizer), type(model.optimizer))
-        ids = np.arange(60).reshape(20, 3)  # also ids never seen
+        ids = np.arange(60).reshape(20, 3)  # includes ids that were never seen
         self.assertAllEqual(other(ids), model(ids))
         fit(model, 1)
         fit(other, 1)

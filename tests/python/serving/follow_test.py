@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of a `Follower` that follows by a thread while other threads look rows up."""
+"""Tests of a `Follower` that follows in a thread while other threads look rows up."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ThreadTest(FollowTestCase):
             follower.wait_for(3)
             for name in os.listdir(self.path):
                 shutil.rmtree(os.path.join(self.path, name))
-            follower.wait_for(3)  # it is still served
+            follower.wait_for(3)  # the version is still served
             trained = tf_embed.Variable(dim=DIM, policy=TRACKED, name="table")
             publisher, change = Publisher(trained, self.path), Change(SEED + 1)
             for _ in range(version):
@@ -153,7 +153,7 @@ class ThreadTest(FollowTestCase):
             with self.assertRaisesRegex(ValueError, "dim 5.*Received: 'table'.*dim 4"):
                 getattr(follower, method)(*arguments)
         self.assertIn(f"The follower of {self.path!r} ends.", logs.output[0])
-        follower.stop()  # it is told once
+        follower.stop()  # the error is raised only once
 
     def test_the_error_of_a_block_is_raised_and_that_of_the_thread_is_logged(self):
         with (
@@ -177,7 +177,7 @@ class ThreadTest(FollowTestCase):
 
 class LookupsMeanwhileTest(FollowTestCase):
     def run_readers(self, look: Callable[[Follower], None], publish: Callable[[int], None]) -> None:
-        """Looks rows up by two threads while there are publications."""
+        """Looks rows up in two threads during publications."""
         over, failures, looks = threading.Event(), [], [0, 0]
 
         def run(follower: Follower, number: int) -> None:
@@ -217,8 +217,8 @@ class LookupsMeanwhileTest(FollowTestCase):
         def publish(number: int) -> int:
             keys = np.concatenate([_KEYS, coming[number * 40 :]])
             trained.upsert(keys, np.full([len(keys), DIM], float(number)))
-            trained.remove(coming[: number * 40])  # as others leave
-            trained.remove(_KEYS[:100])  # some leave and are back at once
+            trained.remove(coming[: number * 40])  # other rows leave
+            trained.remove(_KEYS[:100])  # some rows leave and return at once
             trained.upsert(_KEYS[:100], np.full([100, DIM], float(number)))
             return publisher.publish()
 
@@ -284,7 +284,7 @@ class ReadingLockTest(FollowTestCase):
             wait_until(lambda: lock._waiting == 1)
             reads = threading.Thread(target=read)
             reads.start()
-            with lock.reading():  # this thread reads already
+            with lock.reading():  # this thread already holds a read lock
                 inside.set()
             time.sleep(0.05)
             order.append("first reader")

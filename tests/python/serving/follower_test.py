@@ -26,7 +26,7 @@ def by_second_digit(keys: tf.Tensor, shards: int) -> tf.Tensor:
 
 
 class ServingTestCase(parameterized.TestCase):
-    """A folder, and variables."""
+    """Makes folders and variables, and compares variables."""
 
     def setUp(self):
         super().setUp()
@@ -38,7 +38,7 @@ class ServingTestCase(parameterized.TestCase):
         return folder
 
     def empty(self, all_but: int = 0) -> None:
-        """Removes all publications, except those up to a version."""
+        """Removes all publications after a version."""
         for version in publication.versions_in(self.path):
             if version > all_but:
                 shutil.rmtree(os.path.join(self.path, publication.folder_name(version)))
@@ -49,7 +49,7 @@ class ServingTestCase(parameterized.TestCase):
         return tf_embed.Variable(**{"dim": DIM, "name": "table", **options})
 
     def pair(self, **options: Any) -> tuple[tf_embed.Variable, tf_embed.Variable]:
-        """A table to train, and one to serve."""
+        """A table to train, and a table to serve."""
         return self.variable(policy=TRACKED, **options), self.variable()
 
     def assert_equal(self, trained: tf_embed.Variable, served: tf_embed.Variable) -> None:
@@ -223,7 +223,7 @@ class RowsTest(ServingTestCase):
                 follower.update()
                 self.assertEqual(follower.version, version)
                 self.assert_equal(trained, served)
-                # Rows of absent keys are those of the table that is trained now.
+                # Absent keys have the rows of the table that is trained now.
                 np.testing.assert_array_equal(trained.lookup([-7]), served.lookup([-7]))
 
     @parameterized.product(count=[1, 3, 5], is_seen_empty=[True, False])
@@ -323,7 +323,7 @@ class RowsTest(ServingTestCase):
 
 
 class LeavingRowsTest(ServingTestCase):
-    # Over a disk, a buffer has a size of its own.
+    # A table over a disk has an additional buffer.
     @parameterized.parameters((False, 10), (True, 3))
     def test_memory_of_rows_that_left_is_given_back(self, on_disk, times):
         trained = self.variable(policy=TRACKED)
@@ -385,7 +385,7 @@ def _bytes_of(variable: tf_embed.Variable) -> int:
 
 class DamageTest(ServingTestCase):
     def published(self) -> tuple[tf_embed.Variable, tf_embed.Variable, Publisher, Follower]:
-        """Two publications, the first of which is followed."""
+        """Two publications; the follower has loaded the first."""
         trained, served = self.pair()
         publisher, follower = Publisher(trained, self.path), Follower(served, self.path)
         change = Change(SEED)
@@ -417,7 +417,7 @@ class DamageTest(ServingTestCase):
             file.write_bytes(harmed)
         for _ in range(2):
             if (pattern, harm) == ("publication.json", "remove"):
-                self.assertFalse(follower.update())  # it is none, or none yet
+                self.assertFalse(follower.update())  # the version is not published, or not yet
             else:
                 with self.assertRaises((tf.errors.DataLossError, tf.errors.NotFoundError)) as told:
                     follower.update()
@@ -425,7 +425,7 @@ class DamageTest(ServingTestCase):
                 self.assertIs(follower.error, told.exception)
             self.assertEqual(rows_of(served), before)
             self.assertEqual(follower.version, 1)
-        file.write_bytes(whole)  # it was late
+        file.write_bytes(whole)  # as if the file arrived late
         self.assertTrue(follower.update())
         self.assertIsNone(follower.error)
         self.assert_equal(trained, served)

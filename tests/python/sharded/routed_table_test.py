@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the tables that processes have of one table."""
+"""The options of the processes' parts of a table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of workers, against integers of any size."""
+"""Shares of workers, against Python's integers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON files of arbitrary content are read, or reported as damaged by name.
 
-Most have a right checksum, so that the reader gets to their content.
+Most have a valid checksum, so that the reader parses their content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tf_embed.serving.publication import Publication, Weight, WeightsFile
 from tf_embed.snapshots import checked_json, manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
 
-# The same each time; a failing one is made small and printed.
+# The same cases in each run. Hypothesis shrinks and prints a failing case.
 SETTINGS = settings(max_examples=300, derandomize=True, database=None, deadline=None)
 
 FILES = TableFiles(table="items", file_name="items", save=7, rows=3, bytes=100)
@@ -47,7 +47,7 @@ anything = draw.recursive(
 
 
 def places_in(body: Any) -> list[tuple[Any, ...]]:
-    """The ways to all parts of a body."""
+    """The paths to all parts of a body."""
     items = body.items() if isinstance(body, dict) else enumerate(body)
     found: list[tuple[Any, ...]] = []
     for key, value in items:
@@ -74,7 +74,7 @@ def changed(choose: draw.DrawFn, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """The content of the file of a record."""
+    """The content of a record's file."""
     return dict(json.loads(json.dumps(dataclasses.asdict(record))))
 
 
@@ -90,7 +90,7 @@ class CraftedJsonTest(parameterized.TestCase):
             one.mkdir()
 
     def read(self, reader: Any, file: pathlib.Path) -> Any:
-        """Returns the parsed content, or None if it is called damaged."""
+        """Returns the parsed content, or None if it is reported as damaged."""
         try:
             return reader()
         except tf.errors.DataLossError as error:
@@ -111,7 +111,7 @@ class CraftedJsonTest(parameterized.TestCase):
             checked_json.write(str(folder), name, body)
 
     def check_types(self, found: Any) -> None:
-        """Checks that the types of a record are those of its class."""
+        """Checks that a record has the types of its class."""
         checked_json.record(type(found), dataclasses.asdict(found) | nested(found))
         for table in found.tables:
             self.assertIs(type(table.rows), int)
@@ -192,7 +192,7 @@ class CraftedJsonTest(parameterized.TestCase):
 
 
 def nested(record: Any) -> dict[str, Any]:
-    """The fields that hold records, as they are."""
+    """The fields of a record that hold records."""
     names = [field.name for field in dataclasses.fields(record)]
     return {name: getattr(record, name) for name in names if name in ("tables", "weights")}
 

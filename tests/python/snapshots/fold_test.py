@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folds of chains whose saves have different statistics or slots, against a load of the chain."""
+"""Folds of chains with different statistics or slots in their saves, against loads of the chain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ADMISSIONS = (tf_embed.CounterAdmission(4), tf_embed.BloomAdmission(4, error_rat
 def train_once(
     variable: tf_embed.Variable, optimizer: keras.optimizers.Optimizer, keys: Any, target: Any
 ) -> None:
-    """A step on some keys."""
+    """Makes a step on several keys."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum((tf_embed.embedding_lookup(variable, keys) - target) ** 2)
     variables = variable.trainable_variables
@@ -44,7 +44,7 @@ def train_once(
 
 
 def count(variable: tf_embed.Variable, keys: list[int]) -> None:
-    """A step of SGD, which admission counts."""
+    """Makes a step of SGD, which admission counts."""
     hyper = tf.constant([1.0, 0.0], tf.float64)
     gradients = tf.ones([len(keys), 1])
     step = tf.constant(1, tf.int64)
@@ -52,10 +52,10 @@ def count(variable: tf_embed.Variable, keys: list[int]) -> None:
 
 
 class Trained:
-    """A table that Adam trains, whose time stands still.
+    """A table that Adam trains, with a clock that stands still.
 
     Args:
-        policy: Its policy.
+        policy: The policy.
         shards: Number of shards.
         has_slots: Whether it has Adam's slots from the beginning; otherwise it has no optimizer.
     """
@@ -79,7 +79,7 @@ class Trained:
             self._optimizer.build(self.variable.trainable_variables)
 
     def write(self, seed: int) -> None:
-        """Steps on some keys, or new rows for them; a few others are removed."""
+        """Makes steps on random keys, or writes rows for them, and removes a few other keys."""
         draw = np.random.default_rng(seed)
         for _ in range(STEPS):
             keys = draw.integers(-KEYS, KEYS, 60)
@@ -91,7 +91,7 @@ class Trained:
             self.variable.remove(draw.integers(-KEYS, KEYS, 7))
 
     def content(self) -> dict[int, tuple[list[float], ...]]:
-        """By key: the row, its slots and its statistics."""
+        """The row, its slots and its statistics, by key."""
         exported = self.variable.table.export()
         keys, *columns = exported.keys, exported.values, exported.slots
         if self._statistics:
@@ -107,10 +107,13 @@ class FoldTest(parameterized.TestCase):
         self.addCleanup(shutil.rmtree, self.path, ignore_errors=True)
 
     def save_chain(self, kinds: list[tuple[str, bool]]) -> str:
-        """Saves "s0", "s1", ..., each by a table that has loaded the one before; gives the last.
+        """Saves "s0", "s1", ..., each by a table that has loaded the previous save.
 
         Args:
-            kinds: Of each table, the name of its policy, and whether it has slots.
+            kinds: For each table, the name of its policy, and whether it has slots.
+
+        Returns:
+            The name of the last save.
         """
         since = None
         for number, (policy, has_slots) in enumerate(kinds):
@@ -136,7 +139,7 @@ class FoldTest(parameterized.TestCase):
         return found
 
     def check_fold(self, name: str) -> None:
-        """Tables of all policies load the fold as they load the chain, and train on as then."""
+        """Checks that tables of all policies load, and then train, a fold like its chain."""
         folded = Snapshots(self.path, []).fold(name, "all")
         self.assertIsNone(folded.since)
         for policy in (None, *POLICIES.values()):
@@ -246,7 +249,7 @@ class FoldTest(parameterized.TestCase):
         shutil.copytree(folder, before)
         (saved,) = manifest.read(folder).tables
         snapshots.fold("changes")
-        # As if the process had died before it removed the old files, which may come first or last.
+        # As if the process died before it removed the old files. These may sort first or last.
         for name in os.listdir(before):
             if name.startswith(saved.file_name):
                 other_name = name.replace(saved.file_name, old_name)
@@ -274,7 +277,7 @@ class FoldTest(parameterized.TestCase):
         return tf_embed.Variable(dim=1, name="items", initializer="zeros", policy=policy)
 
     def steps_until_admitted(self, name: str, keys: list[int], eviction: str) -> list[int]:
-        """Loads a snapshot; the number of further steps after which each key has a row."""
+        """Loads a snapshot, and returns the number of further steps until each key has a row."""
         table = self.counting(eviction)
         Snapshots(self.path, table).load(name)
         missing = np.zeros(len(keys), int)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of tables over disk, which link sealed segments of the store."""
+"""Snapshots of tables over a disk, which link sealed segments of the store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Trained:
             self._optimizer.apply(tape.gradient(loss, variables), variables)
 
     def content(self) -> Rows:
-        """By key: the row and its slots."""
+        """The row and its slots, by key."""
         exported = self.variable.table.export()
         parts = (exported.keys, exported.values, exported.slots)
         keys, rows, slots = (part.numpy().tolist() for part in parts)
@@ -238,7 +238,7 @@ class LinkedSnapshotsTest(parameterized.TestCase):
         draw = np.random.default_rng(2)
         for path in (links[0], links[-1]):
             whole = path.read_bytes()
-            path.unlink()  # the link alone, not the file of the table
+            path.unlink()  # only the link, not the table's file
             place = int(draw.integers(len(whole)))
             flipped = bytes([whole[place] ^ (1 << int(draw.integers(8)))])
             for damaged in (

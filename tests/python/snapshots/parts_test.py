@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a save that several processes have written, as one save."""
+"""Parts of a save that several processes write, joined to a single save."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PartsTest(parameterized.TestCase):
     def test_parts_are_read_as_a_save_of_more_shards(self, policy):
         for rank in (2, 0, 1):
             self.write(table_of(rank, policy), rank)
-        with self.assertRaisesRegex(tf.errors.DataLossError, "rank0of3"):  # no save by itself
+        with self.assertRaisesRegex(tf.errors.DataLossError, "rank0of3"):  # a part is not a save
             self.loaded(variable(shards=4))
         manifests = {
             name: pathlib.Path(self.folder, name).read_bytes()
@@ -78,7 +78,7 @@ class PartsTest(parameterized.TestCase):
         self.assertLen(self.names(), 1 + 2 * PROCESSES)
         expected = {key: row_of(key) for key in range(KEYS)}
         self.assertEqual(self.loaded(variable(shards=4)), expected)
-        # A process that is killed may leave the manifests of parts. The joined save goes before.
+        # A killed process may leave the manifests of parts. The joined save has precedence.
         for name, text in manifests.items():
             pathlib.Path(self.folder, name).write_bytes(text)
         self.assertEqual(self.loaded(variable(shards=1)), expected)
@@ -120,7 +120,7 @@ class PartsTest(parameterized.TestCase):
 
 
 class OtherWorker:
-    """The calls of two workers, of which the other one has read other files."""
+    """The calls of two workers. The other worker has read other files."""
 
     count, rank = 2, 0
 

@@ -18,7 +18,7 @@ HEADROOM_BYTES = 24 << 20
 
 
 def limit(extra: int | None) -> None:
-    """Bounds the address space of this process to its own now and `extra` bytes; None: lifts it."""
+    """Limits the address space to its present size plus `extra` bytes; None lifts the limit."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
     most = pages * os.sysconf("SC_PAGE_SIZE") + (extra or 0)
     resource.setrlimit(resource.RLIMIT_AS, (-1 if extra is None else most, -1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of tables with n shards in tables with m, in memory and on disk, with Adam's slots."""
+"""Snapshots of tables with n shards, loaded into m shards, in memory and on disk, with slots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trained:
         self._optimizer.build(self.variable.trainable_variables)
 
     def train(self, seed: int) -> None:
-        """A step on some keys; a few others are removed."""
+        """Makes a step on random keys, and removes a few other keys."""
         draw = np.random.default_rng(seed)
         keys, target = draw.integers(-KEYS, KEYS, 90), draw.normal(size=(90, DIM))
         with tf.GradientTape() as tape:
@@ -45,7 +45,7 @@ class Trained:
         self.variable.remove(draw.integers(-KEYS, KEYS, 9))
 
     def content(self) -> dict[int, tuple[list[float], list[float]]]:
-        """By key: the row and its slots."""
+        """The row and its slots, by key."""
         exported = self.variable.table.export()
         parts = (exported.keys, exported.values, exported.slots)
         keys, rows, slots = (part.numpy().tolist() for part in parts)

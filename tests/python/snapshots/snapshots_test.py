@@ -27,7 +27,7 @@ TRACKED = tf_embed.TablePolicy(track_changes=True)
 
 
 def rows_of(variable: tf_embed.Variable) -> dict[int, list[float]]:
-    """All rows: weights and slots."""
+    """All rows, with weights and slots."""
     exported = variable.table.export()
     keys = exported.keys.numpy().tolist()
     rows = np.concatenate([exported.values.numpy(), exported.slots.numpy()], axis=1)
@@ -35,7 +35,7 @@ def rows_of(variable: tf_embed.Variable) -> dict[int, list[float]]:
 
 
 class SnapshotsTestCase(parameterized.TestCase):
-    """A folder, and variables."""
+    """Makes a folder and variables, and compares variables."""
 
     def setUp(self):
         super().setUp()
@@ -49,7 +49,7 @@ class SnapshotsTestCase(parameterized.TestCase):
 
 
 def layer_of(**options) -> tf_embed.layers.DynamicEmbedding:
-    """A built layer with slots of Adam."""
+    """A built layer with Adam's slots."""
     options = {"policy": TRACKED, "optimizer": "adam", **options}
     layer = tf_embed.layers.DynamicEmbedding(DIM, **options)
     layer.build((None, 1))
@@ -57,7 +57,7 @@ def layer_of(**options) -> tf_embed.layers.DynamicEmbedding:
 
 
 def train(layer: tf_embed.layers.DynamicEmbedding, keys, seed: int = 0) -> None:
-    """A step on some keys."""
+    """Makes a step on several keys."""
     keys = np.asarray(keys, np.int64).reshape(-1, 1)
     target = np.random.default_rng(seed).normal(size=(len(keys), 1, DIM)).astype(np.float32)
     if layer not in _models:
@@ -455,7 +455,7 @@ class BackgroundTest(SnapshotsTestCase):
 
 
 class _Stuck:
-    """A snapshot that is written until it is told otherwise."""
+    """A snapshot that is under way until an event is set."""
 
     name = "stuck"
 

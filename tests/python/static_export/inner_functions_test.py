@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static exports of models that look up in tf.functions that they call."""
+"""Static exports of models that call tf.functions with lookups."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compiled() -> Model:
 
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
-    """Lets tf.functions be traced in place, as the error says."""
+    """Traces tf.functions in place, as the error says."""
     tf.config.run_functions_eagerly(True)
     try:
         yield
@@ -77,7 +77,7 @@ class InnerFunctionsTest(tf.test.TestCase, parameterized.TestCase):
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "static")
 
     def served(self, model: Any, ids: Any, **options: Any) -> np.ndarray:
-        """The answers of an export in place, after one that is refused."""
+        """Checks that an export is refused, and returns the answers of an export in place."""
         path = self.folder()
         refused = "(not look up in|If) a tf.function that it calls.*: call .*run_functions_eagerly"
         with self.assertRaisesRegex(ValueError, refused):
@@ -163,7 +163,7 @@ class InnerFunctionsTest(tf.test.TestCase, parameterized.TestCase):
             served = self.served(module, IDS, input_signature=signature)
             self.assertAllEqual(served, wanted)
             self.assertAllEqual(live(tf.constant(IDS, tf.int64)), wanted)
-            live = tf.function(call)  # traced anew
+            live = tf.function(call)  # traced again
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from tf_embed.static_export import row_blocks
 
 CASES = static_models.cases()
 
-_stock: StockProcess  # one for all tests of the file
+_stock: StockProcess  # shared by all tests of the file
 
 
 def setUpModule():
@@ -69,7 +69,7 @@ class CasesTest(StockTest):
     @parameterized.named_parameters((name.replace(" ", "_"), name) for name in CASES)
     def test_answers_are_those_of_the_model_to_the_last_bit(self, name: str):
         case = CASES[name]()
-        if name == "tfra std":  # TensorFlow's own; on some processors it rounds as the graph is
+        if name == "tfra std":  # on some processors, TensorFlow's rounding depends on the graph
             return self.assertAllClose(self.served(case), case.answers, rtol=3e-7, atol=0.0)
         self.assert_same(self.served(case), case.answers)
 
@@ -119,7 +119,7 @@ class ServingTest(StockTest):
             @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
             def total(self, ids):
                 rows = self.v.lookup(ids)
-                if tf.size(ids) > 2:  # a condition of the graph
+                if tf.size(ids) > 2:  # a condition in the graph
                     rows = -rows
                 return tf.reduce_sum(rows, 0)
 
@@ -172,7 +172,7 @@ class ServingTest(StockTest):
         spec = [tf.TensorSpec(shape, tf.int64)]
         tf_embed.export_static(case.model, path, input_signature=spec)
         loaded = tf.saved_model.load(path)
-        for key in (*v.export()[0][:1].numpy(), -12345):  # one with a row, and one without
+        for key in (*v.export()[0][:1].numpy(), -12345):  # a key with a row, and a key without
             key = tf.constant(key, tf.int64)
             self.assertAllEqual(loaded.serve(key), v.lookup(key))
 
@@ -259,7 +259,7 @@ class BlocksTest(StockTest):
 
 
 class RefusedTest(StockTest):
-    """The refused exports, and that they leave no files behind."""
+    """Refused exports, which leave no files behind."""
 
     def refused(self, model: Any, what: str, kind: type = ValueError, **options: Any):
         folder = self.folder()
@@ -389,7 +389,7 @@ class RefusedTest(StockTest):
 
 
 class QuantizedTest(StockTest):
-    """Rows in fewer bits, and how far they are from those of the model."""
+    """Rows in fewer bits, and their distance from the model's rows."""
 
     def rows(self, rows: np.ndarray, quantize: str, **options: Any) -> np.ndarray:
         v = tf_embed.Variable(dim=rows.shape[1], name="rounded", initializer="normal", **options)
@@ -399,13 +399,13 @@ class QuantizedTest(StockTest):
         answers, exists = self.served(case, quantize=quantize)
         self.assertAllEqual(exists, [True] * len(rows) + [False])
         initial = static_models.arrays_of(v.lookup([-1])[0])[0]
-        self.assertAllEqual(answers[-1], initial)  # which is exact
+        self.assertAllEqual(answers[-1], initial)  # initial rows are exact
         if v.value_dtype == tf.bfloat16:
             answers = tf.bitcast(answers, tf.bfloat16)
         return tf.cast(answers[:-1], tf.float64).numpy()
 
     def samples(self, value_dtype: str) -> np.ndarray:
-        """Rows of many sizes and spans, as float64 numbers that the dtype holds."""
+        """Rows of many magnitudes and ranges, in float64, exact in the dtype."""
         rng = np.random.default_rng(7)
         rows = [
             rng.normal(mean, scale, [50, 64]) for mean in (0, 1, -300) for scale in (1e-4, 1, 90)
@@ -420,7 +420,7 @@ class QuantizedTest(StockTest):
         got = self.rows(rows, "int8", value_dtype=value_dtype)
         span = rows.max(-1, keepdims=True) - rows.min(-1, keepdims=True)
         bound = span / 510 + 2.0**-21 * np.abs(rows).max(-1, keepdims=True) + 2.0**-126
-        if value_dtype == "bfloat16":  # whose own rounding comes on top
+        if value_dtype == "bfloat16":  # in addition, bfloat16 itself rounds
             bound = bound + 2.0**-8 * np.abs(rows)
         self.assertTrue((np.abs(rows - got) <= bound).all())
         self.assertFalse((rows == got).all())
@@ -455,7 +455,7 @@ class QuantizedTest(StockTest):
         for options in (
             {"value_dtype": "float16"},
             {"value_dtype": "int64"},
-            {"dim": 2},  # a scale and a bias would be more than the weights
+            {"dim": 2},  # a scale and a bias would be larger than the weights
         ):
             case = static_models.lookup(static_models.filled(**options), IDS)
             quantize = "int8" if "dim" in options or "int" in str(options) else "float16"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of waiting keys, divided by owner and put together, against tables that counted alike."""
+"""Counts of waiting keys, split by owner and merged, against tables with the same counts."""
 
 from __future__ import annotations
 

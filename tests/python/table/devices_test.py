@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that a table may be on, of a process that has two GPUs or none."""
+"""The devices that a table may be on, in a process with two GPUs or none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DevicesTest(parameterized.TestCase):
     def test_shards_are_not_on_a_gpu_and_elsewhere(self, *names):
         with self.assertRaisesRegex(ValueError, "shards of a variable on a GPU are all on that"):
             devices.device_names(*names, tf.int64, tf.float32)
-        same = ["GPU", "/GPU:0", "gpu:0"]  # one device, by three names
+        same = ["GPU", "/GPU:0", "gpu:0"]  # three names of the same device
         self.assertEqual(devices.device_names(same, tf.int64, tf.float32), tuple(same))
 
     def test_strings_are_not_on_a_gpu(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies of tables with rows on disk: each attribute reaches the table, its cache and its disk.
 
-The rules themselves are tested in C++, by the suites of tests/cc/core/store for every store.
+The suites of tests/cc/core/store test the rules themselves in C++, for every store.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SHARDS = 3
 
 
 def plain(v: tf_embed.Variable, keys: np.ndarray) -> tf.Tensor:
-    """A lookup of training."""
+    """A lookup in training."""
     return v.lookup(keys, training=True)
 
 
 def pooled(v: tf_embed.Variable, keys: np.ndarray) -> tf.Tensor:
-    """A lookup of training with a bag for each key."""
+    """A lookup in training with a bag for each key."""
     bags = tf.RaggedTensor.from_row_lengths(tf.constant(keys), tf.ones_like(keys))
     return tf_embed.embedding_lookup_sparse(v, bags, None, training=True)
 
@@ -93,7 +93,7 @@ class PolicyTest(DiskTestCase):
         v = self.variable(TablePolicy(61, None))
         for first in range(0, 120, 20):
             upsert(v, range(first, first + 20))
-        # Shard 0 has room for 21 multiples of 3, the others for 20 keys each.
+        # Shard 0 has room for 21 multiples of 3, each other shard for 20 keys.
         self.assertEqual(keys_of(v), [*range(61)])
         self.assertEqual((v.stats()["refused"], v.stats()["evicted"]), (59, 0))
         self.assert_disk_used(v)
@@ -130,7 +130,7 @@ class PolicyTest(DiskTestCase):
     @parameterized.parameters(plain, pooled)
     def test_training_uses_rows_of_any_tier_and_misses_expired_ones(self, lookup):
         v = self.variable(TablePolicy(ttl_seconds=0.05))
-        keys = np.arange(60)  # more than may come up together
+        keys = np.arange(60)  # more than can be promoted together
         ones = np.ones([len(keys), 1], np.float32)
         v.set_clock(time_ms=0)
         v.upsert(keys, ones)
@@ -216,7 +216,7 @@ class PlacementTest(DiskTestCase):
         for first in range(0, 20_000, 2000):
             upsert(v, range(first, first + 2000))
         v.prefetch(range(9))
-        v.lookup(range(0, 27, 3), training=True)  # three of them come up
+        v.lookup(range(0, 27, 3), training=True)  # three of them were prefetched
         stats = v.stats()
         self.assertEqual((stats["rows"], stats["hits"], stats["misses"]), (20_000, 9, 0))
         self.assertBetween(stats["cache_rows"], 1, 2**16 // 64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of evicted rows loses none and makes none up."""
+"""The log of evicted rows loses no row and invents none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EvictionLogTest(tf.test.TestCase, parameterized.TestCase):
             keys = rng.zipf(1.1, 4000) % 100_000 - 50_000
             values = np.arange(batch * 4000, batch * 4000 + 4000)
             v.upsert(keys, values[:, None])
-            # Of an upsert the rows that left had come before it.
+            # The rows that an upsert evicts are from before that upsert.
             for key, row in zip(*(one.numpy() for one in v.drain_evicted()), strict=True):
                 self.assertEqual(shadow.pop(int(key)), row[0])
             shadow.update(zip(keys.tolist(), values.tolist(), strict=True))
@@ -60,7 +60,7 @@ class EvictionLogTest(tf.test.TestCase, parameterized.TestCase):
         v.set_clock(time_ms=1000)
         v.restrict(1)
         keys, rows = v.drain_evicted()
-        self.assertEqual(keys.numpy()[0], 1)  # expired
+        self.assertEqual(keys.numpy()[0], 1)  # the expired key
         self.assertLen(keys, 2)
         self.assertAllEqual(rows[:, 0], tf.cast(keys, tf.float32))
         v.clear()

@@ -17,11 +17,11 @@ import tf_embed
 
 TTL, SECOND = 60, 1000
 KEYS = np.arange(8)
-FRESH = 3  # of the keys
+FRESH = 3  # the number of keys with a later write
 
 
 def new(name: str = "items", shards: int = 1, **options: Any) -> tf_embed.Variable:
-    """A variable whose clock stands at 0."""
+    """A variable with its clock at 0."""
     policy = tf_embed.TablePolicy(ttl_seconds=TTL, track_changes=options.pop("tracks", False))
     v = tf_embed.Variable(
         **{"dim": 1, "name": name, "policy": policy, "devices": ["/CPU:0"] * shards, **options}
@@ -31,7 +31,7 @@ def new(name: str = "items", shards: int = 1, **options: Any) -> tf_embed.Variab
 
 
 def fill(v: tf_embed.Variable) -> None:
-    """Writes all keys at 0 and some of them again at 50 seconds."""
+    """Writes all keys at time 0, and some of them again at 50 seconds."""
     v.upsert(KEYS, np.ones([len(KEYS), v.dim]))
     v.set_clock(time_ms=50 * SECOND)
     v.upsert(KEYS[:FRESH], np.ones([FRESH, v.dim]))
@@ -107,7 +107,7 @@ class RestartTest(tf.test.TestCase, parameterized.TestCase):
             model.save_weights(path)
         other, rows = new_model(100 * SECOND)
         with self.assertLogs("absl", "WARNING") as logs:
-            if way == "m.keras":  # by the system's clock
+            if way == "m.keras":  # the loaded variable has the system's clock
                 rows = keras.models.load_model(path).layers[0].variable
             elif way == "m.weights.h5":
                 other.load_weights(path)

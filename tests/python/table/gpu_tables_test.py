@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables on a GPU: the same rows as on the CPU, moves between both, and the limits of a GPU.
 
-`make test-gpu` runs this, and tests that were not written for GPUs, with a device that calls itself
-a GPU and is the host; see tests/cc/gpu/fake_gpu_plugin.cc. Elsewhere it needs a GPU and a build for
-it.
+`make test-gpu` runs this, and tests that were not written for GPUs, on a fake GPU, which is the
+host; see tests/cc/gpu/fake_gpu_plugin.cc. Otherwise it needs a GPU and a build for it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ pytestmark = NEEDS_GPU
 
 
 def pair(**options: object) -> tuple[tf_embed.Variable, tf_embed.Variable]:
-    """A variable on the GPU, and one of the same seed and name on the CPU."""
+    """A variable on the GPU, and a variable with the same seed and name on the CPU."""
     options = {
         "dim": DIM,
         "name": "mine",
@@ -44,7 +43,7 @@ def training(
     in_graph: bool,
     loss: Callable[[tf.Tensor], tf.Tensor],
 ) -> Callable[[tf.Tensor], None]:
-    """A step that trains the rows of its keys by a loss of them."""
+    """A step that trains the rows of its keys by a loss on the rows."""
     inner = keras.optimizers.get({"class_name": optimizer, "config": {"learning_rate": 0.05}})
     trainer = tf_embed.DynamicEmbeddingOptimizer(inner)
 
@@ -150,7 +149,7 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
             v.restrict(4)
             v.set_clock(time_ms=10_000)
             v.upsert([1000], [[0.0, 0.0]])
-            v.restrict(1)  # all that have expired leave, also those that the write did not meet
+            v.restrict(1)  # all expired rows leave, also rows that the write did not find
             keys, rows = v.drain_evicted()
             self.assertAllEqual(rows, np.stack([keys, -keys], 1))
             self.assertEqual(v.stats()["undrained"], 0)
@@ -170,7 +169,7 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(times, [1500] * 20)
 
     def test_an_error_for_want_of_memory_says_what_leaves_some_to_tables(self):
-        rows = 4 * 10**6  # of 64 MiB each
+        rows = 4 * 10**6  # rows of 64 MiB each
         with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "set_memory_growth"):
             tf_embed.Variable(dim=2**24, init_size=rows)
         with self.assertRaises(tf.errors.ResourceExhaustedError) as raised:
@@ -190,7 +189,7 @@ def last_digit(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
 
 class ShardsTest(tf.test.TestCase, parameterized.TestCase):
     def variables(self, **options: object) -> list[tf_embed.Variable]:
-        """Three shards on the GPU, three on the CPU, and one on the GPU."""
+        """Variables with three shards on the GPU, three on the CPU, and one shard on the GPU."""
         options = {
             "dim": DIM,
             "name": "mine",

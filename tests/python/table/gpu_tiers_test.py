@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables with a cache in a GPU's memory, over host memory, files or both: as tables in memory.
+"""Tables with a cache in a GPU's memory, over host memory, files or both, equal tables in memory.
 
 `make test-gpu` runs this; see gpu_tables_test.py.
 """
@@ -30,7 +30,7 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         return tempfile.mkdtemp(dir=self.get_temp_dir())
 
     def storage(self, tiers: str = "disk", rows: int = 100) -> tf_embed.Storage:
-        """A cache of so many rows over the named tiers, so that rows go through all."""
+        """A cache of `rows` rows over the named tiers, small enough that rows use all tiers."""
         size = rows * ROW_BYTES
         if tiers == "host":
             return tf_embed.Storage(gpu_bytes=size, gpu_cache=True)
@@ -38,7 +38,7 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         return tf_embed.Storage(gpu_bytes=size, host_bytes=host_bytes, path=self.folder())
 
     def pair(self, tiers: str = "disk", **options) -> tuple[tf_embed.Variable, tf_embed.Variable]:
-        """A variable over a GPU's memory and others, and one of the same rows in host memory."""
+        """A variable over a GPU's memory and other tiers, and a variable in host memory."""
         options = {
             "dim": DIM,
             "name": "mine",

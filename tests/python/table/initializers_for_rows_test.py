@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initializers that scale by a shape, for a table of a known number of rows: as in Keras."""
+"""Initializers that scale by a shape, for a table with a known number of rows: as in Keras."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tf_embed.table.initializers import with_own_seed
 
 KEYS = EXTREME_KEYS["int64"] + list(range(2, 42))
 FLOATING = ("float32", "float16", "bfloat16", "float64")
-MANY = 40_000  # keys, of 4 lanes each, that distributions are measured on
+MANY = 40_000  # keys, with 4 lanes each, for measured distributions
 
 
 def rows_of(initializer: Any, keys: Any = tuple(KEYS), dim: int = 4, **options: Any) -> np.ndarray:
@@ -116,7 +116,7 @@ class DistributionTest(tf.test.TestCase, parameterized.TestCase):
     def sample(self, initializer: Any, dim: int = 4) -> np.ndarray:
         rng = np.random.default_rng(reference.SEED)
         keys = rng.integers(-(2**63), 2**63 - 1, MANY)
-        keys[: MANY // 2] = np.arange(MANY // 2)  # neighbours too
+        keys[: MANY // 2] = np.arange(MANY // 2)  # adjacent keys too
         return rows_of(initializer, keys, dim).astype(np.float64)
 
     def check(self, sample: np.ndarray, cdf: Any) -> None:
@@ -138,7 +138,7 @@ class DistributionTest(tf.test.TestCase, parameterized.TestCase):
     def test_normal(self):
         sample = self.sample(keras.initializers.RandomNormal(1.0, 2.0, seed=1))
         self.check(sample, lambda x: 0.5 * math.erfc((1.0 - x) / 2.0 / math.sqrt(2.0)))
-        self.assertGreater(np.abs(sample - 1.0).max(), 2.0 * 3.9)  # of 160,000: 4.4 +- 0.3
+        self.assertGreater(np.abs(sample - 1.0).max(), 2.0 * 3.9)  # for 160,000 draws: 4.4 +- 0.3
 
     def test_truncated_normal(self):
         sample = self.sample(keras.initializers.TruncatedNormal(1.0, 2.0, seed=1))
@@ -169,7 +169,7 @@ class DistributionTest(tf.test.TestCase, parameterized.TestCase):
             else:
                 self.assertNear(sample.std(), scale(dim), 5 * scale(dim) / math.sqrt(sample.size))
             self.assertNear(sample.mean(), 0.0, 5 * scale(dim) / math.sqrt(sample.size))
-            # Keras itself, on the shape (1, dim) many times.
+            # Keras itself draws rows of the shape (1, dim).
             keras_name = keras.initializers.get(name).__class__
             keras_rows = np.stack([keras_name(seed=seed)((1, dim)).numpy() for seed in range(300)])
             self.assertNear(keras_rows.std() / sample.std(), 1.0, 5 / math.sqrt(keras_rows.size))
@@ -355,7 +355,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
             wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
 
         (tf.function(run) if graph else run)()
-        # It is not called at all, as it may need a row.
+        # Not even called for no rows, as the function may need a row.
         self.assertEqual(counts, [])
         self.assertLess(float(tf.reduce_max(v.lookup(keys))), 3.0)
         self.assertEqual(v.stats()["misses"], 0)
@@ -417,7 +417,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_key_whose_row_leaves_meanwhile_has_a_drawn_row_if_rows_expire(self):
         def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
-            v.remove([5])  # as another thread may, after the draw has begun
+            v.remove([5])  # as another thread may do after the draw has begun
             return tf.ones(shape, dtype)
 
         options = {"initializer": draw, "policy": tf_embed.TablePolicy(ttl_seconds=1000)}
@@ -552,7 +552,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
             "import tensorflow as tf; from tf_embed.table.initializers import with_own_seed; "
             "print(*(with_own_seed(tf.random_normal_initializer()).seed for _ in range(2)))"
         )
-        # In a process of its own, because TestCase sets the seed.
+        # In another process, because TestCase sets the seed.
         ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
         self.assertLen(set(ran.stdout.split()), 2)
 
@@ -574,7 +574,7 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def _narrowed(rows: list[np.ndarray], dtype: str) -> np.ndarray:
-    """Half precision is rounded from float32, as the table does it."""
+    """Rows in a dtype. As in a table, half precision is rounded from float32."""
     rows = np.array(rows)
     return (
         rows

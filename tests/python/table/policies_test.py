@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table policies: each table equals, step by step, the dicts of policy_oracle.py."""
+"""Table policies: each table equals the dicts of policy_oracle.py after each step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
             if number % 4 == 1:
                 v.lookup(keys, training=True)
                 oracle.look_up(keys)
-                v.lookup(popular_keys(rng, 40, 300))  # leaves no trace
+                v.lookup(popular_keys(rng, 40, 300))  # changes no statistics
             if order == "score":
                 scores = {key: int(rng.integers(-50, 50)) for key in keys}
                 v.set_scores(list(scores), list(scores.values()))
@@ -85,7 +85,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
             self.assertContainsSubset(oracle.keys(), held)
             uses = {key: use for rows in oracle.shards for key, use in rows.items()}
             for key in set(held) - set(oracle.keys()):
-                # The oracle takes out the expired rows of its batch alone, the table some others.
+                # The oracle removes only the expired rows of its batch, the table also others.
                 self.assertTrue(oracle.expired(uses[key]))
         v.restrict(10**6)
         oracle.restrict(10**6)
@@ -133,7 +133,7 @@ class AdmissionTest(tf.test.TestCase, parameterized.TestCase):
         for step in range(1, n + 2):
             train(v, [7, 8, 7])
             self.assertEqual(keys_of(v), [7, 8] if step >= n else [])
-        # Gradients of steps before the n-th are dropped; those of a key in one step are summed.
+        # Gradients before the n-th step are dropped. A key's gradients in a step are summed.
         self.assertAllEqual(v.lookup([7, 8]), [[-4.0], [-2.0]])
         self.assertEqual(v.stats()["held_back"], 2 * (n - 1))
 
@@ -259,7 +259,7 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf_embed.embedding_lookup(v, [1, 2], training=True))
         wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
-        upsert(v, [3])  # which has no slots yet
+        upsert(v, [3])  # a key without slots
         before = {name: one.numpy() for name, one in v.row_statistics([1, 2, 3]).items()}
         for slot in v.slot_variables(wrapped):
             slot.lookup([1, 2, 3])
@@ -325,7 +325,7 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
                 wrapped.apply(gradients, v.trainable_variables)
                 after.append(v.table.export()[1:3])
             self.assertEqual(v.stats()["expired"], 1)
-            if optimizer is keras.optimizers.Adagrad:  # without the number of the step in it
+            if optimizer is keras.optimizers.Adagrad:  # does not depend on the number of the step
                 self.assertAllEqual(after[0][0], after[2][0])
             self.assertNotAllClose(after[1][0] - after[2][0], [[0.0]])
             self.assertEqual(v.row_statistics([1])["last_time_ms"].numpy().tolist(), [5000])
@@ -338,7 +338,7 @@ class BoundTest(tf.test.TestCase, parameterized.TestCase):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(3.0 * tf_embed.embedding_lookup(v, keys))
             wrapped.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
-        # Of the four keys two find room, those with the sums of all three steps.
+        # There is room for two of the four keys. Their rows have the sums of all three steps.
         for key, row in zip(*v.export(), strict=True):
             self.assertEqual(row[0], -3.0 if key == 1 else -1.0)
         self.assertEqual((int(v.size()), v.stats()["refused"]), (2, 2))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of a table in Redis: its server is lost, or has values that no table wrote.
 
-The server is a false one, so these tests need no Redis.
+The server is a fake, so these tests need no Redis.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tf_embed.ops.new_table_ops import settings_text
 
 NO_OWNERS = tf.zeros([0], tf.int32)
 SGD = tf.constant([0.5, 0.0], tf.float64)
-GENERATION = 4  # of the numbers of a meta
+GENERATION = 4  # the index of this number in the metadata
 
 
 def value(data: bytes = bytes(8), generation: int = 0) -> bytes:
-    """A row as it lies in Redis."""
+    """A row in its format in Redis."""
     return struct.pack("<QII", 1, generation, 0) + data
 
 
@@ -81,7 +81,7 @@ class RedisMessagesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def generation(self) -> int:
-        """Of the optimizer that the table has now."""
+        """The generation of the table's current optimizer."""
         return struct.unpack_from("<q", self.server.meta, 8 * GENERATION)[0]
 
     def test_a_row_that_is_there_is_found(self):

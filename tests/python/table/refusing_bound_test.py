@@ -131,7 +131,7 @@ class RefusingBoundTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.restrict(2)), 1)
         upsert(v, [4, 5])
         self.assertEqual(keys_of(v), [2, 3, 4])
-        v = variable(refusing(2, ttl_seconds=1.0), init_size=1)  # so small that all is searched
+        v = variable(refusing(2, ttl_seconds=1.0), init_size=1)  # so small that a search covers it
         for time_ms, keys in ((0, [1]), (500, [2, 3]), (1200, [4, 5])):
             v.set_clock(time_ms=time_ms)
             train(v, keys)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers by which the op draws rows: of a variable's name, and of an initializer's axes."""
+"""The numbers from which the op draws rows: of a variable's name, and of an initializer's axes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epochs, and scores of a user's own, as HierarchicalKV has them: against policy_oracle.py."""
+"""Epochs, and a user's own scores, as in HierarchicalKV: against policy_oracle.py."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
         v = variable(TablePolicy(61, order), shards)
         oracle = PolicyOracle(order, 61, shards)
         for number in range(60):
-            if number % 9 == 4:  # forward, and now and then back
+            if number % 9 == 4:  # sets the epoch forward or back
                 oracle.epochs_ahead = int(rng.integers(number))
                 v.set_clock(epoch=oracle.epochs_ahead)
             keys = popular_keys(rng, 40, 300)
@@ -125,7 +125,7 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
         v.set_clock(step=2**62, epoch=2**31 - 1)
         for _ in range(3):
             upsert(v, [1])
-        self.assertEqual(scores_by_key(v), {1: ((2**31 - 1) << 32) + 2})  # the lowest bits
+        self.assertEqual(scores_by_key(v), {1: ((2**31 - 1) << 32) + 2})  # the step's lowest bits
         self.assertEqual(int(v.row_statistics([1])["last_step"][0]), 2**62 + 2)
 
     @parameterized.parameters(((1, 3),), ((3, 2),))
@@ -145,7 +145,7 @@ class EpochTest(tf.test.TestCase, parameterized.TestCase):
                 tf.train.Checkpoint(v=v).write(path)
                 tf.train.Checkpoint(v=other).read(path).assert_consumed()
                 self.assertEqual(scores_by_key(other), scores_by_key(v))
-                v = other  # and the epoch goes on there
+                v = other  # the epoch continues there
         self.assertEqual(scores_by_key(v), oracle.scores())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which shard owns a key, and that rows do not depend on it."""
+"""The shard that owns a key. Rows do not depend on it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Storage`: its arguments; and on a GPU, which memory has the rows and the rest.
+"""`Storage`: its arguments; and on a GPU, the memory of the rows and of the rest.
 
-The tests of tables on a GPU run as those of gpu_tables_test.py do.
+`make test-gpu` runs the tests of tables on a GPU; see gpu_tables_test.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ needs_gpu = pytest.mark.skipif(
 
 
 def variable(storage: Any = None, **options: Any) -> tf_embed.Variable:
-    """A variable whose rows are random."""
+    """A variable with random rows."""
     options = {
         "dim": DIM,
         "name": "mine",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of tables of strings: a row and its string come and go together."""
+"""Policies of tables of strings: a row and its string are inserted and removed together."""
 
 from __future__ import annotations
 

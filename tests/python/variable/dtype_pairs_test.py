@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key dtype with every value dtype: each verb against a dict, and saved and restored."""
+"""Every key dtype with every value dtype: each verb against a dict, and a save and restore."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PairsTest(tf.test.TestCase, parameterized.TestCase):
             tf_embed.Variable(value_dtype=dtype)
 
 
-# The dtypes whose numbers a key dtype holds.
+# The dtypes with numbers that a key dtype holds.
 NARROWER = {
     "int64": ("int8", "int16", "int32", "uint8", "uint16", "uint32"),
     "uint64": ("uint8", "uint16", "uint32"),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups wherever TensorFlow and Keras let one stand, against a dense embedding in the same place.
+"""Lookups in all places that TensorFlow and Keras allow, against a dense embedding in the place.
 
-The gradient must be that of the dense embedding, whatever stands around the lookup and wherever the
-tape is. Gradients that can't be right are refused: see tapes_test.py.
+The gradient must equal the dense embedding's in any control flow and with the tape anywhere.
+Gradients that can't be right are refused: see tapes_test.py.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class PipelinesTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class Model(keras.Model):
-    """A place, and a weight after it."""
+    """A model of a place, followed by a weight."""
 
     def __init__(self, embed: Any, place: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class DatasetTest(tf.test.TestCase, parameterized.TestCase):
     """Iterators over lookups in tf.data, which are saved and resume, as over tf.lookup tables."""
 
     def resumed(self, dataset: tf.data.Dataset) -> tuple[Any, Any]:
-        """The second element, and the same one again after the place was saved and restored."""
+        """The second element after a restore of the iterator's position, and before it."""
         iterator = iter(dataset)
         next(iterator)
         checkpoint = tf.train.Checkpoint(iterator=iterator)
@@ -276,7 +276,7 @@ class DatasetTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(again, wanted)
 
     def test_the_place_in_a_pipeline_that_calls_a_layer_is_saved_if_asked(self):
-        # The layer reads a tf.Variable, which tf.data does not save either.
+        # The layer reads a tf.Variable, which tf.data does not save.
         layer = DynamicEmbedding(2)
         layer.build()
         dataset = tf.data.Dataset.range(20).batch(4).map(layer)

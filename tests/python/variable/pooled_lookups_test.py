@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooled lookups, sums by key and unique rows, against the same made of TensorFlow's ops.
+"""Pooled lookups, sums by key and unique rows, against the same computations in TensorFlow's ops.
 
 The oracle looks up a row for each id and pools the rows; see `unfused`. Sums of a few numbers in
-another order differ by some units in the last place of float32: 1e-5 relative, and of bfloat16
-rows, whose gradients are rounded to 8 bits, by 1e-2.
+another order differ by a few float32 units in the last place: 1e-5 relative. For bfloat16 rows,
+with gradients rounded to 8 bits, the difference is 1e-2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLOSE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 2e-3}
 
 
 def layer_of(combiner: str | None, **options: Any) -> Any:
-    """A layer whose table holds keys 0 to KNOWN - 1, and no others."""
+    """A layer with a table of the keys 0 to KNOWN - 1."""
     options.setdefault("initializer", keras.initializers.RandomNormal(seed=SEED))
     layer = DynamicEmbedding(DIM, combiner=combiner, name="rows", **options)
     layer.build()
@@ -42,7 +42,7 @@ def layer_of(combiner: str | None, **options: Any) -> Any:
 
 
 def ids_of(container: str) -> Any:
-    """Ids from 0 to 19, of which some repeat and 8 are not in the table, in 6 bags or more."""
+    """Ids from 0 to 19 in 5 or more bags. Some ids repeat, and ids from KNOWN on have no row."""
     rng = np.random.default_rng(SEED)
     if container == "lines":
         return tf.constant(rng.integers(0, 20, [2, 3, 4]))
@@ -57,7 +57,7 @@ def ids_of(container: str) -> Any:
 
 
 def flat_of(ids: Any) -> tf.Tensor:
-    """The ids in one vector, in the order of the container."""
+    """The ids in a vector, in the order of the container."""
     if isinstance(ids, tf.SparseTensor):
         return ids.values
     return ids.flat_values if isinstance(ids, tf.RaggedTensor) else tf.reshape(ids, [-1])
@@ -87,7 +87,7 @@ def unfused(layer: Any, ids: Any, weights: tf.Tensor | None, training: bool = Fa
     rows = tf_embed.embedding_lookup(layer.variable, flat)
     if layer.unknown_value is not None and not training:
         served = tf.where(known[:, None], rows, tf.cast(layer.unknown_value, rows.dtype))
-        rows += tf.stop_gradient(served - rows)  # whose gradient is the row's, as in a lookup
+        rows += tf.stop_gradient(served - rows)  # the gradient is the row's, as in a lookup
     rows = tf.cast(rows, pooling_ops.compute_dtype(rows.dtype))
     factors = tf.ones(tf.shape(flat), rows.dtype) if weights is None else weights
     if layer.padding_id is not None:
@@ -103,7 +103,7 @@ def unfused(layer: Any, ids: Any, weights: tf.Tensor | None, training: bool = Fa
 
 
 def by_key(slices: tf.IndexedSlices) -> np.ndarray:
-    """A gradient of rows as one of the ids 0 to 19."""
+    """A gradient of rows as the gradient of the ids 0 to 19."""
     values = tf.cast(slices.values, tf.float64)
     return tf.math.unsorted_segment_sum(values, tf.cast(slices.indices, tf.int64), 20).numpy()
 
@@ -280,7 +280,7 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
         for weighted in (False, True):
             types = self.op_types(layer, weighted=weighted)
             self.assertNotIn("TfEmbedFind", types)
-            # The rows of the ids come before the pooled ones, and not again for the gradient.
+            # The rows of the ids are looked up before the pooled rows. The gradient reuses them.
             self.assertEqual(types.count("TfEmbedFindPooled"), 2 if weighted else 1)
 
     def test_an_exported_model_serves_pooled_rows_by_the_op(self):
@@ -311,7 +311,7 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
         divisor = {"sum": 1.0, "sqrtn": 3.0**0.5}[combiner]
 
         def gradient(embed: Any, layer: Any) -> Any:
-            # Places add rows of three ids up to [3, DIM]: so each id is a bag of three.
+            # Places add up rows to the shape [3, DIM], so each id is a bag of three.
             @tf.function
             def run(ids: Any) -> Any:
                 with tf.GradientTape() as tape:
@@ -348,7 +348,7 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
                 with tf.GradientTape() as inner:
                     loss = tf.reduce_sum(tf.sin(pool()))
                 slices = inner.gradient(loss, anchor)
-                # The same number whether equal keys are summed already or not.
+                # This number does not depend on whether equal keys are already summed.
                 penalty = tf.reduce_sum(slices.values * tf.gather(probe, slices.indices))
             rows, of_weights = outer.gradient(penalty, [anchor, weights])
             return penalty, rows, of_weights

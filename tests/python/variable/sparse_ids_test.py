@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse ids whose dense_shape is negative, or does not hold them: refused at every entrance."""
+"""Sparse ids with a negative or a too small dense_shape: refused by every function."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def colliding(count: int, length: int = 16) -> list[bytes]:
-    """Different ASCII strings, all of one 64-bit hash, as cc/core/batch/string_batch.h has it.
+    """Different ASCII strings with the same 64-bit hash of cc/core/batch/string_batch.h.
 
-    A block is xored into the state, so whatever the first one does to it the second can undo.
+    Each block is xored into the state, so the second block can undo the effect of the first.
     """
     with np.errstate(over="ignore"):
         start = mix(np.uint64(length + 1) * GOLDEN)
@@ -62,7 +62,7 @@ def colliding(count: int, length: int = 16) -> list[bytes]:
 
 
 def unicode_strings(count: int) -> list[bytes]:
-    """Distinct strings of 1 to 200 bytes, of letters of all kinds; some hundred of them collide."""
+    """Distinct strings of 1 to 200 bytes, with letters of all kinds. Some hundred collide."""
     rng = np.random.default_rng(SEED)
     letters = np.concatenate([np.arange(32, 0x250), np.arange(0x3040, 0x9FFF), [0x1F600, 0x10FFFF]])
     pool = "".join(map(chr, rng.choice(letters, 4096)))
@@ -200,7 +200,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
                 step=tf.constant(1, tf.int64),
             )
         self.assertEqual(as_dict(v), {})
-        # The next string in its sequence may get its key.
+        # The next string with the same hash may get the key.
         one, other = colliding(2)
         v.accum([one], [[0.0]], [[1.0]], [True])
         v.upsert([other], [[2.0]])
@@ -242,7 +242,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
             try:
                 while not done.is_set():
                     body(rng, rng.choice(pool, 50))
-            except Exception as error:  # shown by the test
+            except Exception as error:  # the test shows it
                 errors.append(error)
 
         def look(rng: Any, keys: Any) -> None:
@@ -297,7 +297,7 @@ class ManyTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):
-    """A table of strings is trained as one of integers is."""
+    """Training of a table of strings equals training of a table of integers."""
 
     def train(self, make: Any, ids: Any, strings: bool, **options: Any) -> dict[Any, Any]:
         v = tf_embed.Variable(

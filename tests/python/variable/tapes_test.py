@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tapes of every kind around lookups: as around a dense embedding, or refused in one error."""
+"""Tapes of every kind around lookups: as around a dense embedding, or refused with an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.cases.control_flow_cases import DIM, IDS, PLACES, VOCABULARY, Dense
 from support.oracles.reference import SEED
 from tf_embed.ops import lookup_gradient
 
-# Each takes an embedding and returns a value that the dense one must also return.
+# Functions that take an embedding and return a value. The dense embedding must give the same value.
 
 IN_ORDER = tf.constant([[0, 1, 2], [3, 4, 5]])  # so that the slices are the rows of the matrix
 
@@ -83,7 +83,7 @@ def if_it_starts_with_zero(embed: Any, ids: Any) -> Any:
 
 
 def in_each_iteration(gradient: Any, place: Any = PLACES["plain"]) -> Any:
-    """Tapes within a loop of a graph."""
+    """Tapes within a loop in a graph."""
 
     def gradients(embed: Any) -> Any:
         total = tf.zeros([VOCABULARY, DIM])
@@ -201,9 +201,9 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
 # Gradients that can't be right are refused. Each function takes an embedding and raises.
 
 OURS = "The gradient of a dynamic embedding can't be made a tensor"
-# TensorFlow's words, if slices were added up or left a tf.function.
+# TensorFlow's error if slices were added up or left a tf.function.
 NO_DENSE_FORM = "num_segments == -1|non-negative but is -1|vectorizing the jacobian"
-# TensorFlow's words for every resource that is not a variable, also tf.lookup's tables.
+# TensorFlow's error for every resource that is not a variable, also tf.lookup's tables.
 NO_HANDLE_DATA = "variable without handle data"
 
 
@@ -283,7 +283,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
 }
 REFUSED_IN_GRAPHS: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "function_in_a_loop": (function_in_a_loop(IDS), ANY, NO_DENSE_FORM),
-    # For these keys, -1, nothing but the number of rows tells TensorFlow that something is wrong.
+    # For these keys, -1, only the number of rows shows TensorFlow that something is wrong.
     "function_in_a_loop_of_negative_keys": (function_in_a_loop(IDS * 0), ANY, NO_DENSE_FORM),
     "persistent_tape_over_a_loop": (
         persistent_tape(control_flow_cases.for_loop),
@@ -325,7 +325,7 @@ class NarrowTest(tf.test.TestCase, parameterized.TestCase):
             optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
 
         (tf.function(step) if in_function else step)()
-        # By sums in the dtype of the rows it would be -512 for bfloat16.
+        # Sums in the dtype of the rows would give -512 for bfloat16.
         self.assertAllEqual(v.lookup([7, 8]), [[-2000.0], [-2000.0]])
 
 

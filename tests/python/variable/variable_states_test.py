@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from support.cases.variable_machines import MACHINES, Planted
 
-# The same steps each time. A failing sequence is made short and printed.
+# The same steps in each run. Hypothesis shrinks and prints a failing sequence.
 SETTINGS = settings(
     max_examples=30,
     stateful_step_count=25,
@@ -19,7 +19,7 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# Until it is found; the sequence is not made short.
+# Stops once the defect is found, without shrinking the sequence.
 PLANTED = settings(SETTINGS, max_examples=300, phases=[Phase.generate])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf_embed.Variable`: its verbs do as documented."""
+"""`tf_embed.Variable`: its verbs behave as documented."""
 
 from __future__ import annotations
 
@@ -465,7 +465,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             loss = tf.reduce_sum(rows * tf.reshape(tf.range(8.0), [2, 2, 2]))
         (gradient,) = tape.gradient(loss, v.trainable_variables)
         self.assertIsInstance(gradient, tf.IndexedSlices)
-        # As TensorFlow merges them: int64 of the same bits.
+        # TensorFlow merges the ids as int64 with the same bits.
         wanted = ids.view(np.int64) if key_dtype == "uint64" else ids.astype(np.int64)
         self.assertAllEqual(gradient.indices, wanted.ravel())
         self.assertAllEqual(gradient.values, tf.reshape(tf.range(8.0), [4, 2]))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where a lookup can stand, and two embeddings to put there: a dense one and a dynamic one.
+"""Places for a lookup in control flow, and two embeddings to use there, one dense and one dynamic.
 
-A *place* is a function of an embedding and ids that gives rows.
+A *place* is a function of an embedding and ids that returns rows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import tensorflow as tf
 from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
-# The key of each id: ends of the range, and negative ones, which TensorFlow drops silently
-# when it makes a tensor of slices.
+# The key of each id: the ends of the range, and negative keys, which TensorFlow drops silently
+# when it makes slices dense.
 KEYS = {
     "int64": [-1, 5, -(2**63), 2**63 - 1, 0, -7],
     "int32": [-1, 5, -(2**31), 2**31 - 1, 0, -7],
@@ -30,7 +30,7 @@ ROWS = np.random.default_rng(SEED).normal(size=[VOCABULARY, DIM]).astype(np.floa
 
 
 class Embedding(keras.layers.Layer):
-    """The Keras side of both embeddings."""
+    """The base of both embeddings."""
 
     def compute_output_shape(self, shape: Any) -> Any:
         return (*shape, DIM)
@@ -53,7 +53,7 @@ class Dense(Embedding):
 
 
 class Dynamic(Embedding):
-    """The same rows by keys."""
+    """The same rows in a dynamic table."""
 
     def __init__(self, key_dtype: str = "int64", **options: Any) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Dynamic(Embedding):
         return self.table(tf.gather(self.keys, ids))
 
     def matrix(self, gradient: Any) -> Any:
-        """The gradient at the ids; it must be one of rows, and of known ones."""
+        """The gradient of all ids as a matrix. It must be slices, and their keys must be known."""
         if not isinstance(gradient, tf.IndexedSlices):
             raise AssertionError(f"The gradient was lost: {gradient}")
         at = tf.cast(gradient.indices, tf.int64)[:, tf.newaxis] == self.keys.astype(np.int64)
@@ -215,7 +215,7 @@ def in_custom_gradient(embed: Any, ids: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="lookups_test")
 class Cell(keras.layers.Layer):
-    """Adds up rows, or those of the ids that it looks up at each step."""
+    """Adds up rows: its inputs, or its lookups of the inputs if it has an embedding."""
 
     def __init__(self, embed: Any = None, **options: Any) -> None:
         super().__init__(**options)
@@ -309,6 +309,6 @@ PLACES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def loss_of(rows: Any) -> Any:
-    """A loss to which each number of `rows` adds with a weight of its own."""
+    """A loss in which each number of `rows` has a different weight."""
     weights = tf.reshape(tf.range(1.0, tf.cast(tf.size(rows), tf.float32) + 1.0), tf.shape(rows))
     return tf.reduce_sum(rows * tf.sin(weights))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of docs/: their blocks of code, and their tables of another library's names and ours."""
+"""Pages of docs/: their code blocks, and their tables of another library's names and tf_embed's."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ DOCS = ROOT / "docs"
 
 
 def blocks_of(text: str, language: str = "python") -> list[str]:
-    """The blocks of code of a page, each after the empty lines that keep its line numbers."""
+    """The code blocks of a page. Empty lines before each block keep its line numbers."""
     found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return ["\n" * text.count("\n", 0, block.start(1)) + block[1] for block in found]
 
 
 def execute(code: str, page: str, names: dict[str, Any]) -> None:
-    """Runs code of a page. A traceback has the page's lines, and tf.function reads them there."""
+    """Runs code of a page under the page's path, for tracebacks and for tf.function."""
     exec(compile(code, DOCS / page, "exec", dont_inherit=True), names)
 
 
 class Page:
-    """A page, whose blocks run one after another with the same names.
+    """A page. Its blocks run in sequence and share their names.
 
     Attributes:
         text: The page.
-        blocks: The blocks that have not run. A folder in /mnt or /srv is one in `folder` there.
-        names: What the blocks have defined.
-        printed: What they have printed.
+        blocks: The blocks that have not run. `folder` replaces /mnt and /srv in them.
+        names: The names that the blocks have defined.
+        printed: The text that the blocks have printed.
     """
 
     def __init__(self, name: str, folder: pathlib.Path) -> None:
@@ -46,8 +46,8 @@ class Page:
         """Runs blocks, and compares the output with the comments at their calls of `print`.
 
         Args:
-            count: How many blocks. Default: all that have not run.
-            **names: What they find defined.
+            count: The number of blocks. Default: all that have not run.
+            **names: Names to define before.
         """
         self.names.update(names)
         for _ in range(len(self.blocks) if count is None else count):
@@ -62,7 +62,7 @@ class Page:
 
 
 class Row(NamedTuple):
-    """A line of a table: another library's names, the code of ours, and the difference."""
+    """A line of a table: another library's names, tf_embed's code, and the difference."""
 
     line: int
     theirs: str
@@ -71,12 +71,12 @@ class Row(NamedTuple):
 
 
 def code_in(cell: str) -> list[str]:
-    """The pieces of code in a cell."""
+    """The code spans in a cell."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def rows_of(text: str) -> list[Row]:
-    """The lines of the tables of a page on migrating, without their heads."""
+    """The lines of the tables of a migration page, without their heads."""
     lines = [*text.splitlines(), ""]
     return [
         Row(number, *(cell.strip() for cell in line.strip("|").split("|")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways in which weights change after the last batch of a training."""
+"""Ways to change weights after the last batch of a training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAYS = ("averages", "early_stopping", "epoch_end")
 
 
 def optimizer_of(way: str, optimizer: Any) -> Any:
-    """The optimizer, with averages that take the place of weights after the last epoch if asked."""
+    """The optimizer; for "averages", its averages replace the weights after the last epoch."""
     optimizer.use_ema, optimizer.ema_momentum = way == "averages", 0.5
     return optimizer
 

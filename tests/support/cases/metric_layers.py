@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers and a metric that count, by a state of their own, in a step or in an inner graph."""
+"""Layers and a metric that count in their own state, in a step or in an inner graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 class LargeCount(keras.metrics.Metric):
     """Counts steps in each element of a large state, which takes a worker long to send.
 
-    Its result is the least and the largest of them, [2].
+    The result is the least and the largest element, [2].
 
     Args:
         elements: Number of elements, 4 bytes each.
@@ -30,7 +30,7 @@ class LargeCount(keras.metrics.Metric):
 
 
 class Seen(keras.layers.Layer):
-    """A layer with a metric, a loss, a regularizer and a state of its own."""
+    """A layer with a metric, a loss, a regularizer and a counter of calls."""
 
     def build(self, shape: Any) -> None:
         self.scale = self.add_weight(
@@ -47,7 +47,7 @@ class Seen(keras.layers.Layer):
 
 
 class SeenWithin(keras.layers.Layer):
-    """A layer that updates its metric and a state of its own in an inner graph."""
+    """A layer that updates its metric and its counter of calls in an inner graph."""
 
     def __init__(self, is_condition: bool) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tf_embed
 from tf_embed import one_embedding, sok, tbe, tfra
 
-# The public methods of the class, without Keras's, properties, and counts of the cache.
+# Names of the class that the page need not have: private names, properties, counts of the cache.
 LEFT_OUT = r"_|.*(cache_miss|uvm_cache)|(tables|embedding_specs|optimizer|bounds_check_warning)$"
 FBGEMM = {name for name in vars(tbe.TableBatchedEmbeddingBags) if not re.match(LEFT_OUT, name)}
 FBGEMM -= {*dir(keras.layers.Layer)}
@@ -56,7 +56,7 @@ TFRA = """
     KVCreator FileSystemSaver ragged_embedding_ops warm_start WarmStartHook patch_on_tf
     patch_on_tf_save_restore create_slots
 """
-# Its methods, and the fields of its file for a RedisTable.
+# TFRA's methods, and the fields of its file for a RedisTable.
 TFRA_WORDS = """
     upsert lookup accum remove clear size export export_keys_and_scores restrict
     save_to_file_system load_from_file_system load_from_file_system_with_restore_function
@@ -127,13 +127,13 @@ def names_for_tfra(folder: str) -> dict[str, Any]:
     optimizer = tfra.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
 
     def config(**fields: Any) -> tf_embed.RedisServer:
-        """The server of a file of TFRA with these fields."""
+        """The server that a TFRA file with these fields describes."""
         file = pathlib.Path(folder, "redis.json")
         file.write_text(json.dumps(fields))
         return tfra.RedisTableConfig(str(file)).server()
 
     def refused(**fields: Any) -> None:
-        """Fails unless a file with these fields is refused, with the first one's name."""
+        """Fails unless a file with these fields is refused by an error that names the first."""
         with pytest.raises(ValueError, match=f"`{next(iter(fields))}`"):
             config(**fields)
 
@@ -142,12 +142,12 @@ def names_for_tfra(folder: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Migration:
-    """How the tables of a page are tested.
+    """The expected names in the tables of a page.
 
     Attributes:
         names_for: The names that the second column may use, given a folder.
         documented: The other library's names that must have a row.
-        replaced: Of them, the names for which the second column has another.
+        replaced: The documented names for which the second column has another name.
         places: The modules and classes of tf_embed that have the same names.
         prefix: The beginning of the names that must be in `places`, or in code that runs. Other
             words are not looked up.

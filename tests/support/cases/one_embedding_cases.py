@@ -19,7 +19,7 @@ def store(path: str = "/tmp/rows", capacity: int = 1000, **options: Any) -> dict
 
 
 def uniform_tables(*highs: float) -> list[dict[str, Any]]:
-    """A table for each number, which initial weights are drawn up to."""
+    """A table for each number, the bound of its initial weights."""
     make = one_embedding.make_uniform_initializer
     return [one_embedding.make_table(make(-high, high)) for high in highs]
 
@@ -39,7 +39,7 @@ def layer(tables: Any = None, key_type: str = "int64", dim: int = 2, **options: 
 
 
 def train(emb: Any, ids: Any) -> float:
-    """A step of the layer's own optimizer. Gives the loss."""
+    """Makes a step of the layer's own optimizer, and returns the loss."""
     optimizer = keras.optimizers.SGD()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.cast(emb(ids, training=True), tf.float32) ** 2)
@@ -59,10 +59,10 @@ def edges(key_type: str) -> np.ndarray:
 
 
 class DenseTables:
-    """Rows of tables in NumPy: a dict for each table, filled from initial rows; steps of SGD.
+    """Rows of tables in NumPy, by table and id, with steps of SGD.
 
     Args:
-        initial: From (table, id) to the initial row.
+        initial: Returns the initial row of a table's id.
     """
 
     def __init__(self, initial: Any) -> None:

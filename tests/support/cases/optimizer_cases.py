@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every optimizer, every option, both ways to train a table, and the answer of each case.
 
-`check` gives the one kind of answer there is: the largest difference from the oracle, or the
-sentence with which the case is refused. tests/tables/optimizers.py prints all of them,
-every_optimizer_test.py asserts most.
+`check` returns a case's answer: the largest difference from the oracle, or the sentence that
+refuses the case. tests/tables/optimizers.py prints all answers, and every_optimizer_test.py asserts
+most of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HalfAdam(keras.optimizers.Adam):
 
 @keras.saving.register_keras_serializable(package="tf_embed_tests")
 class SignMomentum(keras.optimizers.Optimizer):
-    """A user's optimizer from scratch, with a slot of its own that does not start from 0."""
+    """A user's optimizer from scratch. Its slot does not start from 0."""
 
     def __init__(self, learning_rate=0.01, decay=0.5, **kwargs):
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -101,7 +101,7 @@ def _kind(cls: Any, rate: float, **arguments: Any) -> Callable[..., Any] | None:
 def _kinds() -> dict[str, Callable[..., Any]]:
     k = keras.optimizers
     schedule_free = getattr(k, "ScheduleFreeAdamW", None)  # from Keras 3.15 on
-    # Before 3.13 Keras's own fails on TensorFlow, for dense variables too.
+    # Before 3.13 Keras's Muon fails on TensorFlow, for dense variables too.
     muon = k.Muon if version_numbers(keras.__version__) >= (3, 13, 0) else None
     every = {
         "SGD": _kind(k.SGD, 0.05),
@@ -190,7 +190,7 @@ def _kinds_of_fbgemm() -> dict[str, Callable[..., Any]]:
 
 
 KINDS = _kinds()
-# In these, the rows of a step depend on each other, or on state that belongs to no row.
+# Optimizers in which the rows of a step depend on each other, or on state that belongs to no row.
 SPANNING = ("Adafactor", "Lamb", "Muon, embeddings too")
 
 
@@ -202,8 +202,8 @@ class Option:
         arguments: The arguments of the optimizer.
         rate: Makes the learning rate, from a factor; None for the kind's constant.
         wraps: "inside" or "outside": the position of a LossScaleOptimizer.
-        halves: Whether the learning rate is set to its half before step 10.
-        words: One of them stands in the sentence of a refusal, unless the optimizer does.
+        halves: Whether the learning rate is halved before step 10.
+        words: A refusal names one of these, or the optimizer.
     """
 
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -214,7 +214,7 @@ class Option:
 
     @property
     def steps(self) -> int:
-        """How many steps make 20 updates; with accumulation one more is left over."""
+        """The number of steps for 20 updates; with accumulation, plus an incomplete update."""
         every = self.arguments.get("gradient_accumulation_steps")
         return STEPS * every + 1 if every else STEPS
 
@@ -260,13 +260,13 @@ OPTIONS = {
     ),
 }
 WAYS = ("wrapper", "own")
-# How a step is run. model.fit makes graphs without AutoGraph, a user's tf.function has it.
+# The modes of a step. model.fit traces without AutoGraph, a user's tf.function with it.
 MODES = ("graph", "eager", "autograph")
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Of a case: equal, refused, or wrong.
+    """The answer of a case: equal, refused, or wrong.
 
     Attributes:
         difference: The largest absolute difference from the oracle, if equal.
@@ -284,9 +284,9 @@ def check(way: str, kind: str, option: str, mode: str = "graph") -> Answer:
 
     Args:
         way: "wrapper", or "own": each table has the optimizer, the dense variables SGD.
-        kind: Of KINDS.
-        option: Of OPTIONS.
-        mode: Of MODES.
+        kind: A name of KINDS.
+        option: A name of OPTIONS.
+        mode: One of MODES.
     """
     chosen = OPTIONS[option]
     make = maker(kind, chosen)
@@ -296,9 +296,9 @@ def check(way: str, kind: str, option: str, mode: str = "graph") -> Answer:
 
 
 def check_outer(outer: str, option: str, mode: str = "graph") -> Answer:
-    """As `check`, but tables have Adam and the option is of the outer optimizer, SGD.
+    """As `check`, but tables have Adam, and the outer optimizer, SGD, has the option.
 
-    An answer is right if the option acts on the dense variables and leaves tables as without it.
+    An answer is right if the option acts on the dense variables and does not change the tables.
     """
     chosen = OPTIONS[option]
     outside = maker("SGD", chosen)
@@ -332,21 +332,21 @@ def answer(
         make_own: Makes the optimizer of a table, or None.
         make_outer: Makes the Keras optimizer of the rest.
         option: Further options of the case.
-        names: The words of which a refusal must name one.
-        mode: Of MODES.
-        wrap_outer: Whether the outer one is wrapped; by default, if tables have none.
+        names: A refusal must name one of these words.
+        mode: One of MODES.
+        wrap_outer: Whether the outer optimizer is wrapped. Default: if tables have no optimizer.
     """
     of_outer = wrap_outer is not None
     wrap_outer = make_own is None if wrap_outer is None else wrap_outer
     try:
         (make_own or make_outer)()
-    except ValueError as error:  # a case that Keras itself refuses does not count
+    except ValueError as error:  # Keras itself must not refuse a case
         if not _raised_by_us(error):
             raise
         return Answer(refusal=str(error))
     make_outer()
     keras.utils.clear_session(free_memory=False)
-    # A table with its own optimizer makes an update in each step.
+    # A table with its own optimizer makes an update in every step.
     steps = oracle.make_steps(STEPS if of_outer else option.steps, everything=True)
     if option.wraps is not None and make_own is None:
         _add_faults(steps)
@@ -355,7 +355,7 @@ def answer(
     except Exception as error:
         sentence = re.sub(r"\s+", " ", str(error)).strip()
         refused = isinstance(error, (ValueError, TypeError)) and _raised_by_us(error)
-        refused = refused and 'File "' not in sentence  # a traceback is no sentence
+        refused = refused and 'File "' not in sentence  # a traceback is not a sentence
         if refused and any(name in sentence for name in names):
             return Answer(refusal=sentence)
         return Answer(wrong=f"fails when built: {type(error).__name__}: {sentence[:300]}")
@@ -398,11 +398,11 @@ class TrainedTables:
 
     Args:
         make_own: Makes the optimizer of each table; None for none.
-        make_outer: Makes the Keras optimizer.
-        wrap: Whether the outer one is wrapped in a DynamicEmbeddingOptimizer.
-        scale_outside: Whether that is wrapped in a LossScaleOptimizer.
+        make_outer: Makes the Keras optimizer of the rest, or of all.
+        wrap: Whether a DynamicEmbeddingOptimizer wraps the outer optimizer.
+        scale_outside: Whether a LossScaleOptimizer wraps the result.
         value_dtype: Dtype of the tables.
-        shards: Number of shards of each.
+        shards: Number of shards of each table.
     """
 
     def __init__(
@@ -436,7 +436,7 @@ class TrainedTables:
         if scale_outside:
             self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
         self.anchors = [layer.variable.trainable_variables[0] for layer in self.layers]
-        # The order of a model: dense variables stand between tables.
+        # As in a model, dense variables are between tables.
         self.trained = [self.anchors[0], *self.variables, *self.anchors[1:]]
         self.optimizer.build(self.trained)
         dtype = self.layers[0].variable.value_dtype
@@ -452,14 +452,13 @@ class TrainedTables:
         }
 
     def tables(self) -> list[np.ndarray]:
-        """Rows of each table."""
+        """The rows of each table."""
         return [
             layer.variable.lookup(keys).numpy()
             for layer, keys in zip(self.layers, KEYS.values(), strict=True)
         ]
 
     def dense(self) -> list[np.ndarray]:
-        """The dense variables."""
         return [variable.numpy() for variable in self.variables]
 
     def changeable(self) -> list[Any]:
@@ -502,7 +501,7 @@ class TrainedTables:
         slices = [
             tf.IndexedSlices(tf.cast(scale, gradient.dtype) * gradient, tf.identity(of_rows))
             if gradient.shape[0] != 0
-            else None  # eagerly; a tf.function gives slices of no rows
+            else None  # eagerly; a tf.function gives empty slices
             for of_rows, gradient in zip(keys, gradients, strict=True)
         ]
         dense = [scale * gradient for gradient in dense]
@@ -515,7 +514,6 @@ _CALLED_RATE = tf.Variable(0.0)
 
 @keras.saving.register_keras_serializable(package="tf_embed_tests")
 def called_rate() -> Any:
-    """A learning rate that is a callable."""
     return _CALLED_RATE + 0.0
 
 
@@ -555,7 +553,7 @@ def _halve(optimizer: Any) -> None:
 
 
 def _add_faults(steps: list[Step]) -> None:
-    """Makes two steps not finite, which a LossScaleOptimizer leaves out."""
+    """Makes the gradients of two steps not finite. A LossScaleOptimizer skips these steps."""
     gradients = [gradient.copy() for gradient in steps[6].gradients]
     gradients[1][0, 0] = np.inf
     steps[6] = dataclasses.replace(steps[6], gradients=gradients)
@@ -586,7 +584,7 @@ def _by(one: np.ndarray, other: np.ndarray) -> str:
 
 
 def _raised_by_us(error: BaseException) -> bool:
-    """Whether a line of tf_embed raised it, and not Keras or TensorFlow on the way."""
+    """Whether a line of tf_embed raised the error, not Keras or TensorFlow below it."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

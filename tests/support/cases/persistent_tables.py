@@ -27,7 +27,7 @@ def write(paths, keys, values, name="s", **options) -> None:
 
 
 def read(paths, name="s", **options) -> dict[int, list[float]]:
-    """The rows by key; of a key that comes twice the last one."""
+    """The rows by key; the last row of a repeated key."""
     with reader(paths, name, **options) as one:
         blocks = list(one)
     return {

@@ -44,13 +44,13 @@ def keys_of(v: tf_embed.Variable) -> list[int]:
 
 
 def popular_keys(rng: np.random.Generator, count: int, pool: int) -> list[int]:
-    """Keys of which few are frequent, some of them negative."""
+    """Random keys, a few of them frequent and some negative."""
     return [int(key) % pool - pool // 3 for key in rng.zipf(1.2, count)]
 
 
 @keras.saving.register_keras_serializable(package="policy_tables")
 def score_of(keys: tf.Tensor) -> tf.Tensor:
-    """A number that looks random, a function of the key."""
+    """A pseudo-random number, computed from the key."""
     return (keys * 7919) % 101 - 50
 
 

@@ -20,7 +20,7 @@ FLOATING = VALUE_DTYPES[:4]
 NO_OWNERS = np.zeros([0], np.int32)
 # The lists of TfEmbedApply, empty.
 NO_LISTS: dict[str, Any] = {"scores": [], "token": [], "trained": []}
-# The hyper-parameters of each rule, of which the first is the learning rate.
+# The hyper-parameters of each rule. The first is the learning rate.
 HYPER = {
     "sgd": [0.5, 0.0],
     "momentum": [0.5, 0.0, 0.9, 1.0],
@@ -127,7 +127,7 @@ class RawTable:
         RAW.tf_embed_erase(**self.inputs(keys))
 
     def take(self, exported: Any) -> None:
-        """Replaces the rows by an export, or by its parts in the same order."""
+        """Replaces the rows by an export, or by its parts in order."""
         keys, values, slots, meta, statistics, policy = exported
         RAW.tf_embed_import(
             table=self.handle,

@@ -11,7 +11,7 @@ from absl.testing import parameterized
 from tf_embed import _library
 
 RAW = _library.load()
-# Of tables "0" and "1" of dim 2: two bags of the first, one of the other.
+# Two bags of table "0" and one bag of table "1", both of dim 2.
 BATCH: dict[str, Any] = {
     "indices": [1, 2, 3],
     "offsets": [0, 1, 2, 3],

@@ -12,9 +12,9 @@ CPUS = ("/CPU:0", "/CPU:1")
 
 @functools.cache
 def two_replicas() -> tf.distribute.Strategy:
-    """One for all tests of a process: strategies count their collective operations each on its own.
+    """The strategy that all tests of a process share.
 
-    The same number of two strategies then means two operations of different shapes, which
-    TensorFlow refuses.
+    Each strategy numbers its own collective operations. With two strategies, operations of
+    different shapes could get the same number, which TensorFlow refuses.
     """
     return tf.distribute.MirroredStrategy(CPUS)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries every way to save, copy or restore a trained model.
 
-A save path takes a trained model and gives another one, which should be as the first. `outcome`
+A save path takes a trained model and returns another model, which should equal the first. `outcome`
 gives each of ASPECTS an answer: "kept", the reason that the save path cannot carry it, or the
-sentence with which it raises. tests/tables/save_paths.py prints all of them as a table.
+sentence with which it raises. tests/tables/save_paths.py prints all answers as a table.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SavePath:
 
     Attributes:
         name: The code that a user writes.
-        run: Called with a way and a folder; gives two models that should be alike, or which
-            aspects are.
+        run: Called with a way and a folder; returns two models that should be equal, or whether
+            each aspect is.
         lacks: The aspects that the save path cannot carry by its nature, and why.
         raises: The beginning of the sentence, if it is refused.
     """
@@ -67,7 +67,7 @@ class SavePath:
 
 
 def outcome(save_path: SavePath, way: str) -> dict[str, str]:
-    """The fate of each aspect of a model in a save path; a text that begins with WRONG is a bug."""
+    """The answer for each aspect in a save path. An answer that begins with WRONG is a bug."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -97,7 +97,7 @@ def plain(error: Exception, folder: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\[Op:.*", "", text).strip()
 
 
-# The save paths. Each begins with a trained model; the reader has another seed until it has read.
+# The save paths. Each begins with a trained model. The reader has another seed until it reads.
 
 
 def keras_file(kind: str) -> Callable[..., Any]:
@@ -326,7 +326,7 @@ def deep_copied(way: str, folder: pathlib.Path) -> Any:
 
 
 def checkpoint(kind: str, *shards: int) -> Callable[..., Any]:
-    """Restored into a model that is built, its optimizer too; and so on for more shards."""
+    """A checkpoint restored into a built model with a built optimizer; for each count of shards."""
 
     def run(way: str, folder: pathlib.Path) -> Any:
         model = first = trained(way, kind)
@@ -376,7 +376,7 @@ def checkpoint_manager(way: str, folder: pathlib.Path) -> Any:
 
 
 def alike_lookups(model: keras.Model, lookup: Callable[[Any], Any]) -> dict[str, bool]:
-    """For paths that only serve: compares rows and unknown ids. Looks up all keys of the table."""
+    """For paths that only serve: compares the rows of all keys, and of unknown ids."""
     keys, rows, _ = content(model)
     unknown = layer_of(model).variable.lookup(UNKNOWN)
     return {
@@ -386,7 +386,7 @@ def alike_lookups(model: keras.Model, lookup: Callable[[Any], Any]) -> dict[str,
 
 
 def lookup_of(layer: DynamicEmbedding) -> Any:
-    """A model of a single layer, so that it serves rows."""
+    """A model of the layer alone, so that it serves rows."""
     ids = keras.Input([], dtype="int64")
     return keras.Model(ids, layer(ids))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models that go through save paths, and comparisons of two models.
 
-They look three ids up in one table, which keeps statistics of their use. Of another seed, ids that
-were never seen have other rows.
+They look up three ids in a single table, which keeps statistics of their use. With another seed,
+ids that were never seen have other rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
 @keras.saving.register_keras_serializable(package="save_path_cases")
 class Subclassed(keras.Model):
-    """A subclassed model; its class is registered, which is its author's matter."""
+    """A subclassed model. Its class is registered, as a user must do."""
 
     def __init__(self, way: str, seed: int = 1, **options: Any) -> None:
         super().__init__(**options)
@@ -45,7 +45,7 @@ class Subclassed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="save_path_cases")
 class Listed(Subclassed):
-    """A model with its table in a dict of a list, which Keras does not search for checkpoints."""
+    """A model with its table in a dict in a list, which Keras does not search for checkpoints."""
 
     def __init__(self, way: str, seed: int = 1, **options: Any) -> None:
         super().__init__(way, seed, **options)
@@ -74,7 +74,7 @@ def head() -> Any:
 
 
 def untrained(way: str, kind: str = "functional", seed: int = 1, **options: Any) -> keras.Model:
-    """A compiled model. Of another seed, its unknown ids have other rows."""
+    """A compiled model. With another seed, its unknown ids have other rows."""
     if kind in ("subclassed", "list"):
         model = (Subclassed if kind == "subclassed" else Listed)(way, seed)
         model(IDS[:1])
@@ -122,7 +122,7 @@ def step_of(model: keras.Model) -> int:
 
 
 def kept(model: keras.Model, other: keras.Model) -> dict[str, bool]:
-    """Which aspects of a model another one has, to the last bit."""
+    """Whether two models are equal in each aspect, to the last bit."""
     keys, rows, slots = content(model)
     other_keys, other_rows, other_slots = content(other)
     lookups = [layer_of(one).variable.lookup(UNKNOWN).numpy() for one in (model, other)]

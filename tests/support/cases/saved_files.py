@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders for saved rows, and all that a save keeps of them."""
+"""Folders for saved rows, and the content of a save."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = ["/CPU:0"]
 
 
 def content(v: tf_embed.Variable) -> dict[Any, tuple[Any, ...]]:
-    """All that a save keeps of each row: weights, slots, statistics."""
+    """The saved parts of each row: weights, slots, statistics."""
     exported = v.table.export()
     parts = (exported.keys, exported.values, exported.slots, exported.statistics)
     keys, *others = (part.numpy().tolist() for part in parts)

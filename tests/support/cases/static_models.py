@@ -25,7 +25,7 @@ WORDS = np.array([["zürich", "", "new york"], ["a" * 300, "b\0c", "zürich"]], 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model that is exported.
+    """A model to export.
 
     Attributes:
         model: The model.
@@ -39,7 +39,7 @@ class Case:
 
     @property
     def answers(self) -> list[np.ndarray]:
-        """The answers of the model itself."""
+        """The model's own answers."""
         return arrays_of(tf.function(self.model)(*self.inputs))
 
 
@@ -62,7 +62,7 @@ class Served(tf.Module):
 
 
 def module(function: Callable[..., Any], inputs: Any, *parts: Any) -> Case:
-    """A case of a function of tensors, whose first axis is of any size."""
+    """A case of a function of tensors with a first axis of any size."""
     inputs = tuple(map(tf.constant, inputs))
     specs = [tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in inputs]
     return Case(Served(function, *parts), inputs, specs)
@@ -88,7 +88,7 @@ def fill(v: tf_embed.Variable, keys: Any = KEYS) -> None:
 
 
 def trained(*layers: Any, ids: np.ndarray = IDS, **input_options: Any) -> keras.Model:
-    """A model of layers that has learned something."""
+    """A model of layers, after some training."""
     input_options = {"dtype": "int64", **input_options}
     inputs = keras.Input(ids.shape[1:], **input_options)
     outputs = inputs
@@ -103,7 +103,7 @@ def trained(*layers: Any, ids: np.ndarray = IDS, **input_options: Any) -> keras.
 
 
 def of_layer(one: Any, ids: np.ndarray = IDS, **input_options: Any) -> Case:
-    """A trained model with one layer."""
+    """A trained model with a single layer."""
     return Case(trained(one, ids=ids, **input_options), (tf.constant(ids),))
 
 
@@ -148,7 +148,7 @@ VALUE_DTYPES = ("float16", "bfloat16", "float64", "int8", "int32", "int64", "boo
 
 
 def sparse_lookup(v: tf_embed.Variable, ids: Any, weights: Any, **options: Any) -> Any:
-    """Pools ids that are not 3, of a sparse and of a ragged tensor."""
+    """Pools the ids other than 3, from a sparse and from a ragged tensor."""
     places = tf.where(tf.not_equal(ids, 3))
     shape = tf.shape(ids, tf.int64)
     of_ids = tf.SparseTensor(places, tf.gather_nd(ids, places), shape)
@@ -240,7 +240,7 @@ def weighted(combiner: str) -> Case:
 
 
 def containers(**options: Any) -> Case:
-    """Ragged and sparse ids, made of dense ones."""
+    """Ragged and sparse ids, made from dense ids."""
     one = DynamicEmbedding(DIM, initializer=INITIALIZERS["uniform"], **options)
     one.build()
     fill(one.variable)
@@ -389,7 +389,7 @@ def sok_bags() -> Case:
 
 
 def bags(specs: Any = ((None, 4), (7, DIM), (None, 2)), **options: Any) -> Case:
-    """A layer with several features, the first and third of one table."""
+    """A layer with several features. The first and the third share a table."""
     of_layer_ = tbe.TableBatchedEmbeddingBags(list(specs), [0, 1, 0, 2], **options)
     of_layer_.build()
     rng = np.random.default_rng(3)

@@ -17,7 +17,7 @@ from support.oracles.table_batched_oracle import Oracle
 from tf_embed import tbe
 from tf_embed.tbe import TableBatchedEmbeddingBags
 
-# Two features share the first table, and do not stand side by side.
+# Two features share the first table, and are not adjacent.
 SPECS = [(7, 4), (5, 2), (9, 6)]
 FEATURES = [1, 0, 2, 0]
 DIMS = [SPECS[table][1] for table in FEATURES]
@@ -30,7 +30,7 @@ class Inputs:
     Attributes:
         indices: [n].
         offsets: [bags + 1].
-        weights: Of the indices, [n], or None.
+        weights: The weights of the indices, [n], or None.
         sizes: Number of bags by feature and rank, or None if it is the same for all features.
     """
 
@@ -41,7 +41,7 @@ class Inputs:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of the layer and of the oracle."""
+        """The arguments of a call of the layer or of the oracle."""
         return {
             "indices": self.indices,
             "offsets": self.offsets,
@@ -57,7 +57,7 @@ class Inputs:
         return self._by_feature(self.indices, num_features)
 
     def ragged_weights(self, num_features: int) -> list[tf.RaggedTensor]:
-        """Their weights."""
+        """The weights of each feature's indices."""
         return self._by_feature(self.weights, num_features)
 
     def _by_feature(self, values: Any, num_features: int) -> list[tf.RaggedTensor]:
@@ -70,7 +70,7 @@ class Inputs:
         return found
 
 
-# Slots of every sort, numbers beside the table, and passes over all rows.
+# Optimizers with slots of every kind, with state that no row has, and with passes over all rows.
 SAVED = ("SGD", "Adam, by row", "counter, share", "RowwiseAdagrad, global", "Ensemble")
 
 
@@ -88,14 +88,14 @@ def random_inputs(
     """A batch of random bags, some of them empty.
 
     Args:
-        rng: Draws all.
+        rng: The random generator.
         batch: Number of bags of each feature, unless there are `sizes`.
-        specs: Of the tables.
+        specs: The specs of the tables.
         features: The table of each feature.
         longest: The most indices in a bag.
         weighted: Whether the indices have weights.
         sizes: See Inputs.
-        rows: From how many of its rows a table's indices are drawn. Default: all.
+        rows: For each table, the number of rows to draw indices from. Default: all.
     """
     counts = [batch] * len(features) if sizes is None else [sum(one) for one in sizes]
     lengths = rng.integers(0, longest + 1, sum(counts))
@@ -108,7 +108,7 @@ def random_inputs(
 
 
 def first_rows(specs: Sequence[Any] = tuple(SPECS), seed: int = SEED) -> list[np.ndarray]:
-    """Rows of each table."""
+    """Random rows for each table."""
     rng = np.random.default_rng(seed)
     return [rng.normal(0.0, 0.5, (spec[0], spec[1])).astype("f") for spec in specs]
 
@@ -131,7 +131,7 @@ def layer_of(
 
 
 def pair(**options: Any) -> tuple[TableBatchedEmbeddingBags, Oracle]:
-    """A layer and its oracle; options that both have by the layer's names."""
+    """A layer and its oracle. Shared options have the layer's names."""
     specs = options.pop("specs", SPECS)
     features = options.pop("features", FEATURES)
     keys = options.pop("keys", None)
@@ -149,7 +149,7 @@ def pair(**options: Any) -> tuple[TableBatchedEmbeddingBags, Oracle]:
 
 
 def rows_of(layer: TableBatchedEmbeddingBags, keys: Sequence[Any] | None = None) -> list[Any]:
-    """The rows of each table, of these keys or of 0, 1 and so on, in float64."""
+    """The rows of each table in float64. Default keys: 0, 1 and so on."""
     found = []
     for number, table in enumerate(layer.tables):
         ids = keys[number] if keys is not None else np.arange(layer.embedding_specs[number][0])
@@ -158,7 +158,7 @@ def rows_of(layer: TableBatchedEmbeddingBags, keys: Sequence[Any] | None = None)
 
 
 def content(layer: TableBatchedEmbeddingBags) -> list[np.ndarray]:
-    """All that is in the tables, sorted by key, to the last bit."""
+    """The keys, rows and slots of each table, sorted by key."""
     found = []
     for table in layer.tables:
         exported = table.table.export()
@@ -169,12 +169,12 @@ def content(layer: TableBatchedEmbeddingBags) -> list[np.ndarray]:
 
 
 def train(layer: TableBatchedEmbeddingBags, optimizer: Any, *calls: Any) -> None:
-    """One step on some calls.
+    """Makes a single step on several calls.
 
     Args:
         layer: The layer.
         optimizer: A Keras optimizer.
-        *calls: A batch and the gradient of its output, each.
+        *calls: For each call, a batch and the gradient of its output.
     """
     with tf.GradientTape() as tape:
         loss = tf.constant(0.0)
@@ -186,7 +186,7 @@ def train(layer: TableBatchedEmbeddingBags, optimizer: Any, *calls: Any) -> None
 
 
 def plain() -> keras.optimizers.Optimizer:
-    """A model's optimizer, which leaves the tables to the layer's own."""
+    """A model's optimizer, which leaves the tables to the layer's own optimizer."""
     return keras.optimizers.SGD(0.0)
 
 
@@ -210,7 +210,7 @@ TYPES = {
 
 
 def settings_of(case: Case, learning_rate: float = 0.05) -> dict[str, Any]:
-    """A layer's arguments that are the optimizer of a case."""
+    """The layer's arguments for the optimizer of a case."""
     settings = dict(case.options)
     if settings.pop("use_rowwise_bias_correction", False):
         settings["extra_optimizer_config"] = tbe.UserEnabledConfigDefinition(True)
@@ -218,7 +218,7 @@ def settings_of(case: Case, learning_rate: float = 0.05) -> dict[str, Any]:
 
 
 def steps_of(count: int, seed: int = SEED, **options: Any) -> list[tuple[Inputs, np.ndarray]]:
-    """Batches and gradients of their outputs; the last row of each table comes late."""
+    """Batches and gradients of their outputs. Each table's last row occurs only in later steps."""
     rng = np.random.default_rng(seed)
     steps = []
     for step in range(count):

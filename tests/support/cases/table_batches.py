@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags of many tables, and steps of Adam on all of them by one op."""
+"""Bags of many tables, and steps of Adam on all of them by a single op."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_embed.tbe.batch_anchor import BatchAnchor
 
 DIMS = (3, 1, 5)
 DTYPES = (tf.float32, tf.bfloat16, tf.float32)
-HYPER = tf.constant([0.5, 0.0, 0.9, 0.99, 1e-3], tf.float64)  # of Adam
+HYPER = tf.constant([0.5, 0.0, 0.9, 0.99, 1e-3], tf.float64)  # Adam's
 
 
 def make_tables(count: int = 3, devices: str | None = None) -> list[tf_embed.Variable]:
@@ -65,7 +65,7 @@ class Bags:
         )
 
     def gradients_of(self, table: int, combiner: str) -> tuple[np.ndarray, np.ndarray]:
-        """The keys of a table, and the gradient of each."""
+        """The keys of a table, and the gradient for each key."""
         values = self.gradient.reshape(self.num_bags, self.width)
         keys, rows = [], []
         for feature, owner in enumerate(self.of):
@@ -87,7 +87,7 @@ class Bags:
 
 
 def packed(bags: Bags, tables: list[Any], combiner: str) -> tf.IndexedSlices:
-    """The gradient of an anchor of all tables."""
+    """The gradient of an anchor that all tables share."""
     anchor = BatchAnchor([table.table for table in tables], "all")
     with tf.GradientTape() as tape:
         values = bags.find(tables, combiner, packs=True, tokens=[token_of(anchor.value, tf.int64)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FBGEMM's optimizers in every mode, each beside its oracle."""
+"""FBGEMM's optimizers in every mode, each with its oracle."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Case:
         cls: Its class.
         options: Its arguments, except the learning rate.
         rule: Its oracle.
-        arguments: Of the oracle.
-        all_there: Whether rows must be there from the start to equal those of an array.
+        arguments: The oracle's arguments.
+        all_there: Whether rows must exist from the start to equal the rows of an array.
     """
 
     cls: Callable[..., Any]
@@ -40,11 +40,11 @@ class Case:
     all_there: bool = False
 
     def make(self, learning_rate: Any = 0.05, **more: Any) -> Any:
-        """One, with more options."""
+        """The optimizer, with more options."""
         return self.cls(learning_rate=learning_rate, **self.options, **more)
 
     def oracle(self, rows: Any) -> oracle.Oracle:
-        """One on an array of these rows."""
+        """The oracle on an array of these rows."""
         return oracle.Oracle(rows, self.rule, **self.arguments)
 
 
@@ -209,7 +209,7 @@ def _cases() -> dict[str, Case]:
 
 
 CASES = _cases()
-# One of each optimizer and of each sort of slots.
+# A case for each optimizer and each kind of slots.
 KINDS = (
     *("SGD", "Adagrad", "RowwiseAdagrad", "RowwiseAdagrad, l2"),
     *("RowwiseAdagrad, global", "RowwiseAdagrad, max_norm", "cowclip, l2", "counter, share"),

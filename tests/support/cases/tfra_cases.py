@@ -16,13 +16,13 @@ from tf_embed.tfra.keras.layers import Embedding
 
 DIM = 3
 ROWS = np.random.default_rng(SEED).normal(size=[10, DIM]).astype(np.float32)
-# Bags of ids; some are empty, have one id, or an id twice.
+# Bags of ids, among them an empty bag, bags with a single id, and bags with an id twice.
 BAGS = [[3, 1, 3], [], [2], [5, 7, 8, 9], [4, 4]]
 LINES = [[3, 1, 3], [2, 2, 2], [5, 0, 8]]
 
 
 def std(rows: tf.Tensor, axis: int) -> tf.Tensor:
-    # If all rows are equal, TensorFlow's slope is NaN; it should be 0, which changes nothing.
+    # If all rows are equal, TensorFlow's gradient is NaN. It should be 0.
     if np.ptp(np.asarray(rows), axis=0).max() < 1e-6:
         return tf.zeros([DIM])
     return tf.math.reduce_std(rows, axis)
@@ -73,7 +73,7 @@ def filled(kind: Any = Embedding, *arguments: Any, **options: Any) -> Any:
 
 
 def reduced(rows: tf.Tensor, bag: list[int], reduction: Callable[..., Any]) -> tf.Tensor:
-    """The oracle: a bag's rows, out of the dense rows, reduced."""
+    """The oracle: reduces a bag's rows, taken from dense rows."""
     return reduction(tf.gather(rows, bag), 0) if bag else tf.zeros([DIM])
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRA 0.8.1, if it is installed, and pairs of variables: one of TFRA, one of tf_embed.
+"""TFRA 0.8.1, if it is installed, and pairs of a TFRA variable and a tf_embed variable.
 
-A test that imports this without TFRA is skipped. Importing TFRA changes Keras, so its tests want a
-process and an environment of their own: `make test-tfra`.
+A test that imports this without TFRA is skipped. Importing TFRA changes Keras, so its tests need a
+separate process and environment: `make test-tfra`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _numbers = itertools.count()
 
 
 def unused_name() -> str:
-    """A name that no variable has: TFRA never forgets the names of variables."""
+    """A new name for variables: TFRA never forgets the names in use."""
     return f"beside_{next(_numbers)}"
 
 
 class Pair:
-    """A variable of each.
+    """A variable of each library.
 
     Args:
         shards: Number of shards.
-        **options: The arguments of both.
+        **options: The arguments of both variables.
     """
 
     def __init__(self, shards: int = 1, **options: Any) -> None:
@@ -52,12 +52,12 @@ class Pair:
         self.theirs, self.ours = both
 
     def call(self, verb: str, *args: Any, **kwargs: Any) -> None:
-        """Calls a method of both."""
+        """Calls a method of both variables."""
         for one in self:
             getattr(one, verb)(*args, **kwargs)
 
     def rows(self) -> list[dict[Any, list[Any]]]:
-        """The rows that they export, by key."""
+        """The rows that the variables export, by key."""
         return [rows_of(one) for one in self]
 
     def __iter__(self) -> Iterator[Any]:
@@ -65,7 +65,7 @@ class Pair:
 
 
 def filled(dim: int = 3, known: int = 40, shards: int = 1, **options: Any) -> Pair:
-    """Variables with the keys from 0 on, of random rows, and 0.25 for others."""
+    """Variables with random rows for keys from 0 on, and 0.25 for absent keys."""
     options.setdefault("initializer", 0.25)
     pair = Pair(dim=dim, shards=shards, **options)
     rows = np.random.default_rng(SEED).normal(size=[known, dim])
@@ -80,19 +80,19 @@ def rows_of(variable: Any) -> dict[Any, list[Any]]:
 
 
 def keys_of(numbers: Any, dtype: Any = "int64") -> tf.Tensor:
-    """Keys of any dtype for integers."""
+    """Integers as keys of any dtype."""
     numbers = tf.convert_to_tensor(np.asarray(numbers, np.int64))
     dtype = tf.as_dtype(dtype)
     return tf.strings.as_string(numbers) if dtype == tf.string else tf.cast(numbers, dtype)
 
 
 def cast(rows: Any, pair: Pair) -> tf.Tensor:
-    """Rows of the pair's dtype."""
+    """Rows in the pair's dtype."""
     return tf.cast(tf.convert_to_tensor(rows), pair.ours.value_dtype)
 
 
 def step(module: Any, variable: Any, optimizer: Any, loss: Any, name: str = "x") -> None:
-    """A step of an optimizer on the loss that `loss` computes; it may look rows up."""
+    """Makes an optimizer's step on the loss that `loss` computes, which may look rows up."""
     with tf.GradientTape() as tape:
         value = loss(lambda ids: module.embedding_lookup(variable, keys_of(ids), name=name))
     trained = [variable.get_trainable_by_name(name)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Variable` beside a dict, as a state machine of Hypothesis: each method in any order.
+"""A Hypothesis state machine that compares a `Variable` with a dict: each method in any order.
 
-After each step the variable has the rows of the dict, and no others.
+After each step the variable has exactly the rows of the dict.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import tf_embed
 
 DIM = 2
-ABSENT = -1.0  # each number of an initial row
-MANY = 24  # keys that are there to be drawn; a cache has room for some of them
+ABSENT = -1.0  # each weight of an initial row
+MANY = 24  # keys to draw from; a cache has room for some of them
 HOST_BYTES = 400
 MOST_SAVES = 4
 
@@ -35,10 +35,10 @@ Row = tuple[float, ...]
 
 
 class VariableStates(RuleBasedStateMachine):
-    """The machine; a subclass gives the variable's options.
+    """The machine. A subclass sets the variable's options.
 
     Attributes:
-        steps: Steps of all machines so far.
+        steps: The number of steps of all machines so far.
     """
 
     key_dtype: ClassVar[tf.DType] = tf.int64
@@ -55,7 +55,7 @@ class VariableStates(RuleBasedStateMachine):
         self.rows: dict[int, Row] = {}
         self.saves: list[dict[int, Row]] = []
         self.snapshots: list[dict[int, Row]] = []
-        self.last: int | None = None  # the snapshot that the next one may have the changes since
+        self.last: int | None = None  # the next snapshot of changes may build on this snapshot
 
     def begin(self) -> None:
         """Makes an empty variable."""
@@ -80,13 +80,13 @@ class VariableStates(RuleBasedStateMachine):
         del self.variable, self.tables
         shutil.rmtree(self.folder)
 
-    # Between numbers and the variable's keys and rows.
+    # Conversions between numbers and the variable's keys and rows.
 
     def keys(self, keys: Sequence[int]) -> Any:
         """The keys of some numbers."""
         if self.key_dtype == tf.string:
             return tf.constant([f"key {key}" for key in keys], tf.string)
-        # Both ends of the range, and 0.
+        # Spread over the middle half of the range, with 0.
         return tf.constant([(key - MANY // 2) * (2**63 // MANY) for key in keys], self.key_dtype)
 
     def numbers(self, keys: tf.Tensor) -> list[int]:
@@ -104,7 +104,7 @@ class VariableStates(RuleBasedStateMachine):
 
     @staticmethod
     def drawn_rows(count: int, first: int) -> list[Row]:
-        """Some rows, each another one."""
+        """Distinct rows."""
         return [(float(first + i), float(2 * first - i)) for i in range(count)]
 
     # Steps.
@@ -118,7 +118,7 @@ class VariableStates(RuleBasedStateMachine):
 
     @rule(keys=distinct_keys, first=some_number, data=draw.data())
     def accum(self, keys: list[int], first: int, data: draw.DataObject) -> None:
-        """The caller's belief that a key exists counts only if it does."""
+        """A key is changed only if the caller's flag says rightly whether it exists."""
         flags = data.draw(draw.lists(draw.booleans(), min_size=len(keys), max_size=len(keys)))
         old = self.drawn_rows(len(keys), 3)
         new = self.drawn_rows(len(keys), first)
@@ -138,21 +138,21 @@ class VariableStates(RuleBasedStateMachine):
 
     @rule(keys=some_keys)
     def remove(self, keys: list[int]) -> None:
-        """Keys that are not there are passed over."""
+        """Absent keys are ignored."""
         self.variable.remove(self.keys(keys))
         for key in keys:
             self.rows.pop(key, None)
 
     @rule()
     def clear(self) -> None:
-        """No snapshot has the changes since one before."""
+        """After this, no snapshot of changes builds on an earlier snapshot."""
         self.variable.clear()
         self.rows = {}
         self.last = None
 
     @rule(keys=some_keys, training=draw.booleans())
     def lookup(self, keys: list[int], training: bool) -> None:
-        """Absent keys have initial rows, and do not come by that."""
+        """Absent keys have initial rows. A lookup does not insert them."""
         rows, exists = self.variable.lookup(self.keys(keys), return_exists=True, training=training)
         absent = (ABSENT,) * DIM
         assert list(map(tuple, rows.numpy())) == [self.rows.get(key, absent) for key in keys]
@@ -183,7 +183,7 @@ class VariableStates(RuleBasedStateMachine):
     @rule(data=draw.data())
     @precondition(lambda self: self.saves)
     def load(self, data: draw.DataObject) -> None:
-        """Rows that were saved come beside others."""
+        """Loads saved rows, and keeps other rows."""
         number = data.draw(draw.integers(0, len(self.saves) - 1))
         self.variable.load_rows(self.folder / f"save{number}")
         self.rows.update(self.saves[number])
@@ -191,7 +191,7 @@ class VariableStates(RuleBasedStateMachine):
     @rule(whole=draw.booleans())
     @precondition(lambda self: len(self.snapshots) < MOST_SAVES)
     def snapshot(self, whole: bool) -> None:
-        """All rows, or the changes since the last snapshot."""
+        """Saves all rows, or the changes since the last snapshot."""
         has_all = whole or self.last is None or not self.tracks_changes
         since = None if has_all else f"snapshot{self.last}"
         self.tables.save(f"snapshot{len(self.snapshots)}", since=since)
@@ -201,7 +201,7 @@ class VariableStates(RuleBasedStateMachine):
     @rule(data=draw.data(), anew=draw.booleans())
     @precondition(lambda self: self.snapshots)
     def go_back(self, data: draw.DataObject, anew: bool) -> None:
-        """A snapshot gives the rows back, in this variable or in a new one."""
+        """Restores a snapshot into this variable, or into a new variable."""
         number = data.draw(draw.integers(0, len(self.snapshots) - 1))
         if anew:
             self.begin()
@@ -213,7 +213,7 @@ class VariableStates(RuleBasedStateMachine):
 
     @invariant()
     def has_the_rows(self) -> None:
-        """All of them, and no others."""
+        """The variable has exactly the rows of the dict."""
         type(self).steps += 1
         assert int(self.variable.size()) == len(self.rows)
         assert self.present() == self.rows
@@ -250,7 +250,7 @@ MACHINES = (InMemory, Strings, Tiered, TieredStrings)
 
 
 class Planted(InMemory):
-    """A variable that keeps a key if it is removed twice in one call."""
+    """A variable that keeps a key if a call removes it twice."""
 
     @rule(keys=some_keys)
     def remove(self, keys: list[int]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved rows that are taken apart, changed, and put together with checksums that are right."""
+"""Saved rows that are taken apart, changed, and put together with valid checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tf_embed
 from support.cases.dtype_pairs import as_dict
 from support.cases.saved_files import FilesTestCase
 
-_FIXED = 7  # numbers of a header before those of the rule
+_FIXED = 7  # numbers of a header before the rule's numbers
 _TABLE = [0] * 256
 for _byte in range(256):
     _crc = _byte
@@ -45,7 +45,7 @@ class RowFile:
         self.blocks, self.tail = data[24 + length + 4 : -24], b""
 
     def write(self) -> None:
-        """Puts it together, with checksums and a manifest that are right."""
+        """Puts the file together, with valid checksums and a valid manifest."""
         body = [*self.fixed[:6], len(self.meta), *self.meta, *self.policy]
         start = self.start + struct.pack(f"<Q{len(body)}q", 8 * len(body), *body)
         crc = struct.pack("<I", crc32c(start))
@@ -65,7 +65,7 @@ class RowFile:
         self.write_manifest("\n".join(lines) + "\n")
 
     def write_bytes(self, data: bytes) -> None:
-        """Replaces the file, with a manifest that has its length."""
+        """Replaces the file's bytes, and puts their length into the manifest."""
         self.path.write_bytes(data)
         *lines, file = self._manifest.read_text().splitlines()[:-1]
         words = file.split(" ")
@@ -77,7 +77,7 @@ class RowFile:
 
 
 class CraftedFilesTestCase(FilesTestCase):
-    """Saves of a variable "v", and loads of it that must change nothing."""
+    """Saves a variable "v". Loads of crafted files must not change it."""
 
     def saved(self, keys: int = 3, **options: Any) -> tuple[pathlib.Path, RowFile]:
         folder = pathlib.Path(self.folder())

@@ -24,7 +24,7 @@ FORMATS = ("`m.weights.h5`", "`m.keras`", "`tf.train.Checkpoint`")
 
 
 def _save(model: keras.Model, kind: str, folder: pathlib.Path) -> pathlib.Path:
-    """Saves a model. The file that is given has the rows."""
+    """Saves a model. Returns the file that contains the rows."""
     if kind == "`m.weights.h5`":
         model.save_weights(folder / "m.weights.h5")
         return folder / "m.weights.h5"
@@ -83,7 +83,7 @@ HARMS: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
 
 
 def outcome(kind: str, harm: str, way: str) -> str:
-    """Returns the error, or a text that begins with WRONG if none came or the table changed."""
+    """Returns the error. If there is none, or the table changed, the text begins with WRONG."""
     action, options = HARMS[harm]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

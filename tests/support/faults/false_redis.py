@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that speaks the protocol of Redis, with the answers of a test."""
+"""A server that speaks the Redis protocol and answers as a test wants."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 
 class Raw(bytes):
-    """An answer that is sent as it is."""
+    """An answer that is sent without encoding."""
 
 
 Answer = int | bytes | None | list["Answer"] | Exception
 
 
 def encoded(answer: Answer) -> bytes:
-    """An answer in the protocol. An exception is an error, by its words."""
+    """An answer in the protocol. An exception becomes an error with its message."""
     if isinstance(answer, Exception):
         return f"-{answer}\r\n".encode()
     if isinstance(answer, Raw):
@@ -31,11 +31,11 @@ def encoded(answer: Answer) -> bytes:
 
 
 class FalseRedis:
-    """Keeps the meta of one table, and asks `rows` for all else.
+    """Keeps the metadata of a table, and asks `rows` for all other answers.
 
     Attributes:
-        meta: The table's description of itself, or a test's.
-        rows: From the words of a command to its answer.
+        meta: The table's metadata, or a test's.
+        rows: Returns the answer to the words of a command.
     """
 
     def __init__(self) -> None:

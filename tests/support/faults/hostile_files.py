@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads files that are far too long, are pipes, or claim more than they hold, with little memory.
 
-A program of its own: it bounds the memory of its process, and a read of a pipe could last for ever.
-It prints a JSON list of [case, file, class of the error, message].
+This is a separate program, because it bounds the memory of its process, and a read of a pipe could
+last forever. It prints a JSON list of [case, file, class of the error, message].
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def dense() -> keras.Model:
 
 
 def saved_files(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, Callable[[], object]]]:
-    """Each file of each format of ours, and a call that reads it."""
+    """Each file of each of tf_embed's formats, and a call that reads it."""
     files = path / "files"
     filled().save_rows(files)
     for file in files.iterdir():
@@ -138,7 +138,7 @@ def claims_of_archives(path: pathlib.Path) -> Iterator[Case]:
 
 
 def arrays_elsewhere(path: pathlib.Path) -> Iterator[Case]:
-    """Arrays of HDF5 files that lie in another file."""
+    """HDF5 files whose arrays are stored in another file."""
     path.mkdir()
     file, other = path / "rows.h5", path / "other"
     v = filled()

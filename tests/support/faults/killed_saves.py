@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves a variable in children that die while they save. A program.
+"""Saves a variable in children that die while they save.
 
     killed_saves.py cut|kill FOLDER [snapshots]
 
-Each child repeatedly saves rows that are all of one number, then of the next number, into a folder
-of its own in FOLDER. `cut`: file sizes have a limit, and the system ends the process by SIGXFSZ at
-the write that would exceed it. `kill`: the parent kills the child after some time. Prints a list
-with an object for each child: whether it died by a signal, and the numbers that its folder may
-hold. `snapshots`: a layer of two tables saves snapshots.
+Each child has its own folder in FOLDER. It repeatedly saves rows that are all equal to a number,
+and then to the next number. `cut`: file sizes have a limit, and the system ends the process by
+SIGXFSZ at the write that would exceed it. `kill`: the parent kills the child after some time.
+Prints a list with an object for each child: whether it died by a signal, and the numbers that its
+folder may hold. `snapshots`: a layer of two tables saves snapshots.
 
 The processes are forked after the import of TensorFlow and before its first op.
 """
@@ -26,14 +26,14 @@ import numpy as np
 import tf_embed
 from support.cases import one_embedding_cases
 
-# Of the second save: a byte of the first file, the middle and the end of one, and beyond files of
-# rows, which are 5 KB long, there is nothing to cut.
+# The sizes at which the second save is cut: after a byte, in the middle and near the end of a file.
+# Row files are 5 KB long, so a larger limit would cut nothing.
 CUTS = (1, 30, 500, 2000, 3300)
 SECONDS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 
 class Rows:
-    """Rows of a variable."""
+    """Saves the rows of a variable."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -45,7 +45,7 @@ class Rows:
 
 
 class Snapshots:
-    """Rows of a layer of two tables."""
+    """Saves the rows of a layer of two tables."""
 
     def __init__(self, folder: str) -> None:
         self._layer = one_embedding_cases.layer(
@@ -93,7 +93,7 @@ def run(
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    # Cut off, the first save is all there is. Killed, any may be the last.
+    # A cut child has only its first save. A killed child may have died after any save.
     values = [0] if most_bytes else list(range(10_000))
     return {"died": os.WIFSIGNALED(status), "values": values}
 

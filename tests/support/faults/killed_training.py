@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains examples/kill_and_resume.py in children that die at planned steps. A program.
+"""Trains examples/kill_and_resume.py in children that die at planned steps.
 
-It reads a JSON list of plans and executes them in order, each in a process of its own. The
-processes are forked after the import of TensorFlow and before its first op, which spares each of
-them the import. A plan has
+It reads a JSON list of plans and executes them in order, each in its own process. The processes
+are forked after the import of TensorFlow and before its first op, so they need not repeat the
+import. A plan has
 
     method, tables, folder: see `kill_and_resume.train`.
     log: the file for a line a step.
     kill_at: the step after which it dies by SIGKILL; 0 for never.
     cut_at: the step after which no file may become longer than `most_bytes`; 0 for never. The
-        system ends the process at the write that would, by SIGXFSZ: in the middle of a file.
+        system ends the process by SIGXFSZ at the write that would exceed it, in the middle of a
+        file.
 
 It prints the numbers of the signals that ended them, 0 for a child that finished.
 """

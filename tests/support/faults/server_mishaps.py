@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs for chiefs in which something goes wrong, or rows must outlive a process."""
+"""Programs for chiefs with a failure, or with rows that must outlive a process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _data(ids: Any) -> tf.data.Dataset:
 
 
 def _trained(model: keras.Model, ids: int) -> list[int]:
-    """How often the batch of each id was trained."""
+    """The number of times that each id's batch was trained."""
     rows = model.get_layer("items").variable.lookup(np.arange(ids)).numpy()
     return [-int(one) // 24 for one in rows[:, 0]]
 
@@ -40,7 +40,7 @@ def _trainer(strategy: Any, folder: str = "", **options: Any) -> Any:
 
 
 def rebuilt(strategy: Any, folder: str) -> Any:
-    """Two models in turn, whose trainers have the same folder of checkpoints."""
+    """Trains a new model in each turn. All trainers share a folder of checkpoints."""
     found = []
     for epochs in (2, 2, 3):
         trainer = _trainer(strategy, folder)
@@ -50,7 +50,7 @@ def rebuilt(strategy: Any, folder: str) -> Any:
 
 
 def two_models(strategy: Any, folder: str, *waits: str) -> Any:
-    """Trains two models, one after the other. Waits after that, for a server to be killed."""
+    """Trains two models in sequence. With `waits`, waits for the kill of a server after that."""
     found = []
     for number in range(2):
         trainer = _trainer(strategy, os.path.join(folder, f"model_{number}"))
@@ -65,7 +65,7 @@ def two_models(strategy: Any, folder: str, *waits: str) -> Any:
 
 
 def outlived(strategy: Any, folder: str, *waits: str) -> Any:
-    """Trains an epoch, which is saved, and changes a row after that. Waits to be killed."""
+    """Trains and saves an epoch, and then changes a row. With `waits`, waits to be killed."""
     trainer = _trainer(strategy, os.path.join(folder, "checkpoints"))
     trainer.fit(_data([0, 1]), epochs=1, verbose=0)
     table = trainer.model.get_layer("items").variable
@@ -82,7 +82,7 @@ class _Error(Exception):
 
 
 def failed_calls(strategy: Any) -> Any:
-    """Calls of `fit` and `evaluate` that raise, and then others that must not."""
+    """Makes calls of `fit` that raise, each followed by a call that must not."""
     found: dict[str, Any] = {}
     trainer = _trainer(strategy)
 
@@ -127,7 +127,7 @@ def _checked_trainer(strategy: Any) -> Any:
 
 
 def bad_validation(strategy: Any) -> Any:
-    """Validation fails after an epoch, and then it does not."""
+    """Fits twice: the first validation fails, the second does not."""
     trainer = _checked_trainer(strategy)
     data, errors = _data(range(6)), 0
     for value in (1e6, 0.0):
@@ -140,7 +140,7 @@ def bad_validation(strategy: Any) -> Any:
 
 
 def bad_batches(strategy: Any) -> Any:
-    """A batch that fails, in `evaluate` and in `fit`, and calls after that."""
+    """Runs `evaluate` and `fit` with a batch that fails, and makes calls after that."""
     trainer = _checked_trainer(strategy)
     table = trainer.model.get_layer("items").variable
     data, errors = _data(range(20)), []
@@ -149,7 +149,7 @@ def bad_batches(strategy: Any) -> Any:
             call(data)
         except tf.errors.InvalidArgumentError as error:
             errors.append("too large" in str(error))
-        trainer.evaluate(_data([6, 7]))  # raises nothing that is left over
+        trainer.evaluate(_data([6, 7]))  # an earlier error must not be raised here
     steps = trainer.steps
     table.upsert([13], [[0.0] * DIM])
     trainer.fit(data, verbose=0)
@@ -183,6 +183,6 @@ def changed_by_callbacks(strategy: Any, folder: str) -> Any:
 
 if __name__ == "__main__":
     if "outlived" in sys.argv:
-        # Seconds for which a server keeps the resources of a dead chief. It has no public name.
+        # The seconds that a server keeps the resources of a dead chief. It has no public name.
         context._KEEP_ALIVE_SECS = 3
     server_programs.main(globals())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that are full, or that take no file, for tests."""
+"""Disks that are full, or that accept no file, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def file_system(*options: str) -> Iterator[pathlib.Path | None]:
-    """A small file system in memory, if this user may mount one."""
+    """A small file system in memory; None if this user may not mount it."""
     folder = pathlib.Path(tempfile.mkdtemp())
     command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
     try:
@@ -30,7 +30,7 @@ def file_system(*options: str) -> Iterator[pathlib.Path | None]:
 
 @contextlib.contextmanager
 def file_limit(most_bytes: int) -> Iterator[None]:
-    """No file may become longer. The signal for this is one that Python ignores."""
+    """Limits the length of files. Python ignores the signal, so a longer write raises an error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
     try:

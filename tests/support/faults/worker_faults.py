@@ -37,8 +37,8 @@ def table(strategy: Any, name: str = "table", seconds: float = SECONDS, **option
 
 
 def errors_of(function: Any, *args: Any) -> dict[str, Any]:
-    """The error of a call in which others took no part, and the error of the next call."""
-    # The launcher ends all workers once one has failed: not before this one has its result.
+    """The error of a call in which other workers took no part, and the error of the next call."""
+    # The launcher ends all workers once one has failed. This worker must write its result first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return {"said": said_by(function, *args), "said later": said_by(function, *args)}
 
@@ -58,7 +58,7 @@ def hang(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def killed(strategy: Any, rank: int, folder: str) -> Any:
-    """The last worker is killed, with a time-out far away."""
+    """The last worker is killed, long before the time-out."""
     v = table(strategy, seconds=FOR_EVER)
     v.upsert([rank, 5], [[1.0]] * 2)
     if rank == strategy.num_replicas_in_sync - 1:
@@ -67,7 +67,7 @@ def killed(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def order(strategy: Any, rank: int, folder: str) -> Any:
-    """Workers that call two tables in another order."""
+    """Workers call two tables in different orders."""
     tables = [table(strategy, name, dim=dim) for name, dim in (("first", 1), ("second", 3))]
     if rank:
         tables.reverse()
@@ -116,9 +116,9 @@ def missing(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
-    """The errors of all refused calls. The last ones leave workers as they were."""
+    """The errors of all refused calls. Afterwards, a table still works."""
     found = {}
-    # Other tables on one worker.
+    # Tables that differ between workers.
     found["name"] = said_by(table, strategy, f"table_{rank}")
     found["dim"] = said_by(table, strategy, dim=2 + rank)
     found["dtype"] = said_by(table, strategy, value_dtype=["float32", "float64"][rank])
@@ -171,7 +171,7 @@ RESTRICTED: dict[str, Any] = {
 
 
 def refused_triggers(v: Any, rank: int) -> dict[str, str]:
-    """Arguments of `restrict` that differ, also so that one worker would have nothing to do."""
+    """Arguments of `restrict` that differ, also such that one worker would have nothing to do."""
     name = v.name
     v.upsert([rank, 5, 6], [[1.0]] * 3)
     in_graph = tf.function(lambda most: v.restrict(2, trigger=most))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 class Drawn(keras.callbacks.TensorBoard):
-    """Notes the shape of each histogram and image, which TensorFlow would write."""
+    """Records the shape of each histogram and image that TensorFlow would write."""
 
     def __init__(self) -> None:
         super().__init__(tempfile.mkdtemp(), histogram_freq=1, write_graph=False, write_images=True)
@@ -21,7 +21,7 @@ class Drawn(keras.callbacks.TensorBoard):
 
     @property
     def summary(self) -> Any:
-        """Stands for the module tf.summary."""
+        """Replaces the module tf.summary."""
         return types.SimpleNamespace(
             create_file_writer=tf.summary.create_file_writer,
             scalar=lambda name, value, step: None,

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The oracle of training: the updates that a Keras optimizer makes to the rows of tables.
 
-A table is right if its rows equal those of the Keras optimizer itself on a dense variable of
-the rows that a step touches, with the dense gradient (gradients of equal keys summed first). If
-every step touches every row, `train_dense` computes that with Keras alone. If a step touches
-only some rows, `LazyOracle` runs a fresh Keras optimizer on dense variables of exactly these
-rows, and carries Keras's state from one step to the next by hand. Nothing here is taken from
-tf_embed.
+A table is right if Keras's optimizer computes the same rows on a dense variable of the rows that a
+step touches, with the dense gradient (gradients of equal keys summed first). If every step touches
+every row, `train_dense` computes that with Keras alone. If a step touches only some rows,
+`LazyOracle` runs a fresh Keras optimizer on dense variables of exactly these rows, and carries
+Keras's state from a step to the next by hand. This module does not import tf_embed.
 
-Gradients are small multiples of a power of two, so any sum of them is exact in float32, whatever
-its order, and float16 and bfloat16 hold each.
+Gradients are small multiples of a power of two, so any sum of them is exact in float32, in any
+order, and each of them is exact in float16 and bfloat16.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import tensorflow as tf
 
 from support.oracles.reference import SEED
 
-# Rows and dim of each table; the shapes of the dense variables beside them.
+# The rows and dim of each table, and the shapes of the dense variables.
 TABLES = {"users": (8, 3), "items": (5, 2)}
 DENSE = {"kernel": (3, 2), "bias": (2,)}
 
@@ -36,8 +35,8 @@ class Step:
     """The input of one training step.
 
     Attributes:
-        rows: For each table the rows it was looked up at, [n]; with duplicates.
-        gradients: For each table the gradient of each of them, [n, dim].
+        rows: For each table the looked-up rows, [n], with duplicates.
+        gradients: For each table the gradient of each looked-up row, [n, dim].
         dense: The gradient of each dense variable.
         divisor: The divisor of the sums.
     """
@@ -48,7 +47,7 @@ class Step:
     divisor: int = 1
 
     def touched(self, table: int) -> np.ndarray:
-        """The rows of a table that the step touches, each once."""
+        """The distinct rows of a table that the step touches."""
         return np.unique(self.rows[table])
 
     def summed(self, table: int, count: int) -> np.ndarray:
@@ -63,11 +62,11 @@ class Step:
 
 
 def make_steps(count: int, everything: bool, seed: int = SEED) -> list[Step]:
-    """Steps in random order and multiplicity.
+    """Steps with rows in random order and multiplicity.
 
     Args:
         count: Number of steps.
-        everything: Whether each step touches each row; otherwise some, at least one of each table.
+        everything: Whether each step touches all rows; otherwise some, at least one of each table.
         seed: The seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
@@ -95,9 +94,9 @@ def make_initial(seed: int = SEED) -> tuple[Rows, Rows]:
 
 
 def accumulated(steps: Sequence[Step], every: int) -> list[Step]:
-    """The steps that `gradient_accumulation_steps` makes of micro-steps; the rest is left out.
+    """The steps that `gradient_accumulation_steps` makes from micro-steps, without the rest.
 
-    A row is touched if any of the micro-steps touches it, and the gradient is the mean.
+    A step touches a row if any of its micro-steps does, and the gradient is the mean.
     """
     merged = []
     for first in range(0, len(steps) - every + 1, every):
@@ -137,7 +136,7 @@ class History:
     iterations: int = 0
 
     def values(self) -> list[np.ndarray]:
-        """All there is to compare, in a fixed order."""
+        """All arrays to compare, in a fixed order."""
         found = [rows for step in self.tables for rows in step]
         found += [value for step in self.dense for value in step]
         return [*found, *self.finalized]
@@ -153,10 +152,10 @@ def train_dense(
     dtype: str = "float32",
     stored_as: Any = None,
 ) -> History:
-    """Trains tables that are dense variables; each step touches all rows or gives 0 to the rest.
+    """Trains tables as dense variables. A row without a gradient in a step has a gradient of 0.
 
     Args:
-        optimizers: For each table the Keras optimizer that trains it; `outer`, or its own.
+        optimizers: For each table the Keras optimizer that trains it: `outer`, or its own.
         outer: The Keras optimizer of the dense variables.
         tables: Rows of the tables.
         dense: Values of the dense variables.
@@ -212,13 +211,13 @@ def train_dense(
 class LazyOracle:
     """A Keras optimizer on the rows that each step touches, and on dense variables.
 
-    A step makes a new optimizer on dense variables of the touched rows, restores the state of
+    A step makes a new optimizer on dense variables of the touched rows. It restores the state of
     these rows (slots) and the state that belongs to no row (its step, Nadam's product, Adafactor's
-    columns), lets it step once, and takes all back. A row that comes for the first time has the
-    slots that Keras gives a new variable of these weights; its moving average starts from them.
+    columns), steps once, and stores both again. The first step of a row starts from the slots that
+    Keras gives to a new variable of these weights. Its moving average starts from the weights.
 
     Args:
-        make: Makes the optimizer; it does not accumulate gradients (see `accumulated`).
+        make: Makes the optimizer, which must not accumulate gradients (see `accumulated`).
         tables: First rows of the tables.
         dense: First values of the dense variables.
     """
@@ -269,7 +268,7 @@ class LazyOracle:
                 self._shared[index] = slot.numpy()
 
     def finalized(self) -> Rows:
-        """Rows and dense variables, each replaced by its moving average if it has one."""
+        """Rows and dense variables, or their moving averages if they have these."""
         tables, dense = [rows.copy() for rows in self.tables], list(self.dense)
         optimizer, _ = self._built(self.tables)
         places = [index for index, slot in enumerate(optimizer.variables) if _is_average(slot)]
@@ -293,9 +292,9 @@ class LazyOracle:
         return optimizer, variables
 
     def _row_slots(self) -> dict[int, int]:
-        """The optimizer's variables that have a row for each row of a table, and which table.
+        """The optimizer's variables with a row for each row of a table, and the table of each.
 
-        These are the variables that grow if the table has one more row.
+        These are the variables that grow if the table has another row.
         """
         few = [rows[:3] for rows in self.tables]
         shapes = [tuple(slot.shape) for slot in self._built(few)[0].variables]
@@ -320,5 +319,5 @@ class LazyOracle:
 
 
 def _is_average(slot: Any) -> bool:
-    """Whether an optimizer's variable is the moving average of a model's (Keras names it so)."""
+    """Whether an optimizer's variable is a moving average, by Keras's name for it."""
     return slot.name.endswith("_average")

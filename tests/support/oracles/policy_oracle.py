@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The oracle of the tests of policies: a table's policy in plain dicts.
 
-Everything is as `tf_embed.TablePolicy` documents it.
+It follows the documentation of `tf_embed.TablePolicy`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from support.oracles.reference import mix64
 
 
 def tie_of(key: int) -> int:
-    """Breaks ties between equal rows: the hash of the key, its highest 8 bits last."""
+    """Breaks ties between rows of equal rank: the hash of the key, its highest 8 bits last."""
     hashed = mix64((key + 0x9E3779B97F4A7C15) % 2**64)
     return hashed % 2**56 * 2**8 + hashed // 2**56
 
@@ -31,21 +31,21 @@ class Use:
 
 
 class PolicyOracle:
-    """A table that knows keys and uses, no weights.
+    """A table of keys and their uses, without weights.
 
     Args:
-        order: "lru", "lfu", "ttl", "score", "epoch_lru" or "epoch_lfu"; None if no rows leave for
-            others.
+        order: "lru", "lfu", "ttl", "score", "epoch_lru" or "epoch_lfu"; None if no rows are
+            evicted.
         max_rows: The bound, or None.
-        num_shards: Number of shards; a key is in that of its remainder.
-        n: The step with a key in which it gets its row.
-        ttl_ms: After how long a row expires, or None.
-        steps_per_epoch: How many steps are an epoch, or None.
+        num_shards: Number of shards; a key's remainder is the number of its shard.
+        n: The number of steps with a key until it gets its row.
+        ttl_ms: The time until an unused row expires, or None.
+        steps_per_epoch: The number of steps in an epoch, or None.
 
     Attributes:
-        shards: For each the uses of its keys.
-        step: The number of the present step.
-        epochs_ahead: The number added to the epoch that the steps give.
+        shards: For each shard the uses of its keys.
+        step: The number of the current step.
+        epochs_ahead: The number added to the epoch that follows from the steps.
         now_ms: The time.
         counts: admitted, held_back, refused, evicted, expired.
         left: Keys that left since this was emptied.
@@ -80,12 +80,12 @@ class PolicyOracle:
 
     @property
     def epoch(self) -> int:
-        """The present epoch."""
+        """The current epoch."""
         past = (self.step - 1) // self.steps_per_epoch if self.steps_per_epoch else 0
         return past + self.epochs_ahead
 
     def scores(self) -> dict[int, int]:
-        """The number that the order goes by, of each key."""
+        """The score of each key in the eviction order."""
         by = {
             "lru": lambda use: use.last_step,
             "lfu": lambda use: use.count,
@@ -97,11 +97,11 @@ class PolicyOracle:
         return {key: by[self.order](use) for rows in self.shards for key, use in rows.items()}
 
     def expired(self, use: Use) -> bool:
-        """Whether a row was not used for too long."""
+        """Whether a row was unused for the TTL or longer."""
         return self.ttl_ms is not None and use.last_time_ms + self.ttl_ms <= self.now_ms
 
     def rank(self, key: int, use: Use) -> tuple[int, ...]:
-        """The lowest leaves first."""
+        """The rank of a row. The lowest leaves first."""
         by = {
             "lru": (use.last_step,),
             "lfu": (use.count, use.last_step),
@@ -124,7 +124,7 @@ class PolicyOracle:
     ) -> None:
         """A step of training, or an upsert.
 
-        With scores, one for each key, a new row comes only in place of one of no higher score.
+        With a score for each key, a new row replaces only rows of no higher score.
         """
         keys = list(dict.fromkeys(keys))
         for number, rows in enumerate(self.shards):
@@ -199,7 +199,7 @@ class PolicyOracle:
     def _admits(self, key: int, trains: bool) -> bool:
         if not trains:
             return True
-        if self.waiting[key] + 1 >= self.n:  # and so on, until its row comes
+        if self.waiting[key] + 1 >= self.n:  # and again in later calls, until it gets its row
             return True
         self.waiting[key] += 1
         self.counts["held_back"] += 1

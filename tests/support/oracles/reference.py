@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The oracle: a table as a dict and NumPy, and the formulas of initializers.
 
-Nothing here is taken from tf_embed. The initializers follow the words of
+This module does not import tf_embed. The initializers follow the description in
 cc/core/rows/initializer.h: SplitMix64 in Python's integers, the normal quantile from Python's
 standard library. The oracle of optimizers is Keras: see optimizer_oracle.py.
 """
@@ -21,7 +21,7 @@ SEED = int(os.environ.get("TF_EMBED_TEST_SEED", "20130101"))
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
-# The keys that a table with an empty or a deleted mark among its keys would lose.
+# Keys that a table would lose if it reserved a key to mark empty or deleted slots.
 EXTREME_KEYS = {
     "int64": [0, -1, -2, 1, -(2**63), -(2**63) + 1, 2**63 - 1, 2**63 - 2, 2**31, -(2**31) - 1],
     "int32": [0, -1, -2, 1, -(2**31), -(2**31) + 1, 2**31 - 1, 2**31 - 2],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The oracle of the table-batched layer: lookups of features in tables, in NumPy and float64.
 
-Nothing here is taken from tf_embed or FBGEMM. The rules that train rows are those of tbe_oracle.py.
+This module imports neither tf_embed nor FBGEMM. tbe_oracle.py has the rules that train rows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Bag:
     """Ids that are pooled.
 
     Attributes:
-        feature: Whose bag it is.
+        feature: The feature of the bag.
         table: The feature's table.
-        begin: The offset of its pooled row in the output, as if the output were one line.
-        places: The indices that are in it, by their places, without those that are dropped.
+        begin: The offset of its pooled row in the flattened output.
+        places: The positions of its indices, without dropped indices.
         scale: The factor of its gradient.
     """
 
@@ -39,8 +39,8 @@ class Gradients:
     """The gradients of a backward pass.
 
     Attributes:
-        rows: For each table, numbers of rows and their gradients, equal ones not yet summed.
-        weights: Of the weights of the indices.
+        rows: For each table, the numbers of rows and their gradients, with duplicates.
+        weights: The gradients of the indices' weights.
     """
 
     rows: list[tuple[list[int], list[np.ndarray]]]
@@ -51,14 +51,14 @@ class Call:
     """A forward pass.
 
     Attributes:
-        output: As of the layer.
-        faults: How many ids were dropped, -1 not counted.
+        output: The output of the layer.
+        faults: The number of dropped ids, without -1.
     """
 
     def __init__(self, oracle: Oracle, bags: list[Bag], shape: tuple[int, ...], inputs: Any):
         self._oracle, self._bags = oracle, bags
         self._numbers, self._weights, self._requires, self.faults = inputs
-        self._rows = [table.weights for table in oracle.tables]  # as they are before the update
+        self._rows = [table.weights for table in oracle.tables]  # the rows before the update
         output = np.zeros(int(np.prod(shape)))
         for bag in bags:
             for place in bag.places:
@@ -67,7 +67,7 @@ class Call:
         self.output = output.reshape(shape)
 
     def backward(self, gradient: Any) -> Gradients:
-        """The gradients, by that of the output."""
+        """The gradients, from the gradient of the output."""
         oracle = self._oracle
         gradient = np.asarray(gradient, np.float64).reshape(-1)
         if oracle.max_gradient is not None:
@@ -96,12 +96,12 @@ class Oracle:
         feature_table_map: The table of each feature.
         pooling_mode: "sum", "mean" or "none".
         gradient_clipping: Whether gradients of the output are kept within +-`max_gradient`.
-        max_gradient: See there.
-        learning_rate: Of the rule.
+        max_gradient: The bound of `gradient_clipping`.
+        learning_rate: The rule's learning rate.
         rows: The first rows of each table, [number of keys, dim].
-        keys: Their ids; None for 0, 1 and so on.
-        tables: Makes the oracle of one table's training from its first rows.
-        shares_counter: Whether the largest count is that of the rows of all tables.
+        keys: The ids of the rows; None for 0, 1 and so on.
+        tables: Makes the oracle of a table's training from its first rows.
+        shares_counter: Whether the largest count is taken over the rows of all tables.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Oracle:
         feature_requires_grad: Any = None,
         batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None = None,
     ) -> Call:
-        """A forward pass; arguments as of the layer."""
+        """A forward pass, with the arguments of the layer."""
         indices = np.asarray(indices, np.int64)
         offsets = repaired(offsets, len(indices))
         weights = np.ones(len(indices))
@@ -182,7 +182,7 @@ class Oracle:
         return Call(self, bags, shape, (numbers, weights, requires, faults))
 
     def step(self, *gradients: Gradients, dtype: Any = None) -> None:
-        """One step of all tables with the gradients of backward passes; see tbe_oracle.Oracle."""
+        """A step of all tables with the gradients of backward passes; see tbe_oracle.Oracle."""
         for number, table in enumerate(self.tables):
             ids = [one for found in gradients for one in found.rows[number][0]]
             rows = [one for found in gradients for one in found.rows[number][1]]
@@ -195,7 +195,7 @@ class Oracle:
                 table.arguments["max_counter"] = largest
 
     def sums(self, gradients: Gradients) -> list[dict[int, np.ndarray]]:
-        """For each table, its keys that were looked up, and the sum of the gradients of each."""
+        """For each table, the looked-up keys and the sum of each key's gradients."""
         found = []
         for numbers, (ids, rows) in zip(self._numbers, gradients.rows, strict=True):
             keys = {number: key for key, number in numbers.items()}
@@ -206,7 +206,7 @@ class Oracle:
         return found
 
     def _places(self, num_bags: int, sizes: Any) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
-        """The feature of each bag, and its offset in the output; the output's shape."""
+        """The feature and the output offset of each bag, and the shape of the output."""
         dims = [self.dims[table] for table in self.features]
         if sizes is None:
             columns = np.cumsum([0, *dims])
@@ -217,7 +217,7 @@ class Oracle:
                 for sample in range(batch)
             ]
             return begins, (batch, columns[-1])
-        # All of the first rank, feature by feature, then all of the next.
+        # All bags of the first rank, feature by feature, then all bags of the next rank.
         at, start = 0, {}
         for rank in range(len(sizes[0])):
             for feature, dim in enumerate(dims):
@@ -235,7 +235,7 @@ class Oracle:
 def repaired(offsets: Any, count: int) -> np.ndarray:
     """The nearest offsets that rise from 0 to the number of indices.
 
-    As FBGEMM's, except that it leaves the first one in place.
+    As in FBGEMM, except that FBGEMM does not change the first offset.
     """
     offsets = np.array(offsets, np.int64)
     offsets[0], offsets[-1] = 0, count

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The oracle of FBGEMM's optimizers: an array of rows and the formulas, in NumPy and float64.
 
-Nothing here is taken from tf_embed or FBGEMM. `Oracle` trains an array whose rows are all there
-from the start; a rule is a function of one row.
+This module imports neither tf_embed nor FBGEMM. `Oracle` trains an array. All of its rows exist
+from the start. A rule is a function of a single row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclasses.dataclass
 class Row:
-    """A row and its state; all start at 0, and the average at the oracle's start."""
+    """A row and its state. State starts at 0, and the average as the oracle sets it."""
 
     w: np.ndarray
     m: np.ndarray
@@ -158,13 +158,13 @@ class Oracle:
 
     Args:
         rows: The first rows, [n, dim].
-        rule: One of the above.
-        average: The ensemble's step_ema, step_swap, step_start, step_ema_coef, or the same without
-            step_swap for the average in place; None.
-        forgets: Whether the ensemble's average is 0 once it was taken.
-        counter_every: How many steps apart the largest count is looked up.
+        rule: A rule of this module.
+        average: The ensemble's step_ema, step_swap, step_start, step_ema_coef; without step_swap
+            for the average in place; None for no average.
+        forgets: Whether the ensemble's average is 0 again after each of its updates.
+        counter_every: The number of steps between two updates of the largest count.
         state_dtypes: The dtypes to which state is rounded after each step, by its name in Row.
-        **arguments: The rule's.
+        **arguments: The rule's arguments.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Oracle:
         return np.stack([row.w for row in self.rows])
 
     def step(self, ids: np.ndarray, gradients: np.ndarray, h: float, dtype: Any = None) -> None:
-        """One step; with a dtype, the rows of the step are rounded to it after it."""
+        """Makes a step. With a dtype, all rows are rounded to it afterwards."""
         self.steps += 1
         for one in np.unique(ids):
             g = gradients[ids == one].astype(np.float64).sum(axis=0)

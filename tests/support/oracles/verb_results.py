@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares results of `table_verbs.run_verbs` with those of one table."""
+"""Compares results of `table_verbs.run_verbs` on several processes with a single table's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 _FIRST = "lookup 1 of 0"
-# Of numbers below 3, which travel as floats of 16 bits.
+# For numbers below 3, which are sent as 16-bit floats.
 _TOLERANCES = {"wire bfloat16": 2.0**-7, "wire float16": 2.0**-10}
 
 
@@ -20,12 +20,12 @@ class VerbsTestCase(tf.test.TestCase):
     def assert_results(
         self, found: Sequence[Mapping[str, Any]], expected: Mapping[str, Any], kind: str
     ) -> None:
-        """The results of some processes are those of one table.
+        """Asserts that the results of several processes equal a single table's.
 
         Args:
-            found: Of each process: rows that it has, results of its own batches, sizes of the whole
-                table.
-            expected: The results of one table.
+            found: For each process: its rows, the results of its own batches, the sizes of the
+                whole table.
+            expected: The results of a single table.
             kind: The name of the kind of table.
         """
         self.assertEqual(set().union(*found), set(expected))
@@ -48,12 +48,12 @@ class VerbsTestCase(tf.test.TestCase):
             (rows,) = (part[_FIRST][0] for part in found if _FIRST in part)
             exact = expected[_FIRST][0]
             narrow = exact.astype(wire).astype(np.float32)
-            # A worker's own rows need not travel.
+            # A worker's own rows are not sent.
             self.assertTrue(((rows == narrow) | (rows == exact)).all())
             self.assertGreater((rows != exact).mean(), 0.3)
 
     def assert_same(self, found: Any, expected: Any, tolerance: float, what: str) -> None:
-        """Two results are the same: arrays, or tuples or dicts of such."""
+        """Asserts that two results are the same: arrays, or tuples or dicts of arrays."""
         if isinstance(expected, dict):
             self.assertEqual(found.keys(), expected.keys(), what)
             for key in expected:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of a cluster with parameter servers whose chief counts the steps that tables applied.
+"""A program for a cluster with parameter servers. Its chief counts the steps that tables applied.
 
-Each step looks up 24 ids, and takes 1 off a row for each time that its id is in the batch. So a row
-is minus the number of times that it was trained. The chief trains until the file `stop` is in the
-folder, and appends to the file `epochs` after each epoch. It prints the steps and the rows.
+Each step looks up 24 ids, and subtracts 1 from a row for each time that its id is in the batch. So
+a row is minus the number of times that it was trained. The chief trains until the file `stop` is in
+the folder, and appends to the file `epochs` after each epoch. It prints the steps and the rows.
 
     python counted_steps.py FOLDER CHECKPOINTS PLANT
 """
@@ -24,8 +24,8 @@ from support.cases.metric_layers import LargeCount
 from tf_embed.distributed import worker_calls
 
 IDS = 200
-STEPS = 20  # of an epoch
-SAVE_STEPS = 7  # between checkpoints
+STEPS = 20  # steps in an epoch
+SAVE_STEPS = 7  # steps between checkpoints
 _STATE = 1 << 20  # a metric of 4 MiB: sending it to the chief takes longer than a step
 
 
@@ -35,7 +35,7 @@ def ids_of_an_epoch() -> np.ndarray:
 
 
 class Progress(keras.callbacks.Callback):
-    """Tells of each epoch, and stops once the file `stop` is there."""
+    """Reports each epoch, and stops once the file `stop` exists."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def train(strategy: Any, folder: pathlib.Path, checkpoints: str) -> dict[str, Any]:
-    """Trains until the file `stop` is there.
+    """Trains until the file `stop` exists.
 
     Args:
         strategy: The strategy.
@@ -85,7 +85,7 @@ def train(strategy: Any, folder: pathlib.Path, checkpoints: str) -> dict[str, An
 def main() -> None:
     """Runs the task of this process."""
     folder, checkpoints, plant = (*sys.argv[1:], "", "", "")[:3]
-    if plant == "copy":  # takes each failed copy of a result for an error of the step
+    if plant == "copy":  # treats each failed copy of a result as an error of the step
         worker_calls.fetched = lambda result: result.get()
 
     def of_chief(strategy: Any) -> None:

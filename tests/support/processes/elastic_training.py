@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training whose workers die and restart, which `launch_elastic` starts in tests.
+"""A training in which a worker dies and restarts; tests start it by `launch_elastic`.
 
-Of the first cluster of three, worker 1 kills itself. A smaller cluster takes its time, so that the
-launcher brings the third one back before the end.
+In the first cluster of three workers, worker 1 kills itself. A smaller cluster trains slowly, so
+that the launcher brings the third worker back before the end.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
         state = training.state()
         (folder / "end.pickle").write_bytes(pickle.dumps((state, losses)))
     else:
-        training.state()  # all call it
+        training.state()  # all workers must call it
     print(json.dumps({"workers": workers, "began": began}), flush=True)
     with distributed.timeout(60):
         training.tables()["user"].size()  # the last exchange: no worker leaves before

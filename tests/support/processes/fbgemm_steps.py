@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of FBGEMM's table-batched embedding on the CPU, for tbe_fbgemm_test.py.
 
-Runs in an environment of FBGEMM's. Reads from an .npz file the arguments of the layer (`settings`,
-JSON, with `steps`, the number of steps), the rows of each table (`rows_0`, ...), and of each step
-`indices_0`, `offsets_0`, `gradients_0`, and, if there are any, `weights_0`, `requires_0` and
-`sizes_0`. Writes to another the rows after the steps, and of each step `outputs_0` and
+Runs in an environment with FBGEMM. Reads from an .npz file the arguments of the layer (`settings`,
+JSON, with `steps`, the number of steps), the rows of each table (`rows_0`, ...), and for each step
+`indices_0`, `offsets_0`, `gradients_0`, and optionally `weights_0`, `requires_0` and `sizes_0`.
+Writes to another file the rows after the steps, and for each step `outputs_0` and
 `weight_gradients_0`.
 """
 
@@ -32,7 +32,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 
 
 def arguments_of(settings: dict) -> dict:
-    """FBGEMM's, of JSON."""
+    """FBGEMM's arguments from JSON."""
     arguments = dict(settings)
     arguments["optimizer"] = EmbOptimType[arguments["optimizer"]]
     if "weight_decay_mode" in arguments:
@@ -60,7 +60,7 @@ def arguments_of(settings: dict) -> dict:
 
 
 def step(layer: Any, given: Any, number: int) -> dict[str, np.ndarray]:
-    """One forward and one backward pass."""
+    """Makes a forward and a backward pass."""
 
     def tensor(name: str) -> Any:
         key = f"{name}_{number}"
@@ -84,7 +84,6 @@ def step(layer: Any, given: Any, number: int) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """See above."""
     given = np.load(sys.argv[1])
     settings = json.loads(str(given["settings"]))
     specs, steps = settings.pop("embedding_specs"), settings.pop("steps")

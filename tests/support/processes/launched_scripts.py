@@ -18,11 +18,11 @@ from absl.testing import parameterized
 
 from tf_embed.distributed import run
 
-TIMEOUT = 60  # of tests that end long before
+TIMEOUT = 60  # for tests that end long before
 
 
 def printed_by(call: Callable[[], Any]) -> tuple[Any, str, str]:
-    """Returns the result of a call, and the text that it prints to its two streams."""
+    """Returns the result of a call, and the text that it prints to stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         outcome = call()
@@ -39,13 +39,13 @@ class LauncherTestCase(parameterized.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def script(self, body: str) -> str:
-        """The path of a script."""
+        """Writes a script, and returns its path."""
         path = self.folder / "script.py"
         path.write_text(self.opening + textwrap.dedent(body))
         return str(path)
 
     def command(self, *arguments: str, **options: Any) -> subprocess.Popen:
-        """The command line, started."""
+        """Starts the command line."""
         launcher = subprocess.Popen(
             [sys.executable, run.__file__, *arguments],
             stdout=subprocess.PIPE,
@@ -60,7 +60,7 @@ class LauncherTestCase(parameterized.TestCase):
         return launcher
 
     def assert_refused(self, name: str, arguments: list[str]) -> None:
-        """Checks that the command line names the wrong argument in one sentence."""
+        """Checks that the command line names the wrong argument in a single sentence."""
         err = io.StringIO()
         with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as raised:
             run.main(arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains Keras models as a worker of several, or as the one process that is the oracle. A program.
+"""Trains Keras models as one of several workers, or as the single process that is the oracle.
 
     multi_worker_training.py CASE FOLDER
 
@@ -25,7 +25,7 @@ import tensorflow as tf
 from tf_embed import distributed
 
 ROWS, BATCH, FEATURES = 77, 16, 6  # the last batch has 13 rows
-SHARDS = (10, 40)  # rows of two workers of unequal length
+SHARDS = (10, 40)  # the numbers of rows of two workers
 POLICIES = tf.data.experimental.AutoShardPolicy
 
 
@@ -68,7 +68,7 @@ class Batches(keras.callbacks.Callback):
 
 
 class OwnStep(distributed.Model):
-    """A subclassed model with a step of its own, whose logs are no metrics."""
+    """A subclassed model with a custom step. Its logs are not metrics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def refusal(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def fits(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[str, Any]:
-    """Everything that must equal one process."""
+    """All results that must equal a single process's."""
     whole, found = rows(0), {}
     with strategy.scope():
         model = functional()
@@ -130,7 +130,7 @@ def fits(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[str
     found["predict"] = model.predict(dataset(rows(1)), verbose=0).tolist()
     found["weights"] = weights(model)
 
-    # A file of the chief, and none of others.
+    # Only the chief writes the files.
     path = folder / "models" / "saved.keras"
     path.parent.mkdir(parents=True, exist_ok=True)
     model.save(path)
@@ -170,7 +170,7 @@ def uneven(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
         model = functional()
     data = dataset(rows(9 + rank, SHARDS[rank]), POLICIES.OFF) if world else None
     if not world:
-        # With the number of batches, without which Keras counts one iteration too many an epoch.
+        # Without the number of batches, Keras counts an iteration too many in each epoch.
         batches = merged_batches()
         data = tf.data.Dataset.from_generator(
             lambda: iter(batches),
@@ -222,7 +222,7 @@ def uneven(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
 
 
 def start_later(step: int) -> keras.callbacks.Callback:
-    """A callback that begins at another step, as if only some workers had found a backup."""
+    """A callback that begins at another step, as if only some workers found a backup."""
 
     class Later(keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
@@ -232,7 +232,7 @@ def start_later(step: int) -> keras.callbacks.Callback:
 
 
 def resume(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[str, Any]:
-    """Four epochs. In the third that worker dies whose number is in the file "killer"."""
+    """Trains four epochs. In the third, the worker whose number is in the file "killer" dies."""
     killer = folder / "killer"
 
     class Killer(keras.callbacks.Callback):
@@ -274,7 +274,7 @@ class Epochs(keras.callbacks.Callback):
 
 
 def hang(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[str, Any]:
-    """A worker that lives and does nothing."""
+    """The last worker stays alive and does nothing."""
 
     class Hang(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

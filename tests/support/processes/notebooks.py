@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads notebooks, and runs the code cells of one in order, in one namespace.
+"""Reads notebooks, and runs a notebook's code cells in order, in a single namespace.
 
 python tests/support/processes/notebooks.py NOTEBOOK
 
-A notebook is JSON of the fourth version of nbformat. Cells of code are plain Python, so that this
+A notebook is JSON of the fourth version of nbformat. Code cells are plain Python, so that this
 program needs no Jupyter.
 """
 

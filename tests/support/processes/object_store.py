@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves and loads rows in an object store, s3:// by tensorflow-io: a program that a test runs.
+"""Saves and loads rows in an object store, by the s3:// file system of tensorflow-io.
 
     python tests/support/processes/object_store.py s3://bucket
 
-The server and its credentials are in the environment, as tensorflow-io reads them. Ends without
-TensorFlow's teardown, because tensorflow-io's file systems abort in theirs after use: "pure
-virtual method called", also without tf_embed.
+tensorflow-io reads the server and its credentials from the environment. This program ends without
+TensorFlow's teardown, because tensorflow-io's file systems abort in it after use, also without
+tf_embed: "pure virtual method called".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import traceback
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_io  # noqa: F401  brings s3://
+import tensorflow_io  # noqa: F401  registers s3://
 
 import tf_embed
 

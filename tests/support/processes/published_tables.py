@@ -24,9 +24,9 @@ class Change:
     """Changes a table at random.
 
     Args:
-        seed: Of the draws.
-        keys: How many keys there are.
-        is_string: Whether they are strings.
+        seed: The seed of the draws.
+        keys: The number of keys.
+        is_string: Whether keys are strings.
     """
 
     def __init__(self, seed: int, keys: int = 300, is_string: bool = False) -> None:
@@ -41,7 +41,7 @@ class Change:
         return np.asarray(numbers, np.int64) * 1_000_003 - 50
 
     def __call__(self, variable: tf_embed.Variable) -> None:
-        """Writes rows, removes some, and writes some of these again."""
+        """Writes rows, removes rows, and writes some of the first again."""
         draw = self._draw
         numbers = draw.choice(self._keys, 40, replace=False)
         rows = draw.integers(-1000, 1000, [40, DIM])

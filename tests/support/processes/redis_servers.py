@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class RedisProcess:
-    """A redis-server with nothing in it, which ends with `close`.
+    """An empty redis-server, which runs until `close`.
 
     Args:
         *arguments: Further arguments of redis-server.
@@ -46,19 +46,19 @@ class RedisProcess:
         raise RuntimeError(f"redis-server does not start with {arguments}.")
 
     def kill(self) -> None:
-        """As kill -9."""
+        """Kills the server by SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def restart(self) -> None:
-        """Starts it again on the same port, with nothing in it."""
+        """Starts an empty server on the same port again."""
         if not self._start():
             raise RuntimeError(f"redis-server does not start again on port {self.port}.")
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the server, and removes its folder."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -70,12 +70,12 @@ class RedisProcess:
         return done.stdout.decode(errors="replace").strip()
 
     def server(self, **arguments: Any) -> tf_embed.RedisServer:
-        """How to reach it, for a table of a name of its own unless `table` is given."""
+        """The `RedisServer` for this server, with a new table name unless `table` is given."""
         arguments = {"timeout_seconds": 10.0, "table": f"t{next(_numbers)}", **arguments}
         return tf_embed.RedisServer(port=self.port, **arguments)
 
     def storage(self, **arguments: Any) -> tf_embed.Storage:
-        """The same as a storage."""
+        """A storage on this server; see `server`."""
         return tf_embed.Storage(redis=self.server(**arguments))
 
     def _start(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An object store in memory that answers the calls that tensorflow-io's s3:// makes.
+"""An object store in memory, with the calls that tensorflow-io's s3:// file system makes.
 
 These are HEAD, GET with a range, PUT, copies, DELETE, and lists in one part. Other calls get 501.
 Signatures are not checked.
@@ -19,7 +19,7 @@ MODIFIED = "2026-01-01T00:00:00.000Z"
 
 
 def listed(names: list[str], delimiter: str, prefix: str) -> str:
-    """The answer to a list of objects: those with the prefix, and folders below it."""
+    """The answer to a list request: objects with the prefix, and folders below it."""
     contents, folders = "", set()
     for name in sorted(name for name in names if name.startswith(prefix)):
         folder, found, _ = name[len(prefix) :].partition(delimiter or "\0")
@@ -33,7 +33,7 @@ def listed(names: list[str], delimiter: str, prefix: str) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A path is /bucket or /bucket/name; buckets are there without being made."""
+    """Handles requests for /bucket and /bucket/name. Buckets need not be created."""
 
     protocol_version = "HTTP/1.1"
     objects: dict[str, bytes]
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[str]:
-    """Runs a server in threads of this process; gives its address."""
+    """Runs a server in threads of this process, and yields its address."""
     handler = type("Store", (Handler,), {"objects": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

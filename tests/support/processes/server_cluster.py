@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster with parameter servers on this machine, of real processes."""
+"""A cluster with parameter servers, as processes on this machine."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def wait_for(path: pathlib.Path) -> None:
 
 
 class Cluster:
-    """Processes of a chief, workers and servers. The program of all is one file.
+    """Processes of a chief, workers and servers. All run the same program.
 
     Args:
-        folder: The folder of their output, in files such as `ps-0.log`.
+        folder: The folder for their output, in files such as `ps-0.log`.
         program: A Python file that calls `run_with_servers`.
-        ports: One port for each task.
+        ports: A port for each task.
         workers: The number of workers.
         servers: The number of servers.
     """
@@ -85,12 +85,12 @@ class Cluster:
         self.start("chief", 0, *arguments)
 
     def run_chief(self, *arguments: str) -> int:
-        """Runs the chief to its end; its exit code."""
+        """Runs the chief to its end, and returns its exit code."""
         self.start_chief(*arguments)
         return self.wait("chief", 0)
 
     def wait(self, job: str, task: int) -> int:
-        """Waits for the end of a process; its exit code."""
+        """Waits for the end of a process, and returns its exit code."""
         return self.processes[job, task].wait(_SECONDS)
 
     def kill(self, job: str, task: int) -> None:
@@ -100,16 +100,16 @@ class Cluster:
         process.wait()
 
     def log(self, job: str, task: int) -> str:
-        """Everything that a process, and those before it in its place, has printed."""
+        """All output of a task, also of its earlier processes."""
         return (self._folder / f"{job}-{task}.log").read_text(errors="replace")
 
     def result(self) -> Any:
-        """The last line of JSON that the chief has printed."""
+        """The chief's last line of JSON."""
         lines = [line for line in self.log("chief", 0).splitlines() if line.startswith("{")]
         return json.loads(lines[-1])
 
     def end(self) -> None:
-        """Kills all that run."""
+        """Kills all running processes."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
@@ -120,7 +120,7 @@ class Cluster:
 def cluster(
     folder: pathlib.Path, program: str, *, workers: int = 2, servers: int = 2
 ) -> Iterator[Cluster]:
-    """A cluster without a chief, which the block starts."""
+    """A cluster without its chief. The with block starts the chief."""
     with reserved_ports(1 + workers + servers) as ports:
         made = Cluster(folder, program, ports, workers, servers)
         try:
@@ -130,10 +130,10 @@ def cluster(
 
 
 class ClusterTestCase(tf.test.TestCase):
-    """Tests of clusters, each with a folder of its own.
+    """Tests of clusters.
 
     Attributes:
-        folder: The folder.
+        folder: A new folder for each test.
     """
 
     def setUp(self) -> None:
@@ -141,6 +141,6 @@ class ClusterTestCase(tf.test.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def run_chief(self, made: Cluster, *arguments: str) -> Any:
-        """Runs the chief to its end, which must be good; its result."""
+        """Runs the chief, which must succeed, and returns its result."""
         self.assertEqual(made.run_chief(*arguments), 0, made.log("chief", 0))
         return made.result()

@@ -31,14 +31,14 @@ _SEED = keras.initializers.RandomUniform(seed=3)
 
 
 def bounded(strategy: Any) -> Any:
-    """The rows that a table with a bound keeps, and those that it removes on demand."""
+    """The rows that a table with a bound keeps, and that it removes on demand."""
     policy = tf_embed.TablePolicy(max_rows=700, eviction="lfu", log_evicted=True)
     with strategy.scope():
         there = tf_embed.Variable(dim=DIM, name="v", initializer=_SEED, policy=policy)
     found: dict[str, Any] = {"device": there.table.parts[1].resource_handle.device}
     there.upsert(tf.range(400, dtype=tf.int64), tf.ones([400, DIM]))
     found["stats"] = there.stats()["rows"]
-    # None of the keys before, because rows of the present step stay.
+    # New keys, because a bound does not evict rows of the current step.
     there.upsert(tf.range(400, 2400, dtype=tf.int64), tf.ones([2000, DIM]))
     found["bound"] = [int(there.size()), int(there.drain_evicted()[0].shape[0]) > 0]
     size = there.size()
@@ -50,7 +50,7 @@ def bounded(strategy: Any) -> Any:
 
 
 def saves(strategy: Any, folder: str) -> Any:
-    """Saves on servers, loads in this process and back."""
+    """Saves on servers, and loads in this process and on servers."""
     policy = tf_embed.TablePolicy(track_changes=True)
     with strategy.scope():
         there = tf_embed.Variable(dim=DIM, name="v", initializer=_SEED, policy=policy)
@@ -127,7 +127,7 @@ class _Tell(keras.callbacks.Callback):
 
     Args:
         folder: The folder of the file.
-        seconds: The time to wait at each step, so that something can happen.
+        seconds: The time to wait in each step, which leaves time for a kill.
     """
 
     def __init__(self, folder: str, seconds: float) -> None:
@@ -142,12 +142,12 @@ class _Tell(keras.callbacks.Callback):
 
 
 def sums(strategy: Any, folder: str, steps: str, killed: str = "") -> Any:
-    """Workers race on few rows; each gradient is 1, so a row is minus the times it was looked up.
+    """Workers race on few rows. Each gradient is 1, so a row is minus the number of its lookups.
 
     Args:
         strategy: The strategy.
         folder: The folder of a file that says that training has begun.
-        steps: How many.
+        steps: The number of steps.
         killed: "slow": waits a little at each step. "large": each result of a step is 16 MiB.
     """
     with strategy.scope():
@@ -169,7 +169,7 @@ def sums(strategy: Any, folder: str, steps: str, killed: str = "") -> Any:
 
 
 def passes(strategy: Any, folder: str, *killed: str) -> Any:
-    """Epochs of five steps over a dataset of seven batches; each row counts one batch's steps.
+    """Trains epochs of five steps on a dataset of seven batches. Each row counts a batch's steps.
 
     Args:
         strategy: The strategy.
@@ -195,13 +195,13 @@ def passes(strategy: Any, folder: str, *killed: str) -> Any:
 
 
 def own_batches(strategy: Any, folder: str, steps: str, killed: str = "") -> Any:
-    """Each worker reads batches of its own number, so a row counts the trained ones.
+    """Each worker's batches have its number as ids, so a row counts the worker's trained batches.
 
     Args:
         strategy: The strategy.
         folder: The folder of a file that says that training has begun.
-        steps: Of an epoch; there are two.
-        killed: "slow": waits a little at each step, so that something can happen.
+        steps: The steps of an epoch; there are two epochs.
+        killed: "slow": waits a little in each step, which leaves time for a kill.
     """
     with strategy.scope():
         model = sum_model()
@@ -209,7 +209,7 @@ def own_batches(strategy: Any, folder: str, steps: str, killed: str = "") -> Any
 
     def dataset_of(worker: tf.Tensor, workers: int) -> tf.data.Dataset:
         batch = (tf.fill([8, 3], worker), tf.zeros([8]))
-        return tf.data.Dataset.from_tensors(batch).repeat(3)  # it begins again at its end
+        return tf.data.Dataset.from_tensors(batch).repeat(3)  # the trainer repeats it
 
     def message_of(*arguments: Any, **options: Any) -> str:
         try:
@@ -245,7 +245,7 @@ def _batches(count: int) -> tf.data.Dataset:
 
 
 def turns(strategy: Any) -> Any:
-    """Two trainers of one table take turns."""
+    """Two trainers of the same table take turns."""
     with strategy.scope():
         model = sum_model()
         other = keras.Model(model.inputs, model.outputs)
@@ -261,7 +261,7 @@ def turns(strategy: Any) -> Any:
 def results(strategy: Any) -> Any:
     """The results of models with several outputs, metrics of layers, and vectors as metrics.
 
-    Those of Keras, with the same models in this process, are the others.
+    Keras gives the expected results, with the same models in this process.
     """
     numbers = np.arange(1, 5, dtype=np.float32)[:, None]
     outputs = tf.data.Dataset.from_tensor_slices((numbers, {"a": numbers * 2, "b": numbers + 1}))
@@ -323,7 +323,7 @@ def results(strategy: Any) -> Any:
 
 
 def stops(strategy: Any, folder: str) -> Any:
-    """A callback that stops training within an epoch, and one at its end."""
+    """Callbacks stop training within an epoch, and at its end."""
 
     class Stop(keras.callbacks.Callback):
         def __init__(self, batch: int | None) -> None:
@@ -404,9 +404,9 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
 
     Args:
         strategy: The strategy.
-        folder: Of checkpoints.
-        epochs: How many.
-        stop: The step at which this process kills itself, if any.
+        folder: The folder of checkpoints.
+        epochs: The number of epochs.
+        stop: The step at which this process kills itself, if any; "wait" to wait in each step.
     """
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -424,7 +424,7 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     variable = model.get_layer("items").variable
 
     def compared() -> dict[str, Any]:
-        """The rows and slots of each server, against those of the newest checkpoint."""
+        """Compares the rows and slots of each server with the newest checkpoint."""
         saved = tf_embed.Variable(dim=DIM)
         snapshots = tf_embed.Snapshots(os.path.join(folder, "checkpoints"), saved)
         snapshots.load(snapshots.latest() or "")
@@ -469,7 +469,7 @@ class NotedUpdates(tf_embed.tfra.FrequencyRestrictPolicy):
 
 
 def refusals(strategy: Any) -> Any:
-    """Everything that servers refuse, and the error messages."""
+    """The error messages of all calls that servers refuse."""
     here = tf_embed.Variable(name="here")
 
     def message_of(make: Callable[[], Any]) -> str:
@@ -501,7 +501,7 @@ def refusals(strategy: Any) -> Any:
 
     with strategy.scope():
         trained = trainer(sum_model())
-    trained.fit(_batches(1), verbose=0)  # so that no worker is asked for a first batch
+    trained.fit(_batches(1), verbose=0)  # afterwards no worker is asked for a first batch
     return {
         "local": message_of(lambda: tf_embed.Variable(distribution="local")),
         "updates": message_of(lambda: tf_embed.tfra.Variable(restrict_policy=NotedUpdates)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All verbs of a table (table_verbs.py) on parameter servers; a program of `server_cluster`."""
+"""All verbs of a table (table_verbs.py) on parameter servers; a program for `server_cluster`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of tf_embed.sok on one of several workers, or in one process, the oracle. A program.
+"""Layers of tf_embed.sok on one of several workers, or in a single process, the oracle.
 
     sok_workers.py FOLDER
 
-writes its results to FOLDER/result-RANK.json, dumps a table into FOLDER/dump, and loads the one
-of FOLDER/load.
+writes its results to FOLDER/result-RANK.json, dumps a table into FOLDER/dump, and loads the table
+in FOLDER/load.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def homes() -> dict[str, list[int]]:
 
 
 def bound(strategy: Any) -> dict[str, Any]:
-    """A table of 4 rows for each worker that is trained by more keys, all workers the same ones."""
+    """Trains a table of 4 rows for each worker with more keys. All workers have the same keys."""
     made = layer(bound=BOUND, name="bound", embedding_initializer="zeros")
     made.build()
     optimizer = keras.optimizers.SGD(1.0)
@@ -84,7 +84,7 @@ def bound(strategy: Any) -> dict[str, Any]:
 
 
 def row_numbers(workers: int) -> str:
-    """Takes the last row number of all workers; returns the error of the next one."""
+    """Looks up the last row number of all workers. Returns the error for the next number."""
     made = layer(bound=BOUND, name="row_numbers", use_hashtable=False)
     made(tf.constant([0, BOUND * workers - 1], tf.int64))
     try:
@@ -95,7 +95,7 @@ def row_numbers(workers: int) -> str:
 
 
 def since(rank: int) -> list[dict[int, list[float]]]:
-    """The rows of a table that are not older than a time, for some times."""
+    """The rows of a table that are not older than a time, for several times."""
     v = tf_embed.Variable(dim=2, name="since", policy=tf_embed.TablePolicy(eviction="ttl"))
     for step in range(3):
         v.set_clock(time_ms=1000 * step)
@@ -144,7 +144,7 @@ def dense_model() -> keras.Model:
 
 
 def losses(strategy: Any) -> dict[str, Any]:
-    """Losses of a table that the model's optimizer trains, and of one with an optimizer."""
+    """The losses with tables that the model's optimizer trains, and with tables' own optimizers."""
     found = {}
     for name, make in {"dense": dense_model, "sparse": SparseModel}.items():
         with strategy.scope():
@@ -165,7 +165,7 @@ def main(folder: str) -> None:
         found = {"homes": homes(), "bound": bound(strategy), "row_numbers": row_numbers(workers)}
         dumped = layer(dim=2, name="dumped")
         dumped.build()
-        # Each worker writes other rows, and those of any owner.
+        # Each worker writes different rows, of any owner.
         keys = np.arange(10 * resolver.task_id, 10 * resolver.task_id + 10)
         sok.assign(dumped, keys, np.stack([keys, -keys], 1).astype("float32"))
         sok.dump(pathlib.Path(folder) / "dump", dumped)

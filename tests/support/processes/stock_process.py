@@ -82,7 +82,7 @@ _SERVER = """
 
 
 class StockProcess:
-    """Loads SavedModels and calls them. Ends with its block."""
+    """Loads SavedModels and calls them. The process ends with the with block."""
 
     def __enter__(self) -> StockProcess:
         environment = {key: one for key, one in os.environ.items() if key != "PYTHONPATH"}
@@ -107,11 +107,11 @@ class StockProcess:
             self._process.stdout.close()
 
     def call(self, path: str, inputs: Any, function: str = "serve") -> list[np.ndarray]:
-        """The answers of a function, flat; bfloat16 as its bits."""
+        """The flattened answers of a function, bfloat16 as its bits."""
         return self._ask("call", path, function, inputs)
 
     def call_again(self, path: str, inputs: Any, other: str) -> list[np.ndarray]:
-        """The same of a model that was loaded twice, and saved once more to `other`."""
+        """The answers of a model that was loaded twice, and saved again to `other`."""
         return self._ask("again", path, "serve", inputs, other)
 
     def signature(
@@ -123,7 +123,7 @@ class StockProcess:
     def session(
         self, path: str, inputs: Mapping[str, Any], name: str = "serving_default"
     ) -> dict[str, np.ndarray]:
-        """The outputs of a signature, of a model that a session loads."""
+        """The outputs of a signature in a session that loads the model."""
         return self._ask("session", path, name, dict(inputs))
 
     def run(self, code: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All verbs of a table, on the workers or servers that share it, or on one table.
+"""All verbs of a table, on the workers or servers that share it, or on a table in one process.
 
-A program of `worker_programs`, and a part of server_tables.py. Tests run the same code in their own
-process, on one table that gets the batches of all, as the oracle.
+A program for `worker_programs`, and a part of server_tables.py. As the oracle, tests run the same
+code in their own process, on a table that gets the batches of all workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from support.processes.worker_programs import run_as_worker
 from tf_embed.distributed import WorkerSharding
 
 DIM = 3
-# Keys in each batch of two workers. Workers share many of them.
+# The number of keys in each batch of two workers. Workers share many keys.
 SIZES = ((40, 25), (0, 31), (33, 0), (0, 0), (1, 50), (64, 64))
 
 STRINGS = [
@@ -95,7 +95,7 @@ def keys_of(draw: np.random.Generator, dtype: str, size: int) -> np.ndarray:
 
 
 def rows_of(draw: np.random.Generator, dtype: str, size: int) -> np.ndarray:
-    """Small quarters, whose sums all dtypes of floats have exactly."""
+    """Small multiples of a quarter, so that all float dtypes hold their sums exactly."""
     numbers = draw.integers(-8, 9, size=[size, DIM])
     kind = tf.as_dtype(dtype)
     return (
@@ -104,12 +104,12 @@ def rows_of(draw: np.random.Generator, dtype: str, size: int) -> np.ndarray:
 
 
 class Verbs:
-    """Runs verbs, and keeps their results, each under a name that has the rank.
+    """Runs verbs, and keeps their results, each under a name with the rank.
 
     Args:
         kind: The kind of the table.
         variable: The table.
-        ranks: The workers whose batches this process has: its own one, or all for the oracle.
+        ranks: The workers whose batches this process has: its own, or all for the oracle.
     """
 
     def __init__(self, kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> None:
@@ -118,7 +118,7 @@ class Verbs:
         self._step = 0
 
     def batches(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Of each rank: keys, rows, and numbers from 0 to 99."""
+        """For each rank: keys, rows, and numbers from 0 to 99."""
         sizes = SIZES[self._step % len(SIZES)]
         self._step += 1
         batches = {}
@@ -134,13 +134,13 @@ class Verbs:
         return [tf.constant(one, dtype) for one, dtype in zip(arrays, dtypes, strict=True)]
 
     def write(self, verb: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Any]) -> None:
-        """Runs a verb on the batches of all workers, as one batch; twice, as one may be empty."""
+        """Runs a verb on all workers' batches as one batch, twice, as a batch may be empty."""
         for _ in range(2):
             parts = zip(*self.batches().values(), strict=True)
             verb(*self.tensors([np.concatenate(arrays) for arrays in parts]))
 
     def read(self, name: str, verb: Callable[[tf.Tensor, int], Any]) -> None:
-        """A verb on the keys of each worker; twice, as there may be none."""
+        """Runs a verb on the keys of each worker, twice, as there may be no keys."""
         for _ in range(2):
             for rank, (keys, _, _) in self.batches().items():
                 got = verb(self.tensors([keys, np.zeros([0]), np.zeros([0])])[0], rank)
@@ -156,9 +156,9 @@ class Verbs:
 
 
 def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> dict[str, Any]:
-    """All verbs."""
+    """Runs all verbs, and returns their results."""
     verbs, v = Verbs(kind, variable, ranks), variable
-    # The initial rows of new keys, with nothing stored.
+    # The initial rows of new keys in an empty table.
     verbs.read("lookup", lambda keys, _: v.lookup(keys, return_exists=True))
     for _ in range(2):
         verbs.write(lambda keys, rows, _: v.upsert(keys, rows))
@@ -191,7 +191,7 @@ def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> 
     if kind.storage_bytes:
         verbs.write(lambda keys, *_: v.prefetch(keys))
     verbs.contents("at the end")
-    if kind.policy is not None:  # which rows leave is another question, see worker_evictions.py
+    if kind.policy is not None:  # worker_evictions.py tests which rows leave
         for reserved in (10**6, 17, 2, 0):
             verbs.found[f"size removed for {reserved}"] = int(v.restrict(reserved))
             verbs.found[f"size of {reserved}"] = int(v.size())
@@ -199,11 +199,11 @@ def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> 
 
 
 def run_accum(verbs: Verbs) -> None:
-    """`accum`, right and with a lookup that is out of date."""
+    """Runs `accum`, with right flags and with flags of an outdated lookup."""
     v = verbs.variable
 
     def accum(keys: tf.Tensor, rows: tf.Tensor, numbers: tf.Tensor) -> None:
-        # Not as the table is, but as numbers say, so that all four cases occur.
+        # Random flags, so that all four cases occur.
         exists = numbers % 4 > 0
         v.accum(keys, tf.ones_like(rows), rows, exists)
 
@@ -212,7 +212,7 @@ def run_accum(verbs: Verbs) -> None:
 
 
 def run_defaults(verbs: Verbs) -> None:
-    """Rows that the call itself gives for absent keys."""
+    """Runs verbs that take the rows for absent keys as an argument."""
     table = verbs.variable.table
 
     def given(keys: tf.Tensor) -> tf.Tensor:
@@ -235,7 +235,7 @@ def run_defaults(verbs: Verbs) -> None:
 
 
 def run_sparse(verbs: Verbs) -> None:
-    """Bags of keys, with weights and without, some of them empty."""
+    """Looks up bags of keys, with weights and without, some of them empty."""
     v = verbs.variable
 
     def sparse(values: tf.Tensor) -> tf.SparseTensor:
@@ -279,7 +279,7 @@ def new_variable(name: str, kind: Kind, folder: str, distribution: Any = None) -
 
 
 def oracle(name: str, folder: str) -> dict[str, Any]:
-    """The same on one table that gets the batches of both workers."""
+    """The results of a single table that gets the batches of both workers."""
     kind = KINDS[name]
     return run_verbs(kind, new_variable(name, kind, folder), [0, 1])
 
@@ -295,7 +295,7 @@ def verbs(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def local(strategy: Any, rank: int, folder: str) -> Any:
-    """A table that each worker has for itself. Workers call different verbs."""
+    """Each worker has a local table. Workers call different verbs."""
     with strategy.scope():
         variable = tf_embed.Variable(dim=1, devices="/CPU:0", distribution="local", name="local")
     for _ in range(rank + 1):

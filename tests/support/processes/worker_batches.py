@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table-batched layers on workers that share their tables, or on one process with all bags.
+"""Table-batched layers on workers that share their tables, or in one process with all bags.
 
-A program of `worker_programs`; a test runs the same code in its own process as the oracle.
+A program for `worker_programs`; a test runs the same code in its own process as the oracle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tf_embed.tbe import (
     WeightDecayMode,
 )
 
-# Two features share the first table, and do not stand side by side.
+# Two features share the first table, and are not adjacent.
 SPECS = [(50, 4), (None, 2), (90, 6)]
 FEATURES = [1, 0, 2, 0]
 STEPS, BATCH = 8, 12
@@ -42,10 +42,10 @@ class Kind:
 
     Attributes:
         options: Arguments of the layer.
-        range: How many ids there are.
+        range: The number of ids.
         longest: The most ids in a bag.
         is_weighted: Whether ids have weights, with gradients.
-        wrapped: Makes the optimizer that trains the tables; None: they have their own.
+        wrapped: Makes the optimizer that trains the tables; None: tables have their own.
     """
 
     options: dict[str, Any]
@@ -116,7 +116,7 @@ KINDS = {
 
 
 def batch_of(kind: Kind, step: int, rank: int, workers: int) -> tuple[list[Any], list[Any], Any]:
-    """Ids and weights [n, l] of each feature, and labels [n]; of one worker."""
+    """Ids and weights [n, l] of each feature, and labels [n], of a worker."""
     draw = np.random.default_rng([step, 17])
     ids, weights = [], []
     for _ in range(len(FEATURES)):
@@ -131,7 +131,7 @@ def batch_of(kind: Kind, step: int, rank: int, workers: int) -> tuple[list[Any],
 
 
 def batches_of(kind: Kind, step: int, ranks: Sequence[int], workers: int) -> list[Any]:
-    """The batch of some workers: of each feature ids and weights, and labels."""
+    """The batch of several workers: ids and weights of each feature, and labels."""
     parts = [batch_of(kind, step, rank, workers) for rank in ranks]
     count = len(parts[0][0])
 
@@ -212,7 +212,7 @@ class Trained:
 
 
 def oracle(name: str, workers: int) -> dict[str, Any]:
-    """One process with the bags of all workers."""
+    """The results of one process with the bags of all workers."""
     trained = Trained(name)
     step = tf.function(trained.step, reduce_retracing=True)
     losses = [
@@ -240,7 +240,7 @@ def training(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def model_of() -> Any:
-    """A functional model of a table-batched layer and a layer of its own table."""
+    """A functional model of a table-batched layer and a layer with its own table."""
     ids = [keras.Input([4], dtype="int64", name=f"ids_{i}") for i in range(len(FEATURES))]
     bags = TableBatchedEmbeddingBags(
         SPECS, FEATURES, initializer=_uniform(), padding_id=-1, **_ADAM, name="bags"
@@ -284,7 +284,7 @@ def contents(model: Any) -> dict[str, Any]:
 
 
 def contents_of(found: dict[str, Any]) -> dict[str, Any]:
-    """The part of the result of `fitted` that `contents` gives."""
+    """The part of a result of `fitted` that `contents` returns."""
     return {name: value for name, value in found.items() if not name.startswith("loss")}
 
 
@@ -306,7 +306,7 @@ def fit(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def methods(strategy: Any, rank: int, folder: str) -> list[Any]:
-    """The one row of a table, which one of the workers owns, after each method."""
+    """The only row of a table, which one of the workers owns, after each method."""
     del rank, folder
     with strategy.scope():
         layer = one_row_layer()
@@ -324,7 +324,7 @@ def one_row_layer() -> TableBatchedEmbeddingBags:
 
 
 def local(strategy: Any, rank: int, folder: str) -> Any:
-    """Tables that each worker has for itself. Workers call different verbs."""
+    """Each worker has a local table. Workers call different verbs."""
     del folder
     with strategy.scope():
         layer = TableBatchedEmbeddingBags([(None, 1)], **_SGD, distribution="local", name="local")

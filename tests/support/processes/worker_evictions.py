@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restriction and prefetching of tables that workers share. A program of `worker_programs`."""
+"""Restriction and prefetching of tables that workers share. A program for `worker_programs`."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ ORDERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-# `num_reserved`, one after the other.
+# The `num_reserved` of successive calls.
 RESERVED = (10**6, 60, 31, 1, 0)
 NUMBERS = ("last_step", "last_time_ms", "count")
 
 
 def owner(keys: tf.Tensor, workers: int) -> tf.Tensor:
-    """Worker 0 has most of the keys."""
+    """Gives most of the keys to worker 0."""
     return tf.cast(keys % 10 >= 8, tf.int32)
 
 
 def fill(v: tf_embed.Variable, rank: int) -> None:
-    """Steps in which the workers use different keys, some of them often."""
+    """Makes steps in which the workers use different keys, some of them often."""
     for step in range(12):
         v.set_clock(time_ms=10 * step)
         rng = np.random.default_rng([step, rank])
@@ -120,7 +120,7 @@ def prefetch(strategy: Any, rank: int, folder: str) -> Any:
         found[name] = {one: v.stats()[one] - before[one] for one in names}
         return got
 
-    # The first keys have long left the cache. Both workers ask for one of them, and for new keys.
+    # The first keys have long left the cache. Both workers ask for key 2, and for new keys.
     wanted = [[5, 2, 7, 2, 9000], [0, 2, 9001]][rank]
     counted("prefetch", lambda: v.prefetch(wanted))
     found["rows"] = counted("lookup", lambda: v.lookup(wanted[:3])).numpy()
@@ -132,7 +132,7 @@ def prefetch(strategy: Any, rank: int, folder: str) -> Any:
 
     counted("graph", lambda: in_graph(tf.constant([[14], [15]], tf.int64) + 2 * rank))
 
-    # Beside steps, from another thread.
+    # From another thread, while this thread looks up.
     failures = []
 
     def ahead() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that look up in tf.functions of their own, on workers; a program of `worker_programs`."""
+"""Layers that look up in their own tf.functions, on workers; a program for `worker_programs`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def layer(kind: type[DynamicEmbedding], name: str, initializer: Any) -> DynamicE
 
 
 def fitted(apart: type[DynamicEmbedding]) -> dict[str, Any]:
-    """A functional model with a layer of a kind and another one."""
+    """Trains a functional model of two layers, one of the given class."""
     inputs = keras.Input((), dtype="int64")
     layers = [layer(apart, f"{apart.__name__}_fit", 0.2), layer(DynamicEmbedding, "fit", 0.3)]
     dense = keras.layers.Dense(1, kernel_initializer="ones")
@@ -48,7 +48,7 @@ def fitted(apart: type[DynamicEmbedding]) -> dict[str, Any]:
 
 
 def functions(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """Lookups together, before and after each layer alone, and the steps of models."""
+    """Looks up layers together, before and after each layer alone, and trains models."""
     del rank, folder
     found: dict[str, Any] = {}
     ids = tf.constant(IDS, tf.int64)

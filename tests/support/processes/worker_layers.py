@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of `one_embedding` that workers train together, or one process on the global batches.
 
-A program of `worker_programs`; a test runs the same code in its own process as the oracle.
+A program for `worker_programs`; a test runs the same code in its own process as the oracle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tf_embed import one_embedding
 from tf_embed.distributed import fused_step
 from tf_embed.sharded.workers import Channel
 
-DIM, BATCH, STEPS = 4, 12, 12  # of an epoch, of which there are two
+DIM, BATCH, STEPS = 4, 12, 12  # STEPS in each of two epochs
 IDS = np.arange(24, dtype=np.int64)
 
 
@@ -45,8 +45,8 @@ def on_disk(folder: str) -> dict[str, Any]:
 
 
 TRACKED = tf_embed.TablePolicy(eviction=None, track_changes=True)
-# The arguments of layers: tables that have rows by themselves, keys with the number of a table,
-# rows that Python draws, equal ids of two tables, columns, folders.
+# The arguments of layers: tables with separate rows, keys that contain the number of a table, rows
+# that Python draws, equal ids of two tables, columns, folders.
 KINDS: dict[str, Any] = {
     "apart": lambda folder: {
         "tables": uniform_tables(0.5, 0.5),
@@ -114,7 +114,7 @@ def model(folder: str, own: bool) -> keras.Model:
 
 
 def contents(layers: dict[str, Any]) -> dict[str, Any]:
-    """The rows of all ids in all tables, and how many there are."""
+    """The rows of all ids in all tables, and the number of rows."""
     found: dict[str, Any] = {}
     for kind, one in layers.items():
         ids = np.stack([IDS, IDS], axis=1)
@@ -171,7 +171,7 @@ def fitted(strategy: Any, folder: str, own: bool) -> tuple[keras.Model, dict[str
 def stepped(
     strategy: Any, rank: int, workers: int, folder: str, *, together: bool = False
 ) -> dict[str, Any]:
-    """A custom loop. A worker gets adjacent examples of a batch."""
+    """Trains in a custom loop. A worker gets adjacent examples of a batch."""
     with strategy.scope():
         layers = new_layers(folder, False)
         for one in layers.values():
@@ -217,7 +217,7 @@ def stepped(
 
 
 def with_table_ids(strategy: Any, workers: int, folder: str) -> dict[str, Any]:
-    """A model whose table ids are inputs, are computed, and are a constant of the model."""
+    """Trains a model with table ids that are inputs, are computed, and are constant."""
     with strategy.scope():
         keras.utils.set_random_seed(3)
         ids, table_ids = (keras.Input([2], dtype="int64", name=name) for name in ("ids", "tables"))
@@ -284,7 +284,7 @@ def loaded(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     for kind, one in layers_of(by_snapshot).items():
         one.load_snapshot("same" if kind == "apart" else "whole")
     found["snapshot"] = contents(layers_of(by_snapshot))
-    with strategy.scope():  # rows of two folders in one
+    with strategy.scope():  # loads the rows of two folders into one
         arguments = {**KINDS["apart"](""), "store_options": in_memory(f"{folder}/fit-True/apart")}
         one = layer(**{"dim": DIM, **arguments}, name="apart_True", optimizer="adagrad")
     one.load_snapshot("same")

@@ -23,12 +23,12 @@ from support import ROOT
 sys.path.insert(0, str(ROOT / "examples"))
 
 DIM = 8
-# Of sums in another order, in float32.
+# For float32 sums in another order.
 RTOL, ATOL = 2e-5, 2e-6
 FLIGHTS = ("carrier", "tailnum", "flight", "dest")
 WAYS = ("fit", "loop")
 OPTIMIZERS = ("adam", "rowwise")
-# No bound; one that no table reaches; one at which rows are evicted.
+# No bound; a bound that no table reaches; a bound at which rows are evicted.
 BOUNDS: dict[str, int | None] = {"none": None, "wide": 1 << 16, "tight": 320}
 
 State = dict[str, np.ndarray]
@@ -41,7 +41,7 @@ class Setup:
     Attributes:
         data: A file of `save_flights` or `save_movielens`.
         way: "fit" or "loop".
-        optimizer: Of tables: "adam" or "rowwise".
+        optimizer: The optimizer of tables: "adam" or "rowwise".
         bound: A name of `BOUNDS`.
         batch: Rows of a global batch.
         epochs: Number of epochs. All have the same batches.
@@ -82,7 +82,7 @@ def save_flights(path: pathlib.Path, rows: int) -> None:
 
 
 def save_made(path: pathlib.Path, rows: int) -> None:
-    """Writes made flights of the same columns: some ids often, and labels that go by them."""
+    """Writes generated flights of the same columns: frequent ids, and labels that depend on ids."""
     draw = np.random.default_rng(5)
     counts = dict(zip(FLIGHTS, (16, 4000, 3000, 100), strict=True))
     places = {
@@ -108,7 +108,7 @@ def save_movielens(path: pathlib.Path, folder: pathlib.Path, rows: int) -> None:
 
 
 def read(setup: Setup) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The ids by column, and the labels, of one epoch."""
+    """The ids by column, and the labels, of an epoch."""
     with np.load(setup.data) as file:
         arrays = {name: file[name][: setup.batch * setup.epoch_steps] for name in file.files}
     labels = arrays.pop("label").astype(np.float32)[:, np.newaxis]
@@ -130,8 +130,8 @@ class Training:
 
     Args:
         setup: The training.
-        strategy: The strategy of workers, or the default one.
-        model: A model that was loaded; None makes one.
+        strategy: The strategy of workers, or the default strategy.
+        model: A loaded model; None makes a new model.
     """
 
     def __init__(self, setup: Setup, strategy: Any, model: keras.Model | None = None) -> None:
@@ -153,7 +153,7 @@ class Training:
         return tf_embed.optimizers.RowwiseAdagrad(0.05)
 
     def _made(self) -> keras.Model:
-        """With `fit`, each table has an optimizer of its own."""
+        """A new model. With `fit`, each table has its own optimizer."""
         keras.utils.set_random_seed(1)
         setup = self.setup
         max_rows = BOUNDS[setup.bound]
@@ -187,11 +187,11 @@ class Training:
         return {name: self.model.get_layer(f"{name}_table").variable for name in self.ids}
 
     def step_number(self) -> int:
-        """How many steps it has been trained."""
+        """The number of steps so far."""
         return int(tf.convert_to_tensor(self.optimizer.iterations.value).numpy())
 
     def state(self) -> State:
-        """All that training changes. All workers must call it, and get the same."""
+        """All values that training changes. All workers must call it, and get the same."""
         found: State = {"step": np.array(self.step_number())}
         for name, table in self.tables().items():
             keys = tf.constant(self.ids[name])
@@ -211,7 +211,7 @@ class Training:
     # --- Training ---------------------------------------------------------------------------------
 
     def fit(self, epochs: int, *callbacks: keras.callbacks.Callback, initial_epoch: int = 0) -> Any:
-        """Trains by `fit` to the end of an epoch. The loss of each epoch, by its number."""
+        """Trains by `fit` to the end of an epoch. Returns each epoch's loss by its number."""
         losses = Losses()
         self.model.fit(
             dataset(self.setup),
@@ -224,7 +224,7 @@ class Training:
         return losses.found
 
     def loop(self, end: int, after_step: Callable[[int], None] = lambda step: None) -> Any:
-        """Trains by a custom loop to the end of a step. The loss of each step, by its number."""
+        """Trains by a custom loop to the end of a step. Returns each step's loss by its number."""
         losses = {}
         for step, batch in self._batches(end):
             with tf_embed.distributed.timeout(60):
@@ -241,7 +241,7 @@ class Training:
     def _replica_step(self, ids: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             errors = tf.square(self.model(ids, training=True) - labels)
-            # Over the rows of all workers: the optimizer sums gradients.
+            # Divided by the batch of all workers, because the optimizer sums gradients.
             loss = tf.reduce_sum(errors) / self.setup.batch
         variables = self.model.trainable_variables
         gradients = tape.gradient(loss, variables)
@@ -254,7 +254,7 @@ class Training:
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
     def train(self) -> Any:
-        """Trains from the first step to the last. The losses."""
+        """Trains from the first step to the last, and returns the losses."""
         if self.setup.way == "fit":
             return self.fit(self.setup.epochs)
         return self.loop(self.setup.steps)
@@ -276,7 +276,7 @@ class Losses(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How far two trainings lie apart.
+    """The difference of two trainings.
 
     Attributes:
         loss: The greatest difference of a loss.
@@ -300,7 +300,7 @@ def gap(one: Any, other: Any) -> float:
 
 
 def compare(state: State, losses: Any, expected: State, expected_losses: Any) -> Difference:
-    """Compares the end and the losses that both have."""
+    """Compares the final states, and the losses that both trainings have."""
     wrong = sorted(state.keys() ^ expected.keys())
     gaps = {"rows": 0.0, "dense": 0.0}
     for name in state.keys() & expected.keys():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooled lookups in tables that workers share, or in one process with the bags of all of them.
+"""Pooled lookups in tables that workers share, or in one process with the bags of all workers.
 
-A program of `worker_programs`; a test runs the same code in its own process as the oracle.
+A program for `worker_programs`; a test runs the same code in its own process as the oracle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARDING = tf_embed.distributed.WorkerSharding
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A layer's arguments, and the kind of ids that it is trained with.
+    """A layer's arguments, and the kind of ids that train it.
 
     Attributes:
         options: Arguments of the layer.
@@ -37,7 +37,7 @@ class Kind:
         container: "ragged", "sparse" in no order, or "lines" with padding.
         is_weighted: Whether ids have weights, whose gradients count.
         rtol: The relative tolerance.
-        uneven: Whether worker 0 has few ids, so that workers ask in different ways.
+        uneven: Whether worker 0 has few distinct ids, so that workers ask in different ways.
         in_loop: Whether the lookup is in a tf.while_loop.
     """
 
@@ -81,7 +81,7 @@ QUICK = ("uneven", "few weights", "padded strings", "owner")
 
 
 def batch_of(kind: Kind, step: int, rank: int, workers: int) -> tuple[list[Any], list[Any], Any]:
-    """Bags of ids, of weights, and labels [n], of one worker."""
+    """Bags of ids, bags of weights, and labels [n], of a worker."""
     draw = np.random.default_rng([step, 23])
     lengths = draw.integers(kind.longest // 2, kind.longest + 1, [BATCH])
     lengths[5] = 0
@@ -99,7 +99,7 @@ def batch_of(kind: Kind, step: int, rank: int, workers: int) -> tuple[list[Any],
 
 
 def batches_of(kind: Kind, step: int, ranks: Sequence[int], workers: int) -> list[tf.Tensor]:
-    """Of some workers: the length of each bag, ids and weights of all, and labels."""
+    """For several workers: the lengths of bags, all ids and weights, and labels."""
     parts = [batch_of(kind, step, rank, workers) for rank in ranks]
     bags = [bag for part in parts for bag in part[0]]
     weights = [one for part in parts for bag in part[1] for one in bag]
@@ -110,7 +110,7 @@ def batches_of(kind: Kind, step: int, ranks: Sequence[int], workers: int) -> lis
 
 
 def contained(kind: Kind, lengths: tf.Tensor, flat: tf.Tensor, padding: Any) -> Any:
-    """Puts one value for each id into the container of the kind."""
+    """Puts a value for each id into the container of the kind."""
     ragged = tf.RaggedTensor.from_row_lengths(flat, lengths)
     if kind.container == "ragged":
         return ragged
@@ -200,7 +200,7 @@ class Trained:
 
 @contextlib.contextmanager
 def asked() -> Iterator[list[str]]:
-    """Notes, in eager execution, how lookups ask: by "bags", by "keys" or for "nothing"."""
+    """Records, in eager execution, how lookups ask: by "bags", by "keys" or for "nothing"."""
     split, ways = bag_exchange_ops.split_pooled, []
 
     def noted(*args: Any, **kwargs: Any) -> Any:
@@ -215,7 +215,7 @@ def asked() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[list[int]]:
-    """Notes, in eager execution, the bytes that this worker sends to others."""
+    """Records, in eager execution, the bytes that this worker sends to others."""
     all_to_all, sent = Channel.all_to_all, []
 
     def count(channel: Channel, messages: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
@@ -230,7 +230,7 @@ def counted() -> Iterator[list[int]]:
 def run(
     trained: Trained, step: Callable[..., Any], ranks: Sequence[int], workers: int
 ) -> dict[str, Any]:
-    """Trains by steps, and looks up after it."""
+    """Trains for all steps, and then looks up."""
     untrained = trained.found()["rows"]
     losses = [
         [float(one) for one in step(*batches_of(trained.kind, number, ranks, workers))]
@@ -244,7 +244,7 @@ def run(
 
 
 def oracle(name: str, workers: int) -> dict[str, Any]:
-    """One process with the bags of all workers."""
+    """The results of one process with the bags of all workers."""
     trained = Trained(name)
     step = tf.function(trained.step, reduce_retracing=True)
     return run(trained, step, range(workers), workers)
@@ -294,7 +294,7 @@ def second(strategy: Any, rank: int, folder: str) -> list[float]:
 
 
 def slots_of(ranks: Sequence[int], workers: int) -> dict[str, Any]:
-    """A step of SOK's pooled layer, by sums of keys that others own."""
+    """Makes a step of SOK's pooled layer, in which owners send sums over their keys."""
     layer = sok.DistributedEmbedding(
         *("mean", 1000, DIM, 1, 20),
         embedding_initializer=keras.initializers.RandomUniform(-0.5, 0.5, seed=3),
@@ -330,7 +330,7 @@ class InTraining(keras.layers.Layer):
 
 
 def model_of() -> keras.Model:
-    """Three pooled layers and one of rows in a functional model."""
+    """A functional model of three pooled layers and a layer without pooling."""
     long = keras.Input([20], dtype="int64", name="long")
     one = keras.Input([], dtype="int64", name="one")
     uniform = keras.initializers.RandomUniform(-0.5, 0.5, seed=3)
@@ -392,7 +392,7 @@ def fit(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def sent(strategy: Any, rank: int, folder: str) -> dict[str, int]:
-    """Bytes that a worker sends for a batch of long bags: lookup, gradient and step."""
+    """The bytes that a worker sends for a batch of long bags: lookup, gradient and step."""
     del folder
     dim, batch, length = 32, 256, 40
     ids = np.random.default_rng(rank).zipf(1.2, [batch, length]) % 1_000_000

@@ -39,7 +39,7 @@ class Launched:
 
 
 def step_of_replicas(strategy: Any, step: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
-    """A tf.function that runs a step on each replica and sums each of its results over them."""
+    """A tf.function that runs a step on each replica, and sums each result over all replicas."""
     import tensorflow as tf
 
     @tf.function(reduce_retracing=True)
@@ -57,15 +57,15 @@ def launch(
     seconds: int = SECONDS,
     grace_seconds: float = 20,
 ) -> Launched:
-    """Runs functions of a program, one after the other, on some workers.
+    """Runs functions of a program in sequence on several workers.
 
     Args:
         script: The path of the program.
         cases: Names of functions.
         workers: Number of workers.
-        folder: The folder that the functions get. Default: a new one.
-        seconds: When to end workers that still run.
-        grace_seconds: How long workers may run on after one of them has failed.
+        folder: The folder that the functions get. Default: a new folder.
+        seconds: The time after which running workers are ended.
+        grace_seconds: The time that other workers may run on after one has failed.
     """
     from tf_embed.distributed import run
 
@@ -91,7 +91,7 @@ def run_as_worker(functions: dict[str, Callable[..., Any]], code: int = 0) -> No
     """Ends a program: runs the functions that `launch` asked for.
 
     Args:
-        functions: By name.
+        functions: The program's functions by name.
         code: The exit code. If it is not 0, the launcher ends the other workers.
     """
     import tensorflow as tf
@@ -109,7 +109,7 @@ def run_as_worker(functions: dict[str, Callable[..., Any]], code: int = 0) -> No
 
 
 def said_by(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    """The kind and the message of the error of a call."""
+    """The class and the message of a call's error."""
     try:
         function(*args, **kwargs)
     except Exception as error:

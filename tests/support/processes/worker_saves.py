@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and models that workers save and load, in any number of processes.
 
-A program of `worker_programs`; a test runs the same code in its own process, without a strategy.
+A program for `worker_programs`; a test runs the same code in its own process, without a strategy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def step(v: tf_embed.Variable, optimizer: Any, keys: Any) -> None:
 
 
 def contents(v: tf_embed.Variable, optimizer: Any) -> dict[str, Any]:
-    """All that there is of all keys. The key 99 has no row, and shows the seed."""
+    """The state of all keys. The key 99 has no row, and shows the seed."""
     keys = np.array([*range(-3, 20), 99], np.int64)
     rows, exists = v.lookup(keys, return_exists=True)
     found = {"rows": rows.numpy(), "exists": exists.numpy().astype(int), "size": int(v.size())}
@@ -76,10 +76,10 @@ def trained(strategy: Any, rank: int, folder: str) -> tuple[Any, Any]:
 
 
 def admitting(strategy: Any, rank: int, folder: str, reads: bool) -> Any:
-    """A table with keys that wait, written to a checkpoint or read from it, and some steps.
+    """Writes a checkpoint of a table with waiting keys, or reads it, and makes some steps.
 
-    A key gets its row the third time. Before the checkpoint, key 0 comes three times, keys 1 to 12
-    twice, and 20, 21, 30 and 31 once.
+    A key gets its row in its third step. Before the checkpoint, key 0 is in three steps, keys 1 to
+    12 are in two, and 20, 21, 30 and 31 in one.
     """
 
     def made(name: str) -> tuple[tf_embed.Variable, Any]:
@@ -129,7 +129,7 @@ class _Lookup(tf.Module):
 
 
 def progress_of_saves(v: tf_embed.Variable, rank: int, folder: str) -> dict[str, Any]:
-    """The last calls of saves and loads, the rows of this worker, and an error of one worker."""
+    """The last progress of saves and loads, the rows of this worker, and a worker's error."""
     last: list[int] = []
 
     def tell(done: int, total: int) -> None:
@@ -158,7 +158,7 @@ def progress_of_saves(v: tf_embed.Variable, rank: int, folder: str) -> dict[str,
 
 
 def write(strategy: Any, rank: int, folder: str) -> Any:
-    """Saves in all ways, and returns the rows that the files should bring back."""
+    """Saves in all ways, and returns the rows that the files should restore."""
     v, optimizer = trained(strategy, rank, folder)
     found = {"table": contents(v, optimizer)}
     v.save_rows(os.path.join(folder, "files"))

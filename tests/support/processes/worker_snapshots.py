@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of tables that workers share, against a dict of rows.
+"""Snapshots of tables that workers share, compared with a dict of rows.
 
-A program of `worker_programs`; a test runs the same code in its own process, without a strategy.
+A program for `worker_programs`; a test runs the same code in its own process, without a strategy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tf_embed.serving import Publisher
 
 NAMES, DIM, KEYS = ("items", "users"), 3, 400
 FACTORS = np.arange(1.0, DIM + 1.0, dtype=np.float32)  # so that a torn or shifted row shows
-WORKERS = 2  # of whose batches a step is made
+WORKERS = 2  # a step has the batches of all of them
 TRACKED = tf_embed.TablePolicy(eviction="lfu", track_changes=True)
 LFU = tf_embed.TablePolicy(eviction="lfu")
 
@@ -44,7 +44,7 @@ class Shadow:
     """The expected tables after some steps: a dict of rows and slots for each.
 
     Args:
-        steps: How many steps.
+        steps: The number of steps.
     """
 
     def __init__(self, steps: int) -> None:
@@ -73,13 +73,13 @@ class Shadow:
 
 
 class Tables:
-    """The tables, trained by SGD with a momentum and a rate of 1, so rows are whole numbers.
+    """The tables, trained by SGD with a momentum and a rate of 1, so rows are integers.
 
     Args:
-        ranks: Whose batches this process trains.
-        policy: Of the tables.
-        shards: In this process.
-        folder: For rows on disk; None: they are in memory.
+        ranks: The workers whose batches this process trains.
+        policy: The policy of the tables.
+        shards: The number of shards in this process.
+        folder: The folder for rows on disk; None for rows in memory.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Tables:
         self.optimizer.build(self.anchors)
 
     def train(self, step: int) -> None:
-        """Makes a step. On workers it is called within `strategy.run`."""
+        """Makes a step. Workers call it within `strategy.run`."""
         parts = [
             [step_of(place, step, rank) for rank in self._ranks] for place in range(len(NAMES))
         ]
@@ -148,7 +148,7 @@ def listed(snapshots: tf_embed.Snapshots) -> list[tuple[str, str | None]]:
 
 
 def write(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """Saves whole snapshots and changes, before and while it trains on, and loads one."""
+    """Saves snapshots of all rows and of changes, before and during training, and loads them."""
     found: dict[str, Any] = {}
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder), tables.variables)
@@ -200,7 +200,7 @@ def faults(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     found["left"] = sorted(os.listdir(snapshots.path))
     snapshots.save("one")
     if rank == 0:
-        tables.variables[0].clear()  # of the rows of this worker
+        tables.variables[0].clear()  # only this worker's rows
     train(strategy, tables, 3, 3)
     found["unknown"] = said_by(snapshots.save, "two", since="one")
     with strategy.scope():
@@ -233,7 +233,7 @@ def fails_at_second_table(here: bool) -> Iterator[None]:
 
 
 def full_disk(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """A disk with room for the rows of one worker, if there is one in the folder."""
+    """Saves to a disk with room for the rows of a single worker, if the folder has such a disk."""
     path = path_of(folder, "small_disk")
     if not os.path.islink(path):
         return {}
@@ -261,7 +261,7 @@ def full_disk(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def apart(strategy: Any, rank: int, folder: str) -> None:
-    """Workers that do not see the same folder."""
+    """The workers do not see the same folder."""
     tables = new_tables(strategy, rank)
     tf_embed.Snapshots(path_of(folder, f"apart-{rank}"), tables.variables).save("one")
 
@@ -272,7 +272,7 @@ def damaged(rank: int) -> Any:
 
 
 def busy(snapshots: tf_embed.Snapshots, rank: int, found: dict[str, Any]) -> None:
-    """A second snapshot while a first one is written, which is over on one worker only."""
+    """Begins a second snapshot while the first is finished on only one worker."""
     write_rows, goes_on = snapshot_ops.write_snapshot, threading.Event()
 
     def write(*args: Any, **options: Any) -> int:
@@ -287,7 +287,7 @@ def busy(snapshots: tf_embed.Snapshots, rank: int, found: dict[str, Any]) -> Non
 
 
 def order(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """Folds, removes and keeps the saves of `write`, and continues from one process's save."""
+    """Folds, removes and keeps the saves of `write`, and continues from a single process's save."""
     found: dict[str, Any] = {}
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder), tables.variables)
@@ -342,7 +342,7 @@ def callback(strategy: Any, rank: int, folder: str) -> Any:
 
 def killed(strategy: Any, rank: int, folder: str, victim: int = 1) -> Any:
     """A worker is killed while a snapshot is written."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's, once one has failed
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher sends it once a worker has failed
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder), tables.variables)
     train(strategy, tables, 1, 3)
@@ -351,7 +351,7 @@ def killed(strategy: Any, rank: int, folder: str, victim: int = 1) -> Any:
     write_rows = snapshot_ops.write_snapshot
 
     def write(*args: Any, **options: Any) -> int:
-        if rank == victim and args[1] == 1:  # its first table is written
+        if rank == victim and args[1] == 1:  # the first table is written
             os.kill(os.getpid(), signal.SIGKILL)
         return write_rows(*args, **options)
 
@@ -360,7 +360,7 @@ def killed(strategy: Any, rank: int, folder: str, victim: int = 1) -> Any:
 
 
 def killed_chief(strategy: Any, rank: int, folder: str) -> Any:
-    """The worker that makes files a snapshot is killed before that."""
+    """The worker that turns files into a snapshot is killed before it does."""
     return killed(strategy, rank, folder, victim=0)
 
 

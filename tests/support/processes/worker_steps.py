@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of training on workers that share tables, or on one process with the batches of all.
+"""Steps of training on workers that share tables, or in one process with all batches.
 
-A program of `worker_programs`; a test runs the same code in its own process as the oracle.
+A program for `worker_programs`; a test runs the same code in its own process as the oracle.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.5),
     "adagrad": lambda: keras.optimizers.Adagrad(0.3),
     "adam": lambda: keras.optimizers.Adam(0.05),
-    # From 0 the first step of a row is as long for a tiny gradient as for any other: if terms
-    # cancel, it would show the order in which they were added.
+    # Not from 0: there, a row's first step has the same length for any gradient. If the terms of a
+    # sum cancel, the tiny rest depends on their order, and the step would show it.
     "rowwise": lambda: tf_embed.optimizers.RowwiseAdagrad(0.3, initial_accumulator_value=0.1),
 }
 POLICIES: dict[str, Any] = {
@@ -41,9 +41,9 @@ POLICIES: dict[str, Any] = {
 
 
 def batch_of(step: int, rank: int, workers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids [n, 3] and labels [n] of one worker. Workers have batches of other lengths."""
+    """Ids [n, 3] and labels [n] of a worker. Workers have batches of different lengths."""
     draw = np.random.default_rng([step, rank])
-    # Few keys at a time, and others later, so that rows grow old.
+    # Few keys at a time, which change with the steps, so that rows grow old.
     some = KEYS[draw.integers(step, min(step + 18, len(KEYS)), size=[BATCH, 3])]
     begin, end = (rank * BATCH // workers, (rank + 1) * BATCH // workers)
     size = end - begin if step % 5 != 1 else (0 if rank == 0 else end - begin)
@@ -60,7 +60,7 @@ class Layers:
 
     Args:
         optimizer: A name of `OPTIMIZERS`.
-        own: Whether each table has an optimizer of its own.
+        own: Whether each table has its own optimizer.
         shards: Number of shards of a table in this process.
         policies: Names of `POLICIES`.
     """
@@ -112,12 +112,12 @@ class Layers:
             self.layers["ttl"].variable.set_clock(time_ms=self._now_ms)
 
     def found(self) -> dict[str, Any]:
-        """All rows, whether they are there, and their slots."""
+        """All rows, whether they exist, and their slots."""
         found = {"dense": self.dense.numpy()}
         for name, layer in self.layers.items():
             v = layer.variable
             rows, exists = (one.numpy() for one in v.lookup(KEYS, return_exists=True))
-            if name == "ttl":  # expired rows may still be there
+            if name == "ttl":  # the table may still hold expired rows
                 exists &= v.row_statistics(KEYS)["last_time_ms"].numpy() + TTL_MS > self._now_ms
             else:
                 found[f"{name} size"] = int(v.size())
@@ -131,7 +131,7 @@ class Layers:
 
 
 def oracle(optimizer: str, own: bool, workers: int, policies: Sequence[str] = ()) -> Any:
-    """One process, with a shard for each worker."""
+    """The results of one process, with a shard for each worker."""
     layers = Layers(optimizer, own, workers, policies or list(POLICIES))
     step = tf.function(layers.step, reduce_retracing=True)
     losses = []
@@ -188,7 +188,7 @@ def training(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def threads(strategy: Any, rank: int, folder: str) -> list[int]:
-    """How many threads this process has after 50 steps and after 150."""
+    """The number of threads of this process after 50 steps and after 150 steps."""
     del folder
     with strategy.scope():
         layers = Layers("sgd", False, 1, ["unbounded"])

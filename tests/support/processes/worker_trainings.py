@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of `worker_models` as the workers of a strategy. A program of `worker_programs`.
+"""Trainings of `worker_models` on the workers of a strategy. A program for `worker_programs`.
 
 The setups are in the file plan.json of the folder.
 """
@@ -22,7 +22,7 @@ from support.processes.worker_models import Setup, Training
 from support.processes.worker_programs import run_as_worker
 from tf_embed import distributed
 
-SAVE_STEPS = 10  # between two checkpoints of a loop
+SAVE_STEPS = 10  # between two checkpoints of a custom loop
 
 
 def write_plan(folder: pathlib.Path, setups: Sequence[Setup], **more: Any) -> None:
@@ -32,13 +32,13 @@ def write_plan(folder: pathlib.Path, setups: Sequence[Setup], **more: Any) -> No
 
 
 def read_plan(folder: str) -> tuple[list[Setup], dict[str, Any]]:
-    """The same, as the workers get it."""
+    """Reads the plan in a worker."""
     plan = json.loads((pathlib.Path(folder) / "plan.json").read_text())
     return [Setup(**one) for one in plan.pop("setups")], plan
 
 
 def parity(strategy: Any, rank: int, folder: str) -> Any:
-    """Trains all setups, one after the other. Returns the final state and the losses of each."""
+    """Trains all setups in sequence. Returns the final state and the losses of each."""
     del rank
     setups, _ = read_plan(folder)
     found = []
@@ -53,7 +53,7 @@ def parity(strategy: Any, rank: int, folder: str) -> Any:
 
 
 class AfterRestore(keras.callbacks.Callback):
-    """Has the state when `fit` begins. It must come after BackupAndRestore."""
+    """Records the state when `fit` begins. It must follow BackupAndRestore in the list."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def link(strategy: Any, rank: int, folder: str) -> Any:
 def one_link(
     strategy: Any, rank: int, folder: pathlib.Path, setup: Setup, way: str, link: int, end: int
 ) -> tuple[Training, Any]:
-    """The training at the end; its states when it was loaded and saved, and its losses."""
+    """The final training; its states after the load and at the save, and its losses."""
     before, after = folder / str(link - 1), folder / str(link)
     after.mkdir(exist_ok=True)
     model = None
@@ -94,7 +94,7 @@ def one_link(
         found["loaded"] = training.state()
         epoch = training.step_number() // setup.epoch_steps
         found["losses"] = training.fit(end, initial_epoch=epoch)
-        training.model.save(after / "model.keras")  # all call it; the chief's file stays
+        training.model.save(after / "model.keras")  # all workers call it; the chief's file stays
     else:
         checkpoint = tf.train.Checkpoint(optimizer=training.optimizer, model=training.model)
         if way == "rows":
@@ -158,7 +158,7 @@ def resumed(strategy: Any, rank: int, folder: str) -> Any:
 def loop_with_checkpoints(
     training: Training, strategy: Any, rank: int, home: pathlib.Path, progress: Progress
 ) -> Any:
-    """A custom loop that saves a checkpoint now and then. All workers read the chief's."""
+    """A custom loop that saves checkpoints. All workers read the chief's checkpoint."""
     checkpoint = tf.train.Checkpoint(optimizer=training.optimizer, model=training.model)
     chiefs = home / "checkpoints"
     own = chiefs if tf_embed.distributed.is_chief(strategy) else home / f"unused-{rank}"
