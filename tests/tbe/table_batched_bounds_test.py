@@ -33,8 +33,7 @@ from support.cases.table_batched_cases import (
 )
 from support.oracles.reference import SEED
 from tf_embed import tbe
-from tf_embed.tbe import TableBatchedEmbeddingBags
-from tf_embed.tbe import settings as settings
+from tf_embed.tbe import TableBatchedEmbeddingBags, layer_arguments
 
 POOLING, BOUNDS = tbe.PoolingMode, tbe.BoundsCheckMode
 OPTIM, DECAY = tbe.OptimType, tbe.WeightDecayMode
@@ -560,7 +559,7 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
             tbe.EmbeddingLocation.DEVICE,
             tbe.EmbeddingLocation.MANAGED_CACHING,
         ):
-            settings._say_once.cache_clear()
+            layer_arguments._say_once.cache_clear()
             with self.assertLogs(level="WARNING") as logs:
                 TableBatchedEmbeddingBags([(3, 4, location, tbe.ComputeDevice.CUDA)])
             self.assertRegex(logs.output[0], f"EmbeddingLocation.{location.name} means ")

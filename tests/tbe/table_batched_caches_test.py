@@ -15,7 +15,7 @@ from absl.testing import parameterized
 import tf_embed
 from support.oracles.reference import SEED
 from tf_embed import TablePolicy, tbe
-from tf_embed.tbe import settings
+from tf_embed.tbe import layer_arguments
 
 CACHED = tbe.EmbeddingLocation.MANAGED_CACHING
 ROWS, DIM, BATCH = 3000, 4, 64
@@ -196,7 +196,7 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
             (self.storage(host_bytes=999), [(9, DIM, CACHED)], ["cache_load_factor"]),
             (None, [(9, DIM)], ["cache_load_factor", "prefetch_pipeline"]),
         ):
-            settings._say_once.cache_clear()
+            layer_arguments._say_once.cache_clear()
             with self.assertLogs(level="WARNING") as logs:
                 tf.get_logger().warning("one line at least")
                 self.layer(specs, storage=storage, cache_reserved_memory=1.0, **options)
@@ -214,7 +214,7 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
             (self.storage(), "CacheAlgorithm.LFU means LRU"),
             (None, "'cache_algorithm' has no effect here. The one cache is"),
         ):
-            settings._say_once.cache_clear()
+            layer_arguments._say_once.cache_clear()
             with self.assertLogs(level="WARNING") as logs:
                 self.layer(storage=storage, cache_algorithm="LFU")
             self.assertIn(words, logs.output[0])
@@ -233,14 +233,14 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
         ("uvm_host_mapped", True, "rows of EmbeddingLocation.MANAGED are in pinned"),
     )
     def test_a_setting_without_effect_is_told_its_own_reason(self, name, value, reason):
-        settings._say_once.cache_clear()
+        layer_arguments._say_once.cache_clear()
         with self.assertLogs(level="WARNING") as logs:
             self.layer([(9, DIM)], storage=None, **{name: value})
         (line,) = logs.output
         self.assertIn(f"'{name}' has no effect, because {reason}", line)
         self.assertNotIn("cache", line)
 
-        settings._say_once.cache_clear()
+        layer_arguments._say_once.cache_clear()
         with self.assertLogs(level="WARNING") as logs:
             self.layer([(9, DIM, CACHED)], storage=None)
         self.assertIn("MANAGED_CACHING means host memory here, where rows lie", logs.output[0])

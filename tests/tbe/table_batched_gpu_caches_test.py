@@ -20,7 +20,7 @@ from support.cases.gpus import NEEDS_GPU
 from support.oracles.reference import SEED
 from tf_embed import TablePolicy, tbe
 from tf_embed.table.devices import CPU
-from tf_embed.tbe import settings
+from tf_embed.tbe import layer_arguments
 
 pytestmark = NEEDS_GPU
 
@@ -47,7 +47,7 @@ class GpuCachesTest(tf.test.TestCase, parameterized.TestCase):
         if not on_cpu:
             return tbe.TableBatchedEmbeddingBags(list(specs), **given)
         given["storage"] = None
-        with mock.patch("tf_embed.tbe.table_batched.device_of", return_value=CPU):
+        with mock.patch("tf_embed.tbe.layer.device_of", return_value=CPU):
             return tbe.TableBatchedEmbeddingBags(list(specs), **given)
 
     def train(self, layer: Any, weighted: bool = False, steps: int = 30) -> list[np.ndarray]:
@@ -155,7 +155,7 @@ class GpuCachesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_the_log_says_which_table_has_no_cache(self):
         for specs, said in (([(9, DIM, CACHED)], 0), ([(None, DIM, CACHED)], 1)):
-            settings._say_once.cache_clear()
+            layer_arguments._say_once.cache_clear()
             with self.assertLogs(level="WARNING") as logs:
                 tf.get_logger().warning("one line at least")
                 self.layer(specs, cache_sets=0)

@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 
 from tf_embed import tbe
 from tf_embed.configs import as_enum
-from tf_embed.tbe.factory import OptimizerSettings, optimizer_of_type, present_settings
+from tf_embed.tbe.make_optimizer import OptimizerSettings, optimizer_of_type, present_settings
 
 OptimType = tbe.OptimType
 Decay = tbe.WeightDecayMode

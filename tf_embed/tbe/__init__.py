@@ -17,7 +17,7 @@ from tf_embed.tbe import quantized_rows
 from tf_embed.tbe.adagrad import SGD, Adagrad, RowwiseAdagrad
 from tf_embed.tbe.adam import LAMB, LARS, Adam, PartialRowwiseAdam, PartialRowwiseLAMB
 from tf_embed.tbe.averages import EmaInplaceRowwiseAdagrad, EnsembleRowwiseAdagrad
-from tf_embed.tbe.optimizer_settings import (
+from tf_embed.tbe.fbgemm_optimizer_args import (
     CounterBasedRegularizationDefinition,
     CounterWeightDecayMode,
     CowClipDefinition,
@@ -32,8 +32,7 @@ from tf_embed.tbe.optimizer_settings import (
     TailIdThreshold,
     WeightDecayMode,
 )
-from tf_embed.tbe.table_batched import TableBatchedEmbeddingBags
-from tf_embed.tbe.types import (
+from tf_embed.tbe.fbgemm_types import (
     BoundsCheckMode,
     CacheAlgorithm,
     ComputeDevice,
@@ -45,6 +44,7 @@ from tf_embed.tbe.types import (
     TBEStatsReporterConfig,
     UserEnabledConfigDefinition,
 )
+from tf_embed.tbe.layer import TableBatchedEmbeddingBags
 
 SplitTableBatchedEmbeddingBagsCodegen = TableBatchedEmbeddingBags
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from tf_embed.configs import as_config
 from tf_embed.optimizers.row_rule_optimizer import Rows, Slot, fused
 from tf_embed.tbe.adagrad import RowwiseAdagradFamily
-from tf_embed.tbe.optimizer_settings import (
+from tf_embed.tbe.fbgemm_optimizer_args import (
     EmainplaceModeDefinition,
     EnsembleModeDefinition,
     StepMode,

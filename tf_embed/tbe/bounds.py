@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tf_embed.ops import bounds_ops, substitutes
 from tf_embed.sharded import strategies
+from tf_embed.tbe.fbgemm_types import BoundsCheckMode
 from tf_embed.tbe.inputs import Batch
-from tf_embed.tbe.types import BoundsCheckMode
 
 
 class BoundsCheck:

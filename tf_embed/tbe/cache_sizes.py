@@ -17,8 +17,8 @@ from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table_options import TableOptions
 from tf_embed.tbe import quantized_rows
-from tf_embed.tbe.tables import TableSpec
-from tf_embed.tbe.types import EmbeddingLocation, SparseType
+from tf_embed.tbe.fbgemm_types import EmbeddingLocation, SparseType
+from tf_embed.tbe.table_specs import TableSpec
 from tf_embed.variable.memory_report import bytes_of_row
 
 _WORD = 8  # bytes

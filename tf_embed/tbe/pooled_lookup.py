@@ -11,7 +11,7 @@ from tf_embed.ops import substitutes
 from tf_embed.table.pooled_tables import find_pooled_tables
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.inputs import Batch, times_factors
-from tf_embed.tbe.tables import Member
+from tf_embed.tbe.table_specs import Member
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.anchor_tokens import token_of
 

@@ -17,7 +17,7 @@ from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.tbe import quantized_rows
 from tf_embed.tbe.hyper_parameters import required
-from tf_embed.tbe.tables import Member
+from tf_embed.tbe.table_specs import Member
 from tf_embed.variable.variable import Variable
 
 # Block size in rows for the write of all rows.

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.tbe.fbgemm_types import RecordCacheMetrics
 from tf_embed.tbe.inputs import Batch
-from tf_embed.tbe.tables import Member
-from tf_embed.tbe.types import RecordCacheMetrics
+from tf_embed.tbe.table_specs import Member
 from tf_embed.variable.row_statistics import stats_of
 
 _NOT_COUNTED = -1

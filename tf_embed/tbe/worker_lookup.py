@@ -21,7 +21,7 @@ from tf_embed.sharded.workers import Channel
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.pooled_lookup import PooledLookup
-from tf_embed.tbe.tables import Member
+from tf_embed.tbe.table_specs import Member
 from tf_embed.variable.anchor import Anchor
 
 _KEYS, _BAGS, _TABLES, _VALUES = range(4)  # the counts of an exchange

@@ -2,7 +2,7 @@
 """The types that describe FBGEMM's table-batched embeddings, under FBGEMM's names.
 
 Cache settings only affect tables with a cache. Other tables accept them, so that descriptions
-written for FBGEMM work here. The types of its optimizers are in `tf_embed.tbe.optimizer_settings`.
+written for FBGEMM work here. The types of its optimizers are in `fbgemm_optimizer_args.py`.
 """
 
 from __future__ import annotations

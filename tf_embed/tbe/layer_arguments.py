@@ -22,9 +22,8 @@ from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table_options import TableOptions
 from tf_embed.tbe.cache_sizes import lacks_size, rows_of_gpu_cache
-from tf_embed.tbe.optimizer_settings import EmbOptimType
-from tf_embed.tbe.tables import TableSpec
-from tf_embed.tbe.types import (
+from tf_embed.tbe.fbgemm_optimizer_args import EmbOptimType
+from tf_embed.tbe.fbgemm_types import (
     CacheAlgorithm,
     EmbeddingLocation,
     MultiPassPrefetchConfig,
@@ -32,6 +31,7 @@ from tf_embed.tbe.types import (
     SparseType,
     TBEStatsReporterConfig,
 )
+from tf_embed.tbe.table_specs import TableSpec
 
 # FBGEMM's names of optimizer states, by ours.
 _STATES = {

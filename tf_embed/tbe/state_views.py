@@ -13,8 +13,8 @@ from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.hyper_parameters import required
-from tf_embed.tbe.tables import Member
-from tf_embed.tbe.views import RowsView
+from tf_embed.tbe.rows_view import RowsView
+from tf_embed.tbe.table_specs import Member
 from tf_embed.variable.variable import Variable
 
 # FBGEMM's order of optimizer states: momentum1, momentum2, prev_iter, row_counter.

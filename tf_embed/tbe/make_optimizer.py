@@ -16,7 +16,7 @@ from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.tbe.adagrad import SGD, Adagrad, RowwiseAdagrad
 from tf_embed.tbe.adam import LAMB, LARS, Adam, PartialRowwiseAdam, PartialRowwiseLAMB
 from tf_embed.tbe.averages import EmaInplaceRowwiseAdagrad, EnsembleRowwiseAdagrad
-from tf_embed.tbe.optimizer_settings import (
+from tf_embed.tbe.fbgemm_optimizer_args import (
     CounterBasedRegularizationDefinition,
     CowClipDefinition,
     EmainplaceModeDefinition,
@@ -25,7 +25,7 @@ from tf_embed.tbe.optimizer_settings import (
     GlobalWeightDecayDefinition,
     WeightDecayMode,
 )
-from tf_embed.tbe.types import UserEnabledConfigDefinition
+from tf_embed.tbe.fbgemm_types import UserEnabledConfigDefinition
 from tf_embed.validation import shown
 
 
@@ -174,7 +174,7 @@ def optimizer_of_type(optim_type: Any, settings: OptimizerSettings) -> RowRuleOp
 
     Example:
         >>> import tf_embed
-        >>> from tf_embed.tbe.factory import OptimizerSettings, optimizer_of_type
+        >>> from tf_embed.tbe.make_optimizer import OptimizerSettings, optimizer_of_type
         >>> optimizer_of_type(tf_embed.tbe.OptimType.LARS_SGD, OptimizerSettings(eta=0.01)).eta
         0.01
     """

@@ -23,19 +23,12 @@ from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage, check_storage
 from tf_embed.table.table import Table
 from tf_embed.tbe import inputs as batches
-from tf_embed.tbe import settings as settings_of
+from tf_embed.tbe import layer_arguments
 from tf_embed.tbe.batch_anchor import BatchAnchor, UntrainedAnchor
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.bounds import BoundsCheck
 from tf_embed.tbe.cache_sizes import CacheSizes
-from tf_embed.tbe.factory import (
-    OptimizerSettings,
-    as_optim_type,
-    optimizer_of_type,
-    present_settings,
-)
-from tf_embed.tbe.hyper_parameters import HyperParameters
-from tf_embed.tbe.optimizer_settings import (
+from tf_embed.tbe.fbgemm_optimizer_args import (
     CounterBasedRegularizationDefinition,
     CowClipDefinition,
     EmainplaceModeDefinition,
@@ -44,13 +37,7 @@ from tf_embed.tbe.optimizer_settings import (
     OptimType,
     WeightDecayMode,
 )
-from tf_embed.tbe.output_layout import OutputLayout
-from tf_embed.tbe.resets import RowResets
-from tf_embed.tbe.saving import TablesSaver
-from tf_embed.tbe.table_views import TableViews
-from tf_embed.tbe.tables import Member, Tables, TableSpec, device_of
-from tf_embed.tbe.tiers import Tiers, check_gathers, check_records
-from tf_embed.tbe.types import (
+from tf_embed.tbe.fbgemm_types import (
     BoundsCheckMode,
     CacheAlgorithm,
     MultiPassPrefetchConfig,
@@ -60,6 +47,19 @@ from tf_embed.tbe.types import (
     TBEStatsReporterConfig,
     UserEnabledConfigDefinition,
 )
+from tf_embed.tbe.hyper_parameters import HyperParameters
+from tf_embed.tbe.make_optimizer import (
+    OptimizerSettings,
+    as_optim_type,
+    optimizer_of_type,
+    present_settings,
+)
+from tf_embed.tbe.output_layout import OutputLayout
+from tf_embed.tbe.resets import RowResets
+from tf_embed.tbe.saving import TablesSaver
+from tf_embed.tbe.state_views import TableViews
+from tf_embed.tbe.table_specs import Member, Tables, TableSpec, device_of
+from tf_embed.tbe.tiers import Tiers, check_gathers, check_records
 from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.table_text import size_texts
@@ -343,7 +343,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             )
         self._specs = [TableSpec.of(spec, i) for i, spec in enumerate(described)]
         num_tables = len(self._specs)
-        self.feature_table_map = settings_of.feature_table_map(feature_table_map, num_tables)
+        self.feature_table_map = layer_arguments.feature_table_map(feature_table_map, num_tables)
         self.weights_precision = as_enum(weights_precision, "weights_precision", SparseType)
         self.output_dtype = as_enum(output_dtype, "output_dtype", SparseType)
         self.pooling_mode = as_enum(pooling_mode, "pooling_mode", PoolingMode)
@@ -352,17 +352,17 @@ class TableBatchedEmbeddingBags(IdsLayer):
         ).plain
         self.optimizer_type = as_optim_type(optimizer)
         self.stochastic_rounding = as_bool(stochastic_rounding, "stochastic_rounding")
-        self.max_gradient = settings_of.clip_value(gradient_clipping, max_gradient)
+        self.max_gradient = layer_arguments.clip_value(gradient_clipping, max_gradient)
         self.settings = OptimizerSettings(
             **{key: deserialized(given[key], key) for key in OptimizerSettings.__dataclass_fields__}
         )
-        self.table_names = settings_of.names(
+        self.table_names = layer_arguments.names(
             table_names, "table_names", num_tables, f"{self.name}/table"
         )
         num_features = len(self.feature_table_map)
         self.feature_names = None
         if feature_names is not None:
-            self.feature_names = settings_of.names(
+            self.feature_names = layer_arguments.names(
                 feature_names, "feature_names", num_features, "feature"
             )
         self.padding_id = None
@@ -371,36 +371,40 @@ class TableBatchedEmbeddingBags(IdsLayer):
         self._initializers = [
             spec.initializer(deserialized(one, "initializer"))
             for spec, one in zip(
-                self._specs, settings_of.each(initializer, num_tables, "initializer"), strict=True
+                self._specs,
+                layer_arguments.each(initializer, num_tables, "initializer"),
+                strict=True,
             )
         ]
         self._policies = [
-            deserialized(one, "policy") for one in settings_of.each(policy, num_tables, "policy")
+            deserialized(one, "policy")
+            for one in layer_arguments.each(policy, num_tables, "policy")
         ]
         self._storages = [
-            deserialized(one, "storage") for one in settings_of.each(storage, num_tables, "storage")
+            deserialized(one, "storage")
+            for one in layer_arguments.each(storage, num_tables, "storage")
         ]
         for one in self._storages:
             if one is not None:
                 check_storage(one)
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
-        settings_of.check_precisions(
+        layer_arguments.check_precisions(
             self.weights_precision,
             self.output_dtype,
             cache_precision,
             self.optimizer_type,
         )
         self._optimizer = optimizer_of_type(self.optimizer_type, self.settings)
-        self._state_dtypes = settings_of.state_dtypes(
+        self._state_dtypes = layer_arguments.state_dtypes(
             optimizer_state_dtypes, self._optimizer, self.optimizer_type
         )
         feature_dims = [self._specs[table].dim for table in self.feature_table_map]
         self._check_dims(feature_dims)
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
         self._device = device_of(self._specs, self.weights_precision, narrow, self._storages)
-        self._arguments = {**given, **settings_of.check_ignored(given)}
-        settings_of.warn_ignored(
+        self._arguments = {**given, **layer_arguments.check_ignored(given)}
+        layer_arguments.warn_ignored(
             self._arguments,
             _PARAMETERS,
             self._specs,
@@ -974,14 +978,14 @@ class TableBatchedEmbeddingBags(IdsLayer):
             "device": None if device is None else str(device),
         }
         del values["distribution"]  # not plain if it has a function
-        plain = {name: settings_of.plain(value) for name, value in values.items()}
+        plain = {name: layer_arguments.plain(value) for name, value in values.items()}
         plain["distribution"] = serialized(self.distribution)
         return {**super().get_config(), **plain}
 
     @classmethod
     @override
     def from_config(cls, config: dict[str, Any]) -> TableBatchedEmbeddingBags:
-        return super().from_config(settings_of.with_initializers_of_before(config))
+        return super().from_config(layer_arguments.with_initializers_of_before(config))
 
     # Checks.
 

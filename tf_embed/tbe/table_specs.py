@@ -17,7 +17,7 @@ from tf_embed.table.initializers import for_rows, row_initializer, with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.tbe import quantized_rows
-from tf_embed.tbe.types import ComputeDevice, EmbeddingLocation, SparseType
+from tf_embed.tbe.fbgemm_types import ComputeDevice, EmbeddingLocation, SparseType
 from tf_embed.variable.row_array import RowArray
 from tf_embed.variable.variable import Variable
 
