@@ -40,11 +40,15 @@ class RedisCluster : public testing::Test {
 
   // If the server saves its rows and is restarted, it loads only 200 rows a second.
   void Start(int server) {
+    // Files are named by a count, not by the port: a server that gets the port of an earlier test's
+    // server would take part in that server's cluster.
+    static int count = 0;
+    const std::string number = std::to_string(count++);
     bus_ports_.push_back(std::to_string(FreePort()));
     servers_.push_back(std::make_unique<RedisProcess>(std::vector<std::string>{
         "--cluster-enabled", "yes", "--cluster-port", bus_ports_[server], "--cluster-config-file",
-        "nodes-" + bus_ports_[server] + ".conf", "--cluster-node-timeout", "3000", "--dbfilename",
-        "rows-" + bus_ports_[server] + ".rdb", "--key-load-delay", "5000",
+        "nodes-" + number + ".conf", "--cluster-node-timeout", "3000", "--dbfilename",
+        "rows-" + number + ".rdb", "--key-load-delay", "5000",
         "--loading-process-events-interval-bytes", "1024"}));
     ASSERT_TRUE(RedisServer::Open("test", servers_[server]->Options(), &alone_[server]).ok());
   }
