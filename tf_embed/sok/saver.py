@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import os
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ import keras
 from tf_embed import validation
 from tf_embed.sok.functions import table_of
 from tf_embed.table.table import Table
-from tf_embed.variable.row_files import RowFiles
+from tf_embed.variable.row_files import RowFiles, folder_of
 
 
 def dump(path: Any, dump_vars: Any, optimizer: Any = None) -> None:
@@ -114,7 +115,7 @@ class Saver:
             embedding_variable: A table.
             filepath: The folder.
         """
-        dump(filepath, embedding_variable)
+        dump(_folder(filepath), embedding_variable)
 
     def restore_from_file(self, embedding_variable: Any, filepath: Any) -> None:
         """Loads a table; see `load`.
@@ -123,7 +124,14 @@ class Saver:
             embedding_variable: A table.
             filepath: The folder.
         """
-        load(filepath, embedding_variable)
+        load(_folder(filepath), embedding_variable)
+
+
+def _folder(filepath: Any) -> Any:
+    """The folder of an argument `filepath`, which errors name."""
+    if isinstance(filepath, (str, bytes, os.PathLike)):
+        return validation.path_of(filepath, "filepath")
+    return folder_of(filepath, "filepath")
 
 
 def _tables_of(some: Any, argument: str) -> list[Table]:
