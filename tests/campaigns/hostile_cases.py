@@ -25,6 +25,7 @@ from hostile_variable_kinds import (
     OF_SAFE,
     OF_SPARSE,
     OF_VARIABLE,
+    VERBS,
     folder,
     lookup,
     safe_good,
@@ -82,28 +83,10 @@ CALLS: dict[str, Call] = {
     "Variable": Call(
         lambda: te.Variable, lambda: {"dim": 2, "name": "hostile_table"}, OF_VARIABLE, use_variable
     ),
-    "Variable.upsert": Call(
-        _method("upsert"),
-        lambda: {"keys": [1], "values": [[1.0, 2.0]]},
-        {"keys": k.ONE_KEY, "values": k.ROWS, "distinct": k.FLAG},
-    ),
-    "Variable.accum": Call(
-        _method("accum"),
-        lambda: {
-            "keys": [1],
-            "old_values": [[0.0, 0.0]],
-            "new_values": [[0.0, 0.0]],
-            "exists": [True],
-        },
-        {"keys": k.ONE_KEY, "old_values": k.ROWS, "new_values": k.ROWS, "exists": k.OBJECT},
-    ),
-    "Variable.lookup": Call(
-        _method("lookup"),
-        lambda: {"keys": [1]},
-        {"keys": k.KEYS, "return_exists": k.FLAG, "training": k.TRAINING},
-    ),
-    "Variable.prefetch": Call(_method("prefetch"), lambda: {"keys": [1]}, {"keys": k.KEYS}),
-    "Variable.remove": Call(_method("remove"), lambda: {"keys": [1]}, {"keys": k.KEYS}),
+    **{
+        f"Variable.{name}": Call(_method(name), good, kinds)
+        for name, (good, kinds) in VERBS.items()
+    },
     "Variable.slot_variables": Call(_method("slot_variables"), dict, {"optimizer": k.OBJECT}),
     "Variable.restrict": Call(
         _method("restrict", policy=te.TablePolicy()), dict, {"num_reserved": k.NUMBER_OF_ROWS}

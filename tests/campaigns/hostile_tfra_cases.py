@@ -15,6 +15,7 @@ from hostile_variable_kinds import (
     OF_SAFE,
     OF_SPARSE,
     OF_VARIABLE,
+    VERBS,
     folder,
     lookup,
     safe_good,
@@ -71,43 +72,10 @@ TFRA_CALLS: dict[str, Call] = {
         use_variable,
     ),
     "tfra.forget_variable": Call(lambda: te.tfra.forget_variable, dict, {"name": k.OLD_NAME}),
-    "tfra.Variable.upsert": Call(
-        _method("upsert"),
-        lambda: {"keys": [1], "values": [[1.0, 2.0]]},
-        {"keys": k.ONE_KEY, "values": k.ROWS, "name": k.OP_NAME, "distinct": k.FLAG},
-    ),
-    "tfra.Variable.accum": Call(
-        _method("accum"),
-        lambda: {
-            "keys": [1],
-            "old_values": [[0.0, 0.0]],
-            "new_values": [[0.0, 0.0]],
-            "exists": [True],
-        },
-        {
-            "keys": k.ONE_KEY,
-            "old_values": k.ROWS,
-            "new_values": k.ROWS,
-            "exists": k.OBJECT,
-            "name": k.OP_NAME,
-        },
-    ),
-    "tfra.Variable.lookup": Call(
-        _method("lookup"),
-        lambda: {"keys": [1]},
-        {
-            "keys": k.KEYS,
-            "return_exists": k.FLAG,
-            "name": k.OP_NAME,
-            "training": k.TRAINING,
-        },
-    ),
-    "tfra.Variable.prefetch": Call(
-        _method("prefetch"), lambda: {"keys": [1]}, {"keys": k.KEYS, "name": k.OP_NAME}
-    ),
-    "tfra.Variable.remove": Call(
-        _method("remove"), lambda: {"keys": [1]}, {"keys": k.KEYS, "name": k.OP_NAME}
-    ),
+    **{
+        f"tfra.Variable.{name}": Call(_method(name), good, {**kinds, "name": k.OP_NAME})
+        for name, (good, kinds) in VERBS.items()
+    },
     "tfra.Variable.clear": Call(_method("clear"), dict, {"name": k.OP_NAME}),
     "tfra.Variable.export": Call(_method("export"), dict, {"name": k.OP_NAME}),
     "tfra.Variable.size": Call(_method("size"), dict, {"index": k.SHARD, "name": k.OP_NAME}),

@@ -11,6 +11,7 @@ from typing import Any
 import hostile_kinds as k
 import tensorflow as tf
 from hostile_call import variable
+from hostile_values import Kind
 
 import tf_embed as te
 
@@ -88,3 +89,27 @@ def folder() -> str:
     folder = tempfile.mkdtemp()
     variable().save_rows(folder)
     return folder
+
+
+# The verbs that `Variable` and `tfra.Variable` have: good arguments, and the kind of each argument.
+VERBS: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Kind]]] = {
+    "upsert": (
+        lambda: {"keys": [1], "values": [[1.0, 2.0]]},
+        {"keys": k.ONE_KEY, "values": k.ROWS, "distinct": k.FLAG},
+    ),
+    "accum": (
+        lambda: {
+            "keys": [1],
+            "old_values": [[0.0, 0.0]],
+            "new_values": [[0.0, 0.0]],
+            "exists": [True],
+        },
+        {"keys": k.ONE_KEY, "old_values": k.ROWS, "new_values": k.ROWS, "exists": k.OBJECT},
+    ),
+    "lookup": (
+        lambda: {"keys": [1]},
+        {"keys": k.KEYS, "return_exists": k.FLAG, "training": k.TRAINING},
+    ),
+    "prefetch": (lambda: {"keys": [1]}, {"keys": k.KEYS}),
+    "remove": (lambda: {"keys": [1]}, {"keys": k.KEYS}),
+}

@@ -137,8 +137,15 @@ class StepTrainer(tf.Module):
     """The base of trainers: the steps of a table's own optimizer."""
 
     def check_strategy(self) -> None:
-        """Refuses a strategy whose replicas can't train the table together."""
-        raise NotImplementedError
+        """Refuses a strategy whose replicas can't train the table together.
+
+        Raises:
+            NotImplementedError: If a subclass does not define this method.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must have `check_strategy`, which refuses the strategies that "
+            "its optimizer can't train tables under: define it, or inherit from TableTrainer."
+        )
 
     def step(self, anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         """Makes a step, in `deferred_updates` at the end of the block; see `anchor.Trainer`."""
