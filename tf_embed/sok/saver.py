@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-import os
 from typing import Any
 
 import keras
@@ -115,7 +114,7 @@ class Saver:
             embedding_variable: A table.
             filepath: The folder.
         """
-        dump(_folder(filepath), embedding_variable)
+        dump(folder_of(filepath, "filepath"), embedding_variable)
 
     def restore_from_file(self, embedding_variable: Any, filepath: Any) -> None:
         """Loads a table; see `load`.
@@ -124,14 +123,7 @@ class Saver:
             embedding_variable: A table.
             filepath: The folder.
         """
-        load(_folder(filepath), embedding_variable)
-
-
-def _folder(filepath: Any) -> Any:
-    """The folder of an argument `filepath`, which errors name."""
-    if isinstance(filepath, (str, bytes, os.PathLike)):
-        return validation.path_of(filepath, "filepath")
-    return folder_of(filepath, "filepath")
+        load(folder_of(filepath, "filepath"), embedding_variable)
 
 
 def _tables_of(some: Any, argument: str) -> list[Table]:

@@ -365,7 +365,7 @@ def policy_from_creator(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     """The policy of a table with these two arguments.
 
     Args:
-        kv_creator: None, or a creator.
+        kv_creator: A creator.
         policy: None, or a TablePolicy.
         num_shards: Number of shards of the table.
 
@@ -374,8 +374,6 @@ def policy_from_creator(kv_creator: Any, policy: Any, num_shards: int) -> Any:
         ValueError: If there is a `policy`, and the creator has its own, or if the bound of the
             creator is less than a row for each shard.
     """
-    if kv_creator is None:
-        return policy
     known = (CuckooHashTableCreator, HkvHashTableCreator, RedisTableCreator)
     if not isinstance(kv_creator, known):
         raise TypeError(
@@ -396,13 +394,3 @@ def policy_from_creator(kv_creator: Any, policy: Any, num_shards: int) -> Any:
             f"{num_shards} shards. Received: max_capacity={max_capacity}"
         )
     return kv_creator.policy
-
-
-def storage_from_creator(kv_creator: Any, storage: Any) -> Any:
-    """The storage of a table with these two arguments. `storage` overrides the creator's.
-
-    Args:
-        kv_creator: None, or a creator of a table.
-        storage: None, or a Storage.
-    """
-    return kv_creator.storage if storage is None and kv_creator is not None else storage

@@ -13,7 +13,7 @@ from tf_embed import validation
 from tf_embed.ops.row_file_ops import Place
 from tf_embed.table.table import Table
 from tf_embed.tfra import tfra_files
-from tf_embed.variable.row_files import MAX_BUFFER_BYTES, RowFiles, folder_of
+from tf_embed.variable.row_files import MAX_BUFFER_BYTES, folder_of
 
 DIRPATH_VARIABLE = "TFRA_SAVED_KV"
 
@@ -38,7 +38,7 @@ def place_of(
             which is sharded over processes, has another number.
     """
     proc_size, proc_rank = processes
-    size, rank = RowFiles(table).part
+    size, rank = table.spread.count, table.spread.rank
     if table.spread.group is not None:
         known = {"proc_size": (proc_size, size), "proc_rank": (proc_rank, rank)}
         for argument, (value, own) in known.items():
@@ -59,7 +59,7 @@ def place_of(
     if dirpath_env:
         validation.name_of(dirpath_env, "dirpath_env")
     return Place(
-        folder=folder_of(dirpath, "dirpath"),
+        folder=folder_of(dirpath, "dirpath", may_be_empty=True),
         folder_variable=dirpath_env,
         file_name=_file_name(file_name_list, table.options.name),
         rank=rank,

@@ -83,13 +83,14 @@ class Variable(variable.Variable):
         distribution: WorkerSharding | str | None = None,
     ) -> None:
         del short_file_name
+        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         if kv_creator is not None:
             keys = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
             values = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
             policy = creators.policy_from_creator(
                 kv_creator, policy, len(device_names(devices, keys, values))
             )
-            storage = creators.storage_from_creator(kv_creator, storage)
+            storage = kv_creator.storage if storage is None else storage
             init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
             if kv_creator.init_size is not None:
                 init_size = kv_creator.init_size
@@ -112,7 +113,6 @@ class Variable(variable.Variable):
         )
         self.shared_name = shared_name
         self.kv_creator = kv_creator
-        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.restrict_policy: RestrictPolicy | None = None
         if restrict_policy is not None:
             # Last, because the policy may call any method of the variable.
@@ -450,7 +450,7 @@ class Variable(variable.Variable):
         Args:
             dirpath: The folder, as `path` of `tf_embed.Variable.save_rows`.
             proc_size: Number of processes that each save a part, at least 1. Default: the number of
-                workers that the variable is sharded over, otherwise 1.
+                workers or servers that the variable is sharded over, otherwise 1.
             proc_rank: The number of this process, from 0. Default: this worker, otherwise 0.
             file_name_list: A list of one name for the files. Default: None, the variable's name.
             dirpath_env: An environment variable that, when it is set, replaces `dirpath`.
@@ -514,9 +514,9 @@ class Variable(variable.Variable):
         Args:
             dirpath: The folder, as in `save_to_file_system`.
             proc_size: Number of processes that load, at least 1. Default: 1. A variable that is
-                sharded over workers takes neither `proc_size` nor `proc_rank`. Each of its workers
+                sharded over workers or servers takes only their number, the default. Each of them
                 loads the rows that it owns, from the files of any number of processes.
-            proc_rank: The number of this process, from 0. Default: 0.
+            proc_rank: The number of this process, from 0. Default: this worker, otherwise 0.
             file_name_list: As in `save_to_file_system`, and so are all others that are not below.
             load_entire_dir: Whether to load the rows of all processes.
             buffer_size: Ignored; accepted for TFRA compatibility.

@@ -40,17 +40,10 @@ class RowFiles:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    @property
-    def part(self) -> tuple[int, int]:
-        """The number of processes that each save a part, and the number of this process.
-
-        A table on servers saves all parts from here, so its number is that of the first part.
-        """
-        spread = self._table.spread
-        return spread.count, spread.rank
-
     def place(self, path: Any, file_name: str | None = None) -> Place:
         """The place of the table's files in a folder.
+
+        A table on servers saves all parts from here, so its rank is that of the first part.
 
         Args:
             path: The folder, a str, a path or a scalar string tensor.
@@ -61,14 +54,13 @@ class RowFiles:
             ValueError: If the folder has no name, the tensor is not a scalar, or `file_name` is out
                 of range.
         """
-        if isinstance(path, (str, bytes, os.PathLike)):
-            path = validation.path_of(path, "path")
-        processes, rank = self.part
+        spread = self._table.spread
         if file_name is None:
             file_name = self._table.options.name
         else:
             file_name = validation.name_of(file_name, "file_name")
-        return Place(folder_of(path, "path"), "", file_name, rank=rank, processes=processes)
+        folder = folder_of(path, "path")
+        return Place(folder, "", file_name, rank=spread.rank, processes=spread.count)
 
     def save(
         self,
@@ -327,17 +319,17 @@ def _real_folder(place: Place) -> str | None:
     return folder.rstrip("/") if "://" in folder else os.path.realpath(folder)
 
 
-def folder_of(path: Any, argument: str) -> tf.Tensor:
+def folder_of(path: Any, argument: str, *, may_be_empty: bool = False) -> tf.Tensor:
     """A folder as a string scalar.
 
     Args:
-        path: A str, a path or a scalar string tensor. It may be empty if an environment variable
-            names the folder.
+        path: A str, a path or a scalar string tensor.
         argument: The argument's name, for messages.
+        may_be_empty: Whether an environment variable may name the folder instead.
 
     Raises:
         TypeError: If it is none of these.
-        ValueError: If the tensor is not a scalar.
+        ValueError: If the tensor is not a scalar, or the path is empty.
     """
     if isinstance(path, (tf.Tensor, tf.Variable)):
         if path.dtype != tf.string:
@@ -355,5 +347,6 @@ def folder_of(path: Any, argument: str) -> tf.Tensor:
             f"`{argument}` must be a str, a path or a string tensor. Received: {argument}="
             f"{validation.shown(path)} of type {type(path).__name__}"
         )
-    # The operation refuses a missing folder, unless an environment variable names a folder.
-    return tf.constant(validation.path_of(path, argument) if path else "")
+    if may_be_empty and not path:
+        return tf.constant("")  # the operation refuses it, unless the variable is set
+    return tf.constant(validation.path_of(path, argument))
