@@ -37,6 +37,7 @@ help-all: help
 	@echo 'make faults           calls and allocations that fail, one processor, clocks that jump; a part of make campaigns'
 	@echo 'make parity-workers   tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize         the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
+	@echo 'make thread-safety    which lock guards what, checked by clang'
 	@echo 'make pictures         the plots of benchmarks/README.md, from its tables, and the rooms of the code'
 	@echo 'make format           ruff and clang-format, rewriting files'
 	@echo 'make bench            tf_embed beside its peers; SECTIONS=lookup,adam for some of it'

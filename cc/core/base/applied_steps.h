@@ -13,6 +13,8 @@
 #include <map>
 #include <mutex>
 
+#include "cc/core/base/thread_annotations.h"
+
 namespace tf_embed {
 
 class AppliedSteps {
@@ -53,7 +55,7 @@ class AppliedSteps {
   }
 
  private:
-  bool Begin(int64_t step, int64_t ended) {
+  bool Begin(int64_t step, int64_t ended) TF_EMBED_LOCKS_UNCHECKED {  // by a unique_lock
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       const bool is_over = step < ended || step < ended_;
@@ -86,8 +88,9 @@ class AppliedSteps {
 
   mutable std::mutex mutex_;  // no other lock is taken under it
   std::condition_variable changed_;
-  int64_t ended_ = std::numeric_limits<int64_t>::min();
-  std::map<int64_t, bool> applied_;  // whether it has ended; none below ended_
+  int64_t ended_ TF_EMBED_GUARDED_BY(mutex_) = std::numeric_limits<int64_t>::min();
+  // Whether it has ended; none below ended_.
+  std::map<int64_t, bool> applied_ TF_EMBED_GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_embed

@@ -8,14 +8,15 @@
 #include <shared_mutex>
 
 #include "cc/core/base/lock_order.h"
+#include "cc/core/base/thread_annotations.h"
 
 namespace tf_embed {
 
-class FairSharedMutex {
+class TF_EMBED_MUTEX FairSharedMutex {
  public:
   explicit FairSharedMutex(LockRank rank, uint64_t number = 0) : place_(rank, number) {}
 
-  void lock_shared() {
+  void lock_shared() TF_EMBED_LOCKS_SHARED {
     place_.CheckWait();
     {
       std::lock_guard<std::mutex> pass(turnstile_);
@@ -24,18 +25,18 @@ class FairSharedMutex {
     place_.Taken();
   }
   // Also fails if another thread is about to enter.
-  bool try_lock_shared() {
+  bool try_lock_shared() TF_EMBED_LOCKS_SHARED_IF_TRUE {
     std::unique_lock<std::mutex> pass(turnstile_, std::try_to_lock);
     if (!pass.owns_lock() || !inside_.try_lock_shared()) return false;
     place_.Taken();
     return true;
   }
-  void unlock_shared() {
+  void unlock_shared() TF_EMBED_UNLOCKS_SHARED {
     place_.GivenBack();
     inside_.unlock_shared();
   }
 
-  void lock() {
+  void lock() TF_EMBED_LOCKS {
     place_.CheckWait();
     {
       std::lock_guard<std::mutex> hold(turnstile_);
@@ -43,13 +44,13 @@ class FairSharedMutex {
     }
     place_.Taken();
   }
-  bool try_lock() {
+  bool try_lock() TF_EMBED_LOCKS_IF_TRUE {
     std::unique_lock<std::mutex> hold(turnstile_, std::try_to_lock);
     if (!hold.owns_lock() || !inside_.try_lock()) return false;
     place_.Taken();
     return true;
   }
-  void unlock() {
+  void unlock() TF_EMBED_UNLOCKS {
     place_.GivenBack();
     inside_.unlock();
   }

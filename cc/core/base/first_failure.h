@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cc/core/base/status.h"
+#include "cc/core/base/thread_annotations.h"
 
 namespace tf_embed {
 
@@ -22,12 +23,12 @@ class FirstFailure {
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
   // Moves the failure out, once all threads are done: a copy would need memory.
-  Status Take() { return std::move(status_); }
+  Status Take() TF_EMBED_LOCKS_UNCHECKED { return std::move(status_); }
 
  private:
   std::mutex mutex_;
   std::atomic<bool> failed_{false};
-  Status status_;
+  Status status_ TF_EMBED_GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_embed

@@ -21,6 +21,8 @@
 #include <cstdlib>
 #endif
 
+#include "cc/core/base/thread_annotations.h"
+
 namespace tf_embed {
 
 enum class LockRank : uint8_t {
@@ -145,21 +147,21 @@ class LockPlace {
 #endif
 
 // A mutex with a place in the order.
-class OrderedMutex {
+class TF_EMBED_MUTEX OrderedMutex {
  public:
   explicit OrderedMutex(LockRank rank, uint64_t number = 0) : place_(rank, number) {}
 
-  void lock() {
+  void lock() TF_EMBED_LOCKS {
     place_.CheckWait();
     mutex_.lock();
     place_.Taken();
   }
-  bool try_lock() {
+  bool try_lock() TF_EMBED_LOCKS_IF_TRUE {
     if (!mutex_.try_lock()) return false;
     place_.Taken();
     return true;
   }
-  void unlock() {
+  void unlock() TF_EMBED_UNLOCKS {
     place_.GivenBack();
     mutex_.unlock();
   }

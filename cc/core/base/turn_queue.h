@@ -13,6 +13,8 @@
 #include <mutex>
 #include <utility>
 
+#include "cc/core/base/thread_annotations.h"
+
 namespace tf_embed {
 
 class TurnQueue {
@@ -66,8 +68,8 @@ class TurnQueue {
   };
 
   std::mutex mutex_;
-  bool taken_ = false;
-  std::deque<Request> waiting_;
+  bool taken_ TF_EMBED_GUARDED_BY(mutex_) = false;
+  std::deque<Request> waiting_ TF_EMBED_GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_embed

@@ -21,6 +21,7 @@
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/lock_order.h"
+#include "cc/core/base/thread_annotations.h"
 
 namespace tf_embed {
 
@@ -52,14 +53,14 @@ class RegionArena {
 
  private:
   // A block of the open region, or none if it has no room.
-  Block Cut(size_t bytes);
+  Block Cut(size_t bytes) TF_EMBED_REQUIRES(mutex_);
   // Closes the open region and opens another; false without memory.
-  bool OpenRegion(size_t bytes);
+  bool OpenRegion(size_t bytes) TF_EMBED_REQUIRES(mutex_);
 
   Allocator* const allocator_;
   mutable OrderedMutex mutex_{LockRank::kArena};
-  size_t bytes_out_ = 0;
-  Region* open_ = nullptr;  // the region that blocks are cut from
+  size_t bytes_out_ TF_EMBED_GUARDED_BY(mutex_) = 0;
+  Region* open_ TF_EMBED_GUARDED_BY(mutex_) = nullptr;  // the region that blocks are cut from
 };
 
 }  // namespace tf_embed

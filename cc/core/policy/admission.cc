@@ -11,6 +11,7 @@
 
 #include "cc/core/base/hash.h"
 #include "cc/core/base/lock_order.h"
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/index/striped_index.h"
 
 namespace tf_embed {
@@ -130,7 +131,8 @@ class Waiting final : public Admission {
     return Status();
   }
 
-  Status Merge(const Admission& other) override {
+  // No other thread has `other`.
+  Status Merge(const Admission& other) override TF_EMBED_LOCKS_UNCHECKED {
     if (other.kind() != kind_) return OfAnotherKind();
     const auto& added = static_cast<const Waiting&>(other);
     std::lock_guard<OrderedMutex> lock(mutex_);
@@ -146,7 +148,7 @@ class Waiting final : public Admission {
     return std::make_unique<Generation>(allocator_, options_);
   }
 
-  Status BeginGeneration() {
+  Status BeginGeneration() TF_EMBED_REQUIRES(mutex_) {
     try {
       old_ = std::exchange(young_, New());
     } catch (const std::bad_alloc&) {
@@ -161,8 +163,8 @@ class Waiting final : public Admission {
   const size_t max_keys_;
   const typename Generation::Options options_;
   mutable OrderedMutex mutex_{LockRank::kCounts};
-  std::unique_ptr<Generation> young_;
-  std::unique_ptr<Generation> old_;
+  std::unique_ptr<Generation> young_ TF_EMBED_GUARDED_BY(mutex_);
+  std::unique_ptr<Generation> old_ TF_EMBED_GUARDED_BY(mutex_);
 };
 
 // An index of keys, with counts in place of row ids.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/batch/key_set.h"
 #include "cc/core/files/row_file.h"
 #include "cc/core/files/row_manifest.h"
@@ -110,8 +111,8 @@ class SavedRows {
   size_t num_parts_ = 0;
 
   std::mutex mutex_;
-  size_t last_block_ = 0;
-  std::shared_ptr<const RowBlock> last_rows_;
+  size_t last_block_ TF_EMBED_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<const RowBlock> last_rows_ TF_EMBED_GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_embed

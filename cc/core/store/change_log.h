@@ -25,6 +25,7 @@
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/lock_order.h"
 #include "cc/core/base/status.h"
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/rows/row_change.h"
 #include "cc/core/rows/whole_rows.h"
 
@@ -89,11 +90,12 @@ class ChangeLog {
  private:
   static constexpr size_t kTogether = 256;  // rows
 
-  bool AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_statistics, Allocator* allocator);
-  void ForgetPeriods();
-  void AddMark(uint64_t save, uint32_t period);
+  bool AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_statistics, Allocator* allocator)
+      TF_EMBED_REQUIRES(mutex_);
+  void ForgetPeriods() TF_EMBED_REQUIRES(mutex_);
+  void AddMark(uint64_t save, uint32_t period) TF_EMBED_REQUIRES(mutex_);
   // Keys removed before the oldest mark are in no future snapshot.
-  void DropLeft();
+  void DropLeft() TF_EMBED_REQUIRES(mutex_);
 
   const std::string store_;  // for messages
   const size_t max_left_;
@@ -103,14 +105,16 @@ class ChangeLog {
   std::atomic<uint32_t> until_{0};
 
   mutable OrderedMutex mutex_{LockRank::kChanges};
-  uint32_t last_snapshot_ = 0;
-  Status failure_;
-  bool forgot_ = false;  // keys of the present periods, so no snapshot can begin after this
-  std::vector<WholeRows> given_;
-  std::map<uint64_t, uint32_t> marks_;  // the last period of each snapshot
+  uint32_t last_snapshot_ TF_EMBED_GUARDED_BY(mutex_) = 0;
+  Status failure_ TF_EMBED_GUARDED_BY(mutex_);
+  // Keys of the present periods, so no snapshot can begin after this.
+  bool forgot_ TF_EMBED_GUARDED_BY(mutex_) = false;
+  std::vector<WholeRows> given_ TF_EMBED_GUARDED_BY(mutex_);
+  // The last period of each snapshot.
+  std::map<uint64_t, uint32_t> marks_ TF_EMBED_GUARDED_BY(mutex_);
   // Removed keys by period.
-  std::map<uint32_t, std::vector<int64_t>> left_;
-  size_t num_left_ = 0;
+  std::map<uint32_t, std::vector<int64_t>> left_ TF_EMBED_GUARDED_BY(mutex_);
+  size_t num_left_ TF_EMBED_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tf_embed

@@ -14,6 +14,7 @@
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/lock_order.h"
 #include "cc/core/base/status.h"
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/policy/row_policy.h"
 #include "cc/core/store/store.h"
 #include "cc/core/table/dictionaries.h"
@@ -60,8 +61,9 @@ class EvictionLog final : public EvictionSink {
   }
 
  private:
-  void KeepNumbers(size_t count, const int64_t* keys, const char* weights);
-  Status MakeRoom(size_t count);
+  void KeepNumbers(size_t count, const int64_t* keys, const char* weights)
+      TF_EMBED_REQUIRES(mutex_);
+  Status MakeRoom(size_t count) TF_EMBED_REQUIRES(mutex_);
 
   const Dictionaries& dictionaries_;
   Allocator* const allocator_;
@@ -69,8 +71,8 @@ class EvictionLog final : public EvictionSink {
   const size_t row_bytes_;
   const bool keeps_rows_;
   mutable OrderedMutex mutex_{LockRank::kLog};
-  Rows rows_;
-  std::vector<int64_t> string_keys_;
+  Rows rows_ TF_EMBED_GUARDED_BY(mutex_);
+  std::vector<int64_t> string_keys_ TF_EMBED_GUARDED_BY(mutex_);
 };
 
 }  // namespace tf_embed

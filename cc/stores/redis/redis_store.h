@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/rows/row_layout.h"
 #include "cc/core/store/store.h"
 #include "cc/core/store/store_locks.h"
@@ -154,10 +155,10 @@ class RedisStore final : public Store, public StoreMaintenance {
   const StoreOptions options_;
   const std::unique_ptr<RedisRows> rows_;
   const StoreLocks locks_{StoreLocks::Writes::kTogether};
-  mutable std::mutex mutex_;  // guards the fields below; never held during a wait
-  RowInitializer initializer_;
-  mutable std::shared_ptr<const KnownMeta> known_;
-  mutable Status counted_;  // status of the last size()
+  mutable std::mutex mutex_;  // never held during a wait
+  RowInitializer initializer_ TF_EMBED_GUARDED_BY(mutex_);
+  mutable std::shared_ptr<const KnownMeta> known_ TF_EMBED_GUARDED_BY(mutex_);
+  mutable Status counted_ TF_EMBED_GUARDED_BY(mutex_);  // status of the last size()
 
   mutable std::atomic<size_t> last_size_{0};
   mutable std::atomic<uint64_t> hits_{0}, misses_{0};

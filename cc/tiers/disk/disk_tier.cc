@@ -54,9 +54,7 @@ Status DiskTier::Open(const DiskTierOptions& options, std::unique_ptr<DiskTier>*
     const bool uses_io_uring = reader != nullptr;
     if (reader == nullptr) reader = NewPreadReader(options.allocator);
     if (reader == nullptr) return no_memory();
-    auto rule = std::make_shared<TierRule>(options.allocator);
     tier->reset(new DiskTier(options, std::move(folder), std::move(reader), uses_io_uring));
-    (*tier)->rule_ = std::move(rule);
   } catch (const std::bad_alloc&) {
     return no_memory();
   }
@@ -75,7 +73,8 @@ DiskTier::DiskTier(const DiskTierOptions& options, std::unique_ptr<Folder> folde
            folder_.get(), &segments_, &index_),
       compaction_(options.allocator, options.buffer_bytes, &segments_, &index_, &log_),
       reader_(std::move(reader)),
-      uses_io_uring_(uses_io_uring) {}
+      uses_io_uring_(uses_io_uring),
+      rule_(std::make_shared<TierRule>(options.allocator)) {}
 
 DiskTier::~DiskTier() {
   if (folder_->Owned()) return;

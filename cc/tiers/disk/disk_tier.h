@@ -31,6 +31,7 @@
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/data_type.h"
 #include "cc/core/base/lock_order.h"
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/store/lower_tier.h"
 #include "cc/tiers/disk/block_reader.h"
 #include "cc/tiers/disk/compaction.h"
@@ -119,11 +120,10 @@ class DiskTier final : public LowerTier {
   Status CheckOwned() const;
   std::shared_ptr<const TierRule> rule() const;
   Status PutSome(const TierRule& rule, const WholeRows& rows, After after, size_t* taken);
-  // Compacts in proportion to the rows added and removed. REQUIRES: writers_ held.
-  void CompactSome(const TierRule& rule, size_t rows);
-  // Frees space below the bound. Returns false if there is no space to free. REQUIRES: writers_
-  // held.
-  bool MakeSpace(const TierRule& rule);
+  // Compacts in proportion to the rows added and removed.
+  void CompactSome(const TierRule& rule, size_t rows) TF_EMBED_REQUIRES(writers_);
+  // Frees space below the bound. Returns false if there is no space to free.
+  bool MakeSpace(const TierRule& rule) TF_EMBED_REQUIRES(writers_);
   // A part of Scan: cold rows of the blocks from `block` on.
   Status ScanSegment(Segment* segment, const TierRule& rule, size_t most_rows,
                      const WantedRows& wanted, uint32_t* block, bool* ended, WholeRows* rows) const;
@@ -144,13 +144,13 @@ class DiskTier final : public LowerTier {
   PlaceIndex index_;
   RowLog log_;
   mutable OrderedMutex writers_{LockRank::kRowLog};
-  Compaction compaction_;          // guarded by writers_
-  int64_t compaction_credit_ = 0;  // rows that it may examine now; guarded by writers_
+  Compaction compaction_;  // guarded by writers_, but for its counts of bytes
+  int64_t compaction_credit_ TF_EMBED_GUARDED_BY(writers_) = 0;  // rows that it may examine now
   std::unique_ptr<BlockReader> reader_;
   const bool uses_io_uring_;
 
   mutable std::mutex rule_mutex_;  // no other lock is taken under it
-  std::shared_ptr<const TierRule> rule_;
+  std::shared_ptr<const TierRule> rule_ TF_EMBED_GUARDED_BY(rule_mutex_);
 
   std::atomic<uint64_t> erased_{0};  // since the last Put
   std::atomic<uint64_t> rows_read_{0};

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 
+#include "cc/core/base/thread_annotations.h"
 #include "cc/tiers/disk/aligned_buffer.h"
 #include "cc/tiers/disk/block_reader.h"
 #include "cc/tiers/disk/io_uring.h"
@@ -165,8 +166,8 @@ class IoUringReader final : public BlockReader {
 
   Allocator* const allocator_;
   std::mutex mutex_;
-  std::unique_ptr<Ring> rings_;
-  size_t num_rings_ = 0;
+  std::unique_ptr<Ring> rings_ TF_EMBED_GUARDED_BY(mutex_);
+  size_t num_rings_ TF_EMBED_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

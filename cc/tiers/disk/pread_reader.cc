@@ -8,6 +8,7 @@
 #include <system_error>
 #include <thread>
 
+#include "cc/core/base/thread_annotations.h"
 #include "cc/tiers/disk/aligned_buffer.h"
 #include "cc/tiers/disk/block_reader.h"
 
@@ -31,7 +32,8 @@ class PreadReader final : public BlockReader {
     }
   }
 
-  Status Read(const BlockRead* reads, size_t count, size_t most_bytes, Visitor* visitor) override {
+  Status Read(const BlockRead* reads, size_t count, size_t most_bytes,
+              Visitor* visitor) override TF_EMBED_LOCKS_UNCHECKED {  // by a unique_lock
     AlignedBuffer buffer(allocator_);
     TF_EMBED_RETURN_IF_ERROR(buffer.Resize(most_bytes));
     Job job = {reads, count, most_bytes, visitor};
@@ -67,8 +69,8 @@ class PreadReader final : public BlockReader {
         : reads(reads), count(count), most_bytes(most_bytes), visitor(visitor) {}
   };
 
-  // REQUIRES: mutex_ held. Too few threads is not a failure, because the caller works too.
-  void StartThreads(size_t wanted) {
+  // Too few threads is not a failure, because the caller works too.
+  void StartThreads(size_t wanted) TF_EMBED_REQUIRES(mutex_) {
     for (; started_ < wanted; ++started_) {
       try {
         threads_[started_] = std::thread([this] { Serve(); });
@@ -80,8 +82,7 @@ class PreadReader final : public BlockReader {
     }
   }
 
-  // REQUIRES: mutex_ held.
-  void Unlink(Job* job) {
+  void Unlink(Job* job) TF_EMBED_REQUIRES(mutex_) {
     for (Job** at = &jobs_; *at != nullptr; at = &(*at)->next_job) {
       if (*at == job) {
         *at = job->next_job;
@@ -90,11 +91,11 @@ class PreadReader final : public BlockReader {
     }
   }
 
-  void Serve() {
+  void Serve() TF_EMBED_LOCKS_UNCHECKED {  // by a unique_lock
     AlignedBuffer buffer(allocator_);
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      work_.wait(lock, [&] { return ended_ || jobs_ != nullptr; });
+      while (!ended_ && jobs_ == nullptr) work_.wait(lock);
       if (ended_) return;
       Job* const job = jobs_;
       ++job->threads;
@@ -122,9 +123,9 @@ class PreadReader final : public BlockReader {
   std::mutex mutex_;
   std::condition_variable work_, done_;
   std::thread threads_[kThreads];
-  size_t started_ = 0;
-  Job* jobs_ = nullptr;
-  bool ended_ = false;
+  size_t started_ TF_EMBED_GUARDED_BY(mutex_) = 0;
+  Job* jobs_ TF_EMBED_GUARDED_BY(mutex_) = nullptr;
+  bool ended_ TF_EMBED_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

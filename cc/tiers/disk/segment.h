@@ -29,6 +29,7 @@
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/lock_order.h"
 #include "cc/core/base/status.h"
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/files/row_file.h"
 #include "cc/core/rows/row_statistics.h"
 #include "cc/tiers/disk/file.h"
@@ -180,21 +181,20 @@ class SegmentList {
  private:
   static constexpr uint32_t kPart = 256;
 
-  // The segment with a number, or null. REQUIRES: mutex_ held.
-  Segment* At(uint32_t number) const {
+  // The segment with a number, or null.
+  Segment* At(uint32_t number) const TF_EMBED_REQUIRES(mutex_) {
     std::atomic<Segment*>* const part = parts_[number / kPart].load(std::memory_order_acquire);
     return part == nullptr ? nullptr : part[number % kPart].load(std::memory_order_acquire);
   }
   // Removes a segment from the list if nothing pins it; the caller deletes it outside the mutex.
-  // REQUIRES: mutex_ held.
-  std::unique_ptr<Segment> TakeOut(Segment* segment);
+  std::unique_ptr<Segment> TakeOut(Segment* segment) TF_EMBED_REQUIRES(mutex_);
 
   mutable OrderedMutex mutex_{LockRank::kSegments};
   std::atomic<uint32_t> stride_{1};
   // Blocks of 256 segments, allocated on demand and kept.
   std::atomic<std::atomic<Segment*>*> parts_[kMost / kPart] = {};
-  uint32_t end_ = 0;    // bound on the numbers in use
-  uint32_t first_ = 0;  // all lower numbers are in use
+  uint32_t end_ TF_EMBED_GUARDED_BY(mutex_) = 0;    // bound on the numbers in use
+  uint32_t first_ TF_EMBED_GUARDED_BY(mutex_) = 0;  // all lower numbers are in use
 };
 
 }  // namespace tf_embed

@@ -26,6 +26,7 @@
 
 #include "cc/core/base/fair_shared_mutex.h"
 #include "cc/core/base/lock_order.h"
+#include "cc/core/base/thread_annotations.h"
 #include "cc/core/store/lower_tier.h"
 #include "cc/tiers/memory/memory_tier.h"
 
@@ -82,13 +83,14 @@ class TwoTiers final : public LowerTier {
   // this is possible.
   Status GetFromBoth(const ExecContext& context, const int64_t* keys, size_t count, After after,
                      WholeRows* rows, bool* missed) const;
-  // Makes room above for `coming`, or restores the bound if it is null. REQUIRES: writers_ held.
-  Status MakeRoom(const ExecContext& context, const WholeRows* coming);
-  // Moves cold rows down. REQUIRES: the same.
-  Status MoveDown(const ExecContext& context, const int64_t* keys, size_t count);
-  // Puts rows [begin, end). REQUIRES: the same.
+  // Makes room above for `coming`, or restores the bound if it is null.
+  Status MakeRoom(const ExecContext& context, const WholeRows* coming) TF_EMBED_REQUIRES(writers_);
+  // Moves cold rows down.
+  Status MoveDown(const ExecContext& context, const int64_t* keys, size_t count)
+      TF_EMBED_REQUIRES(writers_);
+  // Puts rows [begin, end).
   Status PutSome(const ExecContext& context, const WholeRows& rows, size_t begin, size_t end,
-                 After after);
+                 After after) TF_EMBED_REQUIRES(writers_);
   // Bytes of the slots of a row outside of tiers.
   size_t slot_bytes() const { return slot_bytes_; }
 
