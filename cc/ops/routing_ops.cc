@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys grouped by the worker that owns them, and the rows that are returned.
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "cc/ops/key_types.h"

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <mutex>
 #include <set>
-#include <string>
 #include <system_error>
 #include <utility>
 

@@ -2,11 +2,8 @@
 // Packs keys and rows into messages between workers, and unpacks them. TensorFlow's collectives
 // carry the messages. Every message is validated before it is read.
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <new>
 #include <string>
 #include <vector>
 

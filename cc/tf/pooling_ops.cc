@@ -8,7 +8,6 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "cc/core/pooling/key_sums.h"
 #include "cc/core/pooling/pooled_find.h"

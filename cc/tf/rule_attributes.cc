@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_resource.h"

@@ -11,7 +11,6 @@
 #include "cc/core/saves/save_place.h"
 #include "cc/core/saves/saved_rows.h"
 #include "cc/tf/shared_variant.h"
-#include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {

@@ -2,7 +2,6 @@
 #include "cc/tf/storage_settings.h"
 
 #include <algorithm>
-#include <string>
 
 #include "cc/tf/settings_text.h"
 #include "cc/tf/table_resource.h"

@@ -10,7 +10,6 @@
 #include <string>
 #include <utility>
 
-#include "cc/core/base/first_failure.h"
 #include "cc/core/batch/key_groups.h"
 #include "cc/core/index/row_memory.h"
 #include "cc/core/index/striped_index.h"

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <string>
 #include <utility>
 
 #include "cc/core/base/hash.h"

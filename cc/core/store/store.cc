@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/core/store/store.h"
 
-#include <string>
-
 #include "cc/core/rules/rule_list.h"
 
 namespace tf_embed {

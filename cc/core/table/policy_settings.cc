@@ -2,7 +2,6 @@
 #include "cc/core/table/policy_settings.h"
 
 #include <charconv>
-#include <string>
 #include <utility>
 
 #include "cc/core/table/step_clock.h"

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 
-#include "cc/core/policy/row_policy.h"
 #include "cc/core/store/store.h"
 
 namespace tf_embed {

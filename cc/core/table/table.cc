@@ -2,10 +2,8 @@
 #include "cc/core/table/table.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <mutex>
-#include <string>
 
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/table/paused_tables.h"

@@ -3,16 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <mutex>
 #include <new>
-#include <shared_mutex>
-#include <string>
 #include <type_traits>
-#include <utility>
 
 #include "cc/core/base/hash.h"
-#include "cc/core/batch/distinct_keys.h"
 #include "cc/core/loops/row_stepper.h"
 #include "cc/core/loops/sum_rows.h"
 #include "cc/core/rows/row_copy.h"

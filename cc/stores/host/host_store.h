@@ -24,7 +24,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
-#include <vector>
 
 #include "cc/core/batch/key_groups.h"
 #include "cc/core/index/row_memory.h"

@@ -7,7 +7,6 @@
 
 #include "cc/core/base/first_failure.h"
 #include "cc/core/base/hash.h"
-#include "cc/core/rows/row_copy.h"
 #include "cc/stores/host/host_store.h"
 #include "cc/stores/host/host_store_inl.h"
 

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cassert>
 #include <functional>
-#include <iterator>
 #include <utility>
 
 #include "cc/core/base/first_failure.h"
 #include "cc/core/base/hash.h"
-#include "cc/core/rows/row_copy.h"
 #include "cc/stores/host/host_store.h"
 #include "cc/stores/host/host_store_inl.h"
 

@@ -2,10 +2,8 @@
 // HostStore's part in snapshots. It reports changed, used and evicted rows to its ChangeLog, and
 // exports the other rows. Verbs on rows: host_store.cc.
 #include <cstring>
-#include <mutex>
 
 #include "cc/core/base/hash.h"
-#include "cc/core/rows/row_copy.h"
 #include "cc/stores/host/host_store.h"
 #include "cc/stores/host/host_store_inl.h"
 

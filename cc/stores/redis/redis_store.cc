@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <new>
 #include <random>
 #include <thread>
-#include <utility>
 
 #include "cc/core/rules/rule_list.h"
 #include "cc/stores/host/host_store.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RedisStore's metadata, and its operations on its whole content. Verbs on rows: redis_store.cc.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <utility>

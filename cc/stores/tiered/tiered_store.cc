@@ -3,15 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <mutex>
 #include <new>
 #include <shared_mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "cc/core/base/hash.h"
 #include "cc/core/rows/row_layout.h"
 
 namespace tf_embed {

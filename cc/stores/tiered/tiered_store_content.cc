@@ -5,8 +5,6 @@
 #include <mutex>
 #include <new>
 #include <shared_mutex>
-#include <string>
-#include <utility>
 
 #include "cc/core/rows/row_layout.h"
 #include "cc/core/rules/rule_list.h"

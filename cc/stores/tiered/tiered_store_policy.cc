@@ -5,7 +5,6 @@
 #include <functional>
 #include <mutex>
 #include <shared_mutex>
-#include <utility>
 
 #include "cc/core/base/hash.h"
 #include "cc/core/rows/row_layout.h"

@@ -2,7 +2,6 @@
 #include "cc/tiers/disk/disk_tier.h"
 
 #include <algorithm>
-#include <mutex>
 #include <new>
 
 #include "cc/core/rows/stored_slots.h"

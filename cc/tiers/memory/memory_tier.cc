@@ -7,7 +7,6 @@
 #include <mutex>
 #include <new>
 #include <shared_mutex>
-#include <utility>
 
 #include "cc/core/base/hash.h"
 #include "cc/core/rows/stored_slots.h"

@@ -2,7 +2,6 @@
 #include "cc/stores/redis/client/cluster.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <sstream>
 
