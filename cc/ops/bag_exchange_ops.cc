@@ -8,29 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/pooling/bags.h"
 #include "cc/ops/key_types.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-namespace {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
-absl::Status CheckVectors(InferenceContext* c, int begin, int end) {
-  ShapeHandle unused;
-  for (int i = begin; i < end; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
-  return absl::OkStatus();
-}
-
-// Checks inputs from `first` on: indices, offsets, pieces.
-absl::Status CheckBags(InferenceContext* c, int first) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(CheckVectors(c, first, first + 2));
-  return c->WithRank(c->input(first + 2), 2, &unused);
-}
-
-}  // namespace
 
 REGISTER_OP("TfEmbedSplitPooled")
     .Input("keys: key_dtype")
@@ -58,9 +39,8 @@ REGISTER_OP("TfEmbedSplitPooled")
     .Attr("sum_bytes: int >= 1")
     .Attr("weight_bytes: int >= 0 = 0")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
       int64_t num_workers;
+      TF_RETURN_IF_ERROR(CheckRanks(c, {-1, 1}));
       TF_RETURN_IF_ERROR(c->GetAttr("num_workers", &num_workers));
       const ShapeHandle places = c->Vector(c->UnknownDim());
       const ShapeHandle keys = c->Vector(c->UnknownDim());
@@ -123,11 +103,8 @@ REGISTER_OP("TfEmbedSplitBags")
     .Attr("ask_by: {'less', 'bags', 'keys'} = 'less'")
     .Attr("bytes_of_number: int >= 1 = 4")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(CheckBags(c, 0));
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &unused));
       int64_t num_workers;
+      TF_RETURN_IF_ERROR(CheckRanks(c, {1, 1, 2, 0, 1}));
       TF_RETURN_IF_ERROR(c->GetAttr("num_workers", &num_workers));
       for (const int output : {0, 1, 2, 4}) c->set_output(output, c->Vector(c->UnknownDim()));
       c->set_output(3, c->Matrix(4, num_workers));
@@ -177,14 +154,7 @@ REGISTER_OP("TfEmbedJoinBags")
     .Attr("dims: list(int) >= 1")
     .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
     .Attr("max_gradient: float = 0.0")
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(CheckVectors(c, 0, 3));
-      TF_RETURN_IF_ERROR(CheckBags(c, 3));
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(6), 0, &unused));
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({1, 1, 1, 1, 1, 2, 0}, {1}))
     .Doc(R"doc(
 Sums the values that workers sent back into the pooled rows of a batch.
 
@@ -217,11 +187,9 @@ REGISTER_OP("TfEmbedJoinBagsGradient")
     .Attr("dims: list(int) >= 1")
     .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(CheckVectors(c, 0, 4));
-      TF_RETURN_IF_ERROR(CheckBags(c, 4));
       c->set_output(0, c->input(1));
       c->set_output(1, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
+      return CheckRanks(c, {1, 1, 1, 1, 1, 1, 2});
     })
     .Doc(R"doc(
 Computes the gradients of TfEmbedJoinBags.

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bounds check of a batch of bags, before lookups in arrays of rows.
 #include "absl/status/status.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-namespace {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
-}  // namespace
 
 REGISTER_OP("TfEmbedCheckBounds")
     .Input("indices: int64")
@@ -29,14 +22,12 @@ REGISTER_OP("TfEmbedCheckBounds")
     .Attr("padding: list(int) = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      for (int i = 0; i < 3; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
       c->set_output(0, c->Vector(c->UnknownDim()));
       c->set_output(1, c->input(1));
       c->set_output(2, c->Vector(c->UnknownDim()));
       c->set_output(3, c->Scalar());
       c->set_output(4, c->Scalar());
-      return absl::Status();
+      return CheckRanks(c, {1, 1, 1});
     })
     .Doc(R"doc(
 Removes the indices of a batch that are not row numbers, and repairs its offsets.

@@ -5,15 +5,10 @@
 
 #include "absl/status/status.h"
 #include "cc/ops/key_types.h"
-#include "cc/ops/longer_shape.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedMessageWords")
     .Input("parts: part_types")

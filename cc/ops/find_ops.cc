@@ -4,13 +4,9 @@
 #include "cc/ops/key_types.h"
 #include "cc/ops/table_shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
 namespace {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 // Outputs of a lookup: rows, and whether each key has a row.
 absl::Status FindShape(InferenceContext* c) {

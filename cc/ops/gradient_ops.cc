@@ -9,15 +9,10 @@
 // rows of the anchor's gradient.
 #include "absl/status/status.h"
 #include "cc/ops/key_types.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedToken")
     .Input("anchor: value_dtype")
@@ -26,12 +21,7 @@ REGISTER_OP("TfEmbedToken")
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("dim: int >= 1")
     .Attr("rows: int = -1")
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &unused));
-      c->set_output(0, c->Scalar());
-      return absl::Status();
-    })
+    .SetShapeFn(Ranks({2}, {0}))
     .Doc(R"doc(
 Makes the input by which the gradient of a lookup reaches the anchor.
 
@@ -80,13 +70,11 @@ REGISTER_OP("TfEmbedUnpackRowGradients")
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("dim: int >= 1")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
       int64_t dim;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       c->set_output(0, c->Vector(c->UnknownDim()));
       c->set_output(1, c->Matrix(c->UnknownDim(), c->MakeDim(dim)));
-      return absl::Status();
+      return CheckRanks(c, {0});
     })
     .Doc(R"doc(
 Returns the keys and the gradients of all lookups in a variant. Keys may repeat.

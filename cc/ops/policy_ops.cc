@@ -7,16 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/policy/eviction_order.h"
 #include "cc/ops/key_types.h"
-#include "cc/ops/longer_shape.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/table_shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedRestrict")
     .Input("table: resource")
@@ -24,12 +18,7 @@ REGISTER_OP("TfEmbedRestrict")
     .Output("removed: int64")
     .Attr(absl::StrCat("order: {", QuotedNames(kEvictionOrderNames), "}"))
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      return tensorflow::shape_inference::ScalarShape(c);
-    })
+    .SetShapeFn(Ranks({0, 0}, {0}))
     .Doc(R"doc(
 Removes expired rows, and then the rows that come first in an order, until enough are gone.
 
@@ -51,13 +40,11 @@ REGISTER_OP("TfEmbedDrainEvicted")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int64_t dim;
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       const DimensionHandle rows = c->UnknownDim();
       c->set_output(0, c->Vector(rows));
       c->set_output(1, c->Matrix(rows, dim));
-      return absl::Status();
+      return CheckRanks(c, {0});
     })
     .Doc(R"doc(
 Returns the rows that the policy has removed since the last call, and forgets them.
@@ -77,9 +64,8 @@ REGISTER_OP("TfEmbedRowStatistics")
     .Attr(kKeyDtype)
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused, statistics;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      ShapeHandle statistics;
+      TF_RETURN_IF_ERROR(CheckKeys(c));
       TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), std::size(kAllStatistics), &statistics));
       c->set_output(0, statistics);
       c->set_output(1, c->input(1));
@@ -102,12 +88,9 @@ REGISTER_OP("TfEmbedExportScores")
     .Attr(absl::StrCat("order: {", QuotedNames(kEvictionOrderNames), "}"))
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
       c->set_output(0, c->Vector(c->UnknownDim()));
       c->set_output(1, c->output(0));
-      return absl::Status();
+      return CheckRanks(c, {0, 0});
     })
     .Doc(R"doc(
 Returns all keys with the first number that an order compares, as of one moment.
@@ -131,9 +114,8 @@ REGISTER_OP("TfEmbedSetScores")
     .Attr(kKeyDtype)
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused, merged;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      ShapeHandle merged;
+      TF_RETURN_IF_ERROR(CheckKeys(c));
       return c->Merge(c->input(1), c->input(3), &merged);
     })
     .Doc(R"doc(
@@ -150,11 +132,7 @@ REGISTER_OP("TfEmbedExpiredRows")
     .Output("expired: int64")
     .Attr("renews: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      return tensorflow::shape_inference::ScalarShape(c);
-    })
+    .SetShapeFn(Ranks({0}, {0}))
     .Doc(R"doc(
 Counts the rows that have expired and are still there.
 
@@ -169,11 +147,7 @@ REGISTER_OP("TfEmbedSetClock")
     .Input("milliseconds: int64")
     .Input("epoch: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      for (int i = 0; i < 4; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
-      return absl::Status();
-    })
+    .SetShapeFn(Ranks({0, 0, 0, 0}))
     .Doc(R"doc(
 Sets the clock of a table, which dates the uses of rows.
 

@@ -19,17 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/pooling/bags.h"
 #include "cc/ops/key_types.h"
-#include "cc/ops/longer_shape.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
 namespace {
-
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 // The shape of the bags, without dim. The list `bags` begins at input `first`.
 absl::Status BagsShape(InferenceContext* c, ShapeHandle keys, int first, ShapeHandle* shape) {
@@ -88,11 +82,10 @@ REGISTER_OP("TfEmbedFindPooled")
     .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused, shape;
+      ShapeHandle shape;
       int num_tokens;
       int64_t dim;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      TF_RETURN_IF_ERROR(CheckRanks(c, {0, -1, 1}));
       TF_RETURN_IF_ERROR(c->GetAttr("num_tokens", &num_tokens));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       TF_RETURN_IF_ERROR(BagsShape(c, c->input(1), 4 + num_tokens, &shape));

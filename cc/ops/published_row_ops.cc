@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops by which a table follows another table that publishes its changes as saves.
 #include "cc/ops/key_types.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedOpenPublishedRows")
     .Input("table: resource")
@@ -18,15 +14,7 @@ REGISTER_OP("TfEmbedOpenPublishedRows")
     .Output("rows: variant")
     .Output("num_blocks: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      for (int input = 0; input < 4; ++input) {
-        TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 0, &unused));
-      }
-      c->set_output(0, c->Scalar());
-      c->set_output(1, c->Scalar());
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({0, 0, 0, 0}, {0, 0}))
     .Doc(R"doc(
 Opens a save that another table has published, and checks every byte of it.
 
@@ -46,13 +34,7 @@ REGISTER_OP("TfEmbedBeginPublishedRows")
     .Output("keys: key_dtype")
     .Attr(kKeyDtype)
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({0, 0}, {1}))
     .Doc(R"doc(
 Prepares a table to take the rows of a publication.
 

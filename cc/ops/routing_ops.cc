@@ -4,16 +4,10 @@
 
 #include "absl/status/status.h"
 #include "cc/ops/key_types.h"
-#include "cc/ops/longer_shape.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
 namespace {
 
 // Output shapes of an op that routes the keys of some tables: keys, outputs set by `second`,
@@ -185,12 +179,9 @@ REGISTER_OP("TfEmbedUnlessFrozen")
     .Attr(kKeyDtype)
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused, gradients;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &gradients));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 0, &unused));
+      TF_RETURN_IF_ERROR(CheckRanks(c, {1, 2, 0}));
       c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-      c->set_output(1, c->Matrix(InferenceContext::kUnknownDim, c->Dim(gradients, 1)));
+      c->set_output(1, c->Matrix(InferenceContext::kUnknownDim, c->Dim(c->input(1), 1)));
       return absl::Status();
     })
     .Doc(R"doc(

@@ -1,27 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that save rows to files and load them.
 #include "cc/ops/key_types.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
-namespace {
-
-// Checks that the first `count` inputs are scalars.
-absl::Status Scalars(InferenceContext* c, int count) {
-  ShapeHandle unused;
-  for (int i = 0; i < count; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
-  return absl::OkStatus();
-}
-
-absl::Status PlaceShape(InferenceContext* c) { return Scalars(c, 3); }
-
-}  // namespace
 
 REGISTER_OP("TfEmbedSaveRows")
     .Input("table: resource")
@@ -34,7 +17,7 @@ REGISTER_OP("TfEmbedSaveRows")
     .Attr("with_slots: bool = true")
     .Attr("links: bool = false")
     .SetIsStateful()
-    .SetShapeFn(PlaceShape)
+    .SetShapeFn(Ranks({0, 0, 0}))
     .Doc(R"doc(
 Writes all rows to files, as of one moment.
 
@@ -63,7 +46,7 @@ REGISTER_OP("TfEmbedSaveRowsPart")
     .Attr("buffer_bytes: int >= 1 = 4194304")
     .Attr("with_slots: bool = true")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) { return Scalars(c, 6); })
+    .SetShapeFn(Ranks({0, 0, 0, 0, 0, 0}))
     .Doc(R"doc(
 Writes all rows to files as one part of a save of several processes.
 
@@ -81,10 +64,7 @@ REGISTER_OP("TfEmbedRowsSaved")
     .Input("table: resource")
     .Output("rows: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      c->set_output(0, c->Scalar());
-      return Scalars(c, 1);
-    })
+    .SetShapeFn(Ranks({0}, {0}))
     .Doc(R"doc(
 Returns the number of rows that saves have written since the table was made.
 
@@ -108,12 +88,7 @@ REGISTER_OP("TfEmbedOpenSavedRows")
     .Attr("with_slots: bool = true")
     .Attr(kKeyDtype)
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(PlaceShape(c));
-      for (int output = 0; output < 3; ++output) c->set_output(output, c->Scalar());
-      c->set_output(3, c->Vector(InferenceContext::kUnknownDim));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({0, 0, 0}, {0, 0, 0, 1}))
     .Doc(R"doc(
 Opens a save, checks every byte of it, and prepares the table to take its rows.
 
@@ -141,11 +116,7 @@ REGISTER_OP("TfEmbedSavedRowCounts")
     .Input("rows: variant")
     .Output("counts: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(Scalars(c, 2));
-      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({0, 0}, {1}))
     .Doc(R"doc(
 Returns the number of rows in each block of open files.
 
@@ -160,11 +131,7 @@ REGISTER_OP("TfEmbedForgetWaiting")
     .Input("keys: key_dtype")
     .Attr(kKeyDtype)
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(Scalars(c, 1));
-      return c->WithRank(c->input(1), 1, &unused);
-    })
+    .SetShapeFn(Ranks({0, 1}))
     .Doc(R"doc(
 Resets the admission counts of keys that wait for a row.
 
@@ -180,11 +147,7 @@ REGISTER_OP("TfEmbedSavedKeys")
     .Output("keys: key_dtype")
     .Attr(kKeyDtype)
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(Scalars(c, 3));
-      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({0, 0, 0}, {1}))
     .Doc(R"doc(
 Returns the keys of a block of rows.
 
@@ -199,11 +162,7 @@ REGISTER_OP("TfEmbedLoadSavedRows")
     .Input("block: int64")
     .Input("owners: int32")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(Scalars(c, 3));
-      return c->WithRank(c->input(3), 1, &unused);
-    })
+    .SetShapeFn(Ranks({0, 0, 0, 1}))
     .Doc(R"doc(
 Loads a block of rows into the table, with slots and statistics.
 

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that read and write saved rows block by block, without a table.
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedOpenRowStream")
     .Input("folder: string")
@@ -18,13 +14,11 @@ REGISTER_OP("TfEmbedOpenRowStream")
     .Output("meta: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      for (int i = 0; i < 2; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
       c->set_output(0, c->Scalar());
       c->set_output(1, c->Vector(4));
       c->set_output(2, c->Vector(2));
       c->set_output(3, c->Vector(InferenceContext::kUnknownDim));
-      return absl::OkStatus();
+      return CheckRanks(c, {0, 0});
     })
     .Doc(R"doc(
 Opens a save without a table, and checks every byte of it. Includes the parts of all processes.
@@ -52,13 +46,11 @@ REGISTER_OP("TfEmbedReadRowStream")
     .Attr("slot_dtype: {float, double}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      for (int i = 0; i < 2; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
       const auto rows = c->UnknownDim();
       c->set_output(0, c->Vector(rows));
       c->set_output(1, c->Matrix(rows, InferenceContext::kUnknownDim));
       c->set_output(2, c->Matrix(rows, InferenceContext::kUnknownDim));
-      return absl::OkStatus();
+      return CheckRanks(c, {0, 0});
     })
     .Doc(R"doc(
 Reads a block of rows.
@@ -81,13 +73,7 @@ REGISTER_OP("TfEmbedBeginRowStream")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      for (int i = 0; i < 2; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-      c->set_output(0, c->Scalar());
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({0, 0, 1}, {0}))
     .Doc(R"doc(
 Begins a save of rows with int64 keys.
 
@@ -110,13 +96,7 @@ REGISTER_OP("TfEmbedAppendRowStream")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("slot_dtype: {float, double}")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &unused));
-      return c->WithRank(c->input(3), 2, &unused);
-    })
+    .SetShapeFn(Ranks({0, 1, 2, 2}))
     .Doc(R"doc(
 Writes rows to a save.
 
@@ -131,10 +111,7 @@ slots: [num_rows, slots of a row].
 REGISTER_OP("TfEmbedFinishRowStream")
     .Input("stream: variant")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      return c->WithRank(c->input(0), 0, &unused);
-    })
+    .SetShapeFn(Ranks({0}))
     .Doc(R"doc(
 Completes a save, which then replaces an earlier one of the same name.
 

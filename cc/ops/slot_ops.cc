@@ -8,17 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/rules/rule_names.h"
 #include "cc/ops/key_types.h"
-#include "cc/ops/longer_shape.h"
 #include "cc/ops/table_shapes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
 namespace {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 // keys.shape + [slots of a row].
 absl::Status SlotsShape(InferenceContext* c, ShapeHandle* slots) {
@@ -133,9 +128,8 @@ REGISTER_OP("TfEmbedReadSlots")
     .Attr("initial_value: float = 0.0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle rows, slots;
-      TF_RETURN_IF_ERROR(CheckTable(c));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &rows));
+      ShapeHandle slots;
+      TF_RETURN_IF_ERROR(CheckKeys(c));
       TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), InferenceContext::kUnknownDim, &slots));
       c->set_output(0, slots);
       c->set_output(1, c->input(1));

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops of snapshots: several tables, saved at one moment while other threads change them.
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
 namespace {
 
 absl::Status AllScalars(InferenceContext* c) {

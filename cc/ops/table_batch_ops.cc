@@ -19,15 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/pooling/bags.h"
 #include "cc/core/rules/rule_names.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
 namespace {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 // Inputs from `first` on: indices, offsets, pieces. Tables precede them.
 absl::Status CheckBatch(InferenceContext* c, int first) {

@@ -17,27 +17,15 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "cc/ops/longer_shape.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "cc/ops/shapes.h"
 
 namespace tf_embed {
 
-// Checks input 0, a table.
-inline absl::Status CheckTable(tensorflow::shape_inference::InferenceContext* c) {
-  tensorflow::shape_inference::ShapeHandle unused;
-  return c->WithRank(c->input(0), 0, &unused);
-}
-
 // Checks inputs 0 to 2: table, keys, owners.
-inline absl::Status CheckKeys(tensorflow::shape_inference::InferenceContext* c) {
-  tensorflow::shape_inference::ShapeHandle unused;
-  TF_RETURN_IF_ERROR(CheckTable(c));
-  return c->WithRank(c->input(2), 1, &unused);
-}
+inline absl::Status CheckKeys(InferenceContext* c) { return CheckRanks(c, {0, -1, 1}); }
 
 // Checks the same, and returns the shape of the keys' rows, keys.shape + [dim].
-inline absl::Status ShapeOfRows(tensorflow::shape_inference::InferenceContext* c,
-                                tensorflow::shape_inference::ShapeHandle* rows) {
+inline absl::Status ShapeOfRows(InferenceContext* c, ShapeHandle* rows) {
   int64_t dim;
   TF_RETURN_IF_ERROR(CheckKeys(c));
   TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
@@ -45,8 +33,8 @@ inline absl::Status ShapeOfRows(tensorflow::shape_inference::InferenceContext* c
 }
 
 // Checks inputs 0 to 3: table, keys, owners, a row for each key.
-inline absl::Status CheckRows(tensorflow::shape_inference::InferenceContext* c) {
-  tensorflow::shape_inference::ShapeHandle rows, merged;
+inline absl::Status CheckRows(InferenceContext* c) {
+  ShapeHandle rows, merged;
   TF_RETURN_IF_ERROR(ShapeOfRows(c, &rows));
   return c->Merge(c->input(3), rows, &merged);
 }

@@ -2,26 +2,16 @@
 // Turns: mutual exclusion of steps that read rows, compute outside of the table and write back.
 //
 //   TfEmbedTakeTurn --> turn ... TfEmbedFindSlots ... TfEmbedAssignSlots ... TfEmbedEndTurn
-#include "absl/status/status.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedTakeTurn")
     .Input("table: resource")
     .Output("turn: variant")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      c->set_output(0, c->Scalar());
-      return absl::Status();
-    })
+    .SetShapeFn(Ranks({0}, {0}))
     .Doc(R"doc(
 Waits for the turn of a table. Blocks no thread of the runtime.
 
@@ -36,12 +26,7 @@ REGISTER_OP("TfEmbedEndTurn")
     .Input("table: resource")
     .Input("turn: variant")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      return absl::Status();
-    })
+    .SetShapeFn(Ranks({0, 0}))
     .Doc(R"doc(
 Ends a turn. Has no effect on a turn that has ended.
 

@@ -6,11 +6,8 @@
 #include "cc/ops/key_types.h"
 #include "cc/ops/table_shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedInsertOrAssign")
     .Input("table: resource")

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that abort a collective if other workers do not join.
 #include "absl/status/status.h"
+#include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
-
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 REGISTER_OP("TfEmbedStartWatch")
     .Input("seconds: float")
@@ -15,13 +12,7 @@ REGISTER_OP("TfEmbedStartWatch")
     .Output("watches: bool")
     .Attr("what: string")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      c->set_output(0, c->Scalar());
-      c->set_output(1, c->Scalar());
-      return absl::Status();
-    })
+    .SetShapeFn(Ranks({0}, {0, 0}))
     .Doc(R"doc(
 Aborts all collectives of this process if the watch has not ended after some time.
 

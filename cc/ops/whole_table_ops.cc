@@ -11,14 +11,9 @@
 #include "cc/ops/key_types.h"
 #include "cc/ops/table_shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_embed {
 namespace {
-
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
 
 std::string MeaningsOfStats() {
   std::string lines;
@@ -29,9 +24,8 @@ std::string MeaningsOfStats() {
 // The shape function of an op that takes a table and returns `count` numbers.
 auto NumbersOfTable(size_t count) {
   return [count](InferenceContext* c) -> absl::Status {
-    TF_RETURN_IF_ERROR(CheckTable(c));
     c->set_output(0, c->Vector(static_cast<int64_t>(count)));
-    return absl::OkStatus();
+    return CheckRanks(c, {0});
   };
 }
 
@@ -42,13 +36,7 @@ REGISTER_OP("TfEmbedSize")
     .Input("shard: int64")
     .Output("size: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(CheckTable(c));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-      c->set_output(0, c->Scalar());
-      return absl::OkStatus();
-    })
+    .SetShapeFn(Ranks({0, 0}, {0}))
     .Doc(R"doc(
 Returns the number of keys.
 
@@ -58,13 +46,13 @@ shard: The shard, or -1 for all; any other number is InvalidArgument.
 REGISTER_OP("TfEmbedClear")
     .Input("table: resource")
     .SetIsStateful()
-    .SetShapeFn(CheckTable)
+    .SetShapeFn(Ranks({0}))
     .Doc("Removes all keys and releases the memory.");
 
 REGISTER_OP("TfEmbedShrink")
     .Input("table: resource")
     .SetIsStateful()
-    .SetShapeFn(CheckTable)
+    .SetShapeFn(Ranks({0}))
     .Doc("Compacts the table after many keys were removed, and releases memory.");
 
 REGISTER_OP("TfEmbedExport")
@@ -83,7 +71,6 @@ REGISTER_OP("TfEmbedExport")
     .Attr("with_policy: bool = true")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(CheckTable(c));
       int64_t dim;
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       const DimensionHandle rows = c->UnknownDim();
@@ -93,7 +80,7 @@ REGISTER_OP("TfEmbedExport")
       c->set_output(3, c->Vector(InferenceContext::kUnknownDim));
       c->set_output(4, c->Matrix(rows, InferenceContext::kUnknownDim));
       c->set_output(5, c->Vector(InferenceContext::kUnknownDim));
-      return absl::OkStatus();
+      return CheckRanks(c, {0});
     })
     .Doc(R"doc(
 Copies the whole table as of one moment. Writers wait, readers do not.
@@ -123,17 +110,7 @@ REGISTER_OP("TfEmbedImport")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("slot_dtype: {float, double}")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(CheckTable(c));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 2, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 2, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(5), 1, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(6), 2, &unused));
-      return c->WithRank(c->input(7), 1, &unused);
-    })
+    .SetShapeFn(Ranks({0, 1, 1, 2, 2, 1, 2, 1}))
     .Doc(R"doc(
 Replaces the content of a table by a TfEmbedExport of any number of shards.
 
