@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cc/core/exchange/bag_split.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/owned_keys.h"
@@ -215,9 +216,9 @@ class JoinBagsGradientOp final : public JoinOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSplitBags").Device(tf::DEVICE_CPU), SplitBagsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinBags").Device(tf::DEVICE_CPU), JoinBagsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinBagsGradient").Device(tf::DEVICE_CPU), JoinBagsGradientOp);
+const Kernels<SplitBagsOp> split_bags("TfEmbedSplitBags");
+const Kernels<JoinBagsOp> join_bags("TfEmbedJoinBags");
+const Kernels<JoinBagsGradientOp> join_bags_gradient("TfEmbedJoinBagsGradient");
 
 // A batch of bags with consecutive keys, padding removed.
 struct Compacted {
@@ -372,7 +373,7 @@ class SplitPooledOp final : public StatusOp {
   AskBy ask_by_ = AskBy::kLess;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSplitPooled").Device(tf::DEVICE_CPU), SplitPooledOp);
+const Kernels<SplitPooledOp> split_pooled("TfEmbedSplitPooled");
 
 }  // namespace
 

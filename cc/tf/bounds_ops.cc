@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/status_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -247,7 +248,7 @@ class CheckBoundsOp : public StatusOp {
   std::vector<Reported> of_features_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedCheckBounds").Device(tf::DEVICE_CPU), CheckBoundsOp);
+const Kernels<CheckBoundsOp> check_bounds("TfEmbedCheckBounds");
 
 }  // namespace
 }  // namespace tf_embed

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/core/exchange/message.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/status_op.h"
@@ -506,10 +507,10 @@ class UnpackMessagesOp final : public StatusOp {
   std::vector<int64_t> widths_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedMessageWords").Device(tf::DEVICE_CPU), MessageWordsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedPlanExchange").Device(tf::DEVICE_CPU), PlanExchangeOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedPackMessages").Device(tf::DEVICE_CPU), PackMessagesOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedUnpackMessages").Device(tf::DEVICE_CPU), UnpackMessagesOp);
+const Kernels<MessageWordsOp> message_words("TfEmbedMessageWords");
+const Kernels<PlanExchangeOp> plan_exchange("TfEmbedPlanExchange");
+const Kernels<PackMessagesOp> pack_messages("TfEmbedPackMessages");
+const Kernels<UnpackMessagesOp> unpack_messages("TfEmbedUnpackMessages");
 
 }  // namespace
 }  // namespace tf_embed

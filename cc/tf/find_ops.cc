@@ -2,7 +2,7 @@
 // Find, FindOrInsert and Prefetch.
 #include <algorithm>
 
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/table_op.h"
 
 namespace tf_embed {
@@ -73,20 +73,10 @@ class FindOp : public TableOp {
   bool training_ = false;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedFind").Device(tf::DEVICE_CPU), FindOp<false>);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedFindOrInsert").Device(tf::DEVICE_CPU), FindOp<true>);
-
-const OnGpu<FindOp<false>> find("TfEmbedFind", {"table", "owners", "tokens"}, KeyTypes::kWide);
-const OnGpu<FindOp<false>> narrow_find("TfEmbedFind",
-                                       {"table", "keys", "owners", "defaults", "tokens", "values",
-                                        "exists"},
-                                       KeyTypes::kNarrow);
-const OnGpu<FindOp<true>> find_or_insert("TfEmbedFindOrInsert", {"table", "owners"},
-                                         KeyTypes::kWide);
-const OnGpu<FindOp<true>> narrow_find_or_insert("TfEmbedFindOrInsert",
-                                                {"table", "keys", "owners", "defaults", "scores",
-                                                 "values", "exists"},
-                                                KeyTypes::kNarrow);
+const Kernels<FindOp<false>> find("TfEmbedFind", {"table", "owners", "tokens"},
+                                  {"keys", "defaults", "values", "exists"});
+const Kernels<FindOp<true>> find_or_insert("TfEmbedFindOrInsert", {"table", "owners"},
+                                           {"keys", "defaults", "scores", "values", "exists"});
 
 class PrefetchOp : public TableOp {
  public:
@@ -100,8 +90,7 @@ class PrefetchOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedPrefetch").Device(tf::DEVICE_CPU), PrefetchOp);
-const OnGpu<PrefetchOp> prefetch_on_gpu("TfEmbedPrefetch", {"table", "keys", "owners"});
+const Kernels<PrefetchOp> prefetch("TfEmbedPrefetch", {"table", "keys", "owners"});
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/row_gradients.h"
 #include "cc/tf/table_resource.h"
@@ -127,14 +127,10 @@ class UnpackOp : public tf::OpKernel {
   int64_t dim_ = 0;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedToken").Device(tf::DEVICE_CPU), TokenOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRowGradients").Device(tf::DEVICE_CPU), RowGradientsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedUnpackRowGradients").Device(tf::DEVICE_CPU), UnpackOp);
-
-const OnGpu<TokenOp> token("TfEmbedToken", {"anchor", "token"});
-const OnGpu<RowGradientsOp> row_gradients("TfEmbedRowGradients", {"keys", "values", "gradients"});
-const OnGpu<UnpackOp> unpack_row_gradients("TfEmbedUnpackRowGradients",
-                                           {"gradients", "keys", "values"});
+const Kernels<TokenOp> token("TfEmbedToken", {"anchor", "token"});
+const Kernels<RowGradientsOp> row_gradients("TfEmbedRowGradients", {"keys", "values", "gradients"});
+const Kernels<UnpackOp> unpack_row_gradients("TfEmbedUnpackRowGradients",
+                                             {"gradients", "keys", "values"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -15,7 +15,7 @@
 
 #include "absl/strings/escaping.h"
 #include "cc/tf/gpu_tables.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/settings_text.h"
 #include "cc/tf/status_op.h"
@@ -105,10 +105,8 @@ class NewTableOp : public StatusOp {
   int gpu_ = -1;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedNewTable").Device(tf::DEVICE_CPU), NewTableOp);
-const OnGpu<NewTableOp> new_table_on_gpu("TfEmbedNewTable",
-                                         {"label", "init_size", "seed", "table_id",
-                                          "initializer_values", "settings", "table"});
+const Kernels<NewTableOp> new_table("TfEmbedNewTable", {"label", "init_size", "seed", "table_id",
+                                                        "initializer_values", "settings", "table"});
 
 // Writes the settings of a graph that was saved before the attribute `settings` existed.
 absl::Status EarlierSettings(tf::OpKernelConstruction* construction, std::string* settings) {
@@ -215,8 +213,7 @@ class TableHandleOp : public tf::OpKernel {
   tf::core::RefCountPtr<TableResource> table_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);
-const OnGpu<TableHandleOp> table_on_gpu("TfEmbedTable", {"table"});
+const Kernels<TableHandleOp> table_handle("TfEmbedTable", {"table"});
 
 }  // namespace
 }  // namespace tf_embed

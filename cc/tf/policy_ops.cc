@@ -9,7 +9,7 @@
 
 #include "cc/core/policy/eviction_order.h"
 #include "cc/core/table/paused_tables.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_op.h"
 
@@ -267,23 +267,15 @@ class ExportScoresOp : public TableOp {
   EvictionOrder order_ = EvictionOrder::kLru;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRestrict").Device(tf::DEVICE_CPU), RestrictOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedDrainEvicted").Device(tf::DEVICE_CPU), DrainEvictedOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRowStatistics").Device(tf::DEVICE_CPU), RowStatisticsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSetScores").Device(tf::DEVICE_CPU), SetScoresOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedExpiredRows").Device(tf::DEVICE_CPU), ExpiredRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedExportScores").Device(tf::DEVICE_CPU), ExportScoresOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSetClock").Device(tf::DEVICE_CPU), SetClockOp);
-
-const OnGpu<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
-const OnGpu<DrainEvictedOp> drain_evicted("TfEmbedDrainEvicted", {"table", "keys", "values"});
-const OnGpu<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
-                                            {"table", "keys", "owners", "statistics", "exists"});
-const OnGpu<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});
-const OnGpu<ExpiredRowsOp> expired_rows("TfEmbedExpiredRows", {"table", "expired"});
-const OnGpu<ExportScoresOp> export_scores("TfEmbedExportScores",
-                                          {"table", "split_size", "keys", "scores"});
-const OnGpu<SetClockOp> set_clock("TfEmbedSetClock", {"table", "step", "milliseconds", "epoch"});
+const Kernels<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
+const Kernels<DrainEvictedOp> drain_evicted("TfEmbedDrainEvicted", {"table", "keys", "values"});
+const Kernels<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
+                                              {"table", "keys", "owners", "statistics", "exists"});
+const Kernels<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});
+const Kernels<ExpiredRowsOp> expired_rows("TfEmbedExpiredRows", {"table", "expired"});
+const Kernels<ExportScoresOp> export_scores("TfEmbedExportScores",
+                                            {"table", "split_size", "keys", "scores"});
+const Kernels<SetClockOp> set_clock("TfEmbedSetClock", {"table", "step", "milliseconds", "epoch"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -12,7 +12,7 @@
 #include "cc/core/pooling/key_sums.h"
 #include "cc/core/pooling/pooled_find.h"
 #include "cc/tf/gpu_tables.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/pooling_inputs.h"
 #include "cc/tf/table_op.h"
@@ -73,14 +73,8 @@ class FindPooledOp : public TableOp {
   bool training_ = false;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooled").Device(tf::DEVICE_CPU), FindPooledOp);
-
-const OnGpu<FindPooledOp> find_pooled("TfEmbedFindPooled", {"table", "owners", "tokens", "bags"},
-                                      KeyTypes::kWide);
-const OnGpu<FindPooledOp> narrow_find_pooled("TfEmbedFindPooled",
-                                             {"table", "keys", "owners", "defaults", "tokens",
-                                              "bags", "weights", "pooled"},
-                                             KeyTypes::kNarrow);
+const Kernels<FindPooledOp> find_pooled("TfEmbedFindPooled", {"table", "owners", "tokens", "bags"},
+                                        {"keys", "defaults", "weights", "pooled"});
 
 // Outputs the distinct keys of input 0 and, for each key, its index among them.
 class DistinctKeysOp : public tf::OpKernel {
@@ -238,18 +232,11 @@ class SumByKeyOp : public DistinctKeysOp {
   PoolingAttributes attributes_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedUniqueKeys").Device(tf::DEVICE_CPU), DistinctKeysOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKey").Device(tf::DEVICE_CPU), SumByKeyOp);
-
-const OnGpu<DistinctKeysOp> unique_keys("TfEmbedUniqueKeys", {"tables"}, KeyTypes::kWide);
-const OnGpu<DistinctKeysOp> narrow_unique_keys("TfEmbedUniqueKeys",
-                                               {"tables", "keys", "distinct", "inverse"},
-                                               KeyTypes::kNarrow);
-const OnGpu<SumByKeyOp> sum_by_key("TfEmbedSumByKey", {"tables", "bags"}, KeyTypes::kWide);
-const OnGpu<SumByKeyOp> narrow_sum_by_key("TfEmbedSumByKey",
-                                          {"tables", "keys", "gradients", "bags", "weights",
-                                           "distinct", "inverse", "sums"},
-                                          KeyTypes::kNarrow);
+const Kernels<DistinctKeysOp> unique_keys("TfEmbedUniqueKeys", {"tables"},
+                                          {"keys", "distinct", "inverse"});
+const Kernels<SumByKeyOp> sum_by_key("TfEmbedSumByKey", {"tables", "bags"},
+                                     {"keys", "gradients", "weights", "distinct", "inverse",
+                                      "sums"});
 
 class CheckSparseOp : public tf::OpKernel {
  public:
@@ -303,11 +290,9 @@ class CheckSparseOp : public tf::OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedCheckSparse").Device(tf::DEVICE_CPU), CheckSparseOp);
-const OnGpu<CheckSparseOp> check_sparse_on_gpu("TfEmbedCheckSparse",
-                                               {"indices", "values", "dense_shape", "label",
-                                                "checked_indices", "checked_values",
-                                                "checked_shape"});
+const Kernels<CheckSparseOp> check_sparse("TfEmbedCheckSparse",
+                                          {"indices", "values", "dense_shape", "label",
+                                           "checked_indices", "checked_values", "checked_shape"});
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "cc/tf/gpu_tables.h"
+#include "cc/tf/kernels.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -77,7 +78,7 @@ class BuildOp : public tf::OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedBuild").Device(tf::DEVICE_CPU), BuildOp);
+const Kernels<BuildOp> build("TfEmbedBuild");
 
 class TaskOp : public tf::OpKernel {
  public:
@@ -91,7 +92,7 @@ class TaskOp : public tf::OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedTask").Device(tf::DEVICE_CPU), TaskOp);
+const Kernels<TaskOp> task("TfEmbedTask");
 
 class HasGpuTablesOp : public tf::OpKernel {
  public:
@@ -103,7 +104,7 @@ class HasGpuTablesOp : public tf::OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasGpuTablesOp);
+const Kernels<HasGpuTablesOp> has_gpu_tables("TfEmbedHasGpuTables");
 
 }  // namespace
 }  // namespace tf_embed

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cc/core/saves/publication.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/save_inputs.h"
 #include "cc/tf/table_op.h"
@@ -82,16 +82,11 @@ class BeginPublishedRowsOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenPublishedRows").Device(tf::DEVICE_CPU),
-                        OpenPublishedRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedBeginPublishedRows").Device(tf::DEVICE_CPU),
-                        BeginPublishedRowsOp);
-
-const OnGpu<OpenPublishedRowsOp> open_published_rows("TfEmbedOpenPublishedRows",
-                                                     {"table", "folder", "file_name", "save",
-                                                      "rows", "num_blocks"});
-const OnGpu<BeginPublishedRowsOp> begin_published_rows("TfEmbedBeginPublishedRows",
-                                                       {"table", "rows", "keys"});
+const Kernels<OpenPublishedRowsOp> open_published_rows("TfEmbedOpenPublishedRows",
+                                                       {"table", "folder", "file_name", "save",
+                                                        "rows", "num_blocks"});
+const Kernels<BeginPublishedRowsOp> begin_published_rows("TfEmbedBeginPublishedRows",
+                                                         {"table", "rows", "keys"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cc/core/exchange/key_route.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/owned_keys.h"
@@ -173,8 +174,8 @@ class RouteGradientsOp final : public RouteOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRouteKeys").Device(tf::DEVICE_CPU), RouteKeysOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRouteGradients").Device(tf::DEVICE_CPU), RouteGradientsOp);
+const Kernels<RouteKeysOp> route_keys("TfEmbedRouteKeys");
+const Kernels<RouteGradientsOp> route_gradients("TfEmbedRouteGradients");
 
 constexpr size_t kCopiedBytesPerNanosecond = 4;  // rough copy speed
 
@@ -365,10 +366,9 @@ class UnlessFrozenOp final : public StatusOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRoutedRows").Device(tf::DEVICE_CPU), RoutedRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRoutedRowsGradient").Device(tf::DEVICE_CPU),
-                        RoutedRowsGradientOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedUnlessFrozen").Device(tf::DEVICE_CPU), UnlessFrozenOp);
+const Kernels<RoutedRowsOp> routed_rows("TfEmbedRoutedRows");
+const Kernels<RoutedRowsGradientOp> routed_rows_gradient("TfEmbedRoutedRowsGradient");
+const Kernels<UnlessFrozenOp> unless_frozen("TfEmbedUnlessFrozen");
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cc/core/saves/save_rows.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/save_inputs.h"
 #include "cc/tf/table_op.h"
@@ -77,14 +77,10 @@ class RowsSavedOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRows").Device(tf::DEVICE_CPU), SaveRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRowsPart").Device(tf::DEVICE_CPU), SaveRowsPartOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsSaved").Device(tf::DEVICE_CPU), RowsSavedOp);
-
-const OnGpu<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder", "file_name"});
-const OnGpu<SaveRowsPartOp> save_rows_part("TfEmbedSaveRowsPart", {"table", "folder", "file_name",
-                                                                   "save", "rank", "processes"});
-const OnGpu<RowsSavedOp> rows_saved("TfEmbedRowsSaved", {"table", "rows"});
+const Kernels<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder", "file_name"});
+const Kernels<SaveRowsPartOp> save_rows_part("TfEmbedSaveRowsPart", {"table", "folder", "file_name",
+                                                                     "save", "rank", "processes"});
+const Kernels<RowsSavedOp> rows_saved("TfEmbedRowsSaved", {"table", "rows"});
 
 // Reads the inputs `rows` and `block` of an op. Checks the rows against this table, because they
 // may have been opened for another.
@@ -226,21 +222,15 @@ class LoadSavedRowsOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenSavedRows").Device(tf::DEVICE_CPU), OpenSavedRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedRowCounts").Device(tf::DEVICE_CPU), SavedRowCountsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedKeys").Device(tf::DEVICE_CPU), SavedKeysOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedLoadSavedRows").Device(tf::DEVICE_CPU), LoadSavedRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedForgetWaiting").Device(tf::DEVICE_CPU), ForgetWaitingOp);
-
-const OnGpu<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
-                                             {"table", "folder", "file_name", "rows", "num_blocks",
-                                              "by_key", "waiting"});
-const OnGpu<ForgetWaitingOp> forget_waiting("TfEmbedForgetWaiting", {"table", "keys"});
-const OnGpu<SavedRowCountsOp> saved_row_counts("TfEmbedSavedRowCounts",
-                                               {"table", "rows", "counts"});
-const OnGpu<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
-const OnGpu<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
-                                             {"table", "rows", "block", "owners"});
+const Kernels<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
+                                               {"table", "folder", "file_name", "rows",
+                                                "num_blocks", "by_key", "waiting"});
+const Kernels<ForgetWaitingOp> forget_waiting("TfEmbedForgetWaiting", {"table", "keys"});
+const Kernels<SavedRowCountsOp> saved_row_counts("TfEmbedSavedRowCounts",
+                                                 {"table", "rows", "counts"});
+const Kernels<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
+const Kernels<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
+                                               {"table", "rows", "block", "owners"});
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cc/core/saves/pending_save.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/save_inputs.h"
 #include "cc/tf/status_op.h"
@@ -283,11 +284,11 @@ class FinishRowStreamOp : public StatusOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenRowStream").Device(tf::DEVICE_CPU), OpenRowStreamOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedReadRowStream").Device(tf::DEVICE_CPU), ReadRowStreamOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedBeginRowStream").Device(tf::DEVICE_CPU), BeginRowStreamOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedAppendRowStream").Device(tf::DEVICE_CPU), AppendRowStreamOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedFinishRowStream").Device(tf::DEVICE_CPU), FinishRowStreamOp);
+const Kernels<OpenRowStreamOp> open_row_stream("TfEmbedOpenRowStream");
+const Kernels<ReadRowStreamOp> read_row_stream("TfEmbedReadRowStream");
+const Kernels<BeginRowStreamOp> begin_row_stream("TfEmbedBeginRowStream");
+const Kernels<AppendRowStreamOp> append_row_stream("TfEmbedAppendRowStream");
+const Kernels<FinishRowStreamOp> finish_row_stream("TfEmbedFinishRowStream");
 
 }  // namespace
 }  // namespace tf_embed

@@ -3,7 +3,7 @@
 // rows, and RowsOfOtherRule counts the rows whose slots a rule would replace. ReadSlots, and
 // AssignSlots too, take any rule, including fused rules. LargestSlot serves rules that count steps.
 #include "cc/core/files/table_meta.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
 #include "cc/tf/table_op.h"
@@ -182,26 +182,14 @@ class LargestSlotOp : public TableOp {
   int64_t slot_ = 0;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedFindSlots").Device(tf::DEVICE_CPU), FindSlotsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedAssignSlots").Device(tf::DEVICE_CPU), AssignSlotsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedReadSlots").Device(tf::DEVICE_CPU), ReadSlotsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsOfOtherRule").Device(tf::DEVICE_CPU), RowsOfOtherRuleOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedLargestSlot").Device(tf::DEVICE_CPU), LargestSlotOp);
-
-const OnGpu<FindSlotsOp> find_slots("TfEmbedFindSlots", {"table", "owners"}, KeyTypes::kWide);
-const OnGpu<FindSlotsOp> narrow_find_slots("TfEmbedFindSlots",
-                                           {"table", "keys", "owners", "defaults", "values",
-                                            "slots", "exists"},
-                                           KeyTypes::kNarrow);
-const OnGpu<AssignSlotsOp> assign_slots("TfEmbedAssignSlots", {"table", "owners"}, KeyTypes::kWide);
-const OnGpu<AssignSlotsOp> narrow_assign_slots("TfEmbedAssignSlots",
-                                               {"table", "keys", "owners", "values", "slots",
-                                                "scores"},
-                                               KeyTypes::kNarrow);
-const OnGpu<ReadSlotsOp> read_slots("TfEmbedReadSlots",
-                                    {"table", "keys", "owners", "slots", "exists"});
-const OnGpu<RowsOfOtherRuleOp> rows_of_other_rule("TfEmbedRowsOfOtherRule", {"table", "rows"});
-const OnGpu<LargestSlotOp> largest_slot("TfEmbedLargestSlot", {"table", "largest"});
+const Kernels<FindSlotsOp> find_slots("TfEmbedFindSlots", {"table", "owners"},
+                                      {"keys", "defaults", "values", "slots", "exists"});
+const Kernels<AssignSlotsOp> assign_slots("TfEmbedAssignSlots", {"table", "owners"},
+                                          {"keys", "values", "slots", "scores"});
+const Kernels<ReadSlotsOp> read_slots("TfEmbedReadSlots",
+                                      {"table", "keys", "owners", "slots", "exists"});
+const Kernels<RowsOfOtherRuleOp> rows_of_other_rule("TfEmbedRowsOfOtherRule", {"table", "rows"});
+const Kernels<LargestSlotOp> largest_slot("TfEmbedLargestSlot", {"table", "largest"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -9,6 +9,7 @@
 #include "cc/core/saves/fold.h"
 #include "cc/core/saves/pending_save.h"
 #include "cc/core/saves/snapshot.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/save_inputs.h"
 #include "cc/tf/shared_variant.h"
@@ -190,14 +191,14 @@ class PutFileOp : public StatusOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedBeginSnapshot").Device(tf::DEVICE_CPU), BeginSnapshotOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedWriteSnapshot").Device(tf::DEVICE_CPU), WriteSnapshotOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedWriteSnapshotPart").Device(tf::DEVICE_CPU), WriteSnapshotOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinRows").Device(tf::DEVICE_CPU), JoinRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedNoteSnapshot").Device(tf::DEVICE_CPU), NoteSnapshotOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedDropSnapshot").Device(tf::DEVICE_CPU), DropSnapshotOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedFoldRows").Device(tf::DEVICE_CPU), FoldRowsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedPutFile").Device(tf::DEVICE_CPU), PutFileOp);
+const Kernels<BeginSnapshotOp> begin_snapshot("TfEmbedBeginSnapshot");
+const Kernels<WriteSnapshotOp> write_snapshot("TfEmbedWriteSnapshot");
+const Kernels<WriteSnapshotOp> write_snapshot_part("TfEmbedWriteSnapshotPart");
+const Kernels<JoinRowsOp> join_rows("TfEmbedJoinRows");
+const Kernels<NoteSnapshotOp> note_snapshot("TfEmbedNoteSnapshot");
+const Kernels<DropSnapshotOp> drop_snapshot("TfEmbedDropSnapshot");
+const Kernels<FoldRowsOp> fold_rows("TfEmbedFoldRows");
+const Kernels<PutFileOp> put_file("TfEmbedPutFile");
 
 }  // namespace
 }  // namespace tf_embed

@@ -12,7 +12,7 @@
 #include "cc/core/pooling/pooled_find.h"
 #include "cc/core/store/store_locks.h"
 #include "cc/core/table/paused_tables.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
 #include "cc/tf/table_batch.h"
@@ -108,11 +108,9 @@ class FindPooledTablesOp : public TableBatchOp {
   bool training_ = false;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooledTables").Device(tf::DEVICE_CPU), FindPooledTablesOp);
-
-const OnGpu<FindPooledTablesOp> find_pooled_tables("TfEmbedFindPooledTables",
-                                                   {"tables", "offsets", "pieces", "size",
-                                                    "tokens"});
+const Kernels<FindPooledTablesOp> find_pooled_tables("TfEmbedFindPooledTables",
+                                                     {"tables", "offsets", "pieces", "size",
+                                                      "tokens"});
 
 constexpr size_t kSumCost = 30;    // rough cost of a key, in nanoseconds
 constexpr size_t kApplyCost = 60;  // rough cost of a key, in nanoseconds
@@ -490,12 +488,10 @@ class ApplyTablesOp : public TableBatchOp {
   bool stochastic_rounding_ = false;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKeyTables").Device(tf::DEVICE_CPU), SumByKeyTablesOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedPackBatch").Device(tf::DEVICE_CPU), PackBatchOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedApplyTables").Device(tf::DEVICE_CPU), ApplyTablesOp);
+const Kernels<SumByKeyTablesOp> sum_by_key_tables("TfEmbedSumByKeyTables");
 
-const OnGpu<PackBatchOp> pack_batch("TfEmbedPackBatch", {"tables", "offsets", "pieces", "size"});
-const OnGpu<ApplyTablesOp> apply_tables("TfEmbedApplyTables", {"tables", "hyper", "step"});
+const Kernels<PackBatchOp> pack_batch("TfEmbedPackBatch", {"tables", "offsets", "pieces", "size"});
+const Kernels<ApplyTablesOp> apply_tables("TfEmbedApplyTables", {"tables", "hyper", "step"});
 
 }  // namespace
 

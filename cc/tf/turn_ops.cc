@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_op.h"
 #include "tensorflow/core/framework/cancellation.h"
@@ -154,11 +154,8 @@ class EndTurnOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedTakeTurn").Device(tf::DEVICE_CPU), TakeTurnOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedEndTurn").Device(tf::DEVICE_CPU), EndTurnOp);
-
-const OnGpu<TakeTurnOp> take_turn("TfEmbedTakeTurn", {"table", "turn"});
-const OnGpu<EndTurnOp> end_turn("TfEmbedEndTurn", {"table", "turn"});
+const Kernels<TakeTurnOp> take_turn("TfEmbedTakeTurn", {"table", "turn"});
+const Kernels<EndTurnOp> end_turn("TfEmbedEndTurn", {"table", "turn"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
 #include "cc/tf/table_op.h"
@@ -133,28 +133,14 @@ class EraseOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedInsertOrAssign").Device(tf::DEVICE_CPU), InsertOrAssignOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedAccum").Device(tf::DEVICE_CPU), AccumOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedApply").Device(tf::DEVICE_CPU), ApplyOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedErase").Device(tf::DEVICE_CPU), EraseOp);
-
-const OnGpu<InsertOrAssignOp> insert_or_assign("TfEmbedInsertOrAssign", {"table", "owners"},
-                                               KeyTypes::kWide);
-const OnGpu<InsertOrAssignOp> narrow_insert_or_assign(
-    "TfEmbedInsertOrAssign", {"table", "keys", "owners", "values", "scores"}, KeyTypes::kNarrow);
-const OnGpu<AccumOp> accum("TfEmbedAccum", {"table", "owners"}, KeyTypes::kWide);
-const OnGpu<AccumOp> narrow_accum("TfEmbedAccum",
-                                  {"table", "keys", "owners", "old_values", "new_values", "exists",
-                                   "scores"},
-                                  KeyTypes::kNarrow);
-const OnGpu<ApplyOp> apply("TfEmbedApply", {"table", "owners", "hyper", "step", "token", "trained"},
-                           KeyTypes::kWide);
-const OnGpu<ApplyOp> narrow_apply("TfEmbedApply",
-                                  {"table", "keys", "owners", "gradients", "hyper", "step",
-                                   "scores", "token", "trained"},
-                                  KeyTypes::kNarrow);
-const OnGpu<EraseOp> erase("TfEmbedErase", {"table", "owners"}, KeyTypes::kWide);
-const OnGpu<EraseOp> narrow_erase("TfEmbedErase", {"table", "keys", "owners"}, KeyTypes::kNarrow);
+const Kernels<InsertOrAssignOp> insert_or_assign("TfEmbedInsertOrAssign", {"table", "owners"},
+                                                 {"keys", "values", "scores"});
+const Kernels<AccumOp> accum("TfEmbedAccum", {"table", "owners"},
+                             {"keys", "old_values", "new_values", "exists", "scores"});
+const Kernels<ApplyOp> apply("TfEmbedApply",
+                             {"table", "owners", "hyper", "step", "token", "trained"},
+                             {"keys", "gradients", "scores"});
+const Kernels<EraseOp> erase("TfEmbedErase", {"table", "owners"}, {"keys"});
 
 }  // namespace
 }  // namespace tf_embed

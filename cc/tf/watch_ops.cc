@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/shared_variant.h"
 #include "tensorflow/core/framework/collective.h"
@@ -167,8 +168,8 @@ class EndWatchOp final : public tf::OpKernel {
   bool IsExpensive() override { return false; }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedStartWatch").Device(tf::DEVICE_CPU), StartWatchOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedEndWatch").Device(tf::DEVICE_CPU), EndWatchOp);
+const Kernels<StartWatchOp> start_watch("TfEmbedStartWatch");
+const Kernels<EndWatchOp> end_watch("TfEmbedEndWatch");
 
 }  // namespace
 }  // namespace tf_embed

@@ -11,7 +11,7 @@
 #include "cc/core/files/table_meta.h"
 #include "cc/core/store/store_stats.h"
 #include "cc/core/table/paused_tables.h"
-#include "cc/tf/on_gpu.h"
+#include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_op.h"
 
@@ -245,19 +245,13 @@ class ImportOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), ClearOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), ShrinkOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);
-
-const OnGpu<ClearOp> clear("TfEmbedClear", {"table"});
-const OnGpu<ShrinkOp> shrink("TfEmbedShrink", {"table"});
-const OnGpu<SizeOp> size("TfEmbedSize", {"table", "shard", "size"});
-const OnGpu<ExportOp> export_rows("TfEmbedExport", {"table", "keys", "values", "slots", "meta",
-                                                    "statistics", "policy"});
-const OnGpu<ImportOp> import_rows("TfEmbedImport", {"table", "keys", "owners", "values", "slots",
-                                                    "meta", "statistics", "policy"});
+const Kernels<ClearOp> clear("TfEmbedClear", {"table"});
+const Kernels<ShrinkOp> shrink("TfEmbedShrink", {"table"});
+const Kernels<SizeOp> size("TfEmbedSize", {"table", "shard", "size"});
+const Kernels<ExportOp> export_rows("TfEmbedExport", {"table", "keys", "values", "slots", "meta",
+                                                      "statistics", "policy"});
+const Kernels<ImportOp> import_rows("TfEmbedImport", {"table", "keys", "owners", "values", "slots",
+                                                      "meta", "statistics", "policy"});
 
 class StatsOp : public TableOp {
  public:
@@ -276,8 +270,7 @@ class StatsOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedStats").Device(tf::DEVICE_CPU), StatsOp);
-const OnGpu<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
+const Kernels<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
 
 class OriginOp : public TableOp {
  public:
@@ -294,8 +287,7 @@ class OriginOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedOrigin").Device(tf::DEVICE_CPU), OriginOp);
-const OnGpu<OriginOp> origin("TfEmbedOrigin", {"table", "numbers"});
+const Kernels<OriginOp> origin("TfEmbedOrigin", {"table", "numbers"});
 
 }  // namespace
 

@@ -301,7 +301,7 @@ def picture() -> str:
 
 OP_LAYERS = {
     "cc/ops": r'REGISTER_OP\("TfEmbed(\w+)"',
-    "cc/tf": r'Name\("TfEmbed(\w+)"',
+    "cc/tf": r'\(\s*"TfEmbed(\w+)"',
     "tf_embed/ops": r"\.tf_embed_(\w+)\(",
 }
 
