@@ -78,19 +78,13 @@ const Kernels<FindOp<false>> find("TfEmbedFind", {"table", "owners", "tokens"},
 const Kernels<FindOp<true>> find_or_insert("TfEmbedFindOrInsert", {"table", "owners"},
                                            {"keys", "defaults", "scores", "values", "exists"});
 
-class PrefetchOp : public TableOp {
- public:
-  using TableOp::TableOp;
+absl::Status RunPrefetch(tf::OpKernelContext* context, TableResource* table) {
+  KeysInput keys(table->allocator());
+  TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+  return ToTensorFlow(table->Prefetch(ExecContextOf(context), keys.batch()));
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    KeysInput keys(table->allocator());
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
-    return ToTensorFlow(table->Prefetch(ExecContextOf(context), keys.batch()));
-  }
-};
-
-const Kernels<PrefetchOp> prefetch("TfEmbedPrefetch", {"table", "keys", "owners"});
+const Kernels<TableFunction<RunPrefetch>> prefetch("TfEmbedPrefetch", {"table", "keys", "owners"});
 
 }  // namespace
 

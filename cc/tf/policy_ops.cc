@@ -59,113 +59,93 @@ class RestrictOp : public TableOp {
   EvictionOrder order_ = EvictionOrder::kLru;
 };
 
-class DrainEvictedOp : public TableOp {
- public:
-  using TableOp::TableOp;
+void CopyStrings(const std::vector<std::string>& strings, tf::Tensor* tensor) {
+  std::copy(strings.begin(), strings.end(), tensor->flat<tf::tstring>().data());
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    if (output_type(0) != table->signature().key_dtype) {
-      return InvalidArgumentError("Table '", table->name(), "' is ",
-                                  table->signature().DebugString(), ". Asked for: keys ",
-                                  tf::DataTypeString(output_type(0)), ".");
-    }
-    TF_RETURN_IF_ERROR(CheckOutputType(output_type(1), *table));
-    if (table->evicted() == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("Table '", table->name(), "' keeps no log of evicted rows."));
-    }
-    // The log forgets the rows only if this succeeds, so a failed allocation loses none.
-    return table->evicted()->Drain([&](const EvictionLog::Rows& rows) -> absl::Status {
-      tf::Tensor *keys, *values;
-      const int64_t size = static_cast<int64_t>(rows.size);
-      TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
-      TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
-      if (size == 0) return absl::OkStatus();
-      if (keys->dtype() == tf::DT_STRING) {
-        CopyStrings(rows.key_strings, keys);
-      } else {
-        NarrowKeys(rows.keys.data(), rows.size, 0, keys);
-      }
-      if (values->dtype() == tf::DT_STRING) {
-        CopyStrings(rows.value_strings, values);
-      } else {
-        std::memcpy(values->data(), rows.weights.data(), rows.size * table->row_bytes());
-      }
-      return absl::OkStatus();
-    });
+absl::Status RunDrainEvicted(tf::OpKernelContext* context, TableResource* table) {
+  if (context->expected_output_dtype(0) != table->signature().key_dtype) {
+    return InvalidArgumentError("Table '", table->name(), "' is ", table->signature().DebugString(),
+                                ". Asked for: keys ",
+                                tf::DataTypeString(context->expected_output_dtype(0)), ".");
   }
-
-  static void CopyStrings(const std::vector<std::string>& strings, tf::Tensor* tensor) {
-    std::copy(strings.begin(), strings.end(), tensor->flat<tf::tstring>().data());
+  TF_RETURN_IF_ERROR(CheckOutputType(context->expected_output_dtype(1), *table));
+  if (table->evicted() == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Table '", table->name(), "' keeps no log of evicted rows."));
   }
-};
-
-class RowStatisticsOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckEviction()));
-    KeysInput keys(table->allocator());
-    Buffer<uint64_t> kept(table->allocator());
-    tf::Tensor *output, *exists;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
-    tf::TensorShape shape = keys.shape();
-    TF_RETURN_IF_ERROR(AddAxis(static_cast<int64_t>(std::size(kAllStatistics)), &shape));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &output));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
-    const StatisticSet set = table->statistics();
-    TF_RETURN_IF_ERROR(ToTensorFlow(kept.Resize(keys.size() * set.size())));
-    bool* const found = exists->flat<bool>().data();
-    TF_RETURN_IF_ERROR(ToTensorFlow(
-        table->FindStatistics(ExecContextOf(context), keys.batch(), kept.data(), found)));
-    int64_t* out = output->flat<int64_t>().data();
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const uint64_t* const words = kept.data() + i * set.size();
-      for (const Statistic statistic : kAllStatistics) {
-        *out++ =
-            set.Has(statistic) && found[i] ? Shown(statistic, words[set.IndexOf(statistic)]) : 0;
-      }
+  // The log forgets the rows only if this succeeds, so a failed allocation loses none.
+  return table->evicted()->Drain([&](const EvictionLog::Rows& rows) -> absl::Status {
+    tf::Tensor *keys, *values;
+    const int64_t size = static_cast<int64_t>(rows.size);
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
+    if (size == 0) return absl::OkStatus();
+    if (keys->dtype() == tf::DT_STRING) {
+      CopyStrings(rows.key_strings, keys);
+    } else {
+      NarrowKeys(rows.keys.data(), rows.size, 0, keys);
+    }
+    if (values->dtype() == tf::DT_STRING) {
+      CopyStrings(rows.value_strings, values);
+    } else {
+      std::memcpy(values->data(), rows.weights.data(), rows.size * table->row_bytes());
     }
     return absl::OkStatus();
-  }
+  });
+}
 
-  static int64_t Shown(Statistic statistic, uint64_t word) {
-    return statistic == Statistic::kScore ? RowStatistics::ScoreOf(word)
-                                          : static_cast<int64_t>(word);
-  }
-};
+int64_t Shown(Statistic statistic, uint64_t word) {
+  return statistic == Statistic::kScore ? RowStatistics::ScoreOf(word) : static_cast<int64_t>(word);
+}
 
-class SetScoresOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckEviction()));
-    KeysInput keys(table->allocator());
-    Buffer<uint64_t> words(table->allocator());
-    const tf::Tensor& scores = context->input(3);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
-    if (scores.shape() != keys.shape()) {
-      return InvalidArgumentError("`scores` of table '", table->name(),
-                                  "' must have the shape of the keys, ", keys.shape().DebugString(),
-                                  ". Received: ", scores.shape().DebugString(), ".");
+absl::Status RunRowStatistics(tf::OpKernelContext* context, TableResource* table) {
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckEviction()));
+  KeysInput keys(table->allocator());
+  Buffer<uint64_t> kept(table->allocator());
+  tf::Tensor *output, *exists;
+  TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+  tf::TensorShape shape = keys.shape();
+  TF_RETURN_IF_ERROR(AddAxis(static_cast<int64_t>(std::size(kAllStatistics)), &shape));
+  TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &output));
+  TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
+  const StatisticSet set = table->statistics();
+  TF_RETURN_IF_ERROR(ToTensorFlow(kept.Resize(keys.size() * set.size())));
+  bool* const found = exists->flat<bool>().data();
+  TF_RETURN_IF_ERROR(ToTensorFlow(
+      table->FindStatistics(ExecContextOf(context), keys.batch(), kept.data(), found)));
+  int64_t* out = output->flat<int64_t>().data();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t* const words = kept.data() + i * set.size();
+    for (const Statistic statistic : kAllStatistics) {
+      *out++ = set.Has(statistic) && found[i] ? Shown(statistic, words[set.IndexOf(statistic)]) : 0;
     }
-    if (!table->statistics().Has(Statistic::kScore)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("Table '", table->name(), "' keeps no scores."));
-    }
-    TF_RETURN_IF_ERROR(ToTensorFlow(words.Resize(keys.size())));
-    const int64_t* const given = scores.flat<int64_t>().data();
-    // Statistics are unsigned words, in the order of the scores.
-    std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
-    return ToTensorFlow(table->AssignStatistic(ExecContextOf(context), keys.batch(),
-                                               Statistic::kScore, words.data()));
   }
-};
+  return absl::OkStatus();
+}
+
+absl::Status RunSetScores(tf::OpKernelContext* context, TableResource* table) {
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckEviction()));
+  KeysInput keys(table->allocator());
+  Buffer<uint64_t> words(table->allocator());
+  const tf::Tensor& scores = context->input(3);
+  TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+  if (scores.shape() != keys.shape()) {
+    return InvalidArgumentError("`scores` of table '", table->name(),
+                                "' must have the shape of the keys, ", keys.shape().DebugString(),
+                                ". Received: ", scores.shape().DebugString(), ".");
+  }
+  if (!table->statistics().Has(Statistic::kScore)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Table '", table->name(), "' keeps no scores."));
+  }
+  TF_RETURN_IF_ERROR(ToTensorFlow(words.Resize(keys.size())));
+  const int64_t* const given = scores.flat<int64_t>().data();
+  // Statistics are unsigned words, in the order of the scores.
+  std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
+  return ToTensorFlow(table->AssignStatistic(ExecContextOf(context), keys.batch(),
+                                             Statistic::kScore, words.data()));
+}
 
 class ExpiredRowsOp : public TableOp {
  public:
@@ -187,30 +167,24 @@ class ExpiredRowsOp : public TableOp {
   bool renews_ = false;
 };
 
-class SetClockOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    int64_t step, milliseconds, epoch;
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "step", &step));
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "milliseconds", &milliseconds));
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "epoch", &epoch));
-    if (step < -1 || step == 0 || step > StepClock::kMaxStep || milliseconds < -2 || epoch < -1 ||
-        epoch > static_cast<int64_t>(kMaxEpoch)) {
-      return InvalidArgumentError("The clock of table '", table->name(), "' has steps from 1 to ",
-                                  StepClock::kMaxStep, ", times from 0 and epochs from 0 to ",
-                                  kMaxEpoch, ". Received: ", step, ", ", milliseconds, " and ",
-                                  epoch, ".");
-    }
-    // Sets the step first, because SetEpoch keeps the epoch as a difference to it.
-    if (step > 0) table->clock()->SetStep(static_cast<uint64_t>(step));
-    if (milliseconds >= -1) table->clock()->SetTime(milliseconds);
-    if (epoch >= 0) table->clock()->SetEpoch(static_cast<uint64_t>(epoch));
-    return absl::OkStatus();
+absl::Status RunSetClock(tf::OpKernelContext* context, TableResource* table) {
+  int64_t step, milliseconds, epoch;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "step", &step));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "milliseconds", &milliseconds));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "epoch", &epoch));
+  if (step < -1 || step == 0 || step > StepClock::kMaxStep || milliseconds < -2 || epoch < -1 ||
+      epoch > static_cast<int64_t>(kMaxEpoch)) {
+    return InvalidArgumentError("The clock of table '", table->name(), "' has steps from 1 to ",
+                                StepClock::kMaxStep, ", times from 0 and epochs from 0 to ",
+                                kMaxEpoch, ". Received: ", step, ", ", milliseconds, " and ", epoch,
+                                ".");
   }
-};
+  // Sets the step first, because SetEpoch keeps the epoch as a difference to it.
+  if (step > 0) table->clock()->SetStep(static_cast<uint64_t>(step));
+  if (milliseconds >= -1) table->clock()->SetTime(milliseconds);
+  if (epoch >= 0) table->clock()->SetEpoch(static_cast<uint64_t>(epoch));
+  return absl::OkStatus();
+}
 
 class ExportScoresOp : public TableOp {
  public:
@@ -268,14 +242,18 @@ class ExportScoresOp : public TableOp {
 };
 
 const Kernels<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
-const Kernels<DrainEvictedOp> drain_evicted("TfEmbedDrainEvicted", {"table", "keys", "values"});
-const Kernels<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
-                                              {"table", "keys", "owners", "statistics", "exists"});
-const Kernels<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});
+const Kernels<TableFunction<RunDrainEvicted>> drain_evicted("TfEmbedDrainEvicted",
+                                                            {"table", "keys", "values"});
+const Kernels<TableFunction<RunRowStatistics>> row_statistics("TfEmbedRowStatistics",
+                                                              {"table", "keys", "owners",
+                                                               "statistics", "exists"});
+const Kernels<TableFunction<RunSetScores>> set_scores("TfEmbedSetScores",
+                                                      {"table", "keys", "owners", "scores"});
 const Kernels<ExpiredRowsOp> expired_rows("TfEmbedExpiredRows", {"table", "expired"});
 const Kernels<ExportScoresOp> export_scores("TfEmbedExportScores",
                                             {"table", "split_size", "keys", "scores"});
-const Kernels<SetClockOp> set_clock("TfEmbedSetClock", {"table", "step", "milliseconds", "epoch"});
+const Kernels<TableFunction<RunSetClock>> set_clock("TfEmbedSetClock",
+                                                    {"table", "step", "milliseconds", "epoch"});
 
 }  // namespace
 }  // namespace tf_embed

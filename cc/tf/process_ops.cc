@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/kernels.h"
+#include "cc/tf/status_op.h"
 #include "tensorflow/core/framework/device_base.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
 namespace {
@@ -65,46 +65,33 @@ int VisitObject(dl_phdr_info* object, size_t, void* argument) {
   return 1;
 }
 
-class BuildOp : public tf::OpKernel {
- public:
-  using tf::OpKernel::OpKernel;
+absl::Status RunBuild(tf::OpKernelContext* context) {
+  Search search = {reinterpret_cast<uintptr_t>(&VisitObject), {}};
+  dl_iterate_phdr(&VisitObject, &search);
+  tf::Tensor* build;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &build));
+  build->scalar<tf::tstring>()() = absl::BytesToHexString(search.build_id);
+  return absl::OkStatus();
+}
 
-  void Compute(tf::OpKernelContext* context) override {
-    Search search = {reinterpret_cast<uintptr_t>(&VisitObject), {}};
-    dl_iterate_phdr(&VisitObject, &search);
-    tf::Tensor* build;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &build));
-    build->scalar<tf::tstring>()() = absl::BytesToHexString(search.build_id);
-  }
-};
+absl::Status RunTask(tf::OpKernelContext* context) {
+  const auto& name = context->device()->parsed_name();
+  tf::Tensor* task;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &task));
+  task->scalar<int64_t>()() = name.has_task ? name.task : 0;
+  return absl::OkStatus();
+}
 
-const Kernels<BuildOp> build("TfEmbedBuild");
+absl::Status RunHasGpuTables(tf::OpKernelContext* context) {
+  tf::Tensor* answer;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &answer));
+  answer->scalar<bool>()() = HasGpuTables();
+  return absl::OkStatus();
+}
 
-class TaskOp : public tf::OpKernel {
- public:
-  using tf::OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override {
-    const auto& name = context->device()->parsed_name();
-    tf::Tensor* task;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &task));
-    task->scalar<int64_t>()() = name.has_task ? name.task : 0;
-  }
-};
-
-const Kernels<TaskOp> task("TfEmbedTask");
-
-class HasGpuTablesOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-  void Compute(tf::OpKernelContext* context) override {
-    tf::Tensor* answer;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &answer));
-    answer->scalar<bool>()() = HasGpuTables();
-  }
-};
-
-const Kernels<HasGpuTablesOp> has_gpu_tables("TfEmbedHasGpuTables");
+const Kernels<StatusFunction<RunBuild>> build("TfEmbedBuild");
+const Kernels<StatusFunction<RunTask>> task("TfEmbedTask");
+const Kernels<StatusFunction<RunHasGpuTables>> has_gpu_tables("TfEmbedHasGpuTables");
 
 }  // namespace
 }  // namespace tf_embed

@@ -64,23 +64,17 @@ class SaveRowsPartOp : public TableOp {
 };
 
 // Takes no lock, so that it does not wait for a save.
-class RowsSavedOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    tf::Tensor* rows;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &rows));
-    rows->scalar<int64_t>()() = static_cast<int64_t>(table->rows_saved());
-    return absl::OkStatus();
-  }
-};
+absl::Status RunRowsSaved(tf::OpKernelContext* context, TableResource* table) {
+  tf::Tensor* rows;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &rows));
+  rows->scalar<int64_t>()() = static_cast<int64_t>(table->rows_saved());
+  return absl::OkStatus();
+}
 
 const Kernels<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder", "file_name"});
 const Kernels<SaveRowsPartOp> save_rows_part("TfEmbedSaveRowsPart", {"table", "folder", "file_name",
                                                                      "save", "rank", "processes"});
-const Kernels<RowsSavedOp> rows_saved("TfEmbedRowsSaved", {"table", "rows"});
+const Kernels<TableFunction<RunRowsSaved>> rows_saved("TfEmbedRowsSaved", {"table", "rows"});
 
 // Reads the inputs `rows` and `block` of an op. Checks the rows against this table, because they
 // may have been opened for another.
@@ -129,108 +123,86 @@ class OpenSavedRowsOp : public TableOp {
   bool with_slots_ = true;
 };
 
-class SavedRowCountsOp : public TableOp {
- public:
-  using TableOp::TableOp;
+absl::Status RunSavedRowCounts(tf::OpKernelContext* context, TableResource*) {
+  SavedRows* saved;
+  TF_RETURN_IF_ERROR(ReadRowsInput(context, 1, &saved));
+  tf::Tensor* counts;
+  const int64_t num_blocks = static_cast<int64_t>(saved->num_blocks());
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {num_blocks}, &counts));
+  int64_t* const out = counts->flat<int64_t>().data();
+  for (size_t block = 0; block < saved->num_blocks(); ++block) {
+    out[block] = static_cast<int64_t>(saved->RowsIn(block));
+  }
+  return absl::OkStatus();
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource*) override {
-    SavedRows* saved;
-    TF_RETURN_IF_ERROR(ReadRowsInput(context, 1, &saved));
-    tf::Tensor* counts;
-    const int64_t num_blocks = static_cast<int64_t>(saved->num_blocks());
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {num_blocks}, &counts));
-    int64_t* const out = counts->flat<int64_t>().data();
-    for (size_t block = 0; block < saved->num_blocks(); ++block) {
-      out[block] = static_cast<int64_t>(saved->RowsIn(block));
-    }
+absl::Status RunSavedKeys(tf::OpKernelContext* context, TableResource* table) {
+  SavedRows* saved;
+  size_t number;
+  std::shared_ptr<const RowBlock> block;
+  tf::Tensor* keys;
+  TF_RETURN_IF_ERROR(ReadFittingBlock(context, 1, *table, &saved, &number));
+  TF_RETURN_IF_ERROR(ToTensorFlow(saved->ReadBlock(number, &block)));
+  if (context->expected_output_dtype(0) != table->signature().key_dtype) {
+    return InvalidArgumentError("`keys` must be ", tf::DataTypeString(table->signature().key_dtype),
+                                ".");
+  }
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {static_cast<int64_t>(block->size)}, &keys));
+  if (block->keys != nullptr) {
+    NarrowKeys(block->keys, block->size, 0, keys);
     return absl::OkStatus();
   }
-};
-
-class SavedKeysOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    SavedRows* saved;
-    size_t number;
-    std::shared_ptr<const RowBlock> block;
-    tf::Tensor* keys;
-    TF_RETURN_IF_ERROR(ReadFittingBlock(context, 1, *table, &saved, &number));
-    TF_RETURN_IF_ERROR(ToTensorFlow(saved->ReadBlock(number, &block)));
-    if (output_type(0) != table->signature().key_dtype) {
-      return InvalidArgumentError("`keys` must be ",
-                                  tf::DataTypeString(table->signature().key_dtype), ".");
-    }
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {static_cast<int64_t>(block->size)}, &keys));
-    if (block->keys != nullptr) {
-      NarrowKeys(block->keys, block->size, 0, keys);
-      return absl::OkStatus();
-    }
-    tf::tstring* const out = keys->flat<tf::tstring>().data();
-    for (size_t i = 0; i < block->size; ++i) {
-      out[i].assign(block->key_strings[i].data(), block->key_strings[i].size());
-    }
-    return absl::OkStatus();
+  tf::tstring* const out = keys->flat<tf::tstring>().data();
+  for (size_t i = 0; i < block->size; ++i) {
+    out[i].assign(block->key_strings[i].data(), block->key_strings[i].size());
   }
-};
+  return absl::OkStatus();
+}
 
-class ForgetWaitingOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const tf::Tensor& keys = context->input(1);
-    TF_RETURN_IF_ERROR(CheckRank(keys, "keys", 1));
-    if (keys.dtype() != table->signature().key_dtype) {
-      return InvalidArgumentError("`keys` must be ",
-                                  tf::DataTypeString(table->signature().key_dtype),
-                                  ". Received: ", tf::DataTypeString(keys.dtype()), ".");
-    }
-    if (table->admission() == nullptr || table->has_string_keys()) return absl::OkStatus();
-    Buffer<int64_t> widened(table->allocator());
-    const int64_t* wide;
-    TF_RETURN_IF_ERROR(WidenedKeys(keys, &widened, &wide));
-    table->admission()->Forget(wide, static_cast<size_t>(keys.NumElements()));
-    return absl::OkStatus();
+absl::Status RunForgetWaiting(tf::OpKernelContext* context, TableResource* table) {
+  const tf::Tensor& keys = context->input(1);
+  TF_RETURN_IF_ERROR(CheckRank(keys, "keys", 1));
+  if (keys.dtype() != table->signature().key_dtype) {
+    return InvalidArgumentError("`keys` must be ", tf::DataTypeString(table->signature().key_dtype),
+                                ". Received: ", tf::DataTypeString(keys.dtype()), ".");
   }
-};
+  if (table->admission() == nullptr || table->has_string_keys()) return absl::OkStatus();
+  Buffer<int64_t> widened(table->allocator());
+  const int64_t* wide;
+  TF_RETURN_IF_ERROR(WidenedKeys(keys, &widened, &wide));
+  table->admission()->Forget(wide, static_cast<size_t>(keys.NumElements()));
+  return absl::OkStatus();
+}
 
-class LoadSavedRowsOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    SavedRows* saved;
-    size_t number;
-    TF_RETURN_IF_ERROR(ReadFittingBlock(context, 1, *table, &saved, &number));
-    std::shared_ptr<const RowBlock> block;
-    TF_RETURN_IF_ERROR(ToTensorFlow(saved->ReadBlock(number, &block)));
-    const tf::Tensor& owners = context->input(3);
-    TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
-    if (owners.NumElements() != 0 && owners.NumElements() != static_cast<int64_t>(block->size)) {
-      return InvalidArgumentError("`owners` must have ", block->size,
-                                  " numbers. Received: ", owners.NumElements(), ".");
-    }
-    return ToTensorFlow(
-        LoadBlock(ExecContextOf(context), *saved, number, *block,
-                  owners.NumElements() == 0 ? nullptr : owners.flat<int32_t>().data(), table));
+absl::Status RunLoadSavedRows(tf::OpKernelContext* context, TableResource* table) {
+  SavedRows* saved;
+  size_t number;
+  TF_RETURN_IF_ERROR(ReadFittingBlock(context, 1, *table, &saved, &number));
+  std::shared_ptr<const RowBlock> block;
+  TF_RETURN_IF_ERROR(ToTensorFlow(saved->ReadBlock(number, &block)));
+  const tf::Tensor& owners = context->input(3);
+  TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
+  if (owners.NumElements() != 0 && owners.NumElements() != static_cast<int64_t>(block->size)) {
+    return InvalidArgumentError("`owners` must have ", block->size,
+                                " numbers. Received: ", owners.NumElements(), ".");
   }
-};
+  return ToTensorFlow(LoadBlock(ExecContextOf(context), *saved, number, *block,
+                                owners.NumElements() == 0 ? nullptr : owners.flat<int32_t>().data(),
+                                table));
+}
 
 const Kernels<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
                                                {"table", "folder", "file_name", "rows",
                                                 "num_blocks", "by_key", "waiting"});
-const Kernels<ForgetWaitingOp> forget_waiting("TfEmbedForgetWaiting", {"table", "keys"});
-const Kernels<SavedRowCountsOp> saved_row_counts("TfEmbedSavedRowCounts",
-                                                 {"table", "rows", "counts"});
-const Kernels<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
-const Kernels<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
-                                               {"table", "rows", "block", "owners"});
+const Kernels<TableFunction<RunForgetWaiting>> forget_waiting("TfEmbedForgetWaiting",
+                                                              {"table", "keys"});
+const Kernels<TableFunction<RunSavedRowCounts>> saved_row_counts("TfEmbedSavedRowCounts",
+                                                                 {"table", "rows", "counts"});
+const Kernels<TableFunction<RunSavedKeys>> saved_keys("TfEmbedSavedKeys",
+                                                      {"table", "rows", "block", "keys"});
+const Kernels<TableFunction<RunLoadSavedRows>> load_saved_rows("TfEmbedLoadSavedRows",
+                                                               {"table", "rows", "block",
+                                                                "owners"});
 
 }  // namespace
 

@@ -22,103 +22,91 @@ namespace tf = ::tensorflow;
 // The block size of a layer's saves.
 constexpr size_t kBlockBytes = size_t{1} << 22;
 
-class OpenRowStreamOp : public StatusOp {
- public:
-  using StatusOp::StatusOp;
+absl::Status RunOpenRowStream(tf::OpKernelContext* context) {
+  SavePlace place;
+  std::shared_ptr<SavedRows> rows;
+  TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
+  TF_RETURN_IF_ERROR(ToTensorFlow(SavedRows::Open(place, /*whole=*/true, &rows)));
+  const RowFileHeader& header = rows->files().front()->reader.header();
+  const SavedRows::File* slots;
+  TF_RETURN_IF_ERROR(ToTensorFlow(rows->FindSlots(&slots)));
+  TableMeta shown = header.meta;
+  // Files of a chain may be from before the table was trained, so the rule is read from a file
+  // with slots.
+  if (slots != nullptr) shown.rule = slots->reader.header().meta.rule;
+  uint64_t num_rows;
+  TF_RETURN_IF_ERROR(ToTensorFlow(rows->CountRows(&num_rows)));
+  tf::Tensor *variant, *counts, *types, *meta;
+  const bool has_origin = rows->files().front()->has_origin();
+  const int64_t meta_count = has_origin ? static_cast<int64_t>(shown.count()) : 0;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
+  TF_RETURN_IF_ERROR(context->allocate_output(1, {4}, &counts));
+  TF_RETURN_IF_ERROR(context->allocate_output(2, {2}, &types));
+  TF_RETURN_IF_ERROR(context->allocate_output(3, {meta_count}, &meta));
+  auto numbers = counts->vec<int64_t>();
+  numbers(0) = static_cast<int64_t>(rows->num_blocks());
+  numbers(1) = static_cast<int64_t>(num_rows);
+  numbers(2) = static_cast<int64_t>(header.meta.dim);
+  numbers(3) = static_cast<int64_t>(shown.rule.slots_per_row());
+  types->vec<tf::tstring>()(0) = NameOf(header.key_type);
+  types->vec<tf::tstring>()(1) = NameOf(header.value_type);
+  if (has_origin) shown.Encode(meta->vec<int64_t>().data());
+  variant->scalar<tf::Variant>()() = VariantOf(std::move(rows));
+  return absl::OkStatus();
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    SavePlace place;
-    std::shared_ptr<SavedRows> rows;
-    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
-    TF_RETURN_IF_ERROR(ToTensorFlow(SavedRows::Open(place, /*whole=*/true, &rows)));
-    const RowFileHeader& header = rows->files().front()->reader.header();
-    const SavedRows::File* slots;
-    TF_RETURN_IF_ERROR(ToTensorFlow(rows->FindSlots(&slots)));
-    TableMeta shown = header.meta;
-    // Files of a chain may be from before the table was trained, so the rule is read from a file
-    // with slots.
-    if (slots != nullptr) shown.rule = slots->reader.header().meta.rule;
-    uint64_t num_rows;
-    TF_RETURN_IF_ERROR(ToTensorFlow(rows->CountRows(&num_rows)));
-    tf::Tensor *variant, *counts, *types, *meta;
-    const bool has_origin = rows->files().front()->has_origin();
-    const int64_t meta_count = has_origin ? static_cast<int64_t>(shown.count()) : 0;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, {4}, &counts));
-    TF_RETURN_IF_ERROR(context->allocate_output(2, {2}, &types));
-    TF_RETURN_IF_ERROR(context->allocate_output(3, {meta_count}, &meta));
-    auto numbers = counts->vec<int64_t>();
-    numbers(0) = static_cast<int64_t>(rows->num_blocks());
-    numbers(1) = static_cast<int64_t>(num_rows);
-    numbers(2) = static_cast<int64_t>(header.meta.dim);
-    numbers(3) = static_cast<int64_t>(shown.rule.slots_per_row());
-    types->vec<tf::tstring>()(0) = NameOf(header.key_type);
-    types->vec<tf::tstring>()(1) = NameOf(header.value_type);
-    if (has_origin) shown.Encode(meta->vec<int64_t>().data());
-    variant->scalar<tf::Variant>()() = VariantOf(std::move(rows));
-    return absl::OkStatus();
-  }
-};
-
-class ReadRowStreamOp : public StatusOp {
- public:
-  using StatusOp::StatusOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    SavedRows* saved;
-    size_t number;
-    std::shared_ptr<const RowBlock> block;
-    TF_RETURN_IF_ERROR(ReadBlockInput(context, 0, &saved, &number));
-    const RowFileHeader& header = saved->FileOf(number).reader.header();
-    const size_t slot_size = SlotSize(header.meta.value_type);
-    if (StoredTypeOf(output_type(0)) != header.key_type ||
-        StoredTypeOf(output_type(1)) != header.value_type ||
-        tf::DataTypeSize(output_type(2)) != static_cast<int>(slot_size)) {
-      return InvalidArgumentError("`key_dtype`, `value_dtype` and `slot_dtype` must be those of ",
-                                  "the rows, which have ", NameOf(header.key_type), " keys and ",
-                                  NameOf(header.value_type), " weights.");
-    }
-    TF_RETURN_IF_ERROR(ToTensorFlow(saved->ReadBlock(number, &block)));
-    const int64_t size = static_cast<int64_t>(block->size);
-    const SavedRows::File* slots;
-    TF_RETURN_IF_ERROR(ToTensorFlow(saved->FindSlots(&slots)));
-    const RuleSlots rule = slots == nullptr ? RuleSlots() : slots->reader.header().meta.rule;
-    tf::Tensor* outputs[3];
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &outputs[0]));
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(1, {size, static_cast<int64_t>(header.meta.dim)}, &outputs[1]));
-    TF_RETURN_IF_ERROR(context->allocate_output(
-        2, {size, static_cast<int64_t>(rule.slots_per_row())}, &outputs[2]));
-    NarrowKeys(block->keys, block->size, 0, outputs[0]);
-    Copy(block->weights, block->size * header.weight_bytes(), outputs[1]);
-    // A file from before the rule; its rows have no slots.
-    if (header.meta.rule.slots_per_row() == 0) {
-      FillSlots(rule, slot_size, outputs[2]);
+// Fills initial slots for all rows, as a load does for rows without slots.
+void FillSlots(const RuleSlots& rule, size_t slot_size, tf::Tensor* slots) {
+  for (int64_t row = 0; row < slots->dim_size(0); ++row) {
+    char* const begin = static_cast<char*>(slots->data()) +
+                        static_cast<size_t>(row) * rule.slots_per_row() * slot_size;
+    if (slot_size == sizeof(double)) {
+      FillInitialSlots(rule, reinterpret_cast<double*>(begin));
     } else {
-      Copy(block->slots, block->size * header.slot_bytes(), outputs[2]);
-    }
-    return absl::OkStatus();
-  }
-
-  // Fills initial slots for all rows, as a load does for rows without slots.
-  static void FillSlots(const RuleSlots& rule, size_t slot_size, tf::Tensor* slots) {
-    for (int64_t row = 0; row < slots->dim_size(0); ++row) {
-      char* const begin = static_cast<char*>(slots->data()) +
-                          static_cast<size_t>(row) * rule.slots_per_row() * slot_size;
-      if (slot_size == sizeof(double)) {
-        FillInitialSlots(rule, reinterpret_cast<double*>(begin));
-      } else {
-        FillInitialSlots(rule, reinterpret_cast<float*>(begin));
-      }
+      FillInitialSlots(rule, reinterpret_cast<float*>(begin));
     }
   }
+}
 
-  static void Copy(const char* bytes, size_t size, tf::Tensor* tensor) {
-    if (size > 0) std::memcpy(tensor->data(), bytes, size);
+void CopyBytes(const char* bytes, size_t size, tf::Tensor* tensor) {
+  if (size > 0) std::memcpy(tensor->data(), bytes, size);
+}
+
+absl::Status RunReadRowStream(tf::OpKernelContext* context) {
+  SavedRows* saved;
+  size_t number;
+  std::shared_ptr<const RowBlock> block;
+  TF_RETURN_IF_ERROR(ReadBlockInput(context, 0, &saved, &number));
+  const RowFileHeader& header = saved->FileOf(number).reader.header();
+  const size_t slot_size = SlotSize(header.meta.value_type);
+  if (StoredTypeOf(context->expected_output_dtype(0)) != header.key_type ||
+      StoredTypeOf(context->expected_output_dtype(1)) != header.value_type ||
+      tf::DataTypeSize(context->expected_output_dtype(2)) != static_cast<int>(slot_size)) {
+    return InvalidArgumentError("`key_dtype`, `value_dtype` and `slot_dtype` must be those of ",
+                                "the rows, which have ", NameOf(header.key_type), " keys and ",
+                                NameOf(header.value_type), " weights.");
   }
-};
+  TF_RETURN_IF_ERROR(ToTensorFlow(saved->ReadBlock(number, &block)));
+  const int64_t size = static_cast<int64_t>(block->size);
+  const SavedRows::File* slots;
+  TF_RETURN_IF_ERROR(ToTensorFlow(saved->FindSlots(&slots)));
+  const RuleSlots rule = slots == nullptr ? RuleSlots() : slots->reader.header().meta.rule;
+  tf::Tensor* outputs[3];
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &outputs[0]));
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(1, {size, static_cast<int64_t>(header.meta.dim)}, &outputs[1]));
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(2, {size, static_cast<int64_t>(rule.slots_per_row())}, &outputs[2]));
+  NarrowKeys(block->keys, block->size, 0, outputs[0]);
+  CopyBytes(block->weights, block->size * header.weight_bytes(), outputs[1]);
+  // A file from before the rule; its rows have no slots.
+  if (header.meta.rule.slots_per_row() == 0) {
+    FillSlots(rule, slot_size, outputs[2]);
+  } else {
+    CopyBytes(block->slots, block->size * header.slot_bytes(), outputs[2]);
+  }
+  return absl::OkStatus();
+}
 
 // One file of rows in progress. Thread-safe.
 class RowStream {
@@ -258,37 +246,25 @@ class BeginRowStreamOp : public StatusOp {
   int64_t dim_ = 0;
 };
 
-class AppendRowStreamOp : public StatusOp {
- public:
-  using StatusOp::StatusOp;
+absl::Status RunAppendRowStream(tf::OpKernelContext* context) {
+  RowStream* stream;
+  TF_RETURN_IF_ERROR(ReadStream(context, &stream));
+  TF_RETURN_IF_ERROR(stream->Append(context->input(1), context->input(2), context->input(3)));
+  return absl::OkStatus();
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    RowStream* stream;
-    TF_RETURN_IF_ERROR(ReadStream(context, &stream));
-    TF_RETURN_IF_ERROR(stream->Append(context->input(1), context->input(2), context->input(3)));
-    return absl::OkStatus();
-  }
-};
+absl::Status RunFinishRowStream(tf::OpKernelContext* context) {
+  RowStream* stream;
+  TF_RETURN_IF_ERROR(ReadStream(context, &stream));
+  TF_RETURN_IF_ERROR(stream->Finish());
+  return absl::OkStatus();
+}
 
-class FinishRowStreamOp : public StatusOp {
- public:
-  using StatusOp::StatusOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    RowStream* stream;
-    TF_RETURN_IF_ERROR(ReadStream(context, &stream));
-    TF_RETURN_IF_ERROR(stream->Finish());
-    return absl::OkStatus();
-  }
-};
-
-const Kernels<OpenRowStreamOp> open_row_stream("TfEmbedOpenRowStream");
-const Kernels<ReadRowStreamOp> read_row_stream("TfEmbedReadRowStream");
+const Kernels<StatusFunction<RunOpenRowStream>> open_row_stream("TfEmbedOpenRowStream");
+const Kernels<StatusFunction<RunReadRowStream>> read_row_stream("TfEmbedReadRowStream");
 const Kernels<BeginRowStreamOp> begin_row_stream("TfEmbedBeginRowStream");
-const Kernels<AppendRowStreamOp> append_row_stream("TfEmbedAppendRowStream");
-const Kernels<FinishRowStreamOp> finish_row_stream("TfEmbedFinishRowStream");
+const Kernels<StatusFunction<RunAppendRowStream>> append_row_stream("TfEmbedAppendRowStream");
+const Kernels<StatusFunction<RunFinishRowStream>> finish_row_stream("TfEmbedFinishRowStream");
 
 }  // namespace
 }  // namespace tf_embed

@@ -34,36 +34,30 @@ struct Unref {
   void operator()(TableResource* table) const { table->Unref(); }
 };
 
-class BeginSnapshotOp : public StatusOp {
- public:
-  using StatusOp::StatusOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    const int num_tables = context->num_inputs() - 1;
-    const tf::Tensor& since = context->input(num_tables);
-    TF_RETURN_IF_ERROR(CheckRank(since, "since", 1));
-    if (since.NumElements() != num_tables) {
-      return InvalidArgumentError("`since` must have ", num_tables,
-                                  " numbers. Received: ", since.NumElements(), ".");
-    }
-    const auto numbers = since.vec<int64_t>();
-    std::vector<std::shared_ptr<Table>> tables;
-    std::vector<uint64_t> saves;
-    for (int i = 0; i < num_tables; ++i) {
-      tf::core::RefCountPtr<TableResource> table;
-      TF_RETURN_IF_ERROR(tf::LookupResource(context, tf::HandleFromInput(context, i), &table));
-      tables.push_back(std::shared_ptr<Table>(table.release(), Unref()));
-      saves.push_back(static_cast<uint64_t>(numbers(i)));
-    }
-    auto snapshot = std::make_shared<HeldSnapshot>();
-    tf::Tensor* variant;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
-    TF_RETURN_IF_ERROR(ToTensorFlow(snapshot->Begin(std::move(tables), saves)));
-    variant->scalar<tf::Variant>()() = SnapshotVariant(std::move(snapshot));
-    return absl::OkStatus();
+absl::Status RunBeginSnapshot(tf::OpKernelContext* context) {
+  const int num_tables = context->num_inputs() - 1;
+  const tf::Tensor& since = context->input(num_tables);
+  TF_RETURN_IF_ERROR(CheckRank(since, "since", 1));
+  if (since.NumElements() != num_tables) {
+    return InvalidArgumentError("`since` must have ", num_tables,
+                                " numbers. Received: ", since.NumElements(), ".");
   }
-};
+  const auto numbers = since.vec<int64_t>();
+  std::vector<std::shared_ptr<Table>> tables;
+  std::vector<uint64_t> saves;
+  for (int i = 0; i < num_tables; ++i) {
+    tf::core::RefCountPtr<TableResource> table;
+    TF_RETURN_IF_ERROR(tf::LookupResource(context, tf::HandleFromInput(context, i), &table));
+    tables.push_back(std::shared_ptr<Table>(table.release(), Unref()));
+    saves.push_back(static_cast<uint64_t>(numbers(i)));
+  }
+  auto snapshot = std::make_shared<HeldSnapshot>();
+  tf::Tensor* variant;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
+  TF_RETURN_IF_ERROR(ToTensorFlow(snapshot->Begin(std::move(tables), saves)));
+  variant->scalar<tf::Variant>()() = SnapshotVariant(std::move(snapshot));
+  return absl::OkStatus();
+}
 
 // Writes a table, or this process's part of a table shared by several processes.
 class WriteSnapshotOp : public StatusOp {
@@ -100,53 +94,35 @@ class WriteSnapshotOp : public StatusOp {
   bool with_slots_ = true;
 };
 
-class NoteSnapshotOp : public TableOp {
- public:
-  using TableOp::TableOp;
+absl::Status RunNoteSnapshot(tf::OpKernelContext* context, TableResource* table) {
+  int64_t save;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
+  return ToTensorFlow(NoteLoaded(table, static_cast<uint64_t>(save)));
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    int64_t save;
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
-    return ToTensorFlow(NoteLoaded(table, static_cast<uint64_t>(save)));
+absl::Status RunDropSnapshot(tf::OpKernelContext* context, TableResource* table) {
+  int64_t save;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
+  return ToTensorFlow(DropSnapshot(table, static_cast<uint64_t>(save)));
+}
+
+absl::Status RunJoinRows(tf::OpKernelContext* context) {
+  SavePlace place;
+  int64_t processes;
+  uint64_t save = 0;
+  tf::Tensor* output;
+  TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "processes", &processes));
+  if (processes < 1 || processes > SavePlace::kMaxParts) {
+    return InvalidArgumentError("`processes` must be from 1 to ", SavePlace::kMaxParts,
+                                ". Received: ", processes, ".");
   }
-};
-
-class DropSnapshotOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    int64_t save;
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
-    return ToTensorFlow(DropSnapshot(table, static_cast<uint64_t>(save)));
-  }
-};
-
-class JoinRowsOp : public StatusOp {
- public:
-  using StatusOp::StatusOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    SavePlace place;
-    int64_t processes;
-    uint64_t save = 0;
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "processes", &processes));
-    if (processes < 1 || processes > SavePlace::kMaxParts) {
-      return InvalidArgumentError("`processes` must be from 1 to ", SavePlace::kMaxParts,
-                                  ". Received: ", processes, ".");
-    }
-    place.processes = static_cast<uint32_t>(processes);
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
-    TF_RETURN_IF_ERROR(ToTensorFlow(JoinSaves(place, &save)));
-    output->scalar<int64_t>()() = static_cast<int64_t>(save);
-    return absl::OkStatus();
-  }
-};
+  place.processes = static_cast<uint32_t>(processes);
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+  TF_RETURN_IF_ERROR(ToTensorFlow(JoinSaves(place, &save)));
+  output->scalar<int64_t>()() = static_cast<int64_t>(save);
+  return absl::OkStatus();
+}
 
 class FoldRowsOp : public StatusOp {
  public:
@@ -171,34 +147,28 @@ class FoldRowsOp : public StatusOp {
   int64_t buffer_bytes_ = 0;
 };
 
-class PutFileOp : public StatusOp {
- public:
-  using StatusOp::StatusOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    SavePlace place;
-    tf::tstring text;
-    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "text", &text));
-    if (!RowManifest::IsFolderName(place.file_name)) {
-      return InvalidArgumentError("`file_name` must be the name of a file. Received: '",
-                                  place.file_name, "'.");
-    }
-    TF_RETURN_IF_ERROR(ToTensorFlow(place.folder->Create()));
-    TF_RETURN_IF_ERROR(ToTensorFlow(place.folder->Sync()));
-    return ToTensorFlow(place.folder->Replace(place.file_name, std::string(text)));
+absl::Status RunPutFile(tf::OpKernelContext* context) {
+  SavePlace place;
+  tf::tstring text;
+  TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "text", &text));
+  if (!RowManifest::IsFolderName(place.file_name)) {
+    return InvalidArgumentError("`file_name` must be the name of a file. Received: '",
+                                place.file_name, "'.");
   }
-};
+  TF_RETURN_IF_ERROR(ToTensorFlow(place.folder->Create()));
+  TF_RETURN_IF_ERROR(ToTensorFlow(place.folder->Sync()));
+  return ToTensorFlow(place.folder->Replace(place.file_name, std::string(text)));
+}
 
-const Kernels<BeginSnapshotOp> begin_snapshot("TfEmbedBeginSnapshot");
+const Kernels<StatusFunction<RunBeginSnapshot>> begin_snapshot("TfEmbedBeginSnapshot");
 const Kernels<WriteSnapshotOp> write_snapshot("TfEmbedWriteSnapshot");
 const Kernels<WriteSnapshotOp> write_snapshot_part("TfEmbedWriteSnapshotPart");
-const Kernels<JoinRowsOp> join_rows("TfEmbedJoinRows");
-const Kernels<NoteSnapshotOp> note_snapshot("TfEmbedNoteSnapshot");
-const Kernels<DropSnapshotOp> drop_snapshot("TfEmbedDropSnapshot");
+const Kernels<StatusFunction<RunJoinRows>> join_rows("TfEmbedJoinRows");
+const Kernels<TableFunction<RunNoteSnapshot>> note_snapshot("TfEmbedNoteSnapshot");
+const Kernels<TableFunction<RunDropSnapshot>> drop_snapshot("TfEmbedDropSnapshot");
 const Kernels<FoldRowsOp> fold_rows("TfEmbedFoldRows");
-const Kernels<PutFileOp> put_file("TfEmbedPutFile");
+const Kernels<StatusFunction<RunPutFile>> put_file("TfEmbedPutFile");
 
 }  // namespace
 }  // namespace tf_embed

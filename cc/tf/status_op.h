@@ -28,6 +28,16 @@ class StatusOp : public tensorflow::OpKernel {
   virtual absl::Status Run(tensorflow::OpKernelContext* context) = 0;
 };
 
+// A StatusOp without attributes.
+template <absl::Status (*kRun)(tensorflow::OpKernelContext* context)>
+class StatusFunction final : public StatusOp {
+ public:
+  using StatusOp::StatusOp;
+
+ private:
+  absl::Status Run(tensorflow::OpKernelContext* context) override { return kRun(context); }
+};
+
 }  // namespace tf_embed
 
 #endif  // TF_EMBED_CC_TF_STATUS_OP_H_

@@ -31,6 +31,18 @@ class TableOp : public tensorflow::OpKernel {
   int64_t dim_ = 0;  // the dim that the op declares for the table; 0: none
 };
 
+// A TableOp without attributes: Kernels<TableFunction<RunClear>>.
+template <absl::Status (*kRun)(tensorflow::OpKernelContext* context, TableResource* table)>
+class TableFunction final : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tensorflow::OpKernelContext* context, TableResource* table) override {
+    return kRun(context, table);
+  }
+};
+
 // Gives keys of any integer type as int64: a pointer into the tensor, or a copy in `widened`.
 absl::Status WidenedKeys(const tensorflow::Tensor& tensor, Buffer<int64_t>* widened,
                          const int64_t** keys);

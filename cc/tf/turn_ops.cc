@@ -135,27 +135,21 @@ class TakeTurnOp : public tf::AsyncOpKernel {
   }
 };
 
-class EndTurnOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const tf::Tensor& input = context->input(1);
-    const Turn* const turn = tf::TensorShapeUtils::IsScalar(input.shape())
-                                 ? input.scalar<tf::Variant>()().get<Turn>()
-                                 : nullptr;
-    if (turn == nullptr || turn->table() != table) {
-      return InvalidArgumentError("`turn` must be one of table '", table->name(),
-                                  "'. Received: ", input.DebugString(), ".");
-    }
-    turn->End();
-    return absl::OkStatus();
+absl::Status RunEndTurn(tf::OpKernelContext* context, TableResource* table) {
+  const tf::Tensor& input = context->input(1);
+  const Turn* const turn = tf::TensorShapeUtils::IsScalar(input.shape())
+                               ? input.scalar<tf::Variant>()().get<Turn>()
+                               : nullptr;
+  if (turn == nullptr || turn->table() != table) {
+    return InvalidArgumentError("`turn` must be one of table '", table->name(),
+                                "'. Received: ", input.DebugString(), ".");
   }
-};
+  turn->End();
+  return absl::OkStatus();
+}
 
 const Kernels<TakeTurnOp> take_turn("TfEmbedTakeTurn", {"table", "turn"});
-const Kernels<EndTurnOp> end_turn("TfEmbedEndTurn", {"table", "turn"});
+const Kernels<TableFunction<RunEndTurn>> end_turn("TfEmbedEndTurn", {"table", "turn"});
 
 }  // namespace
 }  // namespace tf_embed

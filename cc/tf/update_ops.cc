@@ -38,29 +38,23 @@ class InsertOrAssignOp : public TableOp {
   bool distinct_ = false;
 };
 
-class AccumOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    KeysInput keys(table->allocator());
-    const tf::Tensor& old_values = context->input(3);
-    const tf::Tensor& new_values = context->input(4);
-    const tf::Tensor& exists = context->input(5);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
-    TF_RETURN_IF_ERROR(CheckRows(old_values, "old_values", *table, keys));
-    TF_RETURN_IF_ERROR(CheckRows(new_values, "new_values", *table, keys));
-    if (exists.shape() != keys.shape()) {
-      return InvalidArgumentError("`exists` of table '", table->name(),
-                                  "' must have the shape of the keys, ", keys.shape().DebugString(),
-                                  ". Received: ", exists.shape().DebugString(), ".");
-    }
-    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
-    return ToTensorFlow(table->Accum(ExecContextOf(context), keys.batch(), old_values.data(),
-                                     new_values.data(), exists.flat<bool>().data()));
+absl::Status RunAccum(tf::OpKernelContext* context, TableResource* table) {
+  KeysInput keys(table->allocator());
+  const tf::Tensor& old_values = context->input(3);
+  const tf::Tensor& new_values = context->input(4);
+  const tf::Tensor& exists = context->input(5);
+  TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+  TF_RETURN_IF_ERROR(CheckRows(old_values, "old_values", *table, keys));
+  TF_RETURN_IF_ERROR(CheckRows(new_values, "new_values", *table, keys));
+  if (exists.shape() != keys.shape()) {
+    return InvalidArgumentError("`exists` of table '", table->name(),
+                                "' must have the shape of the keys, ", keys.shape().DebugString(),
+                                ". Received: ", exists.shape().DebugString(), ".");
   }
-};
+  TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
+  return ToTensorFlow(table->Accum(ExecContextOf(context), keys.batch(), old_values.data(),
+                                   new_values.data(), exists.flat<bool>().data()));
+}
 
 class ApplyOp : public TableOp {
  public:
@@ -121,26 +115,21 @@ class ApplyOp : public TableOp {
   bool stochastic_rounding_ = false;
 };
 
-class EraseOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    KeysInput keys(table->allocator());
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
-    return ToTensorFlow(table->Erase(ExecContextOf(context), keys.batch()));
-  }
-};
+absl::Status RunErase(tf::OpKernelContext* context, TableResource* table) {
+  KeysInput keys(table->allocator());
+  TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
+  return ToTensorFlow(table->Erase(ExecContextOf(context), keys.batch()));
+}
 
 const Kernels<InsertOrAssignOp> insert_or_assign("TfEmbedInsertOrAssign", {"table", "owners"},
                                                  {"keys", "values", "scores"});
-const Kernels<AccumOp> accum("TfEmbedAccum", {"table", "owners"},
-                             {"keys", "old_values", "new_values", "exists", "scores"});
+const Kernels<TableFunction<RunAccum>> accum("TfEmbedAccum", {"table", "owners"},
+                                             {"keys", "old_values", "new_values", "exists",
+                                              "scores"});
 const Kernels<ApplyOp> apply("TfEmbedApply",
                              {"table", "owners", "hyper", "step", "token", "trained"},
                              {"keys", "gradients", "scores"});
-const Kernels<EraseOp> erase("TfEmbedErase", {"table", "owners"}, {"keys"});
+const Kernels<TableFunction<RunErase>> erase("TfEmbedErase", {"table", "owners"}, {"keys"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -20,46 +20,28 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-class ClearOp : public TableOp {
- public:
-  using TableOp::TableOp;
+absl::Status RunClear(tf::OpKernelContext*, TableResource* table) {
+  return ToTensorFlow(table->Clear());
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
-    return ToTensorFlow(table->Clear());
+absl::Status RunShrink(tf::OpKernelContext* context, TableResource* table) {
+  return ToTensorFlow(table->Shrink(ExecContextOf(context)));
+}
+
+absl::Status RunSize(tf::OpKernelContext* context, TableResource* table) {
+  tf::Tensor* size;
+  int64_t shard;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "shard", &shard));
+  if (shard < -1 || shard >= static_cast<int64_t>(table->num_shards())) {
+    return InvalidArgumentError("Table '", table->name(), "' has ", table->num_shards(),
+                                " shards. Received: index=", shard, ".");
   }
-};
-
-class ShrinkOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    return ToTensorFlow(table->Shrink(ExecContextOf(context)));
-  }
-};
-
-class SizeOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    tf::Tensor* size;
-    int64_t shard;
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "shard", &shard));
-    if (shard < -1 || shard >= static_cast<int64_t>(table->num_shards())) {
-      return InvalidArgumentError("Table '", table->name(), "' has ", table->num_shards(),
-                                  " shards. Received: index=", shard, ".");
-    }
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &size));
-    size_t count;
-    TF_RETURN_IF_ERROR(ToTensorFlow(table->Count(shard, &count)));
-    size->scalar<int64_t>()() = static_cast<int64_t>(count);
-    return absl::OkStatus();
-  }
-};
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &size));
+  size_t count;
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->Count(shard, &count)));
+  size->scalar<int64_t>()() = static_cast<int64_t>(count);
+  return absl::OkStatus();
+}
 
 class ExportOp : public TableOp {
  public:
@@ -169,125 +151,107 @@ class ExportOp : public TableOp {
   bool with_policy_ = true;
 };
 
-class ImportOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
-    TableContent content;
-    if (!content.dictionaries.Create(table->allocator(), table->has_string_keys(),
-                                     table->has_string_values())) {
-      return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
-    }
-    KeysInput keys(table->allocator());
-    const tf::Tensor& values = context->input(3);
-    TF_RETURN_IF_ERROR(CheckRank(context->input(1), "keys", 1));
-    TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
-    TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
-    TF_RETURN_IF_ERROR(
-        KeysInput::ReadAside(context, *table, content.dictionaries.keys.get(), &keys));
-    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
-    TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &content.meta));
-    TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &content.policy));
-    const ExecContext exec = ExecContextOf(context);
-    Buffer<int64_t> numbers(table->allocator());
-    content.keys = keys.batch();
-    content.weights = values.data();
-    content.slots = context->input(4).data();
-    content.statistics = static_cast<const uint64_t*>(context->input(6).data());
-    if (content.dictionaries.values != nullptr) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(InternStrings(exec, StringsOf(values), table->allocator(),
-                                                    content.dictionaries.values.get(), &numbers)));
-      content.weights = numbers.data();
-    }
-    return ToTensorFlow(table->Import(exec, &content));
+absl::Status ReadPolicy(tf::OpKernelContext* context, const TableResource& table,
+                        const KeysInput& keys, SavedPolicy* policy) {
+  const tf::Tensor& statistics = context->input(6);
+  const tf::Tensor& numbers = context->input(7);
+  TF_RETURN_IF_ERROR(ToTensorFlow(SavedPolicy::Decode(
+      numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), policy)));
+  const tf::TensorShape expected(
+      {static_cast<int64_t>(keys.size()), static_cast<int64_t>(policy->statistics.size())});
+  if (statistics.shape() != expected) {
+    return InvalidArgumentError("The saved statistics of table '", table.name(), "' must be ",
+                                expected.DebugString(),
+                                ". Received: ", statistics.shape().DebugString(), ".");
   }
+  return absl::OkStatus();
+}
 
-  static absl::Status ReadPolicy(tf::OpKernelContext* context, const TableResource& table,
-                                 const KeysInput& keys, SavedPolicy* policy) {
-    const tf::Tensor& statistics = context->input(6);
-    const tf::Tensor& numbers = context->input(7);
-    TF_RETURN_IF_ERROR(ToTensorFlow(SavedPolicy::Decode(
-        numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), policy)));
-    const tf::TensorShape expected(
-        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(policy->statistics.size())});
-    if (statistics.shape() != expected) {
-      return InvalidArgumentError("The saved statistics of table '", table.name(), "' must be ",
-                                  expected.DebugString(),
-                                  ". Received: ", statistics.shape().DebugString(), ".");
-    }
-    return absl::OkStatus();
+absl::Status ReadMeta(tf::OpKernelContext* context, const TableResource& table,
+                      const KeysInput& keys, TableMeta* meta) {
+  const tf::Tensor& slots = context->input(4);
+  const tf::Tensor& numbers = context->input(5);
+  TF_RETURN_IF_ERROR(ToTensorFlow(TableMeta::Decode(
+      numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), meta)));
+  if (meta->value_type != table.value_type() || meta->dim != table.dim()) {
+    return InvalidArgumentError("What was saved does not fit table '", table.name(), "', ",
+                                table.signature().DebugString(), ". It has ",
+                                tf::DataTypeString(TensorFlowType(meta->value_type)),
+                                " values and dim ", meta->dim, ".");
   }
-
-  static absl::Status ReadMeta(tf::OpKernelContext* context, const TableResource& table,
-                               const KeysInput& keys, TableMeta* meta) {
-    const tf::Tensor& slots = context->input(4);
-    const tf::Tensor& numbers = context->input(5);
-    TF_RETURN_IF_ERROR(ToTensorFlow(TableMeta::Decode(
-        numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), meta)));
-    if (meta->value_type != table.value_type() || meta->dim != table.dim()) {
-      return InvalidArgumentError("What was saved does not fit table '", table.name(), "', ",
-                                  table.signature().DebugString(), ". It has ",
-                                  tf::DataTypeString(TensorFlowType(meta->value_type)),
-                                  " values and dim ", meta->dim, ".");
-    }
-    const tf::TensorShape expected(
-        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(meta->rule.slots_per_row())});
-    if (slots.shape() != expected ||
-        tf::DataTypeSize(slots.dtype()) != static_cast<int>(SlotSize(meta->value_type))) {
-      return InvalidArgumentError(
-          "The saved slots of table '", table.name(), "' must be ", expected.DebugString(),
-          ". Received: ", tf::DataTypeString(slots.dtype()), " ", slots.shape().DebugString(), ".");
-    }
-    return absl::OkStatus();
+  const tf::TensorShape expected(
+      {static_cast<int64_t>(keys.size()), static_cast<int64_t>(meta->rule.slots_per_row())});
+  if (slots.shape() != expected ||
+      tf::DataTypeSize(slots.dtype()) != static_cast<int>(SlotSize(meta->value_type))) {
+    return InvalidArgumentError(
+        "The saved slots of table '", table.name(), "' must be ", expected.DebugString(),
+        ". Received: ", tf::DataTypeString(slots.dtype()), " ", slots.shape().DebugString(), ".");
   }
-};
+  return absl::OkStatus();
+}
 
-const Kernels<ClearOp> clear("TfEmbedClear", {"table"});
-const Kernels<ShrinkOp> shrink("TfEmbedShrink", {"table"});
-const Kernels<SizeOp> size("TfEmbedSize", {"table", "shard", "size"});
+absl::Status RunImport(tf::OpKernelContext* context, TableResource* table) {
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
+  TableContent content;
+  if (!content.dictionaries.Create(table->allocator(), table->has_string_keys(),
+                                   table->has_string_values())) {
+    return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
+  }
+  KeysInput keys(table->allocator());
+  const tf::Tensor& values = context->input(3);
+  TF_RETURN_IF_ERROR(CheckRank(context->input(1), "keys", 1));
+  TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
+  TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
+  TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, content.dictionaries.keys.get(), &keys));
+  TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
+  TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &content.meta));
+  TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &content.policy));
+  const ExecContext exec = ExecContextOf(context);
+  Buffer<int64_t> numbers(table->allocator());
+  content.keys = keys.batch();
+  content.weights = values.data();
+  content.slots = context->input(4).data();
+  content.statistics = static_cast<const uint64_t*>(context->input(6).data());
+  if (content.dictionaries.values != nullptr) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(InternStrings(exec, StringsOf(values), table->allocator(),
+                                                  content.dictionaries.values.get(), &numbers)));
+    content.weights = numbers.data();
+  }
+  return ToTensorFlow(table->Import(exec, &content));
+}
+
+const Kernels<TableFunction<RunClear>> clear("TfEmbedClear", {"table"});
+const Kernels<TableFunction<RunShrink>> shrink("TfEmbedShrink", {"table"});
+const Kernels<TableFunction<RunSize>> size("TfEmbedSize", {"table", "shard", "size"});
 const Kernels<ExportOp> export_rows("TfEmbedExport", {"table", "keys", "values", "slots", "meta",
                                                       "statistics", "policy"});
-const Kernels<ImportOp> import_rows("TfEmbedImport", {"table", "keys", "owners", "values", "slots",
-                                                      "meta", "statistics", "policy"});
+const Kernels<TableFunction<RunImport>> import_rows("TfEmbedImport",
+                                                    {"table", "keys", "owners", "values", "slots",
+                                                     "meta", "statistics", "policy"});
 
-class StatsOp : public TableOp {
- public:
-  using TableOp::TableOp;
+absl::Status RunStats(tf::OpKernelContext* context, TableResource* table) {
+  StoreStats stats;
+  TF_RETURN_IF_ERROR(ToTensorFlow(table->Stats(&stats)));
+  tf::Tensor* output;
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(0, {static_cast<int64_t>(std::size(kStoreStats))}, &output));
+  int64_t* next = output->flat<int64_t>().data();
+  for (const StoreStat& stat : kStoreStats) *next++ = static_cast<int64_t>(stats.*stat.number);
+  return absl::OkStatus();
+}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    StoreStats stats;
-    TF_RETURN_IF_ERROR(ToTensorFlow(table->Stats(&stats)));
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(0, {static_cast<int64_t>(std::size(kStoreStats))}, &output));
-    int64_t* next = output->flat<int64_t>().data();
-    for (const StoreStat& stat : kStoreStats) *next++ = static_cast<int64_t>(stats.*stat.number);
-    return absl::OkStatus();
-  }
-};
+const Kernels<TableFunction<RunStats>> stats("TfEmbedStats", {"table", "numbers"});
 
-const Kernels<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
+absl::Status RunOrigin(tf::OpKernelContext* context, TableResource* table) {
+  const RowInitializer initializer = table->store(0)->initializer();
+  tf::Tensor* output;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {2}, &output));
+  output->flat<int64_t>()(0) = static_cast<int64_t>(initializer.seed);
+  output->flat<int64_t>()(1) = static_cast<int64_t>(initializer.table_id);
+  return absl::OkStatus();
+}
 
-class OriginOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const RowInitializer initializer = table->store(0)->initializer();
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {2}, &output));
-    output->flat<int64_t>()(0) = static_cast<int64_t>(initializer.seed);
-    output->flat<int64_t>()(1) = static_cast<int64_t>(initializer.table_id);
-    return absl::OkStatus();
-  }
-};
-
-const Kernels<OriginOp> origin("TfEmbedOrigin", {"table", "numbers"});
+const Kernels<TableFunction<RunOrigin>> origin("TfEmbedOrigin", {"table", "numbers"});
 
 }  // namespace
 
