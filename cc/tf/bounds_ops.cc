@@ -89,12 +89,10 @@ class CheckBoundsOp : public StatusOp {
     FindOutOfBounds(ids, splits, num_bags, &faults);
     if (faults.events > 0 && fatal_) return InvalidArgumentError(faults.first, ".");
     const int64_t dropped = faults.pruned + faults.out_of_bounds;
-    tf::Tensor *kept, *changed, *events;
+    tf::Tensor* kept;
     TF_RETURN_IF_ERROR(context->allocate_output(2, {dropped > 0 ? n - dropped : 0}, &kept));
-    TF_RETURN_IF_ERROR(context->allocate_output(3, {}, &changed));
-    TF_RETURN_IF_ERROR(context->allocate_output(4, {}, &events));
-    changed->scalar<bool>()() = dropped > 0;
-    events->scalar<int64_t>()() = mends_ ? faults.events : 0;
+    TF_RETURN_IF_ERROR(GiveScalar<bool>(context, 3, dropped > 0));
+    TF_RETURN_IF_ERROR(GiveScalar<int64_t>(context, 4, mends_ ? faults.events : 0));
     // The usual case costs one read of the indices and no copy.
     if (dropped == 0) {
       context->set_output(0, indices);

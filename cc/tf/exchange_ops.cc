@@ -273,13 +273,8 @@ class PlanExchangeOp final : public StatusOp {
   }
 
   static absl::Status Give(tf::OpKernelContext* context, int output, const Capacity& capacity) {
-    tf::Tensor* words;
-    tf::Tensor* number;
-    TF_RETURN_IF_ERROR(context->allocate_output(output, {}, &words));
-    TF_RETURN_IF_ERROR(context->allocate_output(output + 1, {}, &number));
-    words->scalar<int64_t>()() = static_cast<int64_t>(capacity.words);
-    number->scalar<int32_t>()() = capacity.number;
-    return absl::OkStatus();
+    TF_RETURN_IF_ERROR(GiveScalar<int64_t>(context, output, capacity.words));
+    return GiveScalar<int32_t>(context, output + 1, capacity.number);
   }
 
   static absl::Status Damaged(int64_t from, int64_t number) {

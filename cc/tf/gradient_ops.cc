@@ -15,13 +15,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-absl::Status Give(tf::OpKernelContext* context, RowGradients gradients) {
-  tf::Tensor* output;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
-  output->scalar<tf::Variant>()() = std::move(gradients);
-  return absl::OkStatus();
-}
-
 class TokenOp : public tf::OpKernel {
  public:
   explicit TokenOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -33,7 +26,7 @@ class TokenOp : public tf::OpKernel {
                 anchor.dims() == 2 && anchor.dim_size(0) == 0 && anchor.dim_size(1) == dim_,
                 InvalidArgumentError("`anchor` must have shape [0,", dim_,
                                      "]. Received shape: ", anchor.shape().DebugString(), "."));
-    OP_REQUIRES_OK(context, Give(context, RowGradients()));
+    OP_REQUIRES_OK(context, GiveScalar<tf::Variant>(context, 0, RowGradients()));
   }
 
  private:
@@ -54,7 +47,7 @@ class RowGradientsOp : public tf::OpKernel {
                 InvalidArgumentError("`values` must have one row for each of `keys`. Received: ",
                                      values.shape().DebugString(), " for keys of shape ",
                                      keys.shape().DebugString(), "."));
-    OP_REQUIRES_OK(context, Give(context, RowGradients::Of(keys, values)));
+    OP_REQUIRES_OK(context, GiveScalar<tf::Variant>(context, 0, RowGradients::Of(keys, values)));
   }
 
  private:

@@ -6,6 +6,7 @@
 #define TF_EMBED_CC_TF_OP_INPUTS_H_
 
 #include <cstdint>
+#include <utility>
 
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -27,6 +28,15 @@ absl::Status ReadScalar(const tensorflow::Tensor& tensor, const char* name, T* v
                                 ". Received: ", tensorflow::DataTypeString(tensor.dtype()), ".");
   }
   *value = tensor.scalar<T>()();
+  return absl::OkStatus();
+}
+
+// Gives a scalar output.
+template <typename T, typename Value>
+absl::Status GiveScalar(tensorflow::OpKernelContext* context, int output, Value value) {
+  tensorflow::Tensor* tensor;
+  TF_RETURN_IF_ERROR(context->allocate_output(output, {}, &tensor));
+  tensor->scalar<T>()() = static_cast<T>(std::move(value));
   return absl::OkStatus();
 }
 

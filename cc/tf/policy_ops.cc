@@ -47,13 +47,10 @@ class RestrictOp : public TableOp {
           "Table '", table->name(),
           "' does not keep the statistics of its rows that this restriction goes by."));
     }
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     size_t removed = 0;
     TF_RETURN_IF_ERROR(ToTensorFlow(table->Restrict(ExecContextOf(context), order_,
                                                     static_cast<size_t>(num_reserved), &removed)));
-    output->scalar<int64_t>()() = static_cast<int64_t>(removed);
-    return absl::OkStatus();
+    return GiveScalar<int64_t>(context, 0, removed);
   }
 
   EvictionOrder order_ = EvictionOrder::kLru;
@@ -155,12 +152,10 @@ class ExpiredRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     size_t expired;
     const ExecContext exec = ExecContextOf(context);
     TF_RETURN_IF_ERROR(ToTensorFlow(table->CountExpired(exec, &expired)));
-    output->scalar<int64_t>()() = static_cast<int64_t>(expired);
+    TF_RETURN_IF_ERROR(GiveScalar<int64_t>(context, 0, expired));
     return renews_ ? ToTensorFlow(table->RenewUses(exec)) : absl::OkStatus();
   }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/kernels.h"
+#include "cc/tf/op_inputs.h"
 #include "cc/tf/status_op.h"
 #include "tensorflow/core/framework/device_base.h"
 
@@ -68,25 +69,16 @@ int VisitObject(dl_phdr_info* object, size_t, void* argument) {
 absl::Status RunBuild(tf::OpKernelContext* context) {
   Search search = {reinterpret_cast<uintptr_t>(&VisitObject), {}};
   dl_iterate_phdr(&VisitObject, &search);
-  tf::Tensor* build;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &build));
-  build->scalar<tf::tstring>()() = absl::BytesToHexString(search.build_id);
-  return absl::OkStatus();
+  return GiveScalar<tf::tstring>(context, 0, absl::BytesToHexString(search.build_id));
 }
 
 absl::Status RunTask(tf::OpKernelContext* context) {
   const auto& name = context->device()->parsed_name();
-  tf::Tensor* task;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &task));
-  task->scalar<int64_t>()() = name.has_task ? name.task : 0;
-  return absl::OkStatus();
+  return GiveScalar<int64_t>(context, 0, name.has_task ? name.task : 0);
 }
 
 absl::Status RunHasGpuTables(tf::OpKernelContext* context) {
-  tf::Tensor* answer;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &answer));
-  answer->scalar<bool>()() = HasGpuTables();
-  return absl::OkStatus();
+  return GiveScalar<bool>(context, 0, HasGpuTables());
 }
 
 const Kernels<StatusFunction<RunBuild>> build("TfEmbedBuild");

@@ -22,11 +22,8 @@ absl::Status RunOpenPublishedRows(tf::OpKernelContext* context, TableResource* t
   SavePlace place;
   int64_t save;
   std::shared_ptr<SavedRows> rows;
-  tf::Tensor *variant, *num_blocks;
   TF_RETURN_IF_ERROR(ReadPlace(context, 1, &place));
   TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "save", &save));
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
-  TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
   TF_RETURN_IF_ERROR(ToTensorFlow(SavedRows::OpenAlone(place, *table, &rows)));
   for (const auto& file : rows->files()) {
     // The folder may have been replaced since it was announced, and the following changes would
@@ -35,9 +32,8 @@ absl::Status RunOpenPublishedRows(tf::OpKernelContext* context, TableResource* t
     return absl::DataLossError(
         absl::StrCat("'", file->source->name(), "' is of another save than was published."));
   }
-  num_blocks->scalar<int64_t>()() = static_cast<int64_t>(rows->num_blocks());
-  variant->scalar<tf::Variant>()() = VariantOf(std::move(rows));
-  return absl::OkStatus();
+  TF_RETURN_IF_ERROR(GiveScalar<int64_t>(context, 1, rows->num_blocks()));
+  return GiveScalar<tf::Variant>(context, 0, VariantOf(std::move(rows)));
 }
 
 absl::Status BeginPublication(tf::OpKernelContext* context, TableResource* table) {

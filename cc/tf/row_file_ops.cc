@@ -65,10 +65,7 @@ class SaveRowsPartOp : public TableOp {
 
 // Takes no lock, so that it does not wait for a save.
 absl::Status RunRowsSaved(tf::OpKernelContext* context, TableResource* table) {
-  tf::Tensor* rows;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &rows));
-  rows->scalar<int64_t>()() = static_cast<int64_t>(table->rows_saved());
-  return absl::OkStatus();
+  return GiveScalar<int64_t>(context, 0, table->rows_saved());
 }
 
 const Kernels<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder", "file_name"});
@@ -96,12 +93,9 @@ class OpenSavedRowsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     SavePlace place;
     std::shared_ptr<SavedRows> rows;
-    tf::Tensor *variant, *num_blocks, *by_key, *waiting;
+    tf::Tensor* waiting;
     std::vector<int64_t> waiting_keys;
     TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
-    TF_RETURN_IF_ERROR(context->allocate_output(2, {}, &by_key));
     TF_RETURN_IF_ERROR(ToTensorFlow(SavedRows::Open(place, whole_, *table, &rows)));
     if (!with_slots_) rows->LeaveSlotsOut();
     if (output_type(3) != table->signature().key_dtype) {
@@ -112,10 +106,9 @@ class OpenSavedRowsOp : public TableOp {
     const int64_t num_waiting = static_cast<int64_t>(waiting_keys.size());
     TF_RETURN_IF_ERROR(context->allocate_output(3, {num_waiting}, &waiting));
     if (num_waiting > 0) NarrowKeys(waiting_keys.data(), waiting_keys.size(), 0, waiting);
-    num_blocks->scalar<int64_t>()() = static_cast<int64_t>(rows->num_blocks());
-    by_key->scalar<bool>()() = rows->by_key();
-    variant->scalar<tf::Variant>()() = VariantOf(std::move(rows));
-    return absl::OkStatus();
+    TF_RETURN_IF_ERROR(GiveScalar<int64_t>(context, 1, rows->num_blocks()));
+    TF_RETURN_IF_ERROR(GiveScalar<bool>(context, 2, rows->by_key()));
+    return GiveScalar<tf::Variant>(context, 0, VariantOf(std::move(rows)));
   }
 
   SaveAttributes attributes_;

@@ -36,10 +36,9 @@ absl::Status RunOpenRowStream(tf::OpKernelContext* context) {
   if (slots != nullptr) shown.rule = slots->reader.header().meta.rule;
   uint64_t num_rows;
   TF_RETURN_IF_ERROR(ToTensorFlow(rows->CountRows(&num_rows)));
-  tf::Tensor *variant, *counts, *types, *meta;
+  tf::Tensor *counts, *types, *meta;
   const bool has_origin = rows->files().front()->has_origin();
   const int64_t meta_count = has_origin ? static_cast<int64_t>(shown.count()) : 0;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
   TF_RETURN_IF_ERROR(context->allocate_output(1, {4}, &counts));
   TF_RETURN_IF_ERROR(context->allocate_output(2, {2}, &types));
   TF_RETURN_IF_ERROR(context->allocate_output(3, {meta_count}, &meta));
@@ -51,8 +50,7 @@ absl::Status RunOpenRowStream(tf::OpKernelContext* context) {
   types->vec<tf::tstring>()(0) = NameOf(header.key_type);
   types->vec<tf::tstring>()(1) = NameOf(header.value_type);
   if (has_origin) shown.Encode(meta->vec<int64_t>().data());
-  variant->scalar<tf::Variant>()() = VariantOf(std::move(rows));
-  return absl::OkStatus();
+  return GiveScalar<tf::Variant>(context, 0, VariantOf(std::move(rows)));
 }
 
 // Fills initial slots for all rows, as a load does for rows without slots.
@@ -222,7 +220,6 @@ class BeginRowStreamOp : public StatusOp {
     meta.dim = static_cast<size_t>(dim_);
     meta.value_type = value_type_;
     const tf::Tensor& numbers = context->input(2);
-    tf::Tensor* variant;
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
     TF_RETURN_IF_ERROR(CheckRank(numbers, "meta", 1));
     const size_t count = static_cast<size_t>(numbers.NumElements());
@@ -234,11 +231,9 @@ class BeginRowStreamOp : public StatusOp {
                                     dim_, " and a meta of dim ", meta.dim, ".");
       }
     }
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
     auto stream = std::make_shared<RowStream>(std::move(place), kind_);
     TF_RETURN_IF_ERROR(stream->Begin(meta, /*has_origin=*/count > 0));
-    variant->scalar<tf::Variant>()() = RowStreamVariant(std::move(stream));
-    return absl::OkStatus();
+    return GiveScalar<tf::Variant>(context, 0, RowStreamVariant(std::move(stream)));
   }
 
   RowManifest kind_;
@@ -249,15 +244,13 @@ class BeginRowStreamOp : public StatusOp {
 absl::Status RunAppendRowStream(tf::OpKernelContext* context) {
   RowStream* stream;
   TF_RETURN_IF_ERROR(ReadStream(context, &stream));
-  TF_RETURN_IF_ERROR(stream->Append(context->input(1), context->input(2), context->input(3)));
-  return absl::OkStatus();
+  return stream->Append(context->input(1), context->input(2), context->input(3));
 }
 
 absl::Status RunFinishRowStream(tf::OpKernelContext* context) {
   RowStream* stream;
   TF_RETURN_IF_ERROR(ReadStream(context, &stream));
-  TF_RETURN_IF_ERROR(stream->Finish());
-  return absl::OkStatus();
+  return stream->Finish();
 }
 
 const Kernels<StatusFunction<RunOpenRowStream>> open_row_stream("TfEmbedOpenRowStream");

@@ -152,11 +152,7 @@ class RowsOfOtherRuleOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    tf::Tensor* count;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &count));
-    count->scalar<int64_t>()() =
-        static_cast<int64_t>(table->RowsOfOtherRule(rule_.SlotsOf(*table)));
-    return absl::OkStatus();
+    return GiveScalar<int64_t>(context, 0, table->RowsOfOtherRule(rule_.SlotsOf(*table)));
   }
 
   AnyRule rule_;

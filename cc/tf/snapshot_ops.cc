@@ -52,11 +52,8 @@ absl::Status RunBeginSnapshot(tf::OpKernelContext* context) {
     saves.push_back(static_cast<uint64_t>(numbers(i)));
   }
   auto snapshot = std::make_shared<HeldSnapshot>();
-  tf::Tensor* variant;
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
   TF_RETURN_IF_ERROR(ToTensorFlow(snapshot->Begin(std::move(tables), saves)));
-  variant->scalar<tf::Variant>()() = SnapshotVariant(std::move(snapshot));
-  return absl::OkStatus();
+  return GiveScalar<tf::Variant>(context, 0, SnapshotVariant(std::move(snapshot)));
 }
 
 // Writes a table, or this process's part of a table shared by several processes.
@@ -81,13 +78,10 @@ class WriteSnapshotOp : public StatusOp {
     TF_RETURN_IF_ERROR(ReadScalar(context->input(4), "since_name", &since_name));
     if (context->num_inputs() > 5) TF_RETURN_IF_ERROR(ReadPart(context, 5, &place));
     uint64_t save = 0;
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     TF_RETURN_IF_ERROR(
         ToTensorFlow(snapshot->Write(number, std::move(place), std::string(since_name),
                                      {static_cast<size_t>(buffer_bytes_), with_slots_}, &save)));
-    output->scalar<int64_t>()() = static_cast<int64_t>(save);
-    return absl::OkStatus();
+    return GiveScalar<int64_t>(context, 0, save);
   }
 
   int64_t buffer_bytes_ = 0;
@@ -110,7 +104,6 @@ absl::Status RunJoinRows(tf::OpKernelContext* context) {
   SavePlace place;
   int64_t processes;
   uint64_t save = 0;
-  tf::Tensor* output;
   TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
   TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "processes", &processes));
   if (processes < 1 || processes > SavePlace::kMaxParts) {
@@ -118,10 +111,8 @@ absl::Status RunJoinRows(tf::OpKernelContext* context) {
                                 ". Received: ", processes, ".");
   }
   place.processes = static_cast<uint32_t>(processes);
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
   TF_RETURN_IF_ERROR(ToTensorFlow(JoinSaves(place, &save)));
-  output->scalar<int64_t>()() = static_cast<int64_t>(save);
-  return absl::OkStatus();
+  return GiveScalar<int64_t>(context, 0, save);
 }
 
 class FoldRowsOp : public StatusOp {
@@ -133,15 +124,12 @@ class FoldRowsOp : public StatusOp {
  private:
   absl::Status Run(tf::OpKernelContext* context) override {
     SavePlace from, to;
-    tf::Tensor* output;
     uint64_t save;
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &from));
     TF_RETURN_IF_ERROR(ReadPlace(context, 2, &to));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     TF_RETURN_IF_ERROR(
         ToTensorFlow(FoldSaves(from, std::move(to), static_cast<size_t>(buffer_bytes_), &save)));
-    output->scalar<int64_t>()() = static_cast<int64_t>(save);
-    return absl::OkStatus();
+    return GiveScalar<int64_t>(context, 0, save);
   }
 
   int64_t buffer_bytes_ = 0;

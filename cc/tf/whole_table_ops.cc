@@ -29,18 +29,15 @@ absl::Status RunShrink(tf::OpKernelContext* context, TableResource* table) {
 }
 
 absl::Status RunSize(tf::OpKernelContext* context, TableResource* table) {
-  tf::Tensor* size;
   int64_t shard;
   TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "shard", &shard));
   if (shard < -1 || shard >= static_cast<int64_t>(table->num_shards())) {
     return InvalidArgumentError("Table '", table->name(), "' has ", table->num_shards(),
                                 " shards. Received: index=", shard, ".");
   }
-  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &size));
   size_t count;
   TF_RETURN_IF_ERROR(ToTensorFlow(table->Count(shard, &count)));
-  size->scalar<int64_t>()() = static_cast<int64_t>(count);
-  return absl::OkStatus();
+  return GiveScalar<int64_t>(context, 0, count);
 }
 
 class ExportOp : public TableOp {
