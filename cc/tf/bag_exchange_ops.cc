@@ -10,7 +10,6 @@
 
 #include "cc/core/exchange/bag_split.h"
 #include "cc/tf/kernels.h"
-#include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/owned_keys.h"
 #include "cc/tf/pooling_inputs.h"

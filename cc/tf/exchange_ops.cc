@@ -9,7 +9,6 @@
 
 #include "cc/core/exchange/message.h"
 #include "cc/tf/kernels.h"
-#include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/status_op.h"
 #include "cc/tf/table_op.h"

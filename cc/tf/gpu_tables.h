@@ -9,8 +9,6 @@
 #ifndef TF_EMBED_CC_TF_GPU_TABLES_H_
 #define TF_EMBED_CC_TF_GPU_TABLES_H_
 
-#include <memory>
-
 #include "absl/status/status.h"
 #include "cc/core/table/table.h"
 #include "cc/stores/device/device_key_sums.h"
@@ -22,9 +20,6 @@
 
 namespace tf_embed {
 
-// Whether tables can be on GPUs, given the build and the devices that CUDA finds.
-bool HasGpuTables();
-
 // The CUDA device number of the GPU that runs the op.
 int GpuOf(tensorflow::OpKernelConstruction* construction);
 
@@ -33,17 +28,8 @@ inline DeviceStore* OnDevice(const Table& table) {
   return static_cast<DeviceStore*>(table.shard(0).on_device);
 }
 
-// The memory of a GPU that supports tables.
-inline DeviceMemory* MemoryOfGpu(int gpu) { return MemoryOfStores(gpu); }
-
 // Adds advice on saving GPU memory to an out-of-memory status; returns others unchanged.
 absl::Status WithMemoryAdvice(absl::Status status);
-
-// Splits keys in that GPU's memory over the tables there.
-std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu);
-
-// Sums the gradients of equal keys in that GPU's memory.
-std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu);
 
 }  // namespace tf_embed
 

@@ -15,6 +15,9 @@
 
 namespace tf_embed {
 
+// The most workers that exchange data. Low enough that the totals over all workers fit in 64 bits.
+constexpr int64_t kMostWorkers = 1 << 16;
+
 // Checks the rank of a tensor. `name` is the argument's name.
 absl::Status CheckRank(const tensorflow::Tensor& tensor, const char* name, int rank);
 

@@ -26,6 +26,12 @@ absl::Status ReadOrder(tf::OpKernelConstruction* construction, EvictionOrder* or
   return InvalidArgumentError("`order` must be a known order. Received: ", wanted, ".");
 }
 
+absl::Status CheckKeyType(tf::DataType type, const TableResource& table) {
+  if (type == table.signature().key_dtype) return absl::OkStatus();
+  return InvalidArgumentError("Table '", table.name(), "' is ", table.signature().DebugString(),
+                              ". Asked for: keys ", tf::DataTypeString(type), ".");
+}
+
 class RestrictOp : public TableOp {
  public:
   explicit RestrictOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
@@ -61,11 +67,7 @@ void CopyStrings(const std::vector<std::string>& strings, tf::Tensor* tensor) {
 }
 
 absl::Status RunDrainEvicted(tf::OpKernelContext* context, TableResource* table) {
-  if (context->expected_output_dtype(0) != table->signature().key_dtype) {
-    return InvalidArgumentError("Table '", table->name(), "' is ", table->signature().DebugString(),
-                                ". Asked for: keys ",
-                                tf::DataTypeString(context->expected_output_dtype(0)), ".");
-  }
+  TF_RETURN_IF_ERROR(CheckKeyType(context->expected_output_dtype(0), *table));
   TF_RETURN_IF_ERROR(CheckOutputType(context->expected_output_dtype(1), *table));
   if (table->evicted() == nullptr) {
     return absl::FailedPreconditionError(
@@ -125,19 +127,10 @@ absl::Status RunSetScores(tf::OpKernelContext* context, TableResource* table) {
   TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckEviction()));
   KeysInput keys(table->allocator());
   Buffer<uint64_t> words(table->allocator());
-  const tf::Tensor& scores = context->input(3);
   TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
-  if (scores.shape() != keys.shape()) {
-    return InvalidArgumentError("`scores` of table '", table->name(),
-                                "' must have the shape of the keys, ", keys.shape().DebugString(),
-                                ". Received: ", scores.shape().DebugString(), ".");
-  }
-  if (!table->statistics().Has(Statistic::kScore)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Table '", table->name(), "' keeps no scores."));
-  }
+  TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 3));
   TF_RETURN_IF_ERROR(ToTensorFlow(words.Resize(keys.size())));
-  const int64_t* const given = scores.flat<int64_t>().data();
+  const int64_t* const given = keys.batch().scores;
   // Statistics are unsigned words, in the order of the scores.
   std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
   return ToTensorFlow(table->AssignStatistic(ExecContextOf(context), keys.batch(),
@@ -196,11 +189,7 @@ class ExportScoresOp : public TableOp {
                                   "' must be a positive number of rows. Received: ", split_size,
                                   ".");
     }
-    if (output_type(0) != table->signature().key_dtype) {
-      return InvalidArgumentError("Table '", table->name(), "' is ",
-                                  table->signature().DebugString(), ". Asked for: keys ",
-                                  tf::DataTypeString(output_type(0)), ".");
-    }
+    TF_RETURN_IF_ERROR(CheckKeyType(output_type(0), *table));
     TF_RETURN_IF_ERROR(ToTensorFlow(table->CheckMaintenance()));
     const StatisticSet set = table->statistics();
     if ((StatisticsOf(order_).bits() & ~set.bits()) != 0) {

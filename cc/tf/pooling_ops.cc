@@ -108,7 +108,8 @@ class DistinctKeysOp : public tf::OpKernel {
 
   absl::Status RunOnGpu(tf::OpKernelContext* context) {
     const tf::Tensor& tensor = context->input(0);
-    const std::unique_ptr<DeviceKeySums> sums = NewGpuKeySums(gpu_);
+    const std::unique_ptr<DeviceKeySums> sums =
+        EmulatesDevice() ? NewEmulatedDeviceKeySums(HostAllocator()) : NewDeviceKeySums(gpu_);
     if (sums == nullptr) {
       return absl::UnavailableError("Keys can't be summed on a GPU: there is no GPU support.");
     }

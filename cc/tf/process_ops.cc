@@ -78,7 +78,7 @@ absl::Status RunTask(tf::OpKernelContext* context) {
 }
 
 absl::Status RunHasGpuTables(tf::OpKernelContext* context) {
-  return GiveScalar<bool>(context, 0, HasGpuTables());
+  return GiveScalar<bool>(context, 0, NumGpus() > 0 || EmulatesDevice());
 }
 
 const Kernels<StatusFunction<RunBuild>> build("TfEmbedBuild");

@@ -11,7 +11,6 @@
 
 #include "cc/core/exchange/key_route.h"
 #include "cc/tf/kernels.h"
-#include "cc/tf/most_workers.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/owned_keys.h"
 #include "cc/tf/pooling_inputs.h"

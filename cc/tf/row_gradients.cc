@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cc/tf/shared_variant.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/framework/variant_op_registry.h"
 
 namespace tf_embed {
 
@@ -102,13 +102,6 @@ absl::Status Add(tf::OpKernelContext*, const RowGradients& first, const RowGradi
   return absl::OkStatus();
 }
 
-// The tensors stay on the host, wherever TensorFlow places the sum.
-absl::Status Copy(const RowGradients& from, RowGradients* to,
-                  const tf::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn&) {
-  *to = from;
-  return absl::OkStatus();
-}
-
 const registration::UnaryVariantDecodeRegistration<RowGradients> decode(RowGradients::kTypeName);
 
 struct GradientSums {
@@ -122,16 +115,7 @@ struct GradientSums {
 };
 const GradientSums gradients_on_cpu(tf::DEVICE_CPU);
 const GradientSums gradients_on_gpu(tf::DEVICE_GPU);
-
-struct GradientCopies {
-  explicit GradientCopies(tf::VariantDeviceCopyDirection direction)
-      : copy(direction, tf::TypeIndex::Make<RowGradients>(), Copy) {}
-
-  registration::UnaryVariantDeviceCopyRegistration<RowGradients> copy;
-};
-const GradientCopies gradients_to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
-const GradientCopies gradients_to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
-const GradientCopies gradients_between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
+const CopiesOnHost<RowGradients> copies_of_gradients;
 
 }  // namespace
 }  // namespace tf_embed

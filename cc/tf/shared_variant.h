@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reference-counted object in a variant tensor. It can't be sent to another device or process.
+// Objects in variant tensors.
 #ifndef TF_EMBED_CC_TF_SHARED_VARIANT_H_
 #define TF_EMBED_CC_TF_SHARED_VARIANT_H_
 
@@ -9,11 +9,13 @@
 
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace tf_embed {
 
-// REQUIRES: T::kTypeName is the type's name for TensorFlow.
+// A reference-counted object. It can't be sent to another process. REQUIRES: T::kTypeName is the
+// type's name for TensorFlow.
 template <class T>
 class SharedVariant {
  public:
@@ -35,6 +37,25 @@ class SharedVariant {
 
  private:
   std::shared_ptr<T> object_;
+};
+
+// Lets TensorFlow copy variants of T to and from GPUs. T stays in host memory, wherever TensorFlow
+// places the variant.
+template <class T>
+struct CopiesOnHost {
+  CopiesOnHost() {
+    namespace tf = ::tensorflow;
+    for (const auto direction : {tf::VariantDeviceCopyDirection::HOST_TO_DEVICE,
+                                 tf::VariantDeviceCopyDirection::DEVICE_TO_HOST,
+                                 tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE}) {
+      tf::variant_op_registry_fn_registration::UnaryVariantDeviceCopyRegistration<T>(
+          direction, tf::TypeIndex::Make<T>(),
+          [](const T& from, T* to, const tf::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn&) {
+            *to = from;
+            return absl::OkStatus();
+          });
+    }
+  }
 };
 
 }  // namespace tf_embed

@@ -384,7 +384,7 @@ TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(co
                              ". Received: ", combiner, "."));
   }
   if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) {
-    gpu_memory_ = MemoryOfGpu(GpuOf(construction));
+    gpu_memory_ = MemoryOfStores(GpuOf(construction));
   }
 }
 

@@ -19,26 +19,23 @@ namespace tf_embed {
 
 namespace tf = ::tensorflow;
 
+namespace {
+
+// The types of values, besides float.
+constexpr std::pair<tf::DataType, DataType> kValueTypes[] = {
+    {tf::DT_HALF, DataType::kHalf},     {tf::DT_BFLOAT16, DataType::kBFloat16},
+    {tf::DT_DOUBLE, DataType::kDouble}, {tf::DT_INT8, DataType::kInt8},
+    {tf::DT_INT32, DataType::kInt32},   {tf::DT_INT64, DataType::kInt64},
+    {tf::DT_BOOL, DataType::kBool},     {tf::DT_STRING, DataType::kInt64},  // its dictionary number
+};
+
+}  // namespace
+
 DataType CoreType(tf::DataType type) {
-  switch (type) {
-    case tf::DT_HALF:
-      return DataType::kHalf;
-    case tf::DT_BFLOAT16:
-      return DataType::kBFloat16;
-    case tf::DT_DOUBLE:
-      return DataType::kDouble;
-    case tf::DT_INT8:
-      return DataType::kInt8;
-    case tf::DT_INT32:
-      return DataType::kInt32;
-    case tf::DT_INT64:
-    case tf::DT_STRING:  // its dictionary number
-      return DataType::kInt64;
-    case tf::DT_BOOL:
-      return DataType::kBool;
-    default:
-      return DataType::kFloat;
+  for (const auto& [one, core] : kValueTypes) {
+    if (one == type) return core;
   }
+  return DataType::kFloat;
 }
 
 StoredType StoredTypeOf(tf::DataType type) {
@@ -56,9 +53,8 @@ StoredType StoredTypeOf(tf::DataType type) {
 }
 
 tf::DataType TensorFlowType(DataType type) {
-  for (const tf::DataType one : {tf::DT_HALF, tf::DT_BFLOAT16, tf::DT_DOUBLE, tf::DT_INT8,
-                                 tf::DT_INT32, tf::DT_INT64, tf::DT_BOOL}) {
-    if (CoreType(one) == type) return one;
+  for (const auto& [one, core] : kValueTypes) {
+    if (core == type) return one;
   }
   return tf::DT_FLOAT;
 }
@@ -185,7 +181,9 @@ Status NewShard(const StorageSettings& storage, int gpu, size_t number, size_t n
   shard->device = gpu;
   shard->on_device = made.on_device;
   shard->own_on_device = std::move(made.own_on_device);
-  shard->new_split = [gpu] { return NewGpuSplit(gpu); };
+  shard->new_split = [gpu] {
+    return EmulatesDevice() ? NewEmulatedDeviceSplit(HostAllocator()) : NewDeviceSplit(gpu);
+  };
   return Status();
 }
 

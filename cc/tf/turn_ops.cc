@@ -3,17 +3,14 @@
 #include <atomic>
 #include <memory>
 #include <new>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/shared_variant.h"
 #include "cc/tf/table_op.h"
 #include "tensorflow/core/framework/cancellation.h"
-#include "tensorflow/core/framework/variant.h"
-#include "tensorflow/core/framework/variant_op_registry.h"
-#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace tf_embed {
 namespace {
@@ -22,56 +19,32 @@ namespace tf = ::tensorflow;
 
 using StorePtr = tf::core::RefCountPtr<TableResource>;
 
-// A turn on a table, in a variant. All copies are the same turn, released at the latest with the
-// last copy. So a step that fails or is cancelled between the two ops releases it.
+// A turn on a table, released at the latest with the last copy of its variant. So a step that fails
+// or is cancelled between the two ops releases it.
 class Turn {
  public:
-  Turn() = default;
-  explicit Turn(StorePtr table) : held_(std::make_shared<Held>(std::move(table))) {}
-
-  const TableResource* table() const { return held_ == nullptr ? nullptr : held_->table.get(); }
-  void Begin() { held_->begun = true; }
-  void End() const { held_->End(); }
-
-  // The interface that TensorFlow requires of a type in a variant. A turn can't leave its process.
   static constexpr char kTypeName[] = "tf_embed::Turn";
-  std::string TypeName() const { return kTypeName; }
-  std::string DebugString() const { return kTypeName; }
-  void Encode(tf::VariantTensorData* data) const { data->set_type_name(TypeName()); }
-  bool Decode(tf::VariantTensorData) { return false; }
 
- private:
-  struct Held {
-    explicit Held(StorePtr of) : table(std::move(of)) {}
-    ~Held() { End(); }
-    void End() {
-      // TfEmbedEndTurn and the last copy may end a turn concurrently; only the first leaves the
-      // queue.
-      if (begun.exchange(false)) table->turns()->Leave();
-    }
+  explicit Turn(StorePtr table) : table_(std::move(table)) {}
+  ~Turn() { End(); }
 
-    const StorePtr table;
-    std::atomic<bool> begun{false};
-  };
-
-  std::shared_ptr<Held> held_;
-};
-
-// GPU versions of the ops use turns in host memory, and TensorFlow copies them back and forth.
-struct TurnCopies {
-  explicit TurnCopies(tf::VariantDeviceCopyDirection direction)
-      : copy(direction, tf::TypeIndex::Make<Turn>(), Copy) {}
-  static absl::Status Copy(const Turn& from, Turn* to,
-                           const tf::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn&) {
-    *to = from;
-    return absl::OkStatus();
+  const TableResource* table() const { return table_.get(); }
+  void Begin() { begun_ = true; }
+  void End() {
+    // TfEmbedEndTurn and the last copy may end a turn concurrently; only the first leaves the
+    // queue.
+    if (begun_.exchange(false)) table_->turns()->Leave();
   }
 
-  tf::variant_op_registry_fn_registration::UnaryVariantDeviceCopyRegistration<Turn> copy;
+ private:
+  const StorePtr table_;
+  std::atomic<bool> begun_{false};
 };
-const TurnCopies turns_to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
-const TurnCopies turns_to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
-const TurnCopies turns_between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
+
+using TurnVariant = SharedVariant<Turn>;
+
+// GPU versions of the ops use turns in host memory, and TensorFlow copies them back and forth.
+const CopiesOnHost<TurnVariant> copies_of_turns;
 
 class TakeTurnOp : public tf::AsyncOpKernel {
  public:
@@ -99,7 +72,9 @@ class TakeTurnOp : public tf::AsyncOpKernel {
     // table.
     resource->Ref();
     const std::shared_ptr<TableResource> kept(resource, [](TableResource* one) { one->Unref(); });
-    auto turn = std::make_shared<Turn>(std::move(table));
+    // Moved to the output, so that the closures below do not keep the turn.
+    const auto turn =
+        std::make_shared<std::shared_ptr<Turn>>(std::make_shared<Turn>(std::move(table)));
     tf::CancellationManager* const cancellations = context->cancellation_manager();
     const tf::CancellationToken token = cancellations == nullptr
                                             ? tf::CancellationManager::kInvalidToken
@@ -124,11 +99,11 @@ class TakeTurnOp : public tf::AsyncOpKernel {
     }
     // May run right here, or on the thread of the step that ends the turn before.
     kept->turns()->Enter(turn.get(), [cancellations, token, done, turn, output] {
-      turn->Begin();
+      (*turn)->Begin();
       // Only tries: the running cancellation may be the code that releases the turn here, and
       // waiting for it would deadlock.
       if (cancellations != nullptr) cancellations->TryDeregisterCallback(token);
-      output->scalar<tf::Variant>()() = std::move(*turn);
+      output->scalar<tf::Variant>()() = TurnVariant(std::move(*turn));
       done();
     });
     if (*cancelled) give_up();  // a cancellation before queuing found no request
@@ -137,9 +112,7 @@ class TakeTurnOp : public tf::AsyncOpKernel {
 
 absl::Status RunEndTurn(tf::OpKernelContext* context, TableResource* table) {
   const tf::Tensor& input = context->input(1);
-  const Turn* const turn = tf::TensorShapeUtils::IsScalar(input.shape())
-                               ? input.scalar<tf::Variant>()().get<Turn>()
-                               : nullptr;
+  Turn* const turn = TurnVariant::In(input);
   if (turn == nullptr || turn->table() != table) {
     return InvalidArgumentError("`turn` must be one of table '", table->name(),
                                 "'. Received: ", input.DebugString(), ".");

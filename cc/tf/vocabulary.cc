@@ -78,15 +78,11 @@ std::string Stats() {
   return List(names);
 }
 
-std::string KeyTypes() {
-  return List(std::vector<std::string_view>(std::begin(kKeyTypeNames), std::end(kKeyTypeNames)));
-}
-
 std::string Vocabulary() {
   return Object({{"change_bit", std::to_string(static_cast<int>(Statistic::kChange))},
                  {"combiners", Names(kCombinerNames)},
                  {"eviction_orders", EvictionOrders()},
-                 {"key_types", KeyTypes()},
+                 {"key_types", List({std::begin(kKeyTypeNames), std::end(kKeyTypeNames)})},
                  {"rules", Rules()},
                  {"statistics", Statistics()},
                  {"stats", Stats()}});
