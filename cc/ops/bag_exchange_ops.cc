@@ -57,12 +57,11 @@ Splits the keys of a pooled lookup by the workers that own them.
 
 There are two ways to ask a worker, and the outputs of the other way are empty. By keys, each
 distinct key is sent once and its row comes back. By bags, the keys of a bag that a worker owns are
-sent as a bag, and the sum of their rows comes back. Padding is left out.
+sent as a bag, and the sum of their rows comes back. Padding is left out. Arguments without a
+description are as in TfEmbedFindPooled.
 
-keys: Keys of the batch, as in TfEmbedFindPooled.
 owners: The worker of each key, int32 [num_keys], flattened, equal for equal keys; or [0], which
   leaves the choice to `owner_rule`.
-bags: The bags, as in TfEmbedFindPooled.
 asked: By keys: the distinct keys [u], grouped by worker.
 places: By keys: for each key that is not padding, bag by bag, its index in `asked`.
 place_positions: Shape of `places`: the position of that key in the flattened keys.
@@ -72,8 +71,6 @@ key_positions: [n]; the position of each of these in the flattened keys.
 lengths: By bags: for each sum that comes back, the number of its keys.
 sum_bags: Shape of `lengths`: the bag of each sum.
 counts: [3, num_workers]; the numbers of `asked`, `bag_keys` and `lengths` that go to each worker.
-padding: As in TfEmbedFindPooled.
-padding_text: As in TfEmbedFindPooled.
 rank: The number of this worker. Its own keys cost nothing.
 owner_rule: As in TfEmbedRouteKeys.
 ask_by: `bags` or `keys` for that way; `less` for the one that sends fewer bytes.
@@ -116,11 +113,8 @@ Splits the bags of a batch by the workers that own their keys.
 
 For each table there are two ways to ask: the keys of a bag that a worker owns become a bag for it,
 or each distinct key does. Raises InvalidArgument if a worker would get more than 2^31 - 1 values.
+Inputs without a description are as in TfEmbedFindPooledTables.
 
-indices: As in TfEmbedFindPooledTables.
-offsets: As in TfEmbedFindPooledTables.
-pieces: As in TfEmbedFindPooledTables.
-size: As in TfEmbedFindPooledTables.
 owners: The worker of each index, int32 [n], equal for equal keys of a table; or [0], which leaves
   the choice to `owner_rule`.
 weights: None; or one, float [n]. With weights, keys are always asked for one by one, because this
@@ -158,18 +152,11 @@ REGISTER_OP("TfEmbedJoinBags")
     .Doc(R"doc(
 Sums the values that workers sent back into the pooled rows of a batch.
 
+Arguments without a description are as in TfEmbedFindPooledTables.
+
 values: The values [m] that came back for the bags of TfEmbedSplitBags.
 sources: Output of TfEmbedSplitBags.
 splits: Output of TfEmbedSplitBags.
-indices: As in TfEmbedFindPooledTables.
-offsets: As in TfEmbedFindPooledTables.
-pieces: As in TfEmbedFindPooledTables.
-size: As in TfEmbedFindPooledTables.
-weights: As in TfEmbedFindPooledTables.
-pooled: As in TfEmbedFindPooledTables.
-dims: As in TfEmbedFindPooledTables.
-combiner: As in TfEmbedFindPooledTables.
-max_gradient: As in TfEmbedFindPooledTables.
 )doc");
 
 REGISTER_OP("TfEmbedJoinBagsGradient")
@@ -192,14 +179,11 @@ REGISTER_OP("TfEmbedJoinBagsGradient")
       return CheckRanks(c, {1, 1, 1, 1, 1, 1, 2});
     })
     .Doc(R"doc(
-Computes the gradients of TfEmbedJoinBags.
+Computes the gradients of TfEmbedJoinBags, whose arguments the others are.
 
 gradient: The gradient of the pooled rows [size].
-values: As in TfEmbedJoinBags, like the inputs after it.
 of_values: values.shape; the gradient of the values.
 of_weights: The gradient of the weights [n]; [0] without weights.
-dims: As in TfEmbedFindPooledTables.
-combiner: As in TfEmbedFindPooledTables.
 )doc");
 
 }  // namespace tf_embed

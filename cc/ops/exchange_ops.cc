@@ -120,15 +120,14 @@ REGISTER_OP("TfEmbedUnpackMessages")
     .Doc(R"doc(
 Unpacks the messages that all workers have packed for this one.
 
-Counts that do not fit the messages are InvalidArgument.
+Counts that do not fit the messages are InvalidArgument. Attributes without a description are as in
+TfEmbedPackMessages.
 
 messages: [num_workers, capacity], that of worker 0 first.
 counts: [num_tables, num_workers]; the number of keys or rows of each table from each worker.
 own: The parts that this worker packed, from which it takes its own share; none if `rank` is -1.
 own_counts: The counts that it packed them with.
 parts: Keys and rows, those of worker 0 first.
-part_tables: As in TfEmbedPackMessages.
-wire_types: As in TfEmbedPackMessages.
 widths: The number of columns of each part; 0 for a vector of keys.
 rank: This worker, as it packed; -1 if its own message is among the messages.
 )doc");

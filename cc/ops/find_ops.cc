@@ -81,9 +81,7 @@ REGISTER_OP("TfEmbedPrefetch")
 Promotes rows from the lower tiers of a table to its cache, and marks them as used in this step.
 Fills at most half of the cache. Has no effect on a table without tiers.
 
-table: Handle of the table.
 keys: Keys, any shape; absent ones are ignored.
-owners: The shard of each key, int32 [num_keys]; or [0], which leaves the choice to the table.
 )doc");
 
 }  // namespace tf_embed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooled lookups, and the ops of their gradients.
+// Pooled lookups, and the ops of their gradients. table_shapes.h has the common inputs.
 //
 //     keys --TfEmbedFindPooled--> a row for each bag
 //     gradient of these rows --TfEmbedSumByKey--> distinct keys and the sums of their gradients
@@ -96,9 +96,6 @@ REGISTER_OP("TfEmbedFindPooled")
     .Doc(R"doc(
 Looks rows up and pools those of each bag. Changes no row.
 
-table: Handle of the table.
-keys: Keys, any shape; the bags are defined by `bags`.
-owners: The shard of each key, int32 [num_keys]; or [0], which leaves the choice to the table.
 defaults: As in TfEmbedFind. With weights a row for each key: its row, of which the gradient of the
   weights is made.
 tokens: As in TfEmbedFind.

@@ -87,16 +87,12 @@ REGISTER_OP("TfEmbedRouteGradients")
     .Doc(R"doc(
 Groups the gradients of rows by the worker that owns them, and sums those of equal keys.
 
-Sums are in batch order.
+Sums are in batch order. Arguments without a description are as in TfEmbedRouteKeys.
 
 keys: The keys of each table [n].
 gradients: The gradients of each table [n, dim].
-owners: As in TfEmbedRouteKeys.
-routed: As in TfEmbedRouteKeys.
 sums: For each table, the sums [u, dim], of `sum_dtypes`.
-counts: As in TfEmbedRouteKeys.
 sum_dtypes: double for gradients of double, float for all others; another is InvalidArgument.
-owner_rules: As in TfEmbedRouteKeys.
 )doc");
 
 REGISTER_OP("TfEmbedRoutedRows")

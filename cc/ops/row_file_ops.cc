@@ -56,8 +56,6 @@ process has written for an earlier save of the same name, which then can't be lo
 save: Scalar; the number of the save, equal in all processes, not 0.
 rank: Scalar; the number of this process, of `processes`.
 processes: Scalar; the number of processes.
-buffer_bytes: As in TfEmbedSaveRows.
-with_slots: Whether to write the optimizer slots.
 )doc");
 
 REGISTER_OP("TfEmbedRowsSaved")
@@ -95,18 +93,14 @@ Opens a save, checks every byte of it, and prepares the table to take its rows.
 The table takes the rule of the saved slots. An empty table also takes the seed and the admission
 counts of all files. A missing save is NotFound, a damaged one DataLoss, one of other types or dim
 InvalidArgument, and one with slots of another optimizer FailedPrecondition; then nothing changes.
+Arguments without a description are as in TfEmbedSaveRows.
 
-folder: As in TfEmbedSaveRows.
-file_name: As in TfEmbedSaveRows.
 rows: Scalar; the open files.
 num_blocks: Scalar; the number of blocks of rows.
 by_key: Scalar; whether another number of processes than `processes` made the save, so that this
   process must select its own rows by key.
 waiting: The integer keys that now wait for admission, if they are known: a Bloom filter keeps none,
   and a table of strings returns none.
-folder_variable: As in TfEmbedSaveRows.
-rank: As in TfEmbedSaveRows.
-processes: As in TfEmbedSaveRows.
 whole: Whether to open the rows of all processes, instead of only this one's.
 with_slots: Whether to load the optimizer slots. Without them, those of any optimizer fit.
 )doc");

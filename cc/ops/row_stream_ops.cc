@@ -23,11 +23,9 @@ REGISTER_OP("TfEmbedOpenRowStream")
     .Doc(R"doc(
 Opens a save without a table, and checks every byte of it. Includes the parts of all processes.
 
-Reads the saves of TfEmbedSaveRows and TfEmbedFinishRowStream. A missing save is NotFound, a damaged
-one DataLoss.
+Reads saves of TfEmbedSaveRows, by the same inputs, and of TfEmbedFinishRowStream. A missing save is
+NotFound, a damaged one DataLoss.
 
-folder: Scalar; the folder of the files.
-file_name: Scalar; the common beginning of the file names.
 rows: Scalar; the open files.
 counts: [4]; the numbers of blocks, of rows, of weights in a row and of slots in a row.
 types: [2]; the names of the types of keys and of values.
@@ -78,10 +76,8 @@ REGISTER_OP("TfEmbedBeginRowStream")
 Begins a save of rows with int64 keys.
 
 It can't be loaded before TfEmbedFinishRowStream. If the stream is dropped before that, its file is
-removed.
+removed. Inputs without a description are as in TfEmbedSaveRows.
 
-folder: Scalar; the folder of the files. It is created.
-file_name: Scalar; the common beginning of the file names.
 meta: Output of TfEmbedOpenRowStream, for rows with the same slots and seed; or [0].
 stream: Scalar; the stream.
 value_dtype: Type of the weights.

@@ -52,16 +52,12 @@ REGISTER_OP("TfEmbedWriteSnapshot")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Writes one table of a snapshot to files, as TfEmbedSaveRows does. Other threads may change the
-table.
+Writes one table of a snapshot to files, as TfEmbedSaveRows does, whose arguments it has too. Other
+threads may change the table.
 
 number: Scalar; the index of the table, from 0. Each is written once.
-folder: Scalar; the folder of the files. It is created.
-file_name: Scalar; the common beginning of the file names.
 since_name: Scalar; the name of the sibling folder with the save that these are changes of.
 save: Scalar; the number of this save.
-buffer_bytes: As in TfEmbedSaveRows.
-with_slots: Whether to write the optimizer slots. Without them, no file is linked.
 )doc");
 
 REGISTER_OP("TfEmbedWriteSnapshotPart")
@@ -81,11 +77,9 @@ REGISTER_OP("TfEmbedWriteSnapshotPart")
     .Doc(R"doc(
 Writes one table of a snapshot as one part of a save of several processes.
 
-As TfEmbedWriteSnapshot. TfEmbedJoinRows makes one save of the parts.
+As TfEmbedWriteSnapshot, with the inputs of TfEmbedSaveRowsPart. TfEmbedJoinRows makes one save of
+the parts.
 
-save: Scalar; the number of the save, equal in all processes, not 0.
-rank: Scalar; the number of this process, of `processes`.
-processes: Scalar; the number of processes.
 written: Scalar; the number of the save.
 )doc");
 

@@ -18,7 +18,6 @@ Waits for the turn of a table. Blocks no thread of the runtime.
 Turns are granted first come, first served. A turn excludes other turns of the table and nothing
 else. It ends with TfEmbedEndTurn, or with the last copy of `turn`, as after a step that failed.
 
-table: Handle of the table.
 turn: Scalar; the turn.
 )doc");
 
@@ -30,7 +29,6 @@ REGISTER_OP("TfEmbedEndTurn")
     .Doc(R"doc(
 Ends a turn. Has no effect on a turn that has ended.
 
-table: Handle of the table.
 turn: Scalar; output of TfEmbedTakeTurn for the table.
 )doc");
 
