@@ -71,6 +71,12 @@ std::string_view StampOf(const uint64_t& stamp) {
                     : std::string_view(reinterpret_cast<const char*>(&stamp), sizeof(stamp));
 }
 
+// The rows of one command.
+struct Piece {
+  const uint32_t* numbers;
+  size_t count;
+};
+
 // Escapes a name for SCAN's MATCH.
 std::string Escaped(const std::string& name) {
   std::string pattern;
@@ -162,12 +168,7 @@ Status RedisRows::GetMeta(std::string* meta) const {
 
 Status RedisRows::SetMeta(const std::string& expected, const std::string& meta, bool* done) const {
   RedisCommands commands;
-  commands.Begin(meta_slot_);
-  for (const std::string_view part :
-       {std::string_view("EVAL"), std::string_view(kSetMeta), std::string_view("1"),
-        std::string_view(meta_name_), std::string_view(expected), std::string_view(meta)}) {
-    commands.Add(part);
-  }
+  commands.Begin(meta_slot_, {"EVAL", kSetMeta, "1", meta_name_, expected, meta});
   return server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
     *done = reply.integer == 1;
     return Status();
@@ -179,44 +180,32 @@ Status RedisRows::Get(const int64_t* keys, size_t count, bool uses, std::string*
   RedisCommands commands;
   std::vector<uint32_t> order;
   std::vector<std::string> names;  // names of expiring rows
-  struct Piece {
-    const uint32_t* numbers;
-    size_t count;
-  };
   std::vector<Piece> pieces;
   if (meta != nullptr) {
-    commands.Begin(meta_slot_);
-    commands.Add("GET");
-    commands.Add(meta_name_);
+    commands.Begin(meta_slot_, {"GET", meta_name_});
     pieces.push_back({nullptr, 0});
   }
   if (expires()) names.reserve(count);
   const auto key_of = [keys](size_t i) { return keys[i]; };
   ForEachPiece(count, key_of, &order, [&](size_t slice, const uint32_t* numbers, size_t size) {
     if (!expires()) {
-      commands.Begin(slots_[slice]);
-      commands.Add("HMGET");
-      commands.Add(slice_names_[slice]);
+      commands.Begin(slots_[slice], {"HMGET", slice_names_[slice]});
       for (size_t i = 0; i < size; ++i) commands.Add(BytesOf(keys[numbers[i]]));
       pieces.push_back({numbers, size});
       return;
     }
     if (!uses) {
-      commands.Begin(slots_[slice]);
-      commands.Add("MGET");
+      commands.Begin(slots_[slice], {"MGET"});
       pieces.push_back({numbers, size});
     }
     for (size_t i = 0; i < size; ++i) {
       names.push_back(RowName(slice, keys[numbers[i]]));
       if (uses) {
-        commands.Begin(slots_[slice]);
-        commands.Add("GETEX");
+        commands.Begin(slots_[slice], {"GETEX", names.back(), "PX", ttl_});
         pieces.push_back({numbers + i, 1});
+      } else {
+        commands.Add(names.back());
       }
-      commands.Add(names.back());
-      if (!uses) continue;
-      commands.Add("PX");
-      commands.Add(ttl_);
     }
   });
   const auto take = [&](const uint32_t number, const TfEmbedRedisReply& reply) {
@@ -247,42 +236,32 @@ Status RedisRows::Exchange(const std::vector<Change>& changes, bool uses,
   lost->clear();
   RedisCommands commands;
   std::vector<uint32_t> order;
-  struct Piece {
-    const uint32_t* numbers;
-    size_t count;
-  };
   std::vector<Piece> pieces;
   std::vector<std::string> names;
   std::vector<std::string> counts;
   if (expires()) names.reserve(changes.size());
   counts.reserve(changes.size());
   const auto key_of = [&](size_t i) { return changes[i].key; };
-  ForEachPiece(changes.size(), key_of, &order,
-               [&](size_t slice, const uint32_t* numbers, size_t size) {
-                 pieces.push_back({numbers, size});
-                 commands.Begin(slots_[slice]);
-                 commands.Add("EVAL");
-                 if (!expires()) {
-                   commands.Add(kExchangeFields);
-                   commands.Add("1");
-                   commands.Add(slice_names_[slice]);
-                 } else {
-                   counts.push_back(std::to_string(size));
-                   commands.Add(kExchangeKeys);
-                   commands.Add(counts.back());
-                   for (size_t i = 0; i < size; ++i) {
-                     names.push_back(RowName(slice, changes[numbers[i]].key));
-                     commands.Add(names.back());
-                   }
-                   commands.Add(uses ? std::string_view(ttl_) : std::string_view());
-                 }
-                 for (size_t i = 0; i < size; ++i) {
-                   const Change& change = changes[numbers[i]];
-                   if (!expires()) commands.Add(BytesOf(change.key));
-                   commands.Add(StampOf(change.expected));
-                   commands.Add(change.value);
-                 }
-               });
+  ForEachPiece(
+      changes.size(), key_of, &order, [&](size_t slice, const uint32_t* numbers, size_t size) {
+        pieces.push_back({numbers, size});
+        if (!expires()) {
+          commands.Begin(slots_[slice], {"EVAL", kExchangeFields, "1", slice_names_[slice]});
+        } else {
+          counts.push_back(std::to_string(size));
+          commands.Begin(slots_[slice], {"EVAL", kExchangeKeys, counts.back()});
+          for (size_t i = 0; i < size; ++i) {
+            names.push_back(RowName(slice, changes[numbers[i]].key));
+            commands.Add(names.back());
+          }
+          commands.Add(uses ? std::string_view(ttl_) : std::string_view());
+        }
+        for (size_t i = 0; i < size; ++i) {
+          const Change& change = changes[numbers[i]];
+          if (!expires()) commands.Add(BytesOf(change.key));
+          commands.Add({StampOf(change.expected), change.value});
+        }
+      });
   return server_->Run(commands, [&](size_t index, const TfEmbedRedisReply& reply) {
     if (reply.type != TF_EMBED_REDIS_ARRAY) return Unexpected("EVAL");
     const Piece& piece = pieces[index];
@@ -306,25 +285,15 @@ Status RedisRows::Put(const std::vector<Change>& changes) const {
   const auto key_of = [&](size_t i) { return changes[i].key; };
   ForEachPiece(changes.size(), key_of, &order,
                [&](size_t slice, const uint32_t* numbers, size_t size) {
-                 if (!expires()) {
-                   commands.Begin(slots_[slice]);
-                   commands.Add("HSET");
-                   commands.Add(slice_names_[slice]);
-                 }
+                 if (!expires()) commands.Begin(slots_[slice], {"HSET", slice_names_[slice]});
                  for (size_t i = 0; i < size; ++i) {
                    const Change& change = changes[numbers[i]];
                    if (!expires()) {
-                     commands.Add(BytesOf(change.key));
-                     commands.Add(change.value);
+                     commands.Add({BytesOf(change.key), change.value});
                      continue;
                    }
                    names.push_back(RowName(slice, change.key));
-                   commands.Begin(slots_[slice]);
-                   commands.Add("SET");
-                   commands.Add(names.back());
-                   commands.Add(change.value);
-                   commands.Add("PX");
-                   commands.Add(ttl_);
+                   commands.Begin(slots_[slice], {"SET", names.back(), change.value, "PX", ttl_});
                  }
                });
   return server_->Run(commands, [](size_t, const TfEmbedRedisReply&) { return Status(); });
@@ -337,8 +306,7 @@ Status RedisRows::Erase(const int64_t* keys, size_t count) const {
   if (expires()) names.reserve(count);
   const auto key_of = [keys](size_t i) { return keys[i]; };
   ForEachPiece(count, key_of, &order, [&](size_t slice, const uint32_t* numbers, size_t size) {
-    commands.Begin(slots_[slice]);
-    commands.Add(expires() ? "UNLINK" : "HDEL");
+    commands.Begin(slots_[slice], {expires() ? "UNLINK" : "HDEL"});
     if (!expires()) commands.Add(slice_names_[slice]);
     for (size_t i = 0; i < size; ++i) {
       const int64_t& key = keys[numbers[i]];
@@ -354,9 +322,7 @@ Status RedisRows::Clear() const {
   if (!expires()) {
     RedisCommands commands;
     for (size_t slice = 0; slice < slice_names_.size(); ++slice) {
-      commands.Begin(slots_[slice]);
-      commands.Add("UNLINK");
-      commands.Add(slice_names_[slice]);
+      commands.Begin(slots_[slice], {"UNLINK", slice_names_[slice]});
     }
     return server_->Run(commands, ignore);
   }
@@ -374,9 +340,7 @@ Status RedisRows::CountFields(size_t* count) const {
   *count = 0;
   RedisCommands commands;
   for (size_t slice = 0; slice < slice_names_.size(); ++slice) {
-    commands.Begin(slots_[slice]);
-    commands.Add("HLEN");
-    commands.Add(slice_names_[slice]);
+    commands.Begin(slots_[slice], {"HLEN", slice_names_[slice]});
   }
   return server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
     if (reply.type != TF_EMBED_REDIS_INTEGER) return Unexpected("HLEN");
@@ -434,12 +398,8 @@ Status RedisRows::ScanNames(size_t most, Scan* scan, std::vector<std::string>* n
   const std::string count = std::to_string(most);
   const std::string cursor = scan->cursor;
   RedisCommands commands;
-  commands.Begin(~static_cast<int32_t>(scan->part));
-  for (const std::string_view part :
-       {std::string_view("SCAN"), std::string_view(cursor), std::string_view("MATCH"),
-        std::string_view(pattern), std::string_view("COUNT"), std::string_view(count)}) {
-    commands.Add(part);
-  }
+  commands.Begin(~static_cast<int32_t>(scan->part),
+                 {"SCAN", cursor, "MATCH", pattern, "COUNT", count});
   TF_EMBED_RETURN_IF_ERROR(server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
     if (reply.type != TF_EMBED_REDIS_ARRAY || reply.num_elements != 2) {
       return Unexpected("SCAN");
@@ -477,12 +437,7 @@ Status RedisRows::ScanSome(
   const std::string cursor = scan->cursor;
   const std::string count = std::to_string(most);
   RedisCommands commands;
-  commands.Begin(slots_[scan->part]);
-  for (const std::string_view part :
-       {std::string_view("HSCAN"), std::string_view(slice_names_[scan->part]),
-        std::string_view(cursor), std::string_view("COUNT"), std::string_view(count)}) {
-    commands.Add(part);
-  }
+  commands.Begin(slots_[scan->part], {"HSCAN", slice_names_[scan->part], cursor, "COUNT", count});
   TF_EMBED_RETURN_IF_ERROR(server_->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
     if (reply.type != TF_EMBED_REDIS_ARRAY || reply.num_elements != 2) return Unexpected("HSCAN");
     scan->cursor = ViewOf(reply.elements[0].bytes);

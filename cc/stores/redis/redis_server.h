@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,8 +25,14 @@ namespace tf_embed {
 class RedisCommands {
  public:
   // Begins a command. `slot` as in TfEmbedRedisCommand.
-  void Begin(int32_t slot) { commands_.push_back({parts_.size(), slot}); }
+  void Begin(int32_t slot, std::initializer_list<std::string_view> parts = {}) {
+    commands_.push_back({parts_.size(), slot});
+    Add(parts);
+  }
   void Add(std::string_view part) { parts_.push_back({part.data(), part.size()}); }
+  void Add(std::initializer_list<std::string_view> parts) {
+    for (const std::string_view part : parts) Add(part);
+  }
 
   size_t size() const { return commands_.size(); }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "cc/core/files/row_file.h"
 #include "cc/stores/host/host_store.h"
 #include "cc/stores/redis/redis_store.h"
 #include "cc/stores/redis/redis_store_inl.h"
@@ -12,32 +13,11 @@
 namespace tf_embed {
 namespace {
 
-const char* NameOf(DataType type) {
-  switch (type) {
-    case DataType::kFloat:
-      return "float32";
-    case DataType::kHalf:
-      return "float16";
-    case DataType::kBFloat16:
-      return "bfloat16";
-    case DataType::kDouble:
-      return "float64";
-    case DataType::kInt8:
-      return "int8";
-    case DataType::kInt32:
-      return "int32";
-    case DataType::kInt64:
-      return "int64";
-    case DataType::kBool:
-      return "bool";
-  }
-  return "?";
-}
-
 std::string KindOf(const RedisMeta& meta) {
-  return std::string(NameOf(meta.value_type)) + " values, dim " + std::to_string(meta.dim) +
-         ", in " + std::to_string(meta.slices) + (meta.slices == 1 ? " slice" : " slices") +
-         (meta.expires ? ", with" : ", without") + " expiry";
+  return std::string(NameOf(static_cast<StoredType>(meta.value_type))) + " values, dim " +
+         std::to_string(meta.dim) + ", in " + std::to_string(meta.slices) +
+         (meta.slices == 1 ? " slice" : " slices") + (meta.expires ? ", with" : ", without") +
+         " expiry";
 }
 
 }  // namespace
