@@ -23,9 +23,9 @@
 namespace tf_embed {
 namespace {
 
-Status MakeHostStore(const StoreOptions& options, MadeStore* made) {
-  made->store = HostStore::Create(options);
-  return made->store != nullptr ? Status() : NoMemoryForRow(options.name, 0);
+Status NewHostStore(const StoreOptions& options, std::unique_ptr<Store>* store) {
+  *store = HostStore::Create(options);
+  return *store != nullptr ? Status() : NoMemoryForRow(options.name, 0);
 }
 
 Status MakeDeviceStore(const StoreOptions& options, const DeviceOptions& device, MadeStore* made) {
@@ -106,10 +106,7 @@ Status TakeFolderName(const std::string& path, std::string name, DiskTierOptions
 // Configures the cache factory, in host memory or a GPU's.
 void SetCache(const StorageOptions& storage, TierOptions* options) {
   if (!storage.on_device) {
-    options->new_cache = [](const StoreOptions& of_cache, std::unique_ptr<Store>* cache) {
-      *cache = HostStore::Create(of_cache);
-      return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
-    };
+    options->new_cache = NewHostStore;
     return;
   }
   DeviceOptions device;
@@ -219,7 +216,7 @@ Status NewStore(const StoreOptions& options, const StorageOptions& storage, Made
   if (!storage.redis.host.empty()) return MakeRedisStore(options, storage.redis, made);
   if (storage.tiers.any()) return MakeTieredStore(options, storage, made);
   if (storage.on_device) return MakeDeviceStore(options, storage.device, made);
-  return MakeHostStore(options, made);
+  return NewHostStore(options, &made->store);
 }
 
 bool EmulatesDevice() {

@@ -69,10 +69,9 @@ Status KeysNotIn(const ExecContext& exec, SavedRows* rows, const Table& table, S
 Status TakeSeed(const SavedRows& rows, Table* table) {
   const SavedRows::File& first = *rows.files().front();
   if (!first.has_origin()) return Status();
-  const TableMeta& meta = first.reader.header().meta;
   PausedTables paused(table->allocator());
   TF_EMBED_RETURN_IF_ERROR(paused.Take(*table));
-  return table->SetOrigin(meta.seed, meta.table_id);
+  return table->SetOrigin(first.reader.header().meta);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ Status WriteRows(Table* table, const SaveForm& form, PendingSave* save) {
   RowFileHeader header;
   TF_EMBED_RETURN_IF_ERROR(HeaderOf(table, &header));
   header.has_links = form.links && form.with_slots && CanLink(*table, *save);
-  if (!form.with_slots) LeaveSlotsOut(&header);
+  if (!form.with_slots) header.meta.rule = RuleSlots();
   for (size_t number = 0; number < table->num_shards(); ++number) {
     Store* const shard = table->store(number);
     ShardFile file(table, save, form.block_bytes);
@@ -93,8 +93,7 @@ Status TakeOrigin(const SavedRows& rows, Table* table, std::vector<int64_t>* wai
   const SavedRows::File& first = *rows.files().front();
   if (!first.has_origin()) return Status();
   TF_EMBED_RETURN_IF_ERROR(TakeCounts(rows, table, waiting));
-  const TableMeta& meta = first.reader.header().meta;
-  return table->SetOrigin(meta.seed, meta.table_id);
+  return table->SetOrigin(first.reader.header().meta);
 }
 
 }  // namespace

@@ -34,8 +34,6 @@ Status HeaderOf(Table* table, RowFileHeader* header) {
   return Status();
 }
 
-void LeaveSlotsOut(RowFileHeader* header) { header->meta.rule = RuleSlots(); }
-
 bool CanLink(const Table& table, const PendingSave& save) {
   return table.store(0)->tiers() != nullptr && save.can_link() && !table.has_string_keys() &&
          !table.has_string_values();

@@ -18,8 +18,6 @@ namespace tf_embed {
 // The header shared by all files of a table, without the shard number. REQUIRES: no concurrent
 // writes.
 Status HeaderOf(Table* table, RowFileHeader* header);
-// Omits slots from files, as if the table had no rule.
-void LeaveSlotsOut(RowFileHeader* header);
 // Whether files of a save may link to other files.
 bool CanLink(const Table& table, const PendingSave& save);
 // The row types and dim of a table, for a manifest.

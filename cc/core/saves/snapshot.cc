@@ -123,7 +123,7 @@ Status Snapshot::WriteOne(const One& one, SavePlace place, std::string since_nam
   PendingSave save(std::move(place), kind);
   RowFileHeader header = one.header;
   header.has_links = form.with_slots && CanLink(*table, save);
-  if (!form.with_slots) LeaveSlotsOut(&header);
+  if (!form.with_slots) header.meta.rule = RuleSlots();
   TF_EMBED_RETURN_IF_ERROR(save.Begin());
   for (size_t shard = 0; shard < table->num_shards(); ++shard) {
     ShardFile file(table, &save, form.block_bytes);

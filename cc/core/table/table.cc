@@ -211,13 +211,13 @@ Status Table::LargestSlot(const ExecContext& context, const RuleSlots& rule, siz
   return Status();
 }
 
-Status Table::SetOrigin(uint64_t seed, uint64_t table_id) {
+Status Table::SetOrigin(const TableMeta& saved) {
   TF_EMBED_RETURN_IF_ERROR(CheckMaintenance());
   for (const Shard& shard : shards_) {
     RowInitializer initializer = shard.store->initializer();
-    if (initializer.seed == seed && initializer.table_id == table_id) continue;
-    initializer.seed = seed;
-    initializer.table_id = table_id;
+    if (initializer.seed == saved.seed && initializer.table_id == saved.table_id) continue;
+    initializer.seed = saved.seed;
+    initializer.table_id = saved.table_id;
     shard.store->maintenance()->SetInitializer(initializer);
   }
   return Status();

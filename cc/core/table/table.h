@@ -212,7 +212,7 @@ class Table {
   Status LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot,
                      double* largest) const;
   // Sets the seed and the id from which later initial rows are drawn. REQUIRES: writers are paused.
-  Status SetOrigin(uint64_t seed, uint64_t table_id);
+  Status SetOrigin(const TableMeta& saved);
 
   // --- Saves and loads.
 

@@ -279,10 +279,7 @@ Status TieredStore::RunUnplanned(const ExecContext& context, bool bounded, const
   TF_EMBED_RETURN_IF_ERROR(Absent(*todo, left.data(), &now));
   *todo = now.Batch(*todo);
   std::swap(*rest, now);
-  TF_EMBED_RETURN_IF_ERROR(keys.Resize(rest->size));
-  keys.size = rest->size;
-  std::copy_n(rest->keys.data(), rest->size, keys.keys.data());
-  keys.MakeDistinct();
+  TF_EMBED_RETURN_IF_ERROR(SortedKeys(KeyBatch{rest->keys.data(), rest->size}, &keys));
   if (write.finds) counters_.found_again.fetch_add(rest->size, std::memory_order_relaxed);
   if (bounded && NumCached() + keys.size > capacity_) {
     *wanted = keys.size;

@@ -14,10 +14,7 @@ Status TieredStore::ReadThrough(const ExecContext& inner, const Keys& absent, vo
                                 bool* exists, const SlotsOut& slots) const {
   if (absent.size == 0) return Status();
   Keys keys(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(keys.Resize(absent.size));
-  std::copy_n(absent.keys.data(), absent.size, keys.keys.data());
-  keys.size = absent.size;
-  keys.MakeDistinct();
+  TF_EMBED_RETURN_IF_ERROR(SortedKeys(KeyBatch{absent.keys.data(), absent.size}, &keys));
   WholeRows rows(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(
       lower_->Get(inner, keys.keys.data(), keys.size, LowerTier::After::kCold, &rows));
