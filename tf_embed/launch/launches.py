@@ -136,11 +136,7 @@ class Launch:
 
 
 class Cluster:
-    """The addresses of a cluster, and its tasks.
-
-    Attributes:
-        group: The tasks.
-    """
+    """The addresses of a cluster, and its tasks."""
 
     def __init__(self, launch: Launch, group: Group, addresses: Mapping[str, list[str]]) -> None:
         self.group = group

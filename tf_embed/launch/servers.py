@@ -85,15 +85,7 @@ def launch_with_servers(
 
 
 class _Supervisor:
-    """Restarts the tasks of a cluster.
-
-    Args:
-        cluster: The cluster.
-        max_restarts: Maximum number of failures after which tasks are restarted.
-
-    Attributes:
-        restarts: The restarted tasks.
-    """
+    """Restarts the tasks of a cluster."""
 
     def __init__(self, cluster: Cluster, max_restarts: int) -> None:
         self.restarts: list[str] = []

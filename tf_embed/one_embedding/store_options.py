@@ -253,7 +253,6 @@ class StoreOptions:
         Args:
             path: The folder of its shard.
             num_tables: Number of tables that share the budgets.
-            device: The device of the table.
 
         Raises:
             ValueError: If a table on a GPU has rows on disk and no budget for its cache.

@@ -380,11 +380,7 @@ class TableTrainer(StepTrainer):
         table.import_(*before._replace(values=values))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """Returns the state to be saved beside the table, for `keras_files.write`.
-
-        Args:
-            prefix: The prefix of the names.
-        """
+        """Returns the state to be saved beside the table, for `keras_files.write`."""
         arrays = {f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)}
         if self.accumulator is not None:
             arrays.update(keras_files.arrays_of(self.accumulator, f"{prefix}accumulator_"))
@@ -392,10 +388,6 @@ class TableTrainer(StepTrainer):
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
         """Restores the result of `arrays`. If another optimizer saved it, the state starts again.
-
-        Args:
-            arrays: The result of `keras_files.read`.
-            prefix: As in `arrays`.
         """
         for i, variable in enumerate(self.state):
             saved = arrays.get(f"{prefix}state_{i}")

@@ -131,8 +131,6 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
     optimizer slots, and new rows get initial slots.
 
     Args:
-        value: The array.
-        *tables: The tables.
         owner: The owner's name in messages. Default: the name of the first table.
 
     Raises:

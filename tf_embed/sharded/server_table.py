@@ -85,7 +85,6 @@ class ServerTable(RoutedTable):
 
     Args:
         options: The options of the whole table.
-        servers: The servers.
         sharding: How rows are spread over them.
 
     Raises:

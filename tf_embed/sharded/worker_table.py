@@ -44,7 +44,6 @@ class WorkerTable(RoutedTable):
 
     Args:
         options: The options of this worker's table.
-        workers: The workers.
         sharding: The distribution of rows over them.
 
     Raises:

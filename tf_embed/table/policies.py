@@ -310,8 +310,6 @@ def share_of(policy: TablePolicy, number: int, count: int) -> TablePolicy:
 
     Args:
         policy: The policy of all tables. REQUIRES: it has `max_rows`, at least `count`.
-        number: The number of the table.
-        count: Number of tables.
     """
     assert policy.max_rows is not None
     # The first tables take the remainder.
@@ -322,12 +320,8 @@ def share_of(policy: TablePolicy, number: int, count: int) -> TablePolicy:
 def check_policy(policy: Any, num_shards: int) -> None:
     """Checks the policy of a table.
 
-    Args:
-        policy: A TablePolicy, or None.
-        num_shards: Number of shards of the table.
-
     Raises:
-        TypeError: If it is neither.
+        TypeError: If it is neither a TablePolicy nor None.
         ValueError: If its bound is less than a row for each shard.
     """
     if policy is None:

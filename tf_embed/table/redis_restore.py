@@ -27,12 +27,7 @@ def check_copy(options: TableOptions) -> None:
 
 
 def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
-    """Replaces the rows of a table by saved rows, unless its server is set to keep its rows.
-
-    Args:
-        table: A `Table`.
-        saved: The arguments of its `import_`.
-    """
+    """Replaces the rows of a table by saved rows, unless its server is set to keep its rows."""
     redis = table.options.redis
     # In a graph this is the table of a SavedModel, which is in memory.
     if redis is not None and redis.restore == "if_empty" and tf.executing_eagerly():

@@ -201,11 +201,8 @@ def check_storage(storage: Any) -> None:
 def check_storage_of_table(storage: Any) -> None:
     """Checks the storage of a table whose cache has no size from elsewhere.
 
-    Args:
-        storage: A Storage, or None.
-
     Raises:
-        TypeError: If it is neither.
+        TypeError: If it is neither a Storage nor None.
         ValueError: If it has a `path` and no bound for the cache.
     """
     if storage is None:

@@ -49,11 +49,7 @@ _numbers = itertools.count()
 
 
 class Table(tf.saved_model.experimental.TrackableResource):
-    """A table and its shards.
-
-    Args:
-        options: Its settings.
-    """
+    """A table and its shards."""
 
     spread: Spread = Local()  # the processes that have the rows
 

@@ -96,8 +96,6 @@ def _pieces_side_by_side(
 
     Args:
         num_bags: int64 [features], all equal.
-        feature_tables: The number of each feature's table.
-        dims: Dim of each feature.
 
     Returns:
         `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
@@ -138,8 +136,6 @@ def _pieces_by_rank(
     Args:
         counts: int64 [features, ranks], the number of bags of each. Bags are ordered by feature,
             and within a feature by rank.
-        feature_tables: The number of each feature's table.
-        dims: Dim of each feature.
 
     Returns:
         `pieces` and `size` of `table_batch_ops.find_pooled_tables`.

@@ -20,7 +20,6 @@ class PooledLookup:
     """Looks bags up in all tables, differentiably.
 
     Args:
-        members: The tables.
         feature_tables: The number of each feature's table.
         dims: Dim of each table.
         combiner: How rows are pooled, "sum" or "mean".
@@ -54,7 +53,6 @@ class PooledLookup:
         """The values of all bags.
 
         Args:
-            batch: The bags.
             pieces: Positions of the rows of bags, from `OutputLayout.pieces`.
             size: The number of values, from the same call.
             training: Whether this lookup precedes a step and counts as a use of the rows.

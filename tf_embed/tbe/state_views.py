@@ -56,9 +56,6 @@ class TableViews:
     def states(self, method: str) -> list[dict[str, Any]]:
         """The states of each table by the names of slots, in FBGEMM's order.
 
-        Args:
-            method: The method that needs them, for messages.
-
         Raises:
             ValueError: If the layer has no optimizer of its own.
         """
