@@ -387,8 +387,7 @@ class TableTrainer(StepTrainer):
         return arrays
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
-        """Restores the result of `arrays`. If another optimizer saved it, the state starts again.
-        """
+        """Restores the result of `arrays`. The state of another optimizer starts again."""
         for i, variable in enumerate(self.state):
             saved = arrays.get(f"{prefix}state_{i}")
             if saved is not None and saved.shape == tuple(variable.shape):
