@@ -64,33 +64,27 @@ class _Arguments:
 
 
 class TableGroup(LayerWithTables):
-    """A layer of many tables: their rows, their optimizer, saving.
-
-    Args:
-        dims: Number of weights of each column of a row.
-        has_columns: Whether `embedding_dim` is a list.
-        **arguments: The arguments of `MultiTableEmbedding`.
-    """
+    """A layer of many tables: their rows, their optimizer, saving."""
 
     def __init__(
         self,
         name: str,
-        dims: Sequence[int],
-        has_columns: bool,
+        embedding_dim: int | Sequence[int],
         dtype: Any,
         key_type: Any,
         tables: Sequence[dict[str, Any]] | None,
         store_options: dict[str, Any],
-        default_initializer: dict[str, Any] | None,
-        padding_idx: int | None,
-        seed: int,
+        default_initializer: dict[str, Any] | None = None,
+        padding_idx: int | None = None,
+        seed: int = 0,
         *,
-        optimizer: Any,
-        shared_ids: bool,
-        policy: TablePolicy | dict[str, Any] | None,
-        devices: Sequence[str] | str | None,
+        optimizer: Any = None,
+        shared_ids: bool = False,
+        policy: TablePolicy | dict[str, Any] | None = None,
+        devices: Sequence[str] | str | None = None,
         **kwargs: Any,
     ) -> None:
+        dims = self._dims_of(embedding_dim)
         folder_name(name, "name")  # snapshots are in a folder of that name
         super().__init__(name=name, dtype=dtype_policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
@@ -112,7 +106,7 @@ class TableGroup(LayerWithTables):
         if devices is not None:
             device_names(devices, tf.int64, row_type)
         self._arguments = _Arguments(
-            embedding_dim=list(dims) if has_columns else dims[0],
+            embedding_dim=dims if isinstance(embedding_dim, (list, tuple)) else dims[0],
             # Copies, because the user may change the originals.
             tables=None if tables is None else copy.deepcopy(list(tables)),
             store_options=copy.deepcopy(store_options),
@@ -135,6 +129,11 @@ class TableGroup(LayerWithTables):
         self._lookup: RowLookup | None = None
         self._saves: LayerSnapshots | None = None
         self._loads = keras_files.LoadAttempts()
+
+    @staticmethod
+    def _dims_of(embedding_dim: Any) -> list[int]:
+        """Checks and returns the number of weights of each column of a row."""
+        raise NotImplementedError
 
     def _make_row_tables(
         self,
@@ -318,9 +317,7 @@ class TableGroup(LayerWithTables):
         """Looks up ids: upstream's name for calling the layer.
 
         Args:
-            ids: As in `call`.
-            table_ids: As in `call`.
-            training: As in `call`.
+            ids: As in `call`, and so are all others.
 
         Returns:
             As `call`.
