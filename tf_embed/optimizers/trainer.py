@@ -377,7 +377,7 @@ class TableTrainer(StepTrainer):
         # Averages are the last group of slots.
         averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
         values = tf.where(tf.math.is_nan(averages), before.values, averages)
-        table.import_(*before._replace(values=values))
+        table.import_(before._replace(values=values))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
         """Returns the state to be saved beside the table, for `keras_files.write`."""

@@ -128,10 +128,8 @@ def import_all(
             whole, lengths = (arrays.pop(prefix + one) for one in _STRING_KEYS)
             strings = _strings_of(whole, lengths, table.options.name)
             arrays[prefix + "keys"] = strings
-        redis_restore.restore(
-            table,
-            {one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
-        )
+        rows = {one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS}
+        redis_restore.restore(table, Exported(**rows))
 
 
 def _check_kind(table: Table, arrays: dict[str, np.ndarray], prefix: str) -> None:

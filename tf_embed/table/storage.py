@@ -120,8 +120,7 @@ class Storage(Config):
             object.__setattr__(self, "path", validation.path_of(self.path, "path"))
             # A URL would be a folder of this machine too, named "s3:".
             self._check("path", "a folder of this machine, not a URL", "://" not in str(self.path))
-        self._take(as_bool, "gpu_cache")
-        self._take(as_bool, "keep_leftovers")
+        self._take(as_bool, "gpu_cache", "keep_leftovers")
         self._take_config("redis", RedisServer)
         if self.redis is not None:
             for field in dataclasses.fields(self):
