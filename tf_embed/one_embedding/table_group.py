@@ -41,7 +41,7 @@ from tf_embed.sharded.new_table import check_one_process
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
-from tf_embed.table.policies import TablePolicy
+from tf_embed.table.policies import TablePolicy, check_policy
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import options_text, size_texts
@@ -98,11 +98,7 @@ class TableGroup(LayerWithTables):
         self.seed = validation.int_in(seed, "seed", least=-(2**63))
         store = StoreOptions.of(store_options)
         policy = deserialized(policy, "policy")
-        if policy is not None and not isinstance(policy, TablePolicy):
-            raise TypeError(
-                "`policy` must be a tf_embed.TablePolicy. Received: policy="
-                f"{validation.shown(policy)}"
-            )
+        check_policy(policy, num_shards=1)  # `shares_of` has the bound of all shards
         if devices is not None:
             device_names(devices, tf.int64, row_type)
         self._arguments = _Arguments(

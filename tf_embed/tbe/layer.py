@@ -404,9 +404,9 @@ class TableBatchedEmbeddingBags(IdsLayer):
             has_padding=self.padding_id is not None,
         )
         self._layout = OutputLayout(
-            self._features,
-            self.feature_table_map,
-            feature_dims,
+            features=self._features,
+            feature_tables=self.feature_table_map,
+            dims=feature_dims,
             is_pooled=self.pooling_mode != PoolingMode.NONE,
             dtype=self.output_dtype.dtype,
         )
