@@ -37,9 +37,6 @@ def version_numbers(version: str) -> tuple[int, int, int]:
 def check_tensorflow_version(version: str) -> None:
     """Refuses a TensorFlow that tf_embed was never tested with.
 
-    Args:
-        version: The value of `tf.__version__`.
-
     Raises:
         ImportError: If it is too old or too new.
     """
@@ -52,10 +49,6 @@ def check_tensorflow_version(version: str) -> None:
 
 def check_keras(version: str, backend: str) -> None:
     """Refuses a Keras that is too old or too new, or not on TensorFlow.
-
-    Args:
-        version: The value of `keras.__version__`.
-        backend: The value of `keras.config.backend()`.
 
     Raises:
         ImportError: If it is of another version, or runs on another backend.
@@ -97,10 +90,6 @@ def check_environment() -> None:
 
 def check_library(folder: pathlib.Path, version: str) -> pathlib.Path:
     """Checks that a folder holds an op library for this TensorFlow.
-
-    Args:
-        folder: The folder with the library and its build information.
-        version: The value of `tf.__version__`.
 
     Returns:
         The path of the library.

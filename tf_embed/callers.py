@@ -210,9 +210,6 @@ def saves_all(name: str) -> bool:
     A SavedModel is for serving, so it has neither. TensorFlow requests the tensors of both in the
     same way.
 
-    Args:
-        name: The name of the table.
-
     Raises:
         ValueError: If TensorFlow would split the save by size. It drops tensors without elements
             then, such as the slots of a table without an optimizer, and can't restore the save.
@@ -231,7 +228,6 @@ def check_functions_to_save(check: Callable[[Iterable[Any]], None] | None, name:
 
     Args:
         check: Raises to refuse the concrete functions, or None.
-        name: The name of the table.
 
     Raises:
         RuntimeError: If the functions can't be found.

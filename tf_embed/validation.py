@@ -279,9 +279,6 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
 
     Args:
         value: A tensor, a NumPy array, or Python numbers or strings in lists.
-        dtype: The dtype of the table.
-        argument: Name of the argument, for messages.
-        owner: Name of the variable, for messages.
 
     Raises:
         TypeError: If it is neither a tensor nor an array, is a tensor of a dtype with numbers that
@@ -416,10 +413,6 @@ def name_scope(name: str | None, verb: str) -> contextlib.AbstractContextManager
     An eager call without a `name` enters no scope. The scope would have no effect, and entering it
     takes a noticeable part of a small eager lookup.
 
-    Args:
-        name: The user's name of the operation, or None.
-        verb: The default name.
-
     Raises:
         TypeError: If `name` is not a str.
     """
@@ -434,7 +427,6 @@ def with_dependencies(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Ten
     """Returns a tensor that is available only after the checks have passed.
 
     Args:
-        tensor: The tensor.
         checks: The results of tf.debugging functions: operations in a graph, None if they have
             passed already.
     """

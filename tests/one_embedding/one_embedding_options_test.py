@@ -299,7 +299,7 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
             parsed.storage("/tmp/rows", num_tables=1, device="/GPU:0")
 
     def test_nothing_is_said_of_a_cpu_that_was_asked_for(self):
-        store_options._said.clear()
+        store_options._say_once.cache_clear()
         parsed = StoreOptions.of(store())
         with (
             mock.patch.object(store_options, "device_names", return_value=("/GPU:0",)),
@@ -310,7 +310,7 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
     def test_it_is_said_once_that_there_is_no_gpu(self):
         if tf.config.list_physical_devices("GPU"):
             self.skipTest("There is a GPU.")
-        store_options._said.clear()
+        store_options._say_once.cache_clear()
         with self.assertLogs("absl", "WARNING") as logs:
             for _ in range(3):
                 layer()

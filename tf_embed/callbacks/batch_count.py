@@ -41,7 +41,6 @@ class BatchCount:
         Args:
             batch: The last batch of the execution, as Keras reports it. The last execution of an
                 epoch may have fewer batches.
-            model: The model.
             params: Keras's parameters of the callback.
         """
         steps, first = (params or {}).get("steps"), self._first or 0

@@ -31,7 +31,6 @@ class _Step:
     """A step of a functional model.
 
     Attributes:
-        model: The model.
         layers: Its layers with sharded tables, each with the number of its input tensors.
         ids_model: A model that computes these tensors.
         training: Whether layers are called as in training.
@@ -84,10 +83,6 @@ def fused_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) 
     """Combines the lookups of a model call in the block, if a fused step makes the call.
 
     Lookups are within the call, not before the step, so that a tape sees them.
-
-    Args:
-        model: The model.
-        args, kwargs: The arguments of the call.
     """
     step = _local.step
     if step is None or step.model is not model:

@@ -59,21 +59,14 @@ class TrainingState:
     batch: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
 class ServerCheckpoints:
-    """Checkpoints of a model on parameter servers.
+    """Checkpoints of a model on parameter servers."""
 
-    Args:
-        folder: The folder of the checkpoints, shared by all processes.
-        model: The model.
-        servers: The servers.
-        keep: Number of checkpoints to keep.
-    """
-
-    def __init__(self, folder: str, model: keras.Model, servers: Servers, keep: int) -> None:
-        self._folder = folder
-        self._model = model
-        self._servers = servers
-        self._keep = keep
+    folder: str  # shared by all processes
+    model: keras.Model
+    servers: Servers
+    keep: int  # number of checkpoints
 
     def save(self, state: TrainingState) -> None:
         """Saves the tables, the dense variables and `state`.
@@ -84,7 +77,7 @@ class ServerCheckpoints:
             tf.errors.OpError: If the checkpoint can't be written. Earlier checkpoints are kept.
         """
         name = f"{_PREFIX}{state.steps:012d}"
-        folder = os.path.join(self._folder, _DENSE)
+        folder = os.path.join(self.folder, _DENSE)
         tf.io.gfile.makedirs(folder)
         contents = io.BytesIO()
         # Serialized as tensors, because NumPy's files have no bfloat16.
@@ -94,18 +87,18 @@ class ServerCheckpoints:
             f"value_{i}": np.frombuffer(one.item(), np.uint8) for i, one in enumerate(values)
         }
         arrays["optimizer"] = np.asarray(self._places_of_optimizer(dense), np.int64)
-        arrays["kind"] = np.asarray(_kind_of(self._model.optimizer))
+        arrays["kind"] = np.asarray(_kind_of(self.model.optimizer))
         np.savez(contents, state=json.dumps(dataclasses.asdict(state)), **arrays)
         snapshot_ops.put_file(folder, f"{name}.npz", contents.getvalue())
         snapshots = self._snapshots()
         # Without tables, the file of dense variables is the whole checkpoint.
         if snapshots is None:
-            self._remove_dense(keep=self._names()[-self._keep :])
+            self._remove_dense(keep=self._names()[-self.keep :])
             return
         snapshots.save(name)
-        snapshots.keep(self._keep)
+        snapshots.keep(self.keep)
         # By the names of folders, because a damaged checkpoint must not end the training.
-        self._remove_dense(keep=manifest.names_in(self._folder))
+        self._remove_dense(keep=manifest.names_in(self.folder))
 
     def restore(self) -> TrainingState | None:
         """Loads the newest checkpoint, with the rows that servers have not kept.
@@ -128,10 +121,10 @@ class ServerCheckpoints:
         else:
             name = snapshots.latest()
         if name is None:
-            self.check_rows(self._model, self._servers)
+            self.check_rows(self.model, self.servers)
             return None
         state, read = self._read(name)
-        tables = _tables_of(self._model)
+        tables = _tables_of(self.model)
         # Rows that servers have kept are newer than the checkpoint.
         lost = [_lost_parts(table) for table in tables]
         if any(lost):
@@ -142,7 +135,7 @@ class ServerCheckpoints:
 
     def _load_rows(self, name: str, tables: list[ServerTable], lost: list[list[int]]) -> None:
         """Loads the parts of each table that are lost."""
-        folder = os.path.join(self._folder, name)
+        folder = os.path.join(self.folder, name)
         info = manifest.read(folder)
         if len(info.tables) != len(tables):
             raise ValueError(
@@ -177,14 +170,14 @@ class ServerCheckpoints:
     # Helpers.
 
     def _snapshots(self) -> Snapshots | None:
-        tables = _tables_of(self._model)
-        return Snapshots(self._folder, self._model) if tables else None
+        tables = _tables_of(self.model)
+        return Snapshots(self.folder, self.model) if tables else None
 
     def _dense(self) -> list[Any]:
         """Returns the dense variables in the model's order, followed by optimizer variables."""
-        anchors = [one for one in self._model.variables if isinstance(one, Anchor)]
-        found = list(self._model.variables)
-        optimizers = [self._model.optimizer]
+        anchors = [one for one in self.model.variables if isinstance(one, Anchor)]
+        found = list(self.model.variables)
+        optimizers = [self.model.optimizer]
         optimizers += [one.own_trainer.optimizer for one in anchors if one.own_trainer is not None]
         for optimizer in optimizers:
             found += optimizer.variables
@@ -193,11 +186,11 @@ class ServerCheckpoints:
 
     def _places_of_optimizer(self, dense: Sequence[Any]) -> list[int]:
         """Returns the indices of the model's optimizer variables in the result of `_dense`."""
-        numbers = {id(one) for one in self._model.optimizer.variables}
+        numbers = {id(one) for one in self.model.optimizer.variables}
         return [i for i, one in enumerate(dense) if id(one) in numbers]
 
     def _names(self) -> list[str]:
-        folder = os.path.join(self._folder, _DENSE)
+        folder = os.path.join(self.folder, _DENSE)
         if not tf.io.gfile.isdir(folder):
             return []
         files = sorted(tf.io.gfile.listdir(folder))
@@ -205,7 +198,7 @@ class ServerCheckpoints:
         return [one.removesuffix(".npz") for one in files if _FILE.fullmatch(one)]
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._folder, _DENSE, f"{name}.npz")
+        return os.path.join(self.folder, _DENSE, f"{name}.npz")
 
     def _read(self, name: str) -> tuple[TrainingState, list[tuple[Any, tf.Tensor]]]:
         """Returns the progress of training, and pairs of a dense variable and its value."""
@@ -220,7 +213,7 @@ class ServerCheckpoints:
             # Nor `optimizer`: they refused a checkpoint of another optimizer.
             theirs = contents.pop("optimizer", np.asarray(mine)).ravel().tolist()
             # Nor `kind`: they only compared shapes.
-            my_kind = _kind_of(self._model.optimizer)
+            my_kind = _kind_of(self.model.optimizer)
             kind = str(contents.pop("kind", my_kind))
             places = list(range(len(contents)))
             # A new chief is at the first `compile` of its program, and the checkpoint may be of a
@@ -256,7 +249,7 @@ class ServerCheckpoints:
                 "The checkpoint %r was written with another optimizer than %r, whose variables "
                 "begin anew: those of the model alone are restored.",
                 path,
-                self._model.optimizer.name,
+                self.model.optimizer.name,
             )
         return state, values
 
@@ -264,7 +257,7 @@ class ServerCheckpoints:
         for name in self._names():
             if name not in keep:
                 tf.io.gfile.remove(self._path(name))
-        folder = os.path.join(self._folder, _DENSE)
+        folder = os.path.join(self.folder, _DENSE)
         for name in filter(_ASIDE.fullmatch, tf.io.gfile.listdir(folder)):
             tf.io.gfile.remove(os.path.join(folder, name))
 

@@ -514,7 +514,6 @@ class _Batches:
     """Yields the batches of successive epochs.
 
     Args:
-        dataset: The dataset.
         steps: Batches per epoch. None: the whole dataset.
         state: The progress of training. This class advances its `batch`.
     """
@@ -554,7 +553,6 @@ class _OwnBatches:
     """Yields stand-ins for the batches that workers read, in successive epochs.
 
     Args:
-        datasets: The datasets on the workers.
         steps: Batches per epoch.
         state: The progress of training.
     """

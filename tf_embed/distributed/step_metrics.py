@@ -19,9 +19,6 @@ class StepMetrics(keras.StatelessScope):
     variables at once, since a layer may update its state within a loop or a condition. Updates of a
     metric there, or in a tf.function, are not counted, because the graph of the step has no access
     to the tensors of an inner graph.
-
-    Args:
-        states: The variables of the metrics.
     """
 
     def __init__(self, states: Sequence[keras.Variable]) -> None:

@@ -25,8 +25,6 @@ class WorkerCalls(Generic[Note]):
     A call that a worker did not finish runs again on another worker.
 
     Args:
-        coordinator: The coordinator of the workers.
-        servers: The servers.
         converted: Makes a context in which a function begins, ends, or its result is fetched. The
             context may replace the error of the call by another error.
     """

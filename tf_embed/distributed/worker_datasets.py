@@ -23,8 +23,6 @@ class WorkerDatasets:
     Args:
         dataset_fn: Returns a worker's dataset of batches. It takes the worker's number, an int64
             scalar tensor, and the number of workers. It is traced once.
-        coordinator: The coordinator of the workers.
-        servers: The servers of the cluster.
 
     Raises:
         TypeError: If the function does not return a dataset.

@@ -57,8 +57,7 @@ def launch_elastic(
     time, and then for a change of `rejoin_on`.
 
     Args:
-        command: The arguments of `python`: a script and its arguments, or "-m", a module and its
-            arguments.
+        command: As in `launch`.
         workers: Initial and maximum number of workers, from 1 to 256.
         min_workers: Minimum number of workers, from 1 to `workers`. Dead workers are replaced as
             needed to keep this number.

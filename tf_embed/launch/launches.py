@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -135,21 +136,17 @@ class Launch:
                 log.close()
 
 
+@dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The addresses of a cluster, and its tasks.
+    """The addresses of a cluster, and its tasks."""
 
-    Attributes:
-        group: The tasks.
-    """
-
-    def __init__(self, launch: Launch, group: Group, addresses: Mapping[str, list[str]]) -> None:
-        self.group = group
-        self._launch = launch
-        self._addresses = addresses
+    launch: Launch
+    group: Group
+    addresses: Mapping[str, list[str]]
 
     def start(self, job: str, index: int) -> Task:
         """Starts a task, or restarts an ended task."""
-        return self._launch.start(self.group, self._addresses, job, index)
+        return self.launch.start(self.group, self.addresses, job, index)
 
 
 def _thread_settings(environment: Mapping[str, str], processes: int) -> dict[str, str]:

@@ -50,8 +50,7 @@ def launch_with_servers(
     the trainer a `checkpoint_dir`. If the chief exits with another code, the launch is over.
 
     Args:
-        command: The arguments of `python`: a script and its arguments, or "-m", a module and its
-            arguments.
+        command: As in `launch`.
         workers: Number of workers, from 1 to 256.
         servers: Number of servers, from 1 to 256.
         max_restarts: Maximum number of failures after which tasks are restarted.
@@ -85,15 +84,7 @@ def launch_with_servers(
 
 
 class _Supervisor:
-    """Restarts the tasks of a cluster.
-
-    Args:
-        cluster: The cluster.
-        max_restarts: Maximum number of failures after which tasks are restarted.
-
-    Attributes:
-        restarts: The restarted tasks.
-    """
+    """Restarts the tasks of a cluster."""
 
     def __init__(self, cluster: Cluster, max_restarts: int) -> None:
         self.restarts: list[str] = []

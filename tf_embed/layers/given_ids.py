@@ -54,12 +54,7 @@ class GivenIds:
         self._was_in_place = False  # dense ids, for a ragged keras.Input
 
     def marked(self, ids: Any, feature: int = 0) -> Any:
-        """Records the kind of ids and returns them. Dense ids in a graph get a mark.
-
-        Args:
-            ids: The ids that the layer is called on.
-            feature: The number of the feature that has the ids.
-        """
+        """Records the kind of ids and returns them. Dense ids in a graph get a mark."""
         if _is_ragged(ids):
             inputs = callers.functional_inputs()
             undeclared = any(_is_ragged(given) and not _is_ragged(one) for one, given in inputs)
@@ -86,9 +81,6 @@ class GivenIds:
 
     def check(self, functions: Iterable[Any]) -> None:
         """Refuses functions with dense ids in place of ragged ids.
-
-        Args:
-            functions: The concrete functions that will be saved.
 
         Raises:
             ValueError: If a function has a lookup of such ids.

@@ -28,8 +28,6 @@ def cast_ids(
             whole floating numbers that are too small to have been rounded, because Keras assumes
             float32 if it does not know the input dtype of a subclassed model, as in an export.
             Integers that a cast in the graph has changed are refused; see `casts.unchanged`.
-        key_dtype: Dtype of the keys.
-        layer_name: For messages.
         argument: The name of the ids in messages.
         setting: The layer's argument for the key dtype, for messages; None if it has none.
 

@@ -27,7 +27,6 @@ class Embedder:
         rows: Takes keys of any shape and returns rows, keys.shape + [dim]; zeros for padding.
         pooled: Takes keys, the bags that they form, and None or the weight of each key. Returns a
             row for each bag.
-        dim: Number of weights in a row.
         combiner: None, "sum", "mean" or "sqrtn".
         name: The layer, for messages.
     """
@@ -42,7 +41,6 @@ class Embedder:
         """Returns the rows of `ids`.
 
         Args:
-            ids: Keys.
             weights: None, or the weight of each id, in the same container.
 
         Returns:

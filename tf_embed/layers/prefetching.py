@@ -23,12 +23,9 @@ def with_prefetch(
     """Returns a dataset of the same elements, each available once its rows are in the cache.
 
     Args:
-        dataset: A dataset of batches.
         prefetch: Takes the output of `ids` and returns the ops that load the rows.
         ids: Maps an element to its ids; None: `ids_of_element`.
-        buffer_size: Number of elements to prefetch.
         owner: The layer's name, for messages.
-        tables: The tables.
 
     Raises:
         TypeError: If `dataset` is not a dataset, `ids` not a function, or `buffer_size` not an int.

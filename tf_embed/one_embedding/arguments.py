@@ -47,11 +47,8 @@ def shares_of(
     """The policies of the tables of rows, whose bounds add up to the layer's bound.
 
     Args:
-        policy: The user's policy.
         capacity: The store's capacity. It is the bound of a policy that evicts and has no
             `max_rows`.
-        num_tables: Number of tables of rows.
-        num_shards: Number of shards of each table.
 
     Raises:
         ValueError: If the bound is less than a row for each shard.

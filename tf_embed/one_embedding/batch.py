@@ -46,7 +46,6 @@ class KeySpace:
     Attributes:
         owner: The layer's name, for messages.
         key_type: Name of the ids' dtype.
-        num_tables: Number of tables.
         shared_ids: Whether equal ids of two tables share a row.
         padding_idx: An id that has no row, or None.
     """

@@ -151,7 +151,6 @@ class WeightInitializer:
 
         Args:
             options: The dict of a `make_` function, or an equal dict.
-            argument: The name of the argument, for messages.
 
         Raises:
             TypeError: If a number has a wrong type.
@@ -214,7 +213,6 @@ class Quantile:
     mirrored, because the distribution function is exact below the mean.
 
     Attributes:
-        mean: The mean.
         scale: The standard deviation; negative if the interval was mirrored.
         first: The distribution function at the lower bound.
         width: The increase of the distribution function from the lower to the upper bound.

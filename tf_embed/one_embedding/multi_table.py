@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
+from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.one_embedding.table_group import TableGroup
-from tf_embed.table.policies import TablePolicy
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
@@ -106,42 +105,10 @@ class MultiTableEmbedding(TableGroup):
         OneFlow, "oneflow.one_embedding".
     """
 
-    def __init__(
-        self,
-        name: str,
-        embedding_dim: int,
-        dtype: Any,
-        key_type: Any,
-        tables: Sequence[dict[str, Any]] | None,
-        store_options: dict[str, Any],
-        default_initializer: dict[str, Any] | None = None,
-        padding_idx: int | None = None,
-        seed: int = 0,
-        *,
-        optimizer: Any = None,
-        shared_ids: bool = False,
-        policy: TablePolicy | dict[str, Any] | None = None,
-        devices: Sequence[str] | str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        dim = validation.int_in(embedding_dim, "embedding_dim", most=validation.MAX_DIM)
-        super().__init__(
-            name,
-            [dim],
-            False,
-            dtype,
-            key_type,
-            tables,
-            store_options,
-            default_initializer,
-            padding_idx,
-            seed,
-            optimizer=optimizer,
-            shared_ids=shared_ids,
-            policy=policy,
-            devices=devices,
-            **kwargs,
-        )
+    @staticmethod
+    @override
+    def _dims_of(embedding_dim: Any) -> list[int]:
+        return [validation.int_in(embedding_dim, "embedding_dim", most=validation.MAX_DIM)]
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
@@ -152,21 +119,12 @@ class MultiTableMultiColumnEmbedding(TableGroup):
     are the same in all tables. Each column of each table has its own initializer.
 
     Args:
-        name: As in `MultiTableEmbedding`.
+        name: As in `MultiTableEmbedding`, and so are all others that are not below.
         embedding_dim: Number of weights of each column, a list of ints from 1; or an int, for one
             column.
-        dtype: As in `MultiTableEmbedding`.
-        key_type: As in `MultiTableEmbedding`.
         tables: As in `MultiTableEmbedding`. A table made from a list must have options for each
             column. The initializer of a table made from a dict is used for each column.
-        store_options: As in `MultiTableEmbedding`.
         default_initializer: As in `MultiTableEmbedding`, for each column.
-        padding_idx: As in `MultiTableEmbedding`.
-        seed: As in `MultiTableEmbedding`.
-        optimizer: As in `MultiTableEmbedding`.
-        shared_ids: As in `MultiTableEmbedding`.
-        policy: As in `MultiTableEmbedding`.
-        devices: As in `MultiTableEmbedding`.
         **kwargs: `trainable` of keras.layers.Layer.
 
     Raises:
@@ -186,45 +144,13 @@ class MultiTableMultiColumnEmbedding(TableGroup):
         [[1.0, 1.0, 2.0], [1.0, 1.0, 2.0]]
     """
 
-    def __init__(
-        self,
-        name: str,
-        embedding_dim: int | Sequence[int],
-        dtype: Any,
-        key_type: Any,
-        tables: Sequence[dict[str, Any]] | None,
-        store_options: dict[str, Any],
-        default_initializer: dict[str, Any] | None = None,
-        padding_idx: int | None = None,
-        seed: int = 0,
-        *,
-        optimizer: Any = None,
-        shared_ids: bool = False,
-        policy: TablePolicy | dict[str, Any] | None = None,
-        devices: Sequence[str] | str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        has_columns = isinstance(embedding_dim, (list, tuple))
-        dims = list(embedding_dim) if has_columns else [embedding_dim]  # type: ignore[arg-type]
-        if not dims:
+    @staticmethod
+    @override
+    def _dims_of(embedding_dim: Any) -> list[int]:
+        columns = embedding_dim if isinstance(embedding_dim, (list, tuple)) else [embedding_dim]
+        if not columns:
             raise ValueError("`embedding_dim` must have at least one column. Received: []")
-        dims = [validation.int_in(one, "embedding_dim", most=validation.MAX_DIM) for one in dims]
+        dims = [validation.int_in(one, "embedding_dim", most=validation.MAX_DIM) for one in columns]
         # The whole row must fit too, not only each column.
         validation.int_in(sum(dims), "embedding_dim", most=validation.MAX_DIM)
-        super().__init__(
-            name,
-            dims,
-            has_columns,
-            dtype,
-            key_type,
-            tables,
-            store_options,
-            default_initializer,
-            padding_idx,
-            seed,
-            optimizer=optimizer,
-            shared_ids=shared_ids,
-            policy=policy,
-            devices=devices,
-            **kwargs,
-        )
+        return dims

@@ -307,9 +307,6 @@ class _Kind:
 class PersistentTableReader:
     """Reads the rows of a snapshot, a block at a time.
 
-    Args:
-        kind: The arguments.
-
     Attributes:
         dim: Number of weights in a row.
         storage_dim: Number of weights and slots in a row.
@@ -410,9 +407,7 @@ class PersistentTableWriter:
     """Writes rows as a snapshot that a layer can load.
 
     Args:
-        kind: The arguments.
         like: A reader of rows of the same dtype and size, with as many tables, or None.
-        num_tables: Number of tables of rows.
     """
 
     def __init__(self, kind: _Kind, like: PersistentTableReader | None, num_tables: int) -> None:

@@ -22,9 +22,6 @@ class Generators(tf.Module):
 
     A table draws the row of a key from its seed, its name and the key. So a weight does not depend
     on the batch or the process.
-
-    Attributes:
-        members: The tables.
     """
 
     def __init__(self, members: list[Variable]) -> None:
@@ -43,8 +40,6 @@ class RowDrawer(KeyedInitializer):
             row has several columns, each column appends "/column_" and its number.
         tables: The initializers of the columns of each table.
         dims: Number of weights of each column.
-        value_dtype: Dtype of the rows.
-        seed: The seed.
         table_of: A function from keys [n] to the number of each key's table, int64 [n].
     """
 
@@ -151,12 +146,7 @@ class RowDrawer(KeyedInitializer):
 
 
 class _Quantiles:
-    """Maps uniform numbers to weights, in the columns of truncated normals.
-
-    Args:
-        tables: The initializers of the columns of each table.
-        dtype: Dtype of the weights.
-    """
+    """Maps uniform numbers to weights, in the columns of truncated normals."""
 
     def __init__(self, tables: list[tuple[WeightInitializer, ...]], dtype: tf.DType) -> None:
         self._dtype = dtype

@@ -12,13 +12,7 @@ from tf_embed.ops.slot_ops import ExternalRule
 
 @dataclasses.dataclass(frozen=True)
 class RowSize:
-    """The size of a row, as given by the user.
-
-    Attributes:
-        owner: The layer's name, for messages.
-        dim: Number of weights in a row.
-        store: The options.
-    """
+    """The size of a row, as given by the user."""
 
     owner: str
     dim: int
@@ -26,9 +20,6 @@ class RowSize:
 
     def check(self, rule: str | ExternalRule) -> None:
         """Checks that the size fits the optimizer.
-
-        Args:
-            rule: The optimizer's rule.
 
         Raises:
             ValueError: If the size does not fit. The message names the right size.

@@ -18,15 +18,7 @@ from tf_embed.variable.variable import Variable
 
 
 class RowTable(TableLayer):
-    """A table of rows with int64 keys; a part of a layer, which looks up its rows.
-
-    Args:
-        dim: Number of weights in a row.
-        value_dtype: Their dtype.
-        initializer: Initial rows.
-        table_name: Name of the table.
-        **options: Arguments of `TableLayer`.
-    """
+    """A table of rows with int64 keys; a part of a layer, which looks up its rows."""
 
     def __init__(
         self, dim: int, value_dtype: Any, initializer: Any, table_name: str, **options: Any
@@ -52,8 +44,6 @@ class RowLookup:
     Args:
         keys: Maps ids to keys.
         members: The tables of rows: for each table, or for all tables together, one per folder.
-        num_folders: Number of folders.
-        dim: Number of weights in a row.
         drawers: Drawers of initial rows, for tables that do not draw their own.
     """
 

@@ -28,7 +28,6 @@ class _SnapshotsOfKeys(Snapshots):
     Args:
         path: The folder of the snapshots.
         tables: As in `Snapshots`.
-        owner: The layer's name, for messages.
         keys: The key layout of the tables, see `KeySpace.keys_in_words`.
     """
 
@@ -148,10 +147,8 @@ class LayerSnapshots:
     """Saves and loads all rows of a layer.
 
     Args:
-        owner: The layer's name.
         path: The first folder of the store.
         members: The tables of rows: for each table, or for all tables together, one per folder.
-        num_folders: Number of folders.
         keys: The key layout of the tables, see `KeySpace.keys_in_words`.
 
     Attributes:

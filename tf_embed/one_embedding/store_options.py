@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +22,6 @@ _MAX_MIB = 2**40
 _BLOCK_SIZES = (512, 4096)
 # Maximum number of rows to reserve at once. A table grows beyond that without a pause.
 _MOST_ROWS_AT_ONCE = 2**20
-
-_said: set[str] = set()
 
 
 def make_device_mem_store_options(
@@ -101,9 +100,8 @@ def make_cached_ssd_store_options(
             shard. The first folder then has the snapshots. The row files are working storage and
             are removed with the layer: save a snapshot or the model.
         capacity: As in `make_device_mem_store_options`, or None. No memory is reserved for it.
-        size_factor: As in `make_device_mem_store_options`.
-        storage_dim: As in `make_device_mem_store_options`.
-        physical_block_size: As in `make_device_mem_store_options`.
+        size_factor: As in `make_device_mem_store_options`, as are `storage_dim` and
+            `physical_block_size`.
         host_cache_budget_mb: MiB of rows in the cache in host memory, over all shards, an int from
             0. Default: 0.
 
@@ -151,11 +149,7 @@ def make_cached_host_mem_store_options(
 
     Args:
         cache_budget_mb: MiB of rows in the cache, over all shards, an int from 1.
-        persistent_path: As in `make_device_mem_store_options`.
-        capacity: As in `make_device_mem_store_options`.
-        size_factor: As in `make_device_mem_store_options`.
-        storage_dim: As in `make_device_mem_store_options`.
-        physical_block_size: As in `make_device_mem_store_options`.
+        persistent_path: As in `make_device_mem_store_options`, and so are all others.
 
     Returns:
         A dict for the argument `store_options` of the layers.
@@ -253,7 +247,6 @@ class StoreOptions:
         Args:
             path: The folder of its shard.
             num_tables: Number of tables that share the budgets.
-            device: The device of the table.
 
         Raises:
             ValueError: If a table on a GPU has rows on disk and no budget for its cache.
@@ -328,11 +321,11 @@ def _first_device() -> str:
     return device_names(None, tf.int64, tf.float32)[0]
 
 
+# Cached, so that each message is logged once.
+@functools.cache
 def _say_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        # A warning is enough, because no row depends on these arguments.
-        logging.warning(message)
+    # A warning is enough, because no row depends on these arguments.
+    logging.warning(message)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from tf_embed.sharded.new_table import check_one_process
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
-from tf_embed.table.policies import TablePolicy
+from tf_embed.table.policies import TablePolicy, check_policy
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import options_text, size_texts
@@ -64,33 +64,27 @@ class _Arguments:
 
 
 class TableGroup(LayerWithTables):
-    """A layer of many tables: their rows, their optimizer, saving.
-
-    Args:
-        dims: Number of weights of each column of a row.
-        has_columns: Whether `embedding_dim` is a list.
-        **arguments: The arguments of `MultiTableEmbedding`.
-    """
+    """A layer of many tables: their rows, their optimizer, saving."""
 
     def __init__(
         self,
         name: str,
-        dims: Sequence[int],
-        has_columns: bool,
+        embedding_dim: int | Sequence[int],
         dtype: Any,
         key_type: Any,
         tables: Sequence[dict[str, Any]] | None,
         store_options: dict[str, Any],
-        default_initializer: dict[str, Any] | None,
-        padding_idx: int | None,
-        seed: int,
+        default_initializer: dict[str, Any] | None = None,
+        padding_idx: int | None = None,
+        seed: int = 0,
         *,
-        optimizer: Any,
-        shared_ids: bool,
-        policy: TablePolicy | dict[str, Any] | None,
-        devices: Sequence[str] | str | None,
+        optimizer: Any = None,
+        shared_ids: bool = False,
+        policy: TablePolicy | dict[str, Any] | None = None,
+        devices: Sequence[str] | str | None = None,
         **kwargs: Any,
     ) -> None:
+        dims = self._dims_of(embedding_dim)
         folder_name(name, "name")  # snapshots are in a folder of that name
         super().__init__(name=name, dtype=dtype_policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
@@ -104,15 +98,11 @@ class TableGroup(LayerWithTables):
         self.seed = validation.int_in(seed, "seed", least=-(2**63))
         store = StoreOptions.of(store_options)
         policy = deserialized(policy, "policy")
-        if policy is not None and not isinstance(policy, TablePolicy):
-            raise TypeError(
-                "`policy` must be a tf_embed.TablePolicy. Received: policy="
-                f"{validation.shown(policy)}"
-            )
+        check_policy(policy, num_shards=1)  # `shares_of` has the bound of all shards
         if devices is not None:
             device_names(devices, tf.int64, row_type)
         self._arguments = _Arguments(
-            embedding_dim=list(dims) if has_columns else dims[0],
+            embedding_dim=dims if isinstance(embedding_dim, (list, tuple)) else dims[0],
             # Copies, because the user may change the originals.
             tables=None if tables is None else copy.deepcopy(list(tables)),
             store_options=copy.deepcopy(store_options),
@@ -135,6 +125,11 @@ class TableGroup(LayerWithTables):
         self._lookup: RowLookup | None = None
         self._saves: LayerSnapshots | None = None
         self._loads = keras_files.LoadAttempts()
+
+    @staticmethod
+    def _dims_of(embedding_dim: Any) -> list[int]:
+        """Checks and returns the number of weights of each column of a row."""
+        raise NotImplementedError
 
     def _make_row_tables(
         self,
@@ -318,9 +313,7 @@ class TableGroup(LayerWithTables):
         """Looks up ids: upstream's name for calling the layer.
 
         Args:
-            ids: As in `call`.
-            table_ids: As in `call`.
-            training: As in `call`.
+            ids: As in `call`, and so are all others.
 
         Returns:
             As `call`.

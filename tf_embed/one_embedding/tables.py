@@ -80,7 +80,6 @@ def initializers_of(
     Args:
         tables: The user's argument: None, or a list of dicts of `make_table_options`.
         default_initializer: The user's argument, for `tables=None`.
-        num_columns: Number of columns in a row.
 
     Raises:
         TypeError: If `tables` is not a list.

@@ -73,8 +73,6 @@ def split_pooled(
         owners: The worker of each key, flattened, int32. An empty tensor means `owner_rule`.
         bags: As in `pooling_ops.find_pooled`.
         padding: As in `pooling_ops.find_pooled`.
-        num_workers: Number of workers.
-        rank: The number of this worker.
         owner_rule: "hash" or "remainder".
         row_bytes: Bytes of a row on the wire.
         sum_bytes: Bytes of a sum, or a gradient.
@@ -154,8 +152,6 @@ def split_bags(
         bags: The bags. With weights, the lookup asks for each distinct key by itself.
         owners: The worker of each index, int32. An empty tensor means `owner_rule`.
         dims: Number of weights in a row of each table.
-        num_workers: Number of workers.
-        rank: The number of this worker.
         owner_rule: "hash" or "remainder".
         ask_by: "bags" sends owners their part of each bag. "keys" sends the distinct keys, as bags
             of one key. "less" picks for each table the way that sends fewer bytes.
@@ -190,7 +186,6 @@ def join_bags(
     Args:
         values: The values that owners sent back, float32 [v].
         split: The bags that owners got.
-        bags: The bags.
         dims: As in `split_bags`.
         combiner: "sum" or "mean".
         max_gradient: The bound to which gradients of the pooled values are clipped, elementwise;

@@ -193,8 +193,6 @@ def unchanged(numbers: tf.Tensor, argument: str, owner: str) -> tf.Tensor:
 
     Args:
         numbers: Integers, floats or strings of any shape.
-        argument: Name of the argument, for messages.
-        owner: Name of the variable or layer, for messages.
 
     Raises:
         tf.errors.InvalidArgumentError: At run time, if an id has been changed, or is so large that

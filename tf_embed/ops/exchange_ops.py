@@ -141,9 +141,6 @@ def plan_exchange(
 
     Args:
         gathered: int32; for each worker its counts, [tables, workers], and its words, [workers].
-        num_workers: Number of workers.
-        num_tables: Number of tables.
-        rank: The number of this worker.
         reply_parts: The parts of the reply to the keys.
     """
     return Plan(

@@ -48,9 +48,6 @@ def unpack_row_gradients(
 def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType, owner: str) -> tf.Tensor:
     """The keys of an anchor's gradient.
 
-    Args:
-        owner: Name of the table, for messages.
-
     Raises:
         TypeError: If the indices and the table's keys are not both strings or both integers.
         tf.errors.InvalidArgumentError: If an index does not fit the key dtype. Raised by the op.

@@ -107,7 +107,6 @@ def _pooling_of(op: tf.Operation, first_list: int) -> Pooling:
     """The `Pooling` of an op, from its inputs and attributes.
 
     Args:
-        op: The op.
         first_list: Number of the first of the inputs that are bags and weights.
     """
     num_bags = op.get_attr("num_bags")
@@ -137,7 +136,6 @@ class Pooling:
         """The gradient of the weights, keys.shape.
 
         Args:
-            keys: The keys.
             rows: [number of keys, dim].
             upstream: The gradient of the pooled rows.
         """
@@ -155,9 +153,7 @@ class Pooling:
         """Pools the rows of keys; padding has no row.
 
         Args:
-            keys: The keys.
             rows_of: From keys [n] to rows [n, dim], of the dtype that they are pooled in.
-            dim: Number of weights in a row.
         """
         flat = tf.reshape(keys, [-1])
         if self.padding is None:
@@ -181,7 +177,6 @@ class Pooling:
         """The pooled rows, from the weighted sum of the rows of each bag.
 
         Args:
-            keys: The keys.
             total: [number of bags, dim].
         """
         shape, numbers = self._bags_of(keys)

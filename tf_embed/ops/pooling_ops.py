@@ -37,9 +37,6 @@ def checked_sparse(ids: tf.SparseTensor, label: str) -> tuple[tf.Tensor, tf.Tens
     """The parts of sparse ids, after a check that the indices lie within the dense_shape.
 
     TensorFlow accepts any numbers for both, and aborts the process if a size becomes negative.
-
-    Args:
-        label: The name of the ids in messages.
     """
     if substitutes.are_used():
         return stock_ops.checked_sparse(ids.indices, ids.values, ids.dense_shape, label)
@@ -68,7 +65,6 @@ def find_pooled(
             all, or keys.shape + [dim].
         token: The target of the gradient of the rows: the anchor's value, or in a graph a `token`
             of it. None means no gradient.
-        bags: The partition of the keys into bags.
         weights: None, or the weight of each key, of `compute_dtype(value_dtype)`.
         value_dtype: The table's value dtype, which must be floating.
         combiner: "sum", "mean" or "sqrtn".

@@ -28,7 +28,6 @@ def open_published_rows(handle: tf.Tensor, folder: str, file_name: str, save: in
     """Finds and checks a save, without the saves that it builds on. The table is not changed.
 
     Args:
-        folder: The folder of its files.
         file_name: The stem of the files' names.
         save: The number of the save.
     """

@@ -30,7 +30,6 @@ def route_keys(
     Args:
         keys: For each table, any shape.
         owners: For each table, the worker of each key, flattened, int32; [0]: by the rule.
-        num_workers: Number of workers.
         owner_rules: For each table, "hash" or "remainder".
 
     Returns:
@@ -59,7 +58,7 @@ def route_gradients(
     Args:
         keys: For each table, [n].
         gradients: For each table, [n, dim].
-        owners, num_workers, owner_rules: As in `route_keys`.
+        owners, owner_rules: As in `route_keys`.
 
     Returns:
         For each table, the distinct keys [u], worker by worker; for each table, the sums [u, dim],
@@ -108,7 +107,6 @@ def routed_rows(
         places: The index of each key of the batch in `routed`, int32, keys.shape.
         token: As in `pooling_ops.find_pooled`.
         noted: None, or the keys that `routed` and `places` were made of. They must equal `keys`.
-        label: The name of the table in messages.
 
     Returns:
         keys.shape + [dim].

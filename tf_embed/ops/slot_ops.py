@@ -61,7 +61,6 @@ def find_slots(
     Args:
         defaults: As in `find`.
         slot_dtype: float64 for float64 tables, else float32.
-        rule: The rule.
 
     Returns:
         The rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], the initial slots

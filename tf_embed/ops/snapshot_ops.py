@@ -18,7 +18,6 @@ def begin_snapshot(handles: Sequence[tf.Tensor], since: Sequence[int]) -> tf.Ten
     """Begins a snapshot, as of now, of tables that track changes; a variant scalar.
 
     Args:
-        handles: The tables.
         since: For each table, the save since which changes are wanted, by number; 0: all rows.
     """
     with tf.device("/CPU:0"):
@@ -47,7 +46,6 @@ def write_snapshot(
         since_name: The name of the folder beside it that the changes build on; "" if the save is
             complete.
         part: Which part of the save this is. None: the whole save.
-        with_slots: Whether the optimizer slots of rows are written.
     """
     with tf.device("/CPU:0"):
         arguments = {

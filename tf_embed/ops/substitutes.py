@@ -54,11 +54,7 @@ _local = _Local()
 
 @contextlib.contextmanager
 def using(stand_in_of: Callable[[Any], StandIn]) -> Iterator[None]:
-    """Lets stand-ins answer the lookups of the block.
-
-    Args:
-        stand_in_of: Returns the stand-in of a table.
-    """
+    """Lets stand-ins answer the lookups of the block."""
     before, _local.stand_in_of = _local.stand_in_of, stand_in_of
     try:
         yield

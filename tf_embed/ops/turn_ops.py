@@ -25,11 +25,7 @@ def end_turn(handle: tf.Tensor, turn: tf.Tensor) -> tf.Operation | None:
 
 @contextlib.contextmanager
 def turn_of(handle: tf.Tensor) -> Iterator[None]:
-    """Runs a block while no other block has the turn of the table; see `Table.turn`.
-
-    Args:
-        handle: The table.
-    """
+    """Runs a block while no other block has the turn of the table; see `Table.turn`."""
     turn = take_turn(handle)
     if tf.executing_eagerly():
         try:

@@ -20,23 +20,14 @@ _NUMBER = re.compile(r"_(\d+)(?=/|$)")  # Keras adds it to a layer's name
 
 @dataclasses.dataclass(frozen=True)
 class _Name:
-    """The name of a table.
-
-    Attributes:
-        text: The name.
-        is_automatic: Whether Keras has numbered it. Numbers continue over all models of a process.
-    """
+    """The name of a table."""
 
     text: str
-    is_automatic: bool
+    is_automatic: bool  # numbered by Keras, over all models of a process
 
 
 class Places:
-    """The table name of each place, now and in the restored checkpoint.
-
-    Args:
-        owner: The optimizer's name.
-    """
+    """The table name of each place, now and in the restored checkpoint."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -168,9 +159,6 @@ class JoinedTables(tf.Module, tf.train.experimental.PythonState):
     a restored optimizer gets the place of its name, whatever the order. Keras numbers the layers of
     all models of a process, so automatic names are matched by the order of their numbers, if there
     are as many in the checkpoint.
-
-    Args:
-        owner: The optimizer's name.
     """
 
     def __init__(self, owner: str) -> None:
@@ -202,11 +190,7 @@ class JoinedTables(tf.Module, tf.train.experimental.PythonState):
         self.trainer_places.check(_names_of_trainers(anchors, trainers))
 
     def add(self, anchors: Sequence[Anchor], trainers: Sequence[TableTrainer]) -> None:
-        """Adds tables, which join together.
-
-        Args:
-            anchors: Their anchors.
-            trainers: The trainers of the tables without their own optimizer.
+        """Adds tables, which join together. A table with its own optimizer has no trainer here.
 
         Raises:
             ValueError: If a table can't be matched to the tables of a restored checkpoint.

@@ -22,13 +22,7 @@ _NAME = re.compile(r"table_(\d+)_name")
 
 
 def save(store: Any, rule_optimizer: Any, trainers: Sequence[TableTrainer]) -> None:
-    """Writes the state.
-
-    Args:
-        store: The store that Keras gives to `save_own_variables`.
-        rule_optimizer: The optimizer that counts the steps.
-        trainers: The trainers of its tables.
-    """
+    """Writes the step, and the state of the trainers."""
     arrays = {
         _STEP: step_variable(rule_optimizer).numpy(),
         _CLASS: keras_files.array_of_text(type(rule_optimizer).__name__),
@@ -43,11 +37,6 @@ def load_step(store: Any, owner: str, rule_optimizer: Any) -> dict[str, np.ndarr
     """Sets the step to the saved step, and returns the arrays for `load_tables`.
 
     If another kind of optimizer was saved, nothing is set, and the result is None.
-
-    Args:
-        store: The store that Keras gives to `load_own_variables`.
-        owner: The name of the optimizer, for messages.
-        rule_optimizer: The optimizer that counts the steps.
 
     Raises:
         ValueError: If the arrays are damaged.
@@ -67,11 +56,6 @@ def load_tables(
     arrays: dict[str, np.ndarray], trainers: Sequence[TableTrainer], places: Places
 ) -> None:
     """Sets the state of trainers, found by the names of their tables.
-
-    Args:
-        arrays: The result of `load_step`.
-        trainers: The trainers.
-        places: Their places.
 
     Raises:
         ValueError: If a table can't be matched to the saved tables.

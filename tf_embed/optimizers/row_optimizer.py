@@ -56,7 +56,6 @@ class RowsVariable(keras.Variable):
         row_shape: Shape of one row.
         initializer: The initial value of its rows while the optimizer is built.
         dtype: float32 or float64.
-        name: Name of the variable.
     """
 
     def __init__(self, row_shape: tuple[int, ...], initializer: Any, dtype: str, name: str) -> None:
@@ -155,7 +154,6 @@ class RowOptimizer:
         optimizer: The optimizer. Its learning rate, schedule and number of steps are followed;
             other hyper-parameters are copied now. Steps on gradients before the rule (clipping,
             accumulation, loss scale) and moving averages are not done here.
-        dim: Number of weights in a row.
         dtype: The dtype of the computation, float32 or float64.
         weight_decay: Whether its weight decay applies.
         is_trial: Whether this object only serves to test the optimizer.

@@ -230,10 +230,6 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
     def check_dim(self, dim: int, name: str) -> None:
         """Refuses rows that the rule can't train.
 
-        Args:
-            dim: Number of weights in a row.
-            name: Name of the owner of the rows.
-
         Raises:
             ValueError: If it can't.
         """

@@ -56,10 +56,6 @@ def register(optimizer_class: type, rule_of: Callable[[Any], FusedRule]) -> None
     """Makes tables run the optimizers of a class as a fused rule.
 
     Subclasses are not included, because they may change behavior that the rule does not know.
-
-    Args:
-        optimizer_class: A class of Keras optimizers.
-        rule_of: Returns the rule of an optimizer of that class.
     """
     _RULES[optimizer_class] = rule_of
 

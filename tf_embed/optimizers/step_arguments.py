@@ -108,7 +108,6 @@ def check_loss(loss: Any, given: Any) -> None:
     """Checks that a loss is a tensor.
 
     Args:
-        loss: The loss.
         given: The argument that is the loss or returned it.
 
     Raises:
@@ -150,11 +149,7 @@ def check_no_option(name: str, value: Any) -> None:
 
 
 def assign_all(variables: list[Any], weights: Any) -> None:
-    """Sets variables, all or none of them.
-
-    Args:
-        variables: The variables.
-        weights: A list with an array for each variable.
+    """Sets variables to the arrays of a list, all or none of them.
 
     Raises:
         TypeError: If `weights` is not a list.

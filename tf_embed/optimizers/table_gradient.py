@@ -24,10 +24,8 @@ def clip_together(
     within the bound already.
 
     Args:
-        tables: The gradients of tables.
         dense_grads: The gradients of dense variables, with None for a missing gradient.
         scale: The factor of the loss.
-        largest: The bound of their global norm.
 
     Returns:
         The gradients of tables, summed and without the loss scale, and the dense gradients.
@@ -81,10 +79,6 @@ def check_scale(
     gradients: list[TableGradient], optimizer: keras.optimizers.Optimizer
 ) -> list[TableGradient]:
     """Refuses a scaled loss if a lookup clips gradients, which still have the scale.
-
-    Args:
-        gradients: The gradients of tables.
-        optimizer: The optimizer of the step.
 
     Returns:
         The gradients. If a table is frozen, a clipped gradient raises the error in a step that runs

@@ -377,26 +377,17 @@ class TableTrainer(StepTrainer):
         # Averages are the last group of slots.
         averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
         values = tf.where(tf.math.is_nan(averages), before.values, averages)
-        table.import_(*before._replace(values=values))
+        table.import_(before._replace(values=values))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """Returns the state to be saved beside the table, for `keras_files.write`.
-
-        Args:
-            prefix: The prefix of the names.
-        """
+        """Returns the state to be saved beside the table, for `keras_files.write`."""
         arrays = {f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)}
         if self.accumulator is not None:
             arrays.update(keras_files.arrays_of(self.accumulator, f"{prefix}accumulator_"))
         return arrays
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
-        """Restores the result of `arrays`. If another optimizer saved it, the state starts again.
-
-        Args:
-            arrays: The result of `keras_files.read`.
-            prefix: As in `arrays`.
-        """
+        """Restores the result of `arrays`. The state of another optimizer starts again."""
         for i, variable in enumerate(self.state):
             saved = arrays.get(f"{prefix}state_{i}")
             if saved is not None and saved.shape == tuple(variable.shape):

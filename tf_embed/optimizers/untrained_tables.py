@@ -15,11 +15,7 @@ from tf_embed.variable.anchor_tokens import anchors_of_step
 
 
 class UntrainedTables:
-    """The tables that an optimizer has warned about; an object, so that Keras does not track them.
-
-    Args:
-        optimizer: Name of the optimizer.
-    """
+    """The tables that an optimizer warned about. An object, so that Keras does not track them."""
 
     def __init__(self, optimizer: str) -> None:
         self._optimizer = optimizer

@@ -20,7 +20,6 @@ def sync(path: str, *, must_be_readable: bool = True) -> None:
     """Flushes a file, or the names in a folder, to disk.
 
     Args:
-        path: The file or folder.
         must_be_readable: Whether it is an error if this process may not read the path. Otherwise
             the path is skipped.
 

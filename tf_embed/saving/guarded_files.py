@@ -28,10 +28,6 @@ def is_name(name: str) -> bool:
 def read(path: str, most_bytes: int) -> bytes:
     """Reads a file as a whole.
 
-    Args:
-        path: The file.
-        most_bytes: Maximum number of bytes.
-
     Raises:
         tf.errors.DataLossError: If the file has more bytes, or is a pipe or a device.
         tf.errors.OpError: If the file can't be read.

@@ -37,12 +37,7 @@ _MAX_EXPANSION = 2_000
 
 
 def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
-    """Returns the content of a table, for `write`.
-
-    Args:
-        table: The table.
-        prefix: The prefix of the names.
-    """
+    """Returns the content of a table, for `write`."""
     arrays = table.export_all()._asdict()
     if table.options.key_dtype == tf.string:
         keys = arrays.pop("keys")
@@ -66,7 +61,6 @@ def write(store: Any, arrays: dict[str, Any]) -> None:
     """Writes arrays and their checksum.
 
     Args:
-        store: The store that Keras gives to `save_own_variables`.
         arrays: Arrays or tensors by name. The dict is emptied.
     """
     checksum = 0
@@ -80,10 +74,6 @@ def write(store: Any, arrays: dict[str, Any]) -> None:
 
 def read(store: Any, owner: str) -> dict[str, np.ndarray]:
     """Reads the arrays that `write` wrote.
-
-    Args:
-        store: The store that Keras gives to `load_own_variables`.
-        owner: Name of the owner of the arrays, for messages.
 
     Raises:
         ValueError: If there are no arrays, or they are damaged.
@@ -113,7 +103,6 @@ def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -
     Args:
         table: The table. It may have another number of shards.
         arrays: The result of `read`. The table's arrays are removed from it.
-        prefix: As in `arrays_of`.
 
     Raises:
         ValueError: If there is no table, or it has another dim or dtype. Then nothing is changed.
@@ -127,9 +116,7 @@ def import_all(
     """The same as `import_into`, for several tables. Changes all tables or none.
 
     Args:
-        tables: The tables.
         arrays: The result of `read`. The tables' arrays are removed from it.
-        prefixes: The prefix of each table, as in `arrays_of`.
 
     Raises:
         ValueError: As `import_into`.
@@ -141,10 +128,8 @@ def import_all(
             whole, lengths = (arrays.pop(prefix + one) for one in _STRING_KEYS)
             strings = _strings_of(whole, lengths, table.options.name)
             arrays[prefix + "keys"] = strings
-        redis_restore.restore(
-            table,
-            {one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
-        )
+        rows = {one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS}
+        redis_restore.restore(table, Exported(**rows))
 
 
 def _check_kind(table: Table, arrays: dict[str, np.ndarray], prefix: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import expiry
 from tf_embed.table.table import Table
 from tf_embed.table.table_meta import TableMeta
@@ -131,8 +132,6 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
     optimizer slots, and new rows get initial slots.
 
     Args:
-        value: The array.
-        *tables: The tables.
         owner: The owner's name in messages. Default: the name of the first table.
 
     Raises:
@@ -161,7 +160,7 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
     # In a second loop, so that no table changes unless all kinds match.
     for table, rows in zip(tables, all_rows, strict=True):
         slots, meta = _slots_and_meta(table, rows)
-        table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
+        table.import_(Exported(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy))
         expiry.warn_of_expired(table)
 
 

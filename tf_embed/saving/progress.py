@@ -34,7 +34,6 @@ def calls_of(progress: Any, *, prints: bool = True, tables: int = 1) -> RowCalls
     """Returns the progress calls for an argument `progress`, or None if it requests none.
 
     Args:
-        progress: The argument.
         prints: Whether this process prints the progress bar, if one is requested.
         tables: Number of tables that load rows from the same files.
 
@@ -80,7 +79,6 @@ class RowCalls:
     Only one thread at a time may use it.
 
     Args:
-        tell: The function to call.
         tables: Number of tables that load rows from the same files.
     """
 

@@ -21,7 +21,6 @@ class RowReader:
     """The rows of a save. Every byte is checked when the save is opened.
 
     Args:
-        folder: The folder of its files.
         file_name: The stem of the files' names.
 
     Attributes:
@@ -74,10 +73,7 @@ class RowWriter:
     """A save of rows with int64 keys, which appears only when it is finished.
 
     Args:
-        folder: The folder of its files.
         file_name: The stem of the files' names.
-        value_dtype: Dtype of weights.
-        dim: Number of weights in a row.
         meta: `RowReader.meta`, to keep that save's optimizer state and seed. Default: neither.
 
     Raises:

@@ -42,9 +42,6 @@ class ReadingLock:
     def check_not_reading(self, method: str) -> None:
         """Refuses a call that would deadlock: it waits for an update, which waits for this thread.
 
-        Args:
-            method: The name of the method that is called.
-
         Raises:
             RuntimeError: If this thread reads.
         """

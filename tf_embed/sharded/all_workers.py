@@ -21,7 +21,6 @@ class AllWorkers(CollectiveCalls):
     """The calls of workers. All workers must make the same calls, in the same order.
 
     Args:
-        workers: The workers.
         sharding: How long to wait for the others.
     """
 

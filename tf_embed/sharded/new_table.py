@@ -40,9 +40,6 @@ def check_eager() -> None:
 def check_strategy(key_dtype: tf.DType) -> None:
     """Refuses a tf.distribute strategy whose replicas could not share a table.
 
-    Args:
-        key_dtype: Dtype of the keys.
-
     Raises:
         ValueError: If the strategy is not supported, or has several replicas and keys are strings.
     """
@@ -102,7 +99,6 @@ def new_table(options: TableOptions, sharding: WorkerSharding | None) -> Table:
     """Creates a table, sharded over the workers or the parameter servers of the strategy's scope.
 
     Args:
-        options: The options of the table.
         sharding: The sharding. None: each worker has its own table.
 
     Raises:

@@ -28,7 +28,6 @@ class Lookup:
     """A lookup in a sharded table.
 
     Attributes:
-        table: The table.
         keys: The keys, any shape.
         training: Whether it counts as a use of the rows.
         pooling: The pooling of the rows; None for a lookup of rows.
@@ -190,9 +189,6 @@ def answer_for(table: Any) -> Answer | PooledAnswer | None:
     """The answer of the next lookup in a table; None if there is none.
 
     The keys of that lookup must equal the recorded keys when the step runs.
-
-    Args:
-        table: The table.
     """
     answers = _local.answers
     if answers is None or innermost_graph() is not answers.graph:

@@ -119,12 +119,7 @@ class RoutedTable(Table):
             )
 
     def _owned(self, saved: Exported, owns: Callable[[tf.Tensor], tf.Tensor]) -> Exported:
-        """The part of an export that a process owns.
-
-        Args:
-            saved: The export.
-            owns: A function of keys [n] that returns bool [n]: the keys of that process.
-        """
+        """The part of an export that a process owns: `owns` maps keys [n] to bool [n]."""
         mine = owns(saved.keys)
 
         def rows(all_rows: tf.Tensor) -> tf.Tensor:
@@ -150,7 +145,6 @@ def share_of_options(options: TableOptions, number: int, count: int, process: st
     Args:
         options: The options of the whole table.
         number: The number of this process.
-        count: Number of processes.
         process: "worker" or "server", for messages.
 
     Raises:

@@ -76,14 +76,7 @@ class Routed:
 
 
 def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str) -> Routed:
-    """Groups the keys of a batch by owner.
-
-    Args:
-        keys: Any shape.
-        num_workers: Number of workers.
-        sharding: The sharding, which assigns keys to owners.
-        name: The variable, for messages.
-    """
+    """Groups the keys of a batch, of any shape, by owner."""
     # The op has a kernel for the CPU only.
     with tf.device("/CPU:0"):
         (routed,), (places,), counts = routing_ops.route_keys(
@@ -114,7 +107,6 @@ def route_tables(
 
     Args:
         keys: The keys of each table, any shape.
-        num_workers: Number of workers.
         shardings: The sharding of each table, and the table's name for messages.
     """
     with tf.device("/CPU:0"):
@@ -147,7 +139,7 @@ def route_gradients(
     Args:
         keys: For each table, [n].
         gradients: For each table, [n, dim].
-        num_workers, shardings: As in `route_tables`.
+        shardings: As in `route_tables`.
     """
     with tf.device("/CPU:0"):
         return RoutedGradients(
@@ -219,7 +211,6 @@ def plan_of(
         channel: The channel that the keys took.
         gathered: The counts of each worker, [tables, workers], and the words of its messages,
             [workers]; flattened.
-        num_tables: Number of tables.
         reply_parts: The types of the parts in the reply.
     """
     with tf.device(channel.workers.device):
@@ -276,7 +267,6 @@ def reply(
     """Replies to received keys with rows, and returns the rows for the keys that were sent.
 
     Args:
-        channel: The channel to the other workers.
         plan: The plan that the keys were received with.
         parts: Matrices of rows, in the order of the received keys.
         counts: The counts that the keys were sent with.
@@ -294,12 +284,6 @@ def gradients_of_reply(
     counts: tf.Tensor | Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     """Sends the gradients of the results of `reply` back to the workers that replied.
-
-    Args:
-        channel: As in `reply`.
-        plan: As in `reply`.
-        parts: The gradients of the results of `reply`.
-        counts: As in `reply`.
 
     Returns:
         The gradients of the `parts` of `reply`.

@@ -85,7 +85,6 @@ class ServerTable(RoutedTable):
 
     Args:
         options: The options of the whole table.
-        servers: The servers.
         sharding: How rows are spread over them.
 
     Raises:
@@ -314,22 +313,13 @@ class ServerTable(RoutedTable):
     export_all = export
 
     @override
-    def import_(
-        self,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        slots: tf.Tensor,
-        meta: tf.Tensor,
-        statistics: tf.Tensor,
-        policy: tf.Tensor,
-    ) -> tf.Operation | None:
+    def import_(self, saved: Exported) -> tf.Operation | None:
         self.wait_until_written()
-        saved = Exported(keys, values, slots, meta, statistics, policy)
         done = []
         for part in self._parts:
             owned = self._owned(saved, part.spread.owns)
             with tf.device(part.options.device):
-                done.append(part.import_(*owned))
+                done.append(part.import_(owned))
         return _grouped(done)
 
     @override

@@ -44,13 +44,7 @@ class _Sharded(Spread):
 
 
 class AcrossServers(_Sharded):
-    """Rows are sharded over parameter servers.
-
-    Args:
-        servers: The servers.
-        sharding: How rows are spread over them.
-        table: The name of the table.
-    """
+    """Rows are sharded over parameter servers."""
 
     steps_may_repeat = True  # the coordinator repeats a step whose end it has not seen
 
@@ -61,14 +55,7 @@ class AcrossServers(_Sharded):
 
 
 class OnServer(AcrossServers):
-    """The part of a parameter server.
-
-    Args:
-        servers: The servers.
-        sharding: How rows are spread over them.
-        table: The name of the table.
-        rank: The server.
-    """
+    """The part of the parameter server `rank`."""
 
     owns: Callable[[tf.Tensor], tf.Tensor]
 
@@ -80,11 +67,6 @@ class OnServer(AcrossServers):
 
 class AcrossWorkers(_Sharded):
     """Rows are sharded over the workers of a strategy, and this process is a worker.
-
-    Args:
-        workers: The workers.
-        sharding: How rows are spread over them.
-        table: The name of the table.
 
     Attributes:
         writes: The channel of gradients.

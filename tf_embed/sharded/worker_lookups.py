@@ -102,10 +102,6 @@ def _look_up_together(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
 class _Rows:
     """Lookups of rows.
 
-    Args:
-        lookups: The lookups.
-        channel: The channel to the owners.
-
     Attributes:
         size: Number of lookups.
         counts: How many keys of each lookup go to each worker: a tensor [lookups, workers], or
@@ -146,8 +142,6 @@ class _Pools:
     """Pooled lookups.
 
     Args:
-        lookups: The lookups.
-        channel: The channel to the owners.
         first: The number of counts in the exchange before the counts of these lookups.
 
     Attributes:
@@ -381,7 +375,6 @@ class _Exchange:
     """An exchange of keys and of their rows, sums, weights and gradients.
 
     Args:
-        channel: The channel of the exchange.
         got: The parts that this worker received.
         counts: How much this worker sent to each worker, [counts, workers].
     """

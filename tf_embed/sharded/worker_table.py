@@ -44,7 +44,6 @@ class WorkerTable(RoutedTable):
 
     Args:
         options: The options of this worker's table.
-        workers: The workers.
         sharding: The distribution of rows over them.
 
     Raises:
@@ -306,17 +305,8 @@ class WorkerTable(RoutedTable):
         return mine._replace(keys=keys, **dict(zip(matrices, rest, strict=True)))
 
     @override
-    def import_(
-        self,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        slots: tf.Tensor,
-        meta: tf.Tensor,
-        statistics: tf.Tensor,
-        policy: tf.Tensor,
-    ) -> tf.Operation | None:
-        saved = Exported(keys, values, slots, meta, statistics, policy)
-        return super().import_(*self._owned(saved, self.spread.owns))
+    def import_(self, saved: Exported) -> tf.Operation | None:
+        return super().import_(self._owned(saved, self.spread.owns))
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         with_all = callers.saves_all(self.options.name)

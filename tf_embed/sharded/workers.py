@@ -35,7 +35,6 @@ class Channel:
     """A series of consecutive exchanges: of lookups, or of steps, of some tables.
 
     Args:
-        workers: Its workers.
         number: The number of the channel among their channels.
         sharding: The time-out, and the implementation of the collectives.
     """
@@ -116,7 +115,6 @@ class Workers:
     """The workers of a MultiWorkerMirroredStrategy, one replica each.
 
     Args:
-        strategy: The strategy.
         sharding: How long to wait for the others.
 
     Attributes:
@@ -171,7 +169,6 @@ class Workers:
         """The texts of all workers, of at most 4 KiB each, now. All workers must call this.
 
         Args:
-            text: The text of this worker.
             sharding: How long to wait for the others.
             channel: The channel to use. Default: the channel in which tables are compared.
         """

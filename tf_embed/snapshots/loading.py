@@ -78,7 +78,6 @@ def load_parts(
 
     Args:
         folder: The folder of the snapshot.
-        info: The manifest of the snapshot.
         parts: The rows to load, with their destinations.
         calls: The processes that load the snapshot.
         row_calls: Called as rows are loaded, except for the last call.

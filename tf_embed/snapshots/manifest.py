@@ -190,7 +190,6 @@ def all_in(
     """Returns all snapshots in a folder. Another process may save or remove some concurrently.
 
     Args:
-        path: The folder.
         damaged: Receives the error of each damaged manifest, by the snapshot's name. Default: the
             first error is raised.
 

@@ -32,9 +32,7 @@ class Writer:
 
     Args:
         folder: The folder of the snapshot.
-        name: The name of the snapshot.
         base: The snapshot that it builds on. None: it has all rows.
-        tables: The tables.
         keys: A description of the key encoding, see `SnapshotInfo`.
         calls: The processes that write the snapshot.
         moment: The time of the snapshot, see `SnapshotInfo`. The first worker's value is used.

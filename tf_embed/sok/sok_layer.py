@@ -127,7 +127,6 @@ class SokLayer(TableLayer):
         """Returns the keys. Without a hash table, checks that they are row numbers.
 
         Args:
-            keys: The keys.
             places: The positions of the keys in the inputs, if the inputs are sparse.
         """
         if self.use_hashtable:

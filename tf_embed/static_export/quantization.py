@@ -19,11 +19,6 @@ class RowFormat:
     float16 rows are stored as the int16 of their bits, because TensorFlow does not restore slices
     of a float16 tensor.
 
-    Args:
-        value_dtype: Dtype of the rows of a table.
-        dim: Number of weights in a row.
-        name: The table's name, for messages.
-
     Attributes:
         dtype: Dtype in which rows are stored.
         width: Number of values of that dtype in a row.
@@ -109,9 +104,6 @@ def format_of(value_dtype: tf.DType, dim: int, name: str, quantize: str | None) 
     Rows that are not floating stay unchanged, too.
 
     Args:
-        value_dtype: Dtype of the rows of the table.
-        dim: Number of weights in a row.
-        name: The table's name, for messages.
         quantize: None, "float16" or "int8".
     """
     exact = RowFormat(value_dtype, dim, name)

@@ -23,7 +23,6 @@ class StockTable(tf.Module):
     The variables are empty. Their values are written to the files of the SavedModel block by block.
 
     Args:
-        table: The table.
         quantize: None, "float16" or "int8"; see `quantization`.
         draws: Whether keys without a row get their initial row; otherwise zeros.
 

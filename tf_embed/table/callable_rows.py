@@ -27,8 +27,6 @@ def defaults(
     that a lookup finds may be absent to the op.
 
     Args:
-        handle: The table's resource.
-        options: Its options.
         keys: Any shape.
         owners: Their shards, as the ops take them.
         empty: The argument if no rows are drawn.
@@ -57,7 +55,6 @@ def put_in(options: TableOptions, keys: tf.Tensor, rows: tf.Tensor, exists: tf.T
     """Fills in the rows of the keys that a lookup did not find.
 
     Args:
-        options: The options of the table.
         keys: Any shape.
         rows: The rows that the lookup returned, keys.shape + [dim]; zeros for absent keys.
         exists: Which keys are present, keys.shape.

@@ -23,8 +23,6 @@ def device_names(
     Args:
         devices: The user's argument. None: the first GPU if it supports such a table, otherwise
             the CPU.
-        key_dtype: Dtype of the keys.
-        value_dtype: Dtype of the weights.
 
     Raises:
         TypeError: If `devices` is neither a name nor a sequence of names.

@@ -134,8 +134,6 @@ def row_initializer(
             of them. Otherwise a number; an array of shape [dim]; a Keras initializer, or its name
             or config; a TensorFlow initializer; or a callable that takes a shape (n, dim) and a
             dtype. In a graph n is an int32 scalar tensor.
-        dim: Number of weights in a row.
-        value_dtype: Their dtype.
         name: The variable's name, for `table_id` and for messages.
 
     Returns:
@@ -259,8 +257,6 @@ def for_rows(initializer: Any, rows: int, dim: int) -> Any:
 
     Args:
         initializer: As in `row_initializer`, for floating rows.
-        rows: Number of rows.
-        dim: Number of weights in a row.
 
     Returns:
         A Keras initializer instead of an initializer that scales; otherwise the result of
@@ -486,9 +482,6 @@ def drawn_rows(
         initializer: An initializer that draws in Python.
         keys: Any shape. A key may occur several times.
         skipped: The mask of keys that need no row, keys.shape. None: each key needs a row.
-        dim: Number of values in a row.
-        value_dtype: Their dtype.
-        name: Name of the table, for messages.
 
     Returns:
         keys.shape + [dim], of the value dtype; zeros for skipped keys. None if it is known here
@@ -536,11 +529,7 @@ def _called(
     """The rows that a user's function returns for keys.
 
     Args:
-        draw: The function.
         count: How many rows, an int, or in a graph an int32 scalar.
-        dim: Number of values in each row.
-        value_dtype: Their dtype.
-        name: Name of the table, for messages.
 
     Returns:
         [count, dim], of the value dtype.

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tf_embed.ops.whole_table_ops import Exported
+
 
 # Per thread, because loads of other threads must not change.
 class _Local(threading.local):
@@ -60,18 +62,12 @@ def loads_slots() -> bool:
     return not _local.without
 
 
-def left_out(saved: dict[str, tf.Tensor], slot_dtype: tf.DType) -> dict[str, tf.Tensor]:
-    """Saved rows without their slots, as a table without an optimizer would have saved them.
-
-    Args:
-        saved: The arguments of `Table.import_`.
-        slot_dtype: The table's slot dtype.
-    """
-    meta = saved["meta"]
+def left_out(saved: Exported, slot_dtype: tf.DType) -> Exported:
+    """Saved rows without their slots, as a table without an optimizer would have saved them."""
+    meta = saved.meta
     # As in cc/core/files/table_meta.h: no rule, no slots in a row, and no groups of slots.
     none = tf.zeros([2], tf.int64)
-    return {
-        **saved,
-        "slots": tf.zeros([tf.shape(saved["keys"])[0], 0], slot_dtype),
-        "meta": tf.concat([meta[:3], none, meta[5:7], none], 0),
-    }
+    return saved._replace(
+        slots=tf.zeros([tf.shape(saved.keys)[0], 0], slot_dtype),
+        meta=tf.concat([meta[:3], none, meta[5:7], none], 0),
+    )

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library, validation
-from tf_embed.configs import KerasConfig
+from tf_embed.configs import KerasConfig, as_bool
 
 # The usage statistics that a table can keep for each row, 8 bytes each, and their bits in ops.
 STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
@@ -116,11 +116,7 @@ class BloomAdmission(KerasConfig):
     def __post_init__(self) -> None:
         validation.int_in(self.n, "n", most=_MAX_BLOOM_COUNT)
         _check_number(self.error_rate, "error_rate")
-        if not 1e-9 <= self.error_rate <= 0.5:
-            raise ValueError(
-                "`error_rate` must be from 1e-9 to 0.5. Received: error_rate="
-                f"{validation.shown(self.error_rate)}"
-            )
+        self._check("error_rate", "from 1e-9 to 0.5", 1e-9 <= self.error_rate <= 0.5)
         if self.max_keys is not None:
             validation.int_in(self.max_keys, "max_keys", most=MAX_ROWS)
 
@@ -225,21 +221,8 @@ class TablePolicy(KerasConfig):
             )
         if self.ttl_seconds is not None:
             _check_number(self.ttl_seconds, "ttl_seconds")
-            if not 0.001 <= self.ttl_seconds < 1e12:
-                raise ValueError(
-                    "`ttl_seconds` must be from 0.001 to 1e12. Received: "
-                    f"ttl_seconds={validation.shown(self.ttl_seconds)}"
-                )
-        if not isinstance(self.log_evicted, (bool, np.bool_)):
-            raise TypeError(
-                "`log_evicted` must be a bool. Received: log_evicted="
-                f"{validation.shown(self.log_evicted)}"
-            )
-        if not isinstance(self.track_changes, (bool, np.bool_)):
-            raise TypeError(
-                "`track_changes` must be a bool. Received: track_changes="
-                f"{validation.shown(self.track_changes)}"
-            )
+            self._check("ttl_seconds", "from 0.001 to 1e12", 0.001 <= self.ttl_seconds < 1e12)
+        self._take(as_bool, "log_evicted", "track_changes")
         if self.steps_per_epoch is not None:
             validation.int_in(self.steps_per_epoch, "steps_per_epoch", most=2**62)
             self._check_eviction("steps_per_epoch", "epoch_lru", "epoch_lfu")
@@ -273,7 +256,7 @@ class TablePolicy(KerasConfig):
             "eviction": self.eviction or "none",
             "steps_per_epoch": self.steps_per_epoch and int(self.steps_per_epoch),
             "ttl_milliseconds": milliseconds,
-            "log_evicted": bool(self.log_evicted) or None,
+            "log_evicted": self.log_evicted or None,
             **({} if self.admission is None else self.admission.settings()),
         }
 
@@ -310,8 +293,6 @@ def share_of(policy: TablePolicy, number: int, count: int) -> TablePolicy:
 
     Args:
         policy: The policy of all tables. REQUIRES: it has `max_rows`, at least `count`.
-        number: The number of the table.
-        count: Number of tables.
     """
     assert policy.max_rows is not None
     # The first tables take the remainder.
@@ -322,12 +303,8 @@ def share_of(policy: TablePolicy, number: int, count: int) -> TablePolicy:
 def check_policy(policy: Any, num_shards: int) -> None:
     """Checks the policy of a table.
 
-    Args:
-        policy: A TablePolicy, or None.
-        num_shards: Number of shards of the table.
-
     Raises:
-        TypeError: If it is neither.
+        TypeError: If it is neither a TablePolicy nor None.
         ValueError: If its bound is less than a row for each shard.
     """
     if policy is None:

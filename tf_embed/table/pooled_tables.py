@@ -30,15 +30,7 @@ def find_pooled_tables(
 
     Args:
         tables: The tables, of int64 keys.
-        indices: As in `table_batch_ops.find_pooled_tables`, like all other arguments.
-        offsets: See there.
-        pieces: See there.
-        size: See there.
-        weights: See there.
-        tokens: See there.
-        dims: See there.
-        combiner: See there.
-        **options: See there.
+        indices: As in `table_batch_ops.find_pooled_tables`, and so are all others.
 
     Returns:
         The pooled values, float32 [size]. The values of an empty bag are 0.

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import expiry
 from tf_embed.table.loaded_slots import left_out, loads_slots
 from tf_embed.table.table_options import TableOptions
@@ -26,13 +27,8 @@ def check_copy(options: TableOptions) -> None:
         )
 
 
-def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
-    """Replaces the rows of a table by saved rows, unless its server is set to keep its rows.
-
-    Args:
-        table: A `Table`.
-        saved: The arguments of its `import_`.
-    """
+def restore(table: Any, saved: Exported) -> Any:
+    """Replaces the rows of a table by saved rows, unless its server is set to keep its rows."""
     redis = table.options.redis
     # In a graph this is the table of a SavedModel, which is in memory.
     if redis is not None and redis.restore == "if_empty" and tf.executing_eagerly():
@@ -44,11 +40,11 @@ def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
                 'RedisServer(restore="always") to replace them.',
                 table.options.name,
                 rows,
-                saved["keys"].shape[0],
+                saved.keys.shape[0],
             )
             return None
     if not loads_slots():
         saved = left_out(saved, table.options.slot_dtype)
-    imported = table.import_(**saved)
+    imported = table.import_(saved)
     expiry.warn_of_expired(table)
     return imported

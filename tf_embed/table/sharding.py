@@ -55,13 +55,7 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
 def owners(
     keys: tf.Tensor, shard_num: int, partition_fn: PartitionFn, name: str
 ) -> tf.Tensor | None:
-    """The shard of each key, as the ops take it.
-
-    Args:
-        keys: Any shape.
-        shard_num: Number of shards.
-        partition_fn: The function that chooses the shard.
-        name: The variable, for messages.
+    """The shard of each key, as the ops take it. The keys may have any shape.
 
     Returns:
         int32 [number of keys]; or None for the default function, which the table computes faster

@@ -120,8 +120,7 @@ class Storage(Config):
             object.__setattr__(self, "path", validation.path_of(self.path, "path"))
             # A URL would be a folder of this machine too, named "s3:".
             self._check("path", "a folder of this machine, not a URL", "://" not in str(self.path))
-        self._take(as_bool, "gpu_cache")
-        self._take(as_bool, "keep_leftovers")
+        self._take(as_bool, "gpu_cache", "keep_leftovers")
         self._take_config("redis", RedisServer)
         if self.redis is not None:
             for field in dataclasses.fields(self):
@@ -201,11 +200,8 @@ def check_storage(storage: Any) -> None:
 def check_storage_of_table(storage: Any) -> None:
     """Checks the storage of a table whose cache has no size from elsewhere.
 
-    Args:
-        storage: A Storage, or None.
-
     Raises:
-        TypeError: If it is neither.
+        TypeError: If it is neither a Storage nor None.
         ValueError: If it has a `path` and no bound for the cache.
     """
     if storage is None:

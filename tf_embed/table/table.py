@@ -49,11 +49,7 @@ _numbers = itertools.count()
 
 
 class Table(tf.saved_model.experimental.TrackableResource):
-    """A table and its shards.
-
-    Args:
-        options: Its settings.
-    """
+    """A table and its shards."""
 
     spread: Spread = Local()  # the processes that have the rows
 
@@ -126,7 +122,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         copied._rule = self._rule
         copied.on_update = copy.deepcopy(self.on_update, memo)
         copied.check_functions = copy.deepcopy(self.check_functions, memo)
-        copied.import_(*self.export())
+        copied.import_(self.export())
         return copied
 
     def __repr__(self) -> str:
@@ -424,23 +420,14 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     export_all = export  # for checkpoints and Keras files; subclasses gather rows from elsewhere
 
-    def import_(
-        self,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        slots: tf.Tensor,
-        meta: tf.Tensor,
-        statistics: tf.Tensor,
-        policy: tf.Tensor,
-    ) -> tf.Operation | None:
+    def import_(self, saved: Exported) -> tf.Operation | None:
         """Replaces the whole content with an export, from any number of shards.
 
         Statistics that the export lacks start now. If there are more rows than the bound, the
         policy evicts the first rows in its order.
         """
         self.wait_until_written()
-        rows = Exported(keys, values, slots, meta, statistics, policy)._asdict()
-        imported = _raw.tf_embed_import(**rows | self._inputs(keys))
+        imported = _raw.tf_embed_import(**saved._asdict() | self._inputs(saved.keys))
         if self._rule is not None and tf.executing_eagerly():
             self.bind_rule(self._rule)  # the export may have another rule
         return imported
@@ -537,7 +524,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
-        return redis_restore.restore(self, restored_tensors)
+        return redis_restore.restore(self, Exported(**restored_tensors))
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         children = dict(super()._trackable_children(save_type, **kwargs))

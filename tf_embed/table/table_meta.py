@@ -47,10 +47,6 @@ class SavedKind(tf.train.experimental.PythonState):
 
     TensorFlow reads it before any tensor. Its own error on a tensor of another dtype would not name
     the kind of the table.
-
-    Args:
-        name: The variable's name.
-        kind: Its kind.
     """
 
     def __init__(self, name: str, kind: str) -> None:

@@ -72,7 +72,7 @@ class TableOptions:
     @property
     def tracks_changes(self) -> bool:
         """Whether the table tracks the changes since a snapshot."""
-        return self.policy is not None and bool(self.policy.track_changes)
+        return self.policy is not None and self.policy.track_changes
 
     @property
     def words_of_row(self) -> int:

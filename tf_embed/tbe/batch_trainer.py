@@ -99,7 +99,6 @@ class BatchTrainer(StepTrainer):
         """Writes a slot of some rows. New rows get their initial weights.
 
         Args:
-            table: The table.
             number: The slot's number, in the order of `slots_of`.
             keys: [n], all different.
             values: [n, number of slots in a row].
@@ -218,11 +217,7 @@ class BatchTrainer(StepTrainer):
         counter.assign(tf.cast(1.0 + most, counter.dtype))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """Returns the state to be saved beside the tables, for `keras_files.write`.
-
-        Args:
-            prefix: The prefix of the names.
-        """
+        """Returns the state to be saved beside the tables, for `keras_files.write`."""
         numbers = {f"{prefix}{one.name}": one.numpy() for one in self.optimizer.variables}
         return {
             f"{prefix}{_CLASS}": self._class_bytes(),

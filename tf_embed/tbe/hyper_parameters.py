@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -21,11 +22,6 @@ _Own = TypeVar("_Own")
 def required(own: _Own | None, owner: str, method: str) -> _Own:
     """Returns a layer's own optimizer, or an attribute that belongs to it.
 
-    Args:
-        own: The optimizer or attribute, or None.
-        owner: The layer, for messages.
-        method: The method that needs it.
-
     Raises:
         ValueError: If the layer has no optimizer of its own.
     """
@@ -37,41 +33,36 @@ def required(own: _Own | None, owner: str, method: str) -> _Own:
     return own
 
 
+@dataclasses.dataclass(frozen=True)
 class HyperParameters:
-    """Sets hyper-parameters from the next step on, also of steps that are traced already.
+    """Sets hyper-parameters from the next step on, also of steps that are traced already."""
 
-    Args:
-        owner: The layer, for messages.
-        optimizer: Its own optimizer, or None.
-    """
-
-    def __init__(self, owner: str, optimizer: RowRuleOptimizer | None) -> None:
-        self._owner = owner
-        self._optimizer = optimizer
+    owner: str  # the layer, for messages
+    optimizer: RowRuleOptimizer | None  # the layer's own
 
     def set_learning_rate(self, lr: Any) -> None:
         """Sets the learning rate. A schedule can't be set."""
-        optimizer = required(self._optimizer, self._owner, "set_learning_rate")
+        optimizer = required(self.optimizer, self.owner, "set_learning_rate")
         if not isinstance(optimizer.learning_rate, keras.Variable):
             raise TypeError(
-                f"The learning rate of {self._owner!r} is a schedule or a callable, and can't be "
+                f"The learning rate of {self.owner!r} is a schedule or a callable, and can't be "
                 f"set. Received: lr={validation.shown(lr)}"
             )
         optimizer.learning_rate = as_number(lr, "lr")
 
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        rate = required(self._optimizer, self._owner, "get_learning_rate").learning_rate
+        rate = required(self.optimizer, self.owner, "get_learning_rate").learning_rate
         return float(keras.ops.convert_to_numpy(rate))
 
     def set_step(self, step: int) -> None:
         """Sets the number of steps made so far."""
         step = validation.int_in(step, "step", least=0)
-        required(self._optimizer, self._owner, "set_optimizer_step").iterations.assign(step)
+        required(self.optimizer, self.owner, "set_optimizer_step").iterations.assign(step)
 
     def update(self, params_dict: Mapping[str, Any]) -> None:
         """Sets hyper-parameters by FBGEMM's names: all of them, or none if a value is refused."""
-        optimizer = required(self._optimizer, self._owner, "update_hyper_parameters")
+        optimizer = required(self.optimizer, self.owner, "update_hyper_parameters")
         if not isinstance(params_dict, Mapping):
             raise TypeError(
                 "`params_dict` must be a dict from names of hyper-parameters. Received: "

@@ -49,7 +49,6 @@ class Features:
 
     Attributes:
         owner: The layer, for messages.
-        count: Number of features.
         names: Their names, or None.
         has_padding: Whether the layer has a padding id.
     """
@@ -321,8 +320,6 @@ def times_factors(
     """The same batch, with weights multiplied by factors.
 
     Args:
-        batch: The batch.
-        feature_tables: The number of each feature's table.
         factors_of: A function of a table number and indices that returns a factor for each index.
     """
     ends = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))

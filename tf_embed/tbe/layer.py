@@ -166,12 +166,10 @@ class TableBatchedEmbeddingBags(IdsLayer):
             `device`, `uvm_non_rowwise_momentum`, `use_experimental_tbe`, `stats_reporter_config`,
             `multipass_prefetch_config` and `uvm_host_mapped`. Each is checked, and logged once. At
             least 0.
-        cache_precision: See above.
         weights_precision: The type of stored rows: SparseType.FP32, FP16, BF16 or INT8. INT8 rows
             are not trained and need OptimType.NONE: `upsert` the results of
             `tf_embed.tbe.quantized_rows.quantize` into `tables`, whose dim is larger by 8.
         output_dtype: The type of the output: FP32, FP16 or BF16. Sums are computed in float32.
-        enforce_hbm: See above.
         optimizer: An OptimType, or None. Any enum argument may also be given by name or value, such
             as "ADAM" or "adam".
         record_cache_metrics: A `tf_embed.tbe.RecordCacheMetrics`. With
@@ -184,32 +182,21 @@ class TableBatchedEmbeddingBags(IdsLayer):
             gradients of rows and weights are computed from it. An optimizer that scales the loss is
             then refused.
         max_gradient: The absolute value to clip to. Default: 1.
-        max_norm: This and the following arguments, up to `beta2`, are settings of the optimizer,
-            see `tf_embed.optimizers`. A setting that the chosen optimizer does not use must keep
-            its default.
-        learning_rate: See above. A float, a keras.optimizers.schedules.LearningRateSchedule or a
-            callable.
-        eps: See above.
-        momentum: See above.
-        weight_decay: See above.
-        weight_decay_mode: See above.
-        eta: See above.
-        beta1: See above.
-        beta2: See above.
+        max_norm: A setting of the optimizer, as are `learning_rate`, `eps`, `momentum`,
+            `weight_decay`, `weight_decay_mode`, `eta`, `beta1` and `beta2`; see
+            `tf_embed.optimizers`. A setting that the chosen optimizer does not use must keep its
+            default.
+        learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule or a callable.
         ensemble_mode: Settings of ENSEMBLE_ROWWISE_ADAGRAD.
         emainplace_mode: Settings of EMAINPLACE_ROWWISE_ADAGRAD.
         counter_based_regularization: Settings of EXACT_ROWWISE_ADAGRAD with
             WeightDecayMode.COUNTER.
         cowclip_regularization: Settings of EXACT_ROWWISE_ADAGRAD with COWCLIP.
         pooling_mode: PoolingMode.SUM, MEAN or NONE. With NONE, all tables must have the same dim.
-        device: See above.
         bounds_check_mode: See above.
-        uvm_non_rowwise_momentum: See above.
-        use_experimental_tbe: See above.
         prefetch_pipeline: Whether `prefetch` will be called for later batches. It needs
             CacheAlgorithm.LRU, as in FBGEMM, and changes nothing else: a lookup reads rows that
             were not prefetched or were evicted too early.
-        stats_reporter_config: See above.
         table_names: Names of the tables, all different. Initial rows depend on them. Default: the
             layer's name, "/table_" and a number.
         optimizer_state_dtypes: A dict from "momentum1" or "momentum2", the states of
@@ -218,9 +205,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             a sum of squares in BF16 stops growing at a few hundred times the increment of a step.
             FBGEMM has this for PARTIAL_ROWWISE_ADAM, and for momentum2 of ENSEMBLE_ROWWISE_ADAGRAD.
             Saved states are float32, and load into layers of other types.
-        multipass_prefetch_config: See above.
         global_weight_decay: Settings of EXACT_ROWWISE_ADAGRAD with DECOUPLE_GLOBAL.
-        uvm_host_mapped: See above.
         extra_optimizer_config: `use_rowwise_bias_correction` of ADAM.
         initializer: Initial rows as in `tf_embed.Variable`, but not a callable: a value for all
             tables, or a list with a value for each. Glorot, He, LeCun and other initializers that
@@ -419,9 +404,9 @@ class TableBatchedEmbeddingBags(IdsLayer):
             has_padding=self.padding_id is not None,
         )
         self._layout = OutputLayout(
-            self._features,
-            self.feature_table_map,
-            feature_dims,
+            features=self._features,
+            feature_tables=self.feature_table_map,
+            dims=feature_dims,
             is_pooled=self.pooling_mode != PoolingMode.NONE,
             dtype=self.output_dtype.dtype,
         )

@@ -175,12 +175,8 @@ def warn_ignored(
     """Logs, once in a process, each argument that is set and has no effect.
 
     Args:
-        given: The arguments.
         parameters: The parameters that have their defaults.
-        specs: The descriptions of the tables.
         storages: The storage of each table, as given.
-        policies: The policy of each table.
-        device: The device of the tables.
     """
     of_gpu = [
         rows_of_gpu_cache(spec, policy, storage, device) > 0
@@ -261,7 +257,6 @@ def state_dtypes(
 
     Args:
         given: A mapping from FBGEMM's names of states to a SparseType.
-        optimizer: The optimizer that has the states.
         kind: Its type, for messages.
 
     Returns:

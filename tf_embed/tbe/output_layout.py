@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,11 @@ import tensorflow as tf
 from tf_embed.tbe.inputs import Features
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputLayout:
     """The positions of the rows of bags in the output, and its shape.
 
-    Args:
+    Attributes:
         features: The input format of the layer.
         feature_tables: The number of each feature's table.
         dims: Dim of each feature.
@@ -22,25 +24,11 @@ class OutputLayout:
         dtype: Dtype of the output.
     """
 
-    def __init__(
-        self,
-        features: Features,
-        feature_tables: Sequence[int],
-        dims: Sequence[int],
-        *,
-        is_pooled: bool,
-        dtype: tf.DType,
-    ) -> None:
-        self._features = features
-        self._feature_tables = tuple(feature_tables)
-        self._dims = tuple(dims)
-        self._is_pooled = is_pooled
-        self._dtype = dtype
-
-    @property
-    def dtype(self) -> tf.DType:
-        """Dtype of the output."""
-        return self._dtype
+    features: Features
+    feature_tables: Sequence[int]
+    dims: Sequence[int]
+    is_pooled: bool
+    dtype: tf.DType
 
     def pieces(self, num_bags: tf.Tensor, counts: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the output positions of the rows of each bag.
@@ -52,11 +40,11 @@ class OutputLayout:
         Returns:
             `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
         """
-        if not self._is_pooled:
-            return _pieces_below_each_other(num_bags, self._feature_tables, self._dims[0])
+        if not self.is_pooled:
+            return _pieces_below_each_other(num_bags, self.feature_tables, self.dims[0])
         if counts is not None:
-            return _pieces_by_rank(counts, self._feature_tables, self._dims)
-        return _pieces_side_by_side(num_bags, self._feature_tables, self._dims)
+            return _pieces_by_rank(counts, self.feature_tables, self.dims)
+        return _pieces_side_by_side(num_bags, self.feature_tables, self.dims)
 
     def output(
         self, values: tf.Tensor, counts: tf.Tensor | None, num_offsets: int | None
@@ -70,23 +58,23 @@ class OutputLayout:
         """
         if counts is None:
             values = tf.reshape(values, [-1, self._width])
-            if self._is_pooled and num_offsets is not None:
-                values.set_shape([(num_offsets - 1) // len(self._feature_tables), self._width])
-        return tf.cast(values, self._dtype)
+            if self.is_pooled and num_offsets is not None:
+                values.set_shape([(num_offsets - 1) // len(self.feature_tables), self._width])
+        return tf.cast(values, self.dtype)
 
     def shape(
         self, indices_shape: Any, offsets_shape: Any, by_rank: bool
     ) -> tuple[int | None, ...]:
         """The shape of the output, from the shapes of inputs."""
-        if not self._is_pooled:
-            return (self._features.num_indices(indices_shape, offsets_shape), self._width)
+        if not self.is_pooled:
+            return (self.features.num_indices(indices_shape, offsets_shape), self._width)
         if by_rank:
             return (None,)
-        return (self._features.batch_size(indices_shape, offsets_shape), self._width)
+        return (self.features.batch_size(indices_shape, offsets_shape), self._width)
 
     @property
     def _width(self) -> int:
-        return sum(self._dims) if self._is_pooled else self._dims[0]
+        return sum(self.dims) if self.is_pooled else self.dims[0]
 
 
 def _pieces_side_by_side(
@@ -96,8 +84,6 @@ def _pieces_side_by_side(
 
     Args:
         num_bags: int64 [features], all equal.
-        feature_tables: The number of each feature's table.
-        dims: Dim of each feature.
 
     Returns:
         `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
@@ -138,8 +124,6 @@ def _pieces_by_rank(
     Args:
         counts: int64 [features, ranks], the number of bags of each. Bags are ordered by feature,
             and within a feature by rank.
-        feature_tables: The number of each feature's table.
-        dims: Dim of each feature.
 
     Returns:
         `pieces` and `size` of `table_batch_ops.find_pooled_tables`.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -16,11 +18,11 @@ from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.anchor_tokens import token_of
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PooledLookup:
     """Looks bags up in all tables, differentiably.
 
-    Args:
-        members: The tables.
+    Attributes:
         feature_tables: The number of each feature's table.
         dims: Dim of each table.
         combiner: How rows are pooled, "sum" or "mean".
@@ -30,31 +32,22 @@ class PooledLookup:
         trainer: The trainer, or None.
     """
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        feature_tables: Sequence[int],
-        dims: Sequence[int],
-        *,
-        combiner: str,
-        max_gradient: float,
-        anchor: Anchor | None,
-        trainer: BatchTrainer | None,
-    ) -> None:
-        self._tables = [member.table for member in members]
-        self._rows = [-1 if member.rows is None else member.rows for member in members]
-        self._feature_tables = tuple(feature_tables)
-        self._dims = list(dims)
-        self._combiner = combiner
-        self._max_gradient = max_gradient
-        self._anchor = anchor
-        self._trainer = trainer
+    members: Sequence[Member]
+    feature_tables: Sequence[int]
+    dims: Sequence[int]
+    combiner: str
+    max_gradient: float
+    anchor: Anchor | None
+    trainer: BatchTrainer | None
+
+    @functools.cached_property
+    def _rows(self) -> list[int]:
+        return [-1 if member.rows is None else member.rows for member in self.members]
 
     def find(self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool) -> tf.Tensor:
         """The values of all bags.
 
         Args:
-            batch: The bags.
             pieces: Positions of the rows of bags, from `OutputLayout.pieces`.
             size: The number of values, from the same call.
             training: Whether this lookup precedes a step and counts as a use of the rows.
@@ -62,13 +55,13 @@ class PooledLookup:
         Returns:
             float32 [size].
         """
-        trainer = self._trainer
+        trainer = self.trainer
         if not training or trainer is None or not trainer.decays_between_steps:
             return self._find_stored(batch, pieces, size, training, self._tokens())
         # Stored rows lack the decay of the steps that left them out. The decayed rows are returned
         # and determine the gradient of the weights. The gradient of the rows is as without the
         # decay, because the next step applies the decay to them.
-        decayed = times_factors(batch, self._feature_tables, trainer.missed_decay)
+        decayed = times_factors(batch, self.feature_tables, trainer.missed_decay)
         has_weights = batch.weights is not None
         now = self._find_stored(decayed, pieces, size, training, [], not has_weights)
         values = self._find_stored(batch, pieces, size, training, self._tokens(), True)
@@ -84,17 +77,17 @@ class PooledLookup:
         fixed_weights: bool = False,
     ) -> tf.Tensor:
         return find_pooled_tables(
-            [table.table for table in self._tables],
+            [member.table.table for member in self.members],
             batch.indices,
             batch.offsets,
             pieces,
             size,
             batch.weights,
             tokens,
-            dims=self._dims,
-            combiner=self._combiner,
-            packs=self._anchor is not None,
-            max_gradient=self._max_gradient,
+            dims=self.dims,
+            combiner=self.combiner,
+            packs=self.anchor is not None,
+            max_gradient=self.max_gradient,
             training=training,
             rows=self._rows,
             fixed_weights=fixed_weights,
@@ -104,10 +97,10 @@ class PooledLookup:
         """The tokens of the anchors, so that tapes see the lookup."""
         if substitutes.are_used():
             return []
-        if self._anchor is not None:
-            return [token_of(self._anchor, tf.int64)]
+        if self.anchor is not None:
+            return [token_of(self.anchor, tf.int64)]
         return [
-            token_of(table.anchor, tf.int64, count)
-            for table, count in zip(self._tables, self._rows, strict=True)
-            if table.anchor is not None
+            token_of(member.table.anchor, tf.int64, count)
+            for member, count in zip(self.members, self._rows, strict=True)
+            if member.table.anchor is not None
         ]

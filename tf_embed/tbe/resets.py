@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -24,21 +25,13 @@ from tf_embed.variable.variable import Variable
 _BLOCK = 1 << 16
 
 
+@dataclasses.dataclass(frozen=True)
 class RowResets:
-    """Writes initial rows and zeros.
+    """Writes initial rows and zeros."""
 
-    Args:
-        owner: The layer, for messages.
-        members: Its tables.
-        optimizer: Its own optimizer, or None.
-    """
-
-    def __init__(
-        self, owner: str, members: list[Member], optimizer: RowRuleOptimizer | None
-    ) -> None:
-        self._owner = owner
-        self._members = members
-        self._optimizer = optimizer
+    owner: str  # the layer, for messages
+    members: list[Member]
+    optimizer: RowRuleOptimizer | None  # the layer's own
 
     def draw_uniform(self, min_val: float, max_val: float, seed: int | None) -> None:
         """Draws all rows again, uniformly from `min_val` to `max_val`."""
@@ -51,10 +44,10 @@ class RowResets:
             seed = validation.int_in(seed, "seed", least=-(2**63))
         initializer = keras.initializers.RandomUniform(least, most, seed)
         # All tables are checked before any is written.
-        for table, count in self._members:
+        for table, count in self.members:
             if count is None:
                 _check_uniform(table, least, most)
-        for table, count in self._members:
+        for table, count in self.members:
             if count is None:
                 drawn = current_initializer(table.initializer, table.table.parts[0].resource_handle)
                 keys = table.table.export(with_slots=False, with_policy=False).keys
@@ -72,7 +65,7 @@ class RowResets:
         buffer_ids: Any,
     ) -> None:
         """Sets rows to 0, and their optimizer states to the initial ones."""
-        required(self._optimizer, self._owner, "reset_embedding_weight_momentum")
+        required(self.optimizer, self.owner, "reset_embedding_weight_momentum")
         ids = _vector(pruned_indices, "pruned_indices")
         offsets = _vector(pruned_indices_offsets, "pruned_indices_offsets")
         numbers = _vector(logical_table_ids, "logical_table_ids")
@@ -92,11 +85,11 @@ class RowResets:
                 "`logical_table_ids` and `buffer_ids` must be of one length. Received: "
                 f"{numbers.size} and {buffers.size}"
             )
-        _check_below(numbers, len(self._members), "logical_table_ids")
+        _check_below(numbers, len(self.members), "logical_table_ids")
         _check_below(buffers, offsets.size - 1, "buffer_ids")
         pruned = []
         for number, buffer in zip(numbers, buffers, strict=True):
-            table, count = self._members[number]
+            table, count = self.members[number]
             of_table = np.unique(ids[offsets[buffer] : offsets[buffer + 1]])
             if count is not None:
                 _check_below(of_table, count, f"pruned_indices of {table.name!r}")

@@ -46,7 +46,6 @@ class TablesSaver:
         """Replaces the tables and their trainer's state with saved data.
 
         Args:
-            store: The store that Keras gives.
             is_built: Whether the layer is built, so that the store must not be empty.
         """
         if not is_built and not store.keys():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -24,19 +25,13 @@ _STATES = ("sum", "momentum", "exp_avg", "exp_avg_sq", "sparse_ema", "prev_iter"
 _STATE_NAMES = {"momentum": "momentum1"}
 
 
+@dataclasses.dataclass(frozen=True)
 class TableViews:
-    """Makes a `RowsView` of the weights of each table, and of each state of its optimizer.
+    """Makes a `RowsView` of the weights of each table, and of each state of its optimizer."""
 
-    Args:
-        owner: The layer, for messages.
-        members: Its tables.
-        trainer: The trainer of the tables; None if the layer leaves training to others.
-    """
-
-    def __init__(self, owner: str, members: list[Member], trainer: BatchTrainer | None) -> None:
-        self._owner = owner
-        self._members = members
-        self._trainer = trainer
+    owner: str  # the layer, for messages
+    members: list[Member]
+    trainer: BatchTrainer | None  # None if the layer leaves training to others
 
     def weights(self) -> list[Any]:
         """The weights of each table. A dynamic table has the rows of its present keys."""
@@ -50,20 +45,17 @@ class TableViews:
                 read=table.lookup,
                 write=functools.partial(table.upsert, distinct=True),
             )
-            for table, count in self._members
+            for table, count in self.members
         ]
 
     def states(self, method: str) -> list[dict[str, Any]]:
         """The states of each table by the names of slots, in FBGEMM's order.
 
-        Args:
-            method: The method that needs them, for messages.
-
         Raises:
             ValueError: If the layer has no optimizer of its own.
         """
-        trainer, states = required(self._trainer, self._owner, method), []
-        for table, count in self._members:
+        trainer, states = required(self.trainer, self.owner, method), []
+        for table, count in self.members:
             slots = zip(trainer.optimizer.slots, trainer.slots_of(table.table), strict=True)
             of_table = {
                 slot.name: _view(
@@ -82,7 +74,7 @@ class TableViews:
 
     def states_by_name(self, method: str) -> list[dict[str, Any]]:
         """`states` by FBGEMM's names, with the step count if the rule uses it."""
-        optimizer = required(self._trainer, self._owner, method).optimizer
+        optimizer = required(self.trainer, self.owner, method).optimizer
         states = [
             {_STATE_NAMES.get(name, name): state for name, state in of_table.items()}
             for of_table in self.states(method)

@@ -170,7 +170,6 @@ class Tables(tf.Module):
     """The tables of a layer, as a tf.Module so that checkpoints and SavedModels find them.
 
     Attributes:
-        members: The tables.
         num_faults: Number of out-of-bounds ids and malformed offsets so far, int64.
     """
 
@@ -192,7 +191,6 @@ class Member(NamedTuple):
     """A table of a layer.
 
     Attributes:
-        table: The table.
         rows: Number of rows; None for a dynamic table.
     """
 

@@ -17,13 +17,7 @@ _NOT_COUNTED = -1
 
 
 class Tiers:
-    """Promotes rows to the caches, and reports cache hits and misses.
-
-    Args:
-        owner: The layer's name, for messages.
-        members: The tables.
-        feature_tables: The number of each feature's table.
-    """
+    """Promotes rows to the caches, and reports cache hits and misses."""
 
     def __init__(self, owner: str, members: Sequence[Member], feature_tables: Sequence[int]):
         self._owner = owner
@@ -88,11 +82,6 @@ class Tiers:
 
 def check_records(metrics: RecordCacheMetrics | None, field: str, owner: str) -> None:
     """Refuses to report misses that the layer was not asked to record when it was made.
-
-    Args:
-        metrics: The layer's `record_cache_metrics`.
-        field: The name of the field that must be set.
-        owner: The layer's name.
 
     Raises:
         ValueError: If it is not set.

@@ -8,6 +8,7 @@ gradients of the values that it sent.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,10 +28,11 @@ from tf_embed.variable.anchor import Anchor
 _KEYS, _BAGS, _TABLES, _VALUES = range(4)  # the counts of an exchange
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerLookup:
     """Looks bags up in all tables, differentiably. All workers must call it.
 
-    Args:
+    Attributes:
         channel: The channel of lookups.
         name: The name of a table, for messages.
         dims: Dim of each table.
@@ -40,23 +42,12 @@ class WorkerLookup:
         max_gradient: The bound for clipping each gradient of a value; 0: no clipping.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        name: str,
-        dims: Sequence[int],
-        owned: PooledLookup,
-        *,
-        combiner: str,
-        max_gradient: float,
-    ) -> None:
-        self._channel = channel
-        self._name = name
-        self._dims = list(dims)
-        self._sharding = channel.sharding
-        self._owned = owned
-        self._combiner = combiner
-        self._max_gradient = max_gradient
+    channel: Channel
+    name: str
+    dims: Sequence[int]
+    owned: PooledLookup
+    combiner: str
+    max_gradient: float
 
     def find(self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool) -> tf.Tensor:
         """The values of all bags of this worker; arguments as in `PooledLookup.find`."""
@@ -68,33 +59,34 @@ class WorkerLookup:
                 values,
                 split,
                 bags,
-                dims=self._dims,
-                combiner=self._combiner,
-                max_gradient=self._max_gradient,
+                dims=self.dims,
+                combiner=self.combiner,
+                max_gradient=self.max_gradient,
             )
 
     def _split(self, bags: Bags) -> Split:
-        workers, owner = self._channel.workers, self._sharding.owner
+        workers, sharding = self.channel.workers, self.channel.sharding
+        owner = sharding.owner
         with tf.device("/CPU:0"):
             owners = tf.zeros([0], tf.int32)
             if not isinstance(owner, str):
-                owners = routing.owners_of(bags.indices, workers.count, self._sharding, self._name)
+                owners = routing.owners_of(bags.indices, workers.count, sharding, self.name)
             return bag_exchange_ops.split_bags(
                 bags,
                 owners,
-                dims=self._dims,
+                dims=self.dims,
                 num_workers=workers.count,
                 rank=workers.rank,
                 owner_rule=owner if isinstance(owner, str) else "hash",
                 # A sum of many rows may overflow float16 even if no row does.
-                ask_by="keys" if self._sharding.wire_dtype == "float16" else "less",
-                bytes_of_number=4 if self._sharding.wire_dtype is None else 2,
+                ask_by="keys" if sharding.wire_dtype == "float16" else "less",
+                bytes_of_number=4 if sharding.wire_dtype is None else 2,
             )
 
     def _values(self, split: Split, training: bool) -> tf.Tensor:
         """Returns the values that the owners pooled for this worker."""
-        wire = self._sharding.wire_dtype or SAME
-        counts, channel = split.counts, self._channel.with_gradients()
+        wire = self.channel.sharding.wire_dtype or SAME
+        counts, channel = split.counts, self.channel.with_gradients()
         sent = [Part(_KEYS, split.keys), Part(_BAGS, split.lengths), Part(_TABLES, split.bags)]
         types = [PartType(_VALUES, tf.float32, wire_type=wire)]
         got = routing.to_owners(channel, counts, sent, types)
@@ -120,11 +112,11 @@ class WorkerLookup:
         self, keys: tf.Tensor, lengths: tf.Tensor, bags: tf.Tensor, training: bool
     ) -> tf.Tensor:
         """The sums of the bags from all workers, side by side."""
-        num_workers, num_tables = self._channel.workers.count, len(self._dims)
+        num_workers, num_tables = self.channel.workers.count, len(self.dims)
         bags = tf.ensure_shape(tf.cast(bags, tf.int64), [num_workers * num_tables])
         ends = tf.cumsum(tf.cast(lengths, tf.int64))
         offsets = tf.concat([tf.zeros([1], tf.int64), ends], 0)
-        dims = tf.constant(self._dims * num_workers, tf.int64)
+        dims = tf.constant([*self.dims] * num_workers, tf.int64)
         sizes = bags * dims
         pieces = tf.stack(
             [
@@ -137,7 +129,7 @@ class WorkerLookup:
             axis=1,
         )
         received = Batch(keys, offsets, None, bags)
-        return self._owned.find(received, pieces, tf.reduce_sum(sizes), training)
+        return self.owned.find(received, pieces, tf.reduce_sum(sizes), training)
 
 
 def new_lookup(
@@ -160,24 +152,30 @@ def new_lookup(
     channel = first.spread.reads
     if channel is None:
         return PooledLookup(
-            members,
-            feature_tables,
-            dims,
+            members=members,
+            feature_tables=feature_tables,
+            dims=dims,
             combiner=combiner,
             max_gradient=max_gradient,
             anchor=anchor,
             trainer=trainer,
         )
     owned = PooledLookup(
-        members,
+        members=members,
         # Bags arrive worker by worker, and within a worker table by table.
-        [*range(len(members))] * channel.workers.count,
-        dims,
+        feature_tables=[*range(len(members))] * channel.workers.count,
+        dims=dims,
         combiner="sum",
         # The worker with the batch clips, before it sends gradients to the owners.
         max_gradient=0.0,
         anchor=anchor,
         trainer=trainer,
     )
-    name = first.options.name
-    return WorkerLookup(channel, name, dims, owned, combiner=combiner, max_gradient=max_gradient)
+    return WorkerLookup(
+        channel=channel,
+        name=first.options.name,
+        dims=dims,
+        owned=owned,
+        combiner=combiner,
+        max_gradient=max_gradient,
+    )

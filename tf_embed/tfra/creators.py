@@ -364,11 +364,6 @@ class RedisTableCreator(KVCreator):
 def policy_from_creator(kv_creator: Any, policy: Any, num_shards: int) -> Any:
     """The policy of a table with these two arguments.
 
-    Args:
-        kv_creator: A creator.
-        policy: None, or a TablePolicy.
-        num_shards: Number of shards of the table.
-
     Raises:
         TypeError: If `kv_creator` is not a creator of a table.
         ValueError: If there is a `policy`, and the creator has its own, or if the bound of the

@@ -226,11 +226,8 @@ class FrequencyRestrictPolicy(_OrderPolicy):
 def check_policy_class(restrict_policy: Any) -> None:
     """Checks the argument `restrict_policy` of a variable or a layer.
 
-    Args:
-        restrict_policy: A subclass of RestrictPolicy, or None.
-
     Raises:
-        TypeError: If it is neither.
+        TypeError: If it is neither a subclass of RestrictPolicy nor None.
         ValueError: If a statistic that the class needs is unknown.
     """
     if restrict_policy is None:
@@ -255,8 +252,6 @@ def check_placement(
     """Refuses a policy that a table can't have at the place where it is made.
 
     Args:
-        restrict_policy: The class of the policy.
-        options: The options of the table.
         sharding: The sharding of the table over workers. None: each worker has its own table.
 
     Raises:

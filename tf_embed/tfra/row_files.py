@@ -28,7 +28,6 @@ def place_of(
     """The place of the files of a table, from TFRA's arguments.
 
     Args:
-        table: The table.
         dirpath: As in `Variable.save_to_file_system`, and so are all others that are not below.
         processes: `proc_size` and `proc_rank`.
 

@@ -33,12 +33,6 @@ class TfraFile:
 def find(folder: str, name: str, key_bytes: int, row_bytes: int) -> list[TfraFile]:
     """The files of a saved table, all shards of all processes.
 
-    Args:
-        folder: The folder of the files.
-        name: The table's name.
-        key_bytes: Bytes of a key.
-        row_bytes: Bytes of a row.
-
     Raises:
         ValueError: If there are no files, files are missing or of another save, or their lengths do
             not fit such keys and rows. The message names the file.

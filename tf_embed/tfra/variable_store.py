@@ -47,23 +47,7 @@ def get_variable(
 
     Args:
         name: Name of the variable. A `tf.compat.v1.variable_scope` prefixes its own name and "/".
-        key_dtype: As in `tf_embed.Variable`, like the arguments below.
-        value_dtype: Dtype of the weights.
-        dim: Number of weights in a row.
-        devices: The device of each shard.
-        partitioner: A function from keys to their shards.
-        shared_name: Ignored; accepted for TFRA compatibility.
-        initializer: The initial row of a key.
-        trainable: Whether optimizers may change rows.
-        checkpoint: Whether tf.train.Checkpoint saves the rows.
-        init_size: Number of rows to reserve.
-        kv_creator: The kind of table.
-        restrict_policy: The policy of `restrict`.
-        bp_v2: Stored, without effect.
-        short_file_name: Ignored; accepted for TFRA compatibility.
-        policy: Admission and eviction of rows.
-        storage: Placement of the rows in memory tiers.
-        distribution: Placement of the rows on workers.
+        key_dtype: As in `tf_embed.tfra.Variable`, and so are all others.
 
     Returns:
         The variable; the same object for the same name.

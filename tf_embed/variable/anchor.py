@@ -67,9 +67,7 @@ class Anchor(keras.Variable):
     and dicts from checkpoints, so their tables are reached only through the model's optimizer.
 
     Args:
-        table: The table.
         checkpoint: Whether checkpoints include the table.
-        name: Name of the variable.
         dim: The second number of its shape. Default: the table's dim.
     """
 
@@ -185,11 +183,7 @@ class Anchor(keras.Variable):
             self._is_trained.assign(not self._frozen)
 
     def set_initially_frozen(self, frozen: bool) -> None:
-        """Sets the initial `frozen`. Call it while the layer is built, outside of traced steps.
-
-        Args:
-            frozen: Whether gradients are ignored from now on.
-        """
+        """Sets the initial `frozen`. Call it while the layer is built, outside of traced steps."""
         self._frozen = bool(frozen)
         # Keras builds layers in a graph that it discards, so an op there would never run. A step
         # that builds the layer must not undo later changes of `frozen`.

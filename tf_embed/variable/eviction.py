@@ -14,21 +14,13 @@ from tf_embed.table.table import Table
 
 
 class Eviction:
-    """Evicts rows in the order of a table's policy, and returns evicted rows.
-
-    Args:
-        table: The table.
-    """
+    """Evicts rows in the order of a table's policy, and returns evicted rows."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def restrict(self, num_reserved: Any) -> tf.Tensor | None:
-        """Evicts rows by the table's policy until `num_reserved` are left.
-
-        Args:
-            num_reserved: How many rows stay at most.
-        """
+        """Evicts rows by the table's policy until `num_reserved` are left."""
         name, policy = self._table.options.name, self._table.options.policy
         if policy is None:
             # As documented in `Variable.restrict`. No row leaves, so nothing is lost.

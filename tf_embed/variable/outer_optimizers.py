@@ -13,10 +13,6 @@ _OPTIONS = ("loss_scale_factor", "gradient_accumulation_steps", "use_ema")
 def check_beside_own(optimizer: keras.optimizers.Optimizer, table_name: str) -> None:
     """Refuses a model's optimizer if it can't be beside a table that has its own.
 
-    Args:
-        optimizer: The model's optimizer.
-        table_name: The table's name, for messages.
-
     Raises:
         ValueError: If its options would reach dense variables only.
     """
@@ -39,9 +35,6 @@ def check_beside_own(optimizer: keras.optimizers.Optimizer, table_name: str) -> 
 
 def check_around(wrapper: keras.optimizers.Optimizer) -> None:
     """Refuses a caller that scales the loss around an optimizer of tables.
-
-    Args:
-        wrapper: The optimizer of tables.
 
     Raises:
         ValueError: If a keras.optimizers.LossScaleOptimizer calls it.

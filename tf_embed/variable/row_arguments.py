@@ -12,11 +12,7 @@ from tf_embed.table.table_options import TableOptions
 
 
 class RowArguments:
-    """Makes tensors of the keys and rows that methods of a `Variable` take, and checks them.
-
-    Args:
-        options: The options of the table that they are for.
-    """
+    """Makes tensors of the keys and rows that methods of a `Variable` take, and checks them."""
 
     def __init__(self, options: TableOptions) -> None:
         self._options = options

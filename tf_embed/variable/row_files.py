@@ -31,11 +31,7 @@ _MOST_NAMES = 10  # in a message
 
 
 class RowFiles:
-    """Saves the rows of a table to files, and loads them.
-
-    Args:
-        table: The table.
-    """
+    """Saves the rows of a table to files, and loads them."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -72,7 +68,6 @@ class RowFiles:
         """Saves all rows. Each part of the table has separate files.
 
         Args:
-            place: The place of the files.
             buffer_bytes: Approximate bytes of a block of rows.
             progress: As in `Variable.save_rows`.
         """
@@ -106,7 +101,6 @@ class RowFiles:
         """Loads the rows of a save that this process owns. Other rows stay.
 
         Args:
-            place: The place of the files.
             whole: Whether to load the rows of all processes that saved.
             progress: As in `Variable.load_rows`.
         """

@@ -19,12 +19,7 @@ _COUNTS = _library.vocabulary()["stats"]
 
 
 class RowStatistics:
-    """Reads the statistics of a table and of its rows, and sets scores and the clock.
-
-    Args:
-        table: The table.
-        row_arguments: Checks keys.
-    """
+    """Reads the statistics of a table and of its rows, and sets scores and the clock."""
 
     def __init__(self, table: Table, row_arguments: RowArguments) -> None:
         self._table = table

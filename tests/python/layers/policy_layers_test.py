@@ -173,16 +173,16 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
         epochs = ([1, 1, 23], [2, 1, 7, 0], [2, 1, 23], [2, 1, 23, -1], [2, 1, 23, 2**31])
         for policy in (*damaged, *epochs, [1, 2**62 + 1, 7]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
-                other.table.import_(*rows._replace(policy=tf.constant(policy, tf.int64)))
+                other.table.import_(rows._replace(policy=tf.constant(policy, tf.int64)))
         for place in (3, 4, 5):  # positions in the counts of admission
             numbers = rows.policy.numpy()
             numbers[place] = -1 if place != 3 else 1
             if place == 3:
                 numbers = numbers[:-1]
             with self.assertRaises(tf.errors.InvalidArgumentError):
-                other.table.import_(*rows._replace(policy=tf.constant(numbers)))
+                other.table.import_(rows._replace(policy=tf.constant(numbers)))
         with self.assertRaises(tf.errors.InvalidArgumentError):
-            other.table.import_(*rows._replace(statistics=rows.statistics[:, 1:]))
+            other.table.import_(rows._replace(statistics=rows.statistics[:, 1:]))
         self.assertEqual(uses(other), uses(v))
 
 

@@ -377,7 +377,7 @@ class DamageTest(CheckpointTestCase):
     def test_the_table_itself_refuses_another_dim(self):
         tables = [tf_embed.Variable(dim=dim, name=f"dim{dim}").table for dim in (2, 3)]
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "table 'dim3' must have shape"):
-            tables[1].import_(*tables[0].export())
+            tables[1].import_(tables[0].export())
 
     @pytest.mark.smoke
     def test_asynchronous_checkpoints_which_would_save_later_rows_are_refused(self):

@@ -104,8 +104,7 @@ class CraftedArraysTest(FilesTestCase):
 
     def import_with(self, **changes: Any) -> None:
         table = tf_embed.Variable(dim=2, name="v").table
-        exported = {**table.export()._asdict(), **changes}
-        table.import_(**exported)
+        table.import_(table.export()._replace(**changes))
 
     def test_meta_numbers_that_claim_too_many_slots_are_refused(self):
         meta = [2, 0, 0, _EXTERNAL, 1, 0, 2, 2**30, 1, 2**30, 0]

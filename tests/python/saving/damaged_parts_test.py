@@ -241,7 +241,7 @@ class MetaNumbersTest(CraftedFilesTestCase):
             f"The meta numbers of a saved table are damaged or of another version: they must have "
             f"{words}",
         ):
-            table.import_(**{**table.export()._asdict(), "meta": np.array(meta, np.int64)})
+            table.import_(table.export()._replace(meta=np.array(meta, np.int64)))
 
     def test_a_policy_of_another_form_is_refused(self):
         table = tf_embed.Variable(dim=2, name="v").table
@@ -249,7 +249,7 @@ class MetaNumbersTest(CraftedFilesTestCase):
             tf.errors.InvalidArgumentError,
             "The saved policy is damaged, or of an unknown format. It has 2 numbers",
         ):
-            table.import_(**{**table.export()._asdict(), "policy": np.array([1, 2])})
+            table.import_(table.export()._replace(policy=np.array([1, 2])))
 
 
 if __name__ == "__main__":

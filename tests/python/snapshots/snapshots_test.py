@@ -435,13 +435,13 @@ class BackgroundTest(SnapshotsTestCase):
         other = layer.variable.table.export()
         snapshots = Snapshots(self.path, layer)
         for number, replace in enumerate(
-            (layer.variable.clear, lambda: layer.variable.table.import_(*other)) * 5
+            (layer.variable.clear, lambda: layer.variable.table.import_(other)) * 5
         ):
             pending = snapshots.save(f"s{number}", wait=False)
             replace()
             self.assertTrue(pending.done())
             self.assertEqual(pending.wait().rows, len(expected))
-            layer.variable.table.import_(*other)
+            layer.variable.table.import_(other)
 
     def test_one_that_is_dropped_makes_way(self):
         layer = layer_of()

@@ -20,7 +20,7 @@ def counting(max_keys: int | None = None, **options: Any) -> Any:
 
 def with_policy(v: Any, policy: tf.Tensor) -> Any:
     other = counting()
-    other.table.import_(*v.table.export()._replace(policy=policy))
+    other.table.import_(v.table.export()._replace(policy=policy))
     return other
 
 

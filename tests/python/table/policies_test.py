@@ -170,7 +170,7 @@ class AdmissionTest(tf.test.TestCase, parameterized.TestCase):
         v.accum([2], [[0.0]], [[6.0]], [False])
         self.assertEqual(keys_of(v), [1, 2])
         other = variable(TablePolicy(admission=admission))
-        other.table.import_(*v.table.export())
+        other.table.import_(v.table.export())
         self.assertEqual(keys_of(other), [1, 2])
 
     @parameterized.parameters(CounterAdmission(3), BloomAdmission(3, 1e-6))
@@ -179,7 +179,7 @@ class AdmissionTest(tf.test.TestCase, parameterized.TestCase):
         train(v, [1, 2])
         train(v, [2])
         other = variable(TablePolicy(admission=admission))
-        other.table.import_(*v.table.export())
+        other.table.import_(v.table.export())
         train(other, [1, 2])
         self.assertEqual(keys_of(other), [2])
         train(other, [1])
@@ -197,7 +197,7 @@ class AdmissionTest(tf.test.TestCase, parameterized.TestCase):
         upsert(v, [5])
         train(v, [1])
         train(other, [1])
-        other.table.import_(*v.table.export())
+        other.table.import_(v.table.export())
         train(other, [1])
         self.assertEqual(keys_of(other), [1, 5] if after is None or before is None else [5])
 

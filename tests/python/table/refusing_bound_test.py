@@ -180,7 +180,7 @@ class RefusingBoundTest(tf.test.TestCase, parameterized.TestCase):
             v.save_rows(path)
             other.load_rows(path)
         else:
-            other.table.import_(*v.table.export())
+            other.table.import_(v.table.export())
         self.assertEqual(keys_of(other), held)
         upsert(other, [*held[:3], 1000, 1001, 1000])
         self.assertEqual(keys_of(other), held)
@@ -191,7 +191,7 @@ class RefusingBoundTest(tf.test.TestCase, parameterized.TestCase):
         v = variable(shards=2)
         upsert(v, range(50))
         other = variable(refusing(20, log_evicted=True), 3)
-        other.table.import_(*v.table.export())
+        other.table.import_(v.table.export())
         self.assertLessEqual(int(other.size()), 20)
         self.assertEqual(other.stats()["evicted"], 50 - int(other.size()))
         left = other.drain_evicted()[0].numpy().tolist()
