@@ -68,6 +68,8 @@ absl::Status SaveAttributes::PlaceOf(tf::OpKernelContext* context, SavePlace* pl
   return absl::OkStatus();
 }
 
+static const CopiesOnHost<SharedVariant<OpenedRows>> copies_of_opened_rows;
+
 tf::Variant VariantOf(std::shared_ptr<SavedRows> rows) {
   return SharedVariant<OpenedRows>(std::make_shared<OpenedRows>(OpenedRows{std::move(rows)}));
 }

@@ -39,8 +39,8 @@ class SharedVariant {
   std::shared_ptr<T> object_;
 };
 
-// Lets TensorFlow copy variants of T to and from GPUs. T stays in host memory, wherever TensorFlow
-// places the variant.
+// Lets TensorFlow copy variants of T to and from GPUs, as it does in eager execution with each
+// output of a GPU's kernel. T stays in host memory.
 template <class T>
 struct CopiesOnHost {
   CopiesOnHost() {
