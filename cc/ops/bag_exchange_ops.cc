@@ -179,7 +179,7 @@ REGISTER_OP("TfEmbedJoinBagsGradient")
       return CheckRanks(c, {1, 1, 1, 1, 1, 1, 2});
     })
     .Doc(R"doc(
-Computes the gradients of TfEmbedJoinBags, whose arguments the others are.
+Computes the gradients of TfEmbedJoinBags. Arguments without a description are as there.
 
 gradient: The gradient of the pooled rows [size].
 of_values: values.shape; the gradient of the values.

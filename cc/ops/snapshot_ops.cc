@@ -52,8 +52,8 @@ REGISTER_OP("TfEmbedWriteSnapshot")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
-Writes one table of a snapshot to files, as TfEmbedSaveRows does, whose arguments it has too. Other
-threads may change the table.
+Writes one table of a snapshot to files, as TfEmbedSaveRows does. Other threads may change the table.
+Arguments without a description are as there.
 
 number: Scalar; the index of the table, from 0. Each is written once.
 since_name: Scalar; the name of the sibling folder with the save that these are changes of.

@@ -105,13 +105,13 @@ Status TakeFolderName(const std::string& path, std::string name, DiskTierOptions
 
 // Configures the cache factory, in host memory or a GPU's.
 void SetCache(const StorageOptions& storage, TierOptions* options) {
+  options->cache_bytes_argument = storage.tiers.cache_bytes_argument;
   if (!storage.on_device) {
     options->new_cache = NewHostStore;
     return;
   }
   DeviceOptions device;
   device.device = storage.device.device;
-  options->cache_bytes_argument = "gpu_bytes";
   options->new_cache = [device](const StoreOptions& of_cache, std::unique_ptr<Store>* cache) {
     MadeStore made;
     TF_EMBED_RETURN_IF_ERROR(MakeDeviceStore(of_cache, device, &made));

@@ -20,9 +20,10 @@ namespace tf_embed {
 struct LowerTierOptions {
   std::string path;  // parent of the stores' folders; "": no rows on disk
   std::string name;  // the shard's name, for its folder
-  uint64_t cache_bytes =
-      UINT64_MAX;           // of rows in the cache, which is in the host's memory or a GPU's
-  uint64_t host_bytes = 0;  // host tier below the cache; 0: none, UINT64_MAX: unlimited
+  // Of rows in the cache, which is in the host's memory or a GPU's, and the argument for it.
+  uint64_t cache_bytes = UINT64_MAX;
+  const char* cache_bytes_argument = "host_bytes";
+  uint64_t host_bytes = 0;           // host tier below the cache; 0: none, UINT64_MAX: unlimited
   uint64_t disk_bytes = UINT64_MAX;  // limit on the folder
   // Keep, under another name, files left in the folder by a dead process.
   bool keep_leftovers = false;

@@ -61,12 +61,14 @@ absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, 
   options->device.max_row_bytes = part(gpu_bytes);
   options->device.max_host_bytes = part(host_bytes);
   if (!HasTiers(gpu)) return absl::OkStatus();
-  if (gpu < 0 && host_bytes < 0) {
-    return InvalidArgumentError(
-        "Table '", table,
-        "' is on a CPU with a `path`, and needs `host_bytes`: rows go to disk "
-        "only when the cache in host memory is full. Received: "
-        "host_bytes=None.");
+  // The same storage serves on a machine without a GPU.
+  const bool by_gpu_bytes = gpu >= 0 || host_bytes < 0;
+  const int64_t cache_bytes = by_gpu_bytes ? gpu_bytes : host_bytes;
+  if (gpu < 0 && cache_bytes < 0) {
+    return InvalidArgumentError("Table '", table,
+                                "' is on a CPU with a `path`, and needs `host_bytes` or "
+                                "`gpu_bytes`: rows go to disk only when the cache in host memory "
+                                "is full. Received: host_bytes=None, gpu_bytes=None.");
   }
   const char* const kind = path.empty() ? "`gpu_cache`" : "a `path`";
   if (gpu >= 0 && gpu_bytes < 0) {
@@ -89,7 +91,8 @@ absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, 
   }
   options->tiers.path = path;
   options->tiers.name = absl::StrCat(table, "-", shard);
-  options->tiers.cache_bytes = part(gpu >= 0 ? gpu_bytes : host_bytes);
+  options->tiers.cache_bytes = part(cache_bytes);
+  if (by_gpu_bytes) options->tiers.cache_bytes_argument = "gpu_bytes";
   // With a disk tier, an unset bound means no host tier. A share too small for a row fails later.
   const bool has_host = host_bytes > 0 || path.empty();
   if (gpu >= 0 && has_host) {

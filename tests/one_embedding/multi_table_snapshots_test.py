@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from unittest import mock
 
 import keras
 import numpy as np
@@ -22,7 +21,6 @@ from support import PYTHONPATH, TESTS
 from support.cases.one_embedding_cases import KEY_TYPES, edges, layer, store, train, uniform_tables
 from support.oracles.reference import SEED, sorted_rows
 from tf_embed import one_embedding
-from tf_embed.table.table_options import TableOptions
 
 TRACKED = tf_embed.TablePolicy(eviction=None, track_changes=True)
 KILLED_SAVES = TESTS / "support" / "faults" / "killed_saves.py"
@@ -145,14 +143,6 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(
             RuntimeError, "rows that came after the snapshot would stay. Received: 2 rows"
         ):
-            emb.load_snapshot("rows")
-
-    def test_a_layer_on_a_gpu_loads_none(self):
-        emb = self.emb(self.folder())
-        emb.save_snapshot("rows")
-        words = "is for layers on the CPU so far: give 'emb' devices='/CPU:0'. Received: devices="
-        on_gpu = mock.patch.object(TableOptions, "is_on_gpu", True)
-        with on_gpu, self.assertRaisesRegex(ValueError, words):
             emb.load_snapshot("rows")
 
     def test_layers_and_snapshots_are_apart_in_one_folder(self):

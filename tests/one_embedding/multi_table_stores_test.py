@@ -84,7 +84,7 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*KINDS)
     def test_budgets_are_divided_among_tables_of_wide_ids(self, key_type):
         emb = layer(constant_tables(0.0, 0.0), key_type, store_options=ssd(self.folder(), 6))
-        found = [one.storage.host_bytes for one in emb.row_tables]
+        found = [one.storage.gpu_bytes for one in emb.row_tables]
         wanted = [6 * 2**20] if key_type == "int32" else [3 * 2**20] * 2
         self.assertEqual(found, wanted)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +13,6 @@ from absl.testing import parameterized
 import tf_embed
 from support.cases.one_embedding_cases import layer, store
 from tf_embed import one_embedding
-from tf_embed.one_embedding import store_options
 from tf_embed.one_embedding.store_options import StoreOptions
 
 NAN = float("nan")
@@ -268,7 +266,8 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         options = one_embedding.make_cached_ssd_store_options(3, folder, host_cache_budget_mb=5)
         emb = layer(store_options=options, devices="/CPU:0")
         (rows,) = emb.row_tables
-        self.assertEqual(rows.storage, tf_embed.Storage(host_bytes=8 * 2**20, path=folder))
+        wanted = tf_embed.Storage(gpu_bytes=3 * 2**20, host_bytes=5 * 2**20, path=folder)
+        self.assertEqual(rows.storage, wanted)
 
     @parameterized.parameters(
         ("cached_host_mem", {}, {"gpu_bytes": 2 * 2**20, "gpu_cache": True}),
@@ -285,39 +284,19 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
             options = {"cache_budget_mb": 4, **options}
         make = getattr(one_embedding, f"make_{kind}_store_options")
         parsed = StoreOptions.of(make(persistent_path="/tmp/rows", capacity=9, **options))
-        found = parsed.storage("/tmp/rows", num_tables=2, device="/GPU:0")
+        found = parsed.storage("/tmp/rows", num_tables=2)
         self.assertEqual(found, wanted and tf_embed.Storage(**wanted))
-        self.assertIsNone(parsed.devices(None))  # a table chooses the first GPU
 
     def test_a_disk_without_a_budget_of_the_device_is_below_the_host(self):
         options = one_embedding.make_cached_ssd_store_options(
             0, "/tmp/rows", host_cache_budget_mb=4
         )
         parsed = StoreOptions.of(options)
-        self.assertEqual(parsed.devices(None), "/CPU:0")
+        storage = parsed.storage("/tmp/rows", num_tables=1)
+        self.assertEqual(storage, tf_embed.Storage(host_bytes=4 * 2**20, path="/tmp/rows"))
+        parsed.check_device("/CPU:0")
         with self.assertRaisesRegex(ValueError, "`cache_budget_mb` must be at least 1.*=0"):
-            parsed.storage("/tmp/rows", num_tables=1, device="/GPU:0")
-
-    def test_nothing_is_said_of_a_cpu_that_was_asked_for(self):
-        store_options._say_once.cache_clear()
-        parsed = StoreOptions.of(store())
-        with (
-            mock.patch.object(store_options, "device_names", return_value=("/GPU:0",)),
-            self.assertNoLogs("absl", "WARNING"),
-        ):
-            parsed.say_where_rows_are("/CPU:0")
-
-    def test_it_is_said_once_that_there_is_no_gpu(self):
-        if tf.config.list_physical_devices("GPU"):
-            self.skipTest("There is a GPU.")
-        store_options._say_once.cache_clear()
-        with self.assertLogs("absl", "WARNING") as logs:
-            for _ in range(3):
-                layer()
-            layer(store_options=one_embedding.make_cached_host_mem_store_options(1, "/tmp/r", 9))
-        self.assertLen(
-            [one for one in logs.output if "there is no GPU; its rows are in host memory" in one], 1
-        )
+            parsed.check_device("/GPU:0")
 
     @parameterized.parameters(
         ("sgd", 1, None),

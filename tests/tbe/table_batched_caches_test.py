@@ -102,11 +102,11 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ([(None, DIM, CACHED)], {}, "EmbeddingLocation.MANAGED_CACHING, rows=None"),
         ([(9, DIM, "MANAGED")], {}, "location=EmbeddingLocation.MANAGED, rows=9"),
-        ([(9, DIM)], {}, "location=EmbeddingLocation.HOST, rows=9"),
+        ([(9, DIM)], {}, "location=None, rows=9"),
         ([(None, DIM, CACHED)], {"policy": TablePolicy(eviction="lfu")}, "MANAGED_CACHING"),
     )
     def test_a_cache_of_unknown_size_is_refused(self, specs, options, message):
-        wanted = "`host_bytes` of the `storage` of 'table_0' must be given with a `path`.*"
+        wanted = "`host_bytes` or `gpu_bytes` of the `storage` of 'table_0' must be given.*"
         with self.assertRaisesRegex(ValueError, wanted + message):
             self.layer(specs, **options)
 

@@ -19,7 +19,7 @@ import tf_embed
 from support.cases.gpus import NEEDS_GPU
 from support.oracles.reference import SEED
 from tf_embed import TablePolicy, tbe
-from tf_embed.table.devices import CPU
+from tf_embed.table.placement import CPU, Placement
 from tf_embed.tbe import layer_arguments
 
 pytestmark = NEEDS_GPU
@@ -47,7 +47,9 @@ class GpuCachesTest(tf.test.TestCase, parameterized.TestCase):
         if not on_cpu:
             return tbe.TableBatchedEmbeddingBags(list(specs), **given)
         given["storage"] = None
-        with mock.patch("tf_embed.tbe.layer.device_of", return_value=CPU):
+        with mock.patch(
+            "tf_embed.tbe.layer.place_together", return_value=Placement((CPU,), "of a test")
+        ):
             return tbe.TableBatchedEmbeddingBags(list(specs), **given)
 
     def train(self, layer: Any, weighted: bool = False, steps: int = 30) -> list[np.ndarray]:

@@ -24,8 +24,8 @@ from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
 from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
-from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
+from tf_embed.table.placement import place
 from tf_embed.table.policies import MAX_ROWS, TablePolicy, check_policy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import Storage, check_storage_of_table
@@ -93,15 +93,16 @@ class TableLayer(LayerWithTables):
             value_dtype=tf.as_dtype(self.value_dtype),
             name=self.name,
         )
-        names = device_names(devices, tf.as_dtype(self.key_dtype), tf.as_dtype(self.value_dtype))
         self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
         self.partitioner = deserialized(partitioner, "partitioner")
         if self.partitioner is not None:
             validation.function_of(self.partitioner, "partitioner")
-        self.policy = deserialized(policy, "policy")
-        check_policy(self.policy, len(names))
         self.storage = deserialized(storage, "storage")
         check_storage_of_table(self.storage)
+        types = tf.as_dtype(self.key_dtype), tf.as_dtype(self.value_dtype)
+        self.policy = deserialized(policy, "policy")
+        placement = place(devices, *types, self.storage, self.policy)
+        check_policy(self.policy, len(placement.devices))
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
         self.init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
@@ -257,7 +258,7 @@ class TableLayer(LayerWithTables):
                 some = some.flat_values
             some = validation.as_tensor(some, "ids", self.name)
             keys = cast_ids(some, table.options.key_dtype, self.name)
-            # A tf.data function can't run on a GPU, and a table on a GPU has nothing to promote.
+            # A tf.data function can't run on a GPU.
             if not table.options.is_on_gpu:
                 ops.append(table.prefetch(keys))
         return ops

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from tf_embed.one_embedding.initializers import Quantile, WeightInitializer
 from tf_embed.sharded.worker_sharding import LOCAL
-from tf_embed.table.devices import CPU
 from tf_embed.table.initializers import KeyedInitializer
+from tf_embed.table.placement import CPU
 from tf_embed.table.pooled_tables import find_pooled_tables
 from tf_embed.variable.variable import Variable
 

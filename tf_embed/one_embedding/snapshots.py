@@ -180,12 +180,6 @@ class LayerSnapshots:
         self.snapshots.together(lambda: found.append(self._find(name)))
         path, info = found[0]
         folder = os.path.join(path, name)
-        for member in self._members:
-            if member.table.options.is_on_gpu:
-                raise ValueError(
-                    f"`load_snapshot` is for layers on the CPU so far: give {self._owner!r} "
-                    f"devices='/CPU:0'. Received: devices={member.devices}"
-                )
         if rows := sum(int(member.size()) for member in self._members):
             raise RuntimeError(
                 f"{self._owner!r} must have no rows when it loads a snapshot, or rows that came "

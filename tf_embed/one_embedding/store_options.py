@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-from absl import logging
-
 from tf_embed import validation
-from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.storage import Storage
 
@@ -34,7 +29,6 @@ def make_device_mem_store_options(
     """Makes options that keep all rows in the memory of the device.
 
     The device is the first GPU that can hold tables. If there is none, rows are in host memory.
-    This is logged once.
 
     Args:
         persistent_path: The folder of snapshots, a path; or a list with a folder for each shard.
@@ -89,9 +83,9 @@ def make_cached_ssd_store_options(
     """Makes options that keep rows on disk, with a cache in memory.
 
     On a GPU, the first budget is a cache in the GPU's memory. Rows that leave it go to host memory
-    up to the second budget, and from there to disk, or to disk at once if that budget is 0. Without
-    a GPU, which is logged once, there is one cache in host memory, with the sum of both budgets.
-    With `cache_budget_mb=0` the layer is on the CPU.
+    up to the second budget, and from there to disk, or to disk at once if that budget is 0. On the
+    CPU there is one cache, in host memory, with the second budget, or with the first if the second
+    is 0. With `cache_budget_mb=0` the layer is on the CPU.
 
     Args:
         cache_budget_mb: MiB of rows in the device cache, over all shards, an int from 0. At least
@@ -144,8 +138,7 @@ def make_cached_host_mem_store_options(
     """Makes options that keep rows in host memory, with a cache in GPU memory.
 
     On a GPU, the rows in use are in GPU memory, up to the budget, and the others in host memory.
-    Rows move between the two automatically. Without a GPU, all rows are in host memory. This is
-    logged once.
+    Rows move between the two automatically. Without a GPU, all rows are in host memory.
 
     Args:
         cache_budget_mb: MiB of rows in the cache, over all shards, an int from 1.
@@ -235,53 +228,41 @@ class StoreOptions:
             host_bytes=checked.get("host_cache_budget_mb", 0) * _MIB,
         )
 
-    def devices(self, devices: Any) -> Any:
-        """Returns the user's devices of the shards, or the CPU for a disk without a GPU cache."""
-        if devices is None and self.kind == "cached_ssd" and not self.device_bytes:
-            return CPU
-        return devices
+    def check_device(self, device: str) -> None:
+        """Refuses a device that the user named.
 
-    def storage(self, path: str, num_tables: int, device: str) -> Storage | None:
+        Raises:
+            ValueError: If it is a GPU, and rows on disk have no budget for a cache there.
+        """
+        if "GPU" in device.upper() and self.kind == "cached_ssd" and not self.device_bytes:
+            raise ValueError(
+                "`cache_budget_mb` must be at least 1 for rows on disk of a layer on a GPU. "
+                f"Received: cache_budget_mb=0, devices={device!r}"
+            )
+
+    def storage(self, path: str, num_tables: int) -> Storage | None:
         """The storage of a table of rows.
 
         Args:
             path: The folder of its shard.
             num_tables: Number of tables that share the budgets.
-
-        Raises:
-            ValueError: If a table on a GPU has rows on disk and no budget for its cache.
         """
-
-        def share(budget: int) -> int:
-            return max(1, budget // num_tables)  # `Storage` takes no cache of 0 bytes
-
-        on_gpu, has_disk = "GPU" in device.upper(), self.kind == "cached_ssd"
-        if not on_gpu and has_disk:
-            return Storage(host_bytes=share(self.device_bytes + self.host_bytes), path=path)
-        if not on_gpu or self.kind == "device_mem":
+        if self.kind == "device_mem":
             return None
-        if not has_disk:
-            return Storage(gpu_bytes=share(self.device_bytes), gpu_cache=True)
-        if not self.device_bytes:
-            raise ValueError(
-                "`cache_budget_mb` must be at least 1 for rows on disk of a layer on a GPU. "
-                f"Received: cache_budget_mb=0, devices={device!r}"
-            )
-        host_bytes = share(self.host_bytes) if self.host_bytes else None
-        return Storage(gpu_bytes=share(self.device_bytes), host_bytes=host_bytes, path=path)
+        # `Storage` takes no cache of 0 bytes.
+        gpu_bytes, host_bytes = (
+            max(1, budget // num_tables) if budget else None
+            for budget in (self.device_bytes, self.host_bytes)
+        )
+        if self.kind == "cached_host_mem":
+            return Storage(gpu_bytes=gpu_bytes, gpu_cache=True)
+        return Storage(gpu_bytes=gpu_bytes, host_bytes=host_bytes, path=path)
 
     def init_size(self, num_tables: int) -> int:
         """Returns the number of rows that each table reserves, or 0 for the table's default."""
         if self.capacity is None or self.kind == "cached_ssd":
             return 0
         return min(-(-self.capacity // num_tables), _MOST_ROWS_AT_ONCE)
-
-    def say_where_rows_are(self, device: str) -> None:
-        """Logs, once in a process, that the device tier is host memory."""
-        uses_device = self.kind != "cached_ssd" or self.device_bytes
-        # If there is a GPU, the user asked for the CPU.
-        if uses_device and "GPU" not in device.upper() and _first_device() == CPU:
-            _say_once("one_embedding: there is no GPU; its rows are in host memory.")
 
 
 def paths_of(value: Any, argument: str) -> list[str]:
@@ -315,17 +296,6 @@ def block_size_of(value: Any) -> int:
             f"`physical_block_size` must be 512 or 4096. Received: physical_block_size={size}"
         )
     return size
-
-
-def _first_device() -> str:
-    return device_names(None, tf.int64, tf.float32)[0]
-
-
-# Cached, so that each message is logged once.
-@functools.cache
-def _say_once(message: str) -> None:
-    # A warning is enough, because no row depends on these arguments.
-    logging.warning(message)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

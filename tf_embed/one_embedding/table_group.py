@@ -40,7 +40,7 @@ from tf_embed.saving.progress import Progress
 from tf_embed.sharded.new_table import check_one_process
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
-from tf_embed.table.devices import device_names
+from tf_embed.table.placement import place
 from tf_embed.table.policies import TablePolicy, check_policy
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import MemoryReport
@@ -100,7 +100,7 @@ class TableGroup(LayerWithTables):
         policy = deserialized(policy, "policy")
         check_policy(policy, num_shards=1)  # `shares_of` has the bound of all shards
         if devices is not None:
-            device_names(devices, tf.int64, row_type)
+            store.check_device(place(devices, tf.int64, row_type).devices[0])
         self._arguments = _Arguments(
             embedding_dim=dims if isinstance(embedding_dim, (list, tuple)) else dims[0],
             # Copies, because the user may change the originals.
@@ -142,10 +142,11 @@ class TableGroup(LayerWithTables):
         keys, dim = self._keys, sum(self._dims)
         groups = [[one] for one in initializers] if keys.is_apart else [initializers]
         self._num_members = len(groups) * len(store.paths)
-        devices = devices_of(store.devices(self._arguments.devices), store.paths)
-        devices = [device_names(one, tf.int64, row_type) for one in devices]
+        devices = devices_of(self._arguments.devices, store.paths)
+        storages = [store.storage(path, self._num_members) for path in store.paths]
+        first = place(devices[0], tf.int64, row_type, storages[0], self._arguments.policy)
         policies = shares_of(
-            self._arguments.policy, store.capacity, self._num_members, len(devices[0])
+            self._arguments.policy, store.capacity, self._num_members, len(first.devices)
         )
         table_of = keys.tables_of if keys.is_packed else tf.zeros_like
         number = 0
@@ -155,19 +156,17 @@ class TableGroup(LayerWithTables):
             if initial is None:
                 initial = RowDrawer(name, of_group, self._dims, row_type, self.seed, table_of)
                 self._drawers += (initial,)
-            for path, names in zip(store.paths, devices, strict=True):
-                if not number:
-                    store.say_where_rows_are(names[0])
+            for of_shard, storage in zip(devices, storages, strict=True):
                 part = RowTable(
                     dim,
                     row_type,
                     initial,
                     name,
                     optimizer=optimizer,
-                    devices=list(names),
+                    devices=of_shard,
                     init_size=store.init_size(self._num_members),
                     policy=policies[number],
-                    storage=store.storage(path, self._num_members, names[0]),
+                    storage=storage,
                     # Keras passes on only what is set later.
                     trainable=self.trainable,
                     name=f"{self.name}_rows_{number}",

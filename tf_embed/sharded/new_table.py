@@ -138,7 +138,6 @@ def _check_redis(options: TableOptions, sharding: WorkerSharding | None) -> None
         "key_dtype=string": options.key_dtype == tf.string,
         "value_dtype=string": options.value_dtype == tf.string,
         f"{options.num_shards} devices": options.num_shards > 1,
-        f"devices=[{options.device!r}]": options.is_on_gpu,
         f"max_rows={policy.max_rows}": policy.max_rows is not None,
         f"admission={policy.admission}": policy.admission is not None,
         "log_evicted=True": bool(policy.log_evicted),

@@ -24,6 +24,7 @@ from tf_embed.sharded.spreads import AcrossServers, OnServer
 from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.sharded.worker_shares import share_of
 from tf_embed.table import admission_counts, step_tokens
+from tf_embed.table.placement import CPU
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -100,14 +101,18 @@ class ServerTable(RoutedTable):
             self._parts = tuple(
                 ServerPart(
                     dataclasses.replace(
-                        share_of_options(options, number, servers.count, "server"), device=device
+                        share_of_options(options, number, servers.count, "server"),
+                        device=device,
+                        device_reason="it is the part of a parameter server",
                     ),
                     OnServer(servers, sharding, options.name, number),
                     name,
                 )
                 for number, device in enumerate(servers.devices)
             )
-        super().__init__(options)
+        # The chief may have a GPU, but has no rows.
+        reason = "its rows are on parameter servers"
+        super().__init__(dataclasses.replace(options, device=CPU, device_reason=reason))
 
     def _create_resource(self) -> tf.Tensor:
         return self._parts[0].resource_handle  # it has no handle itself

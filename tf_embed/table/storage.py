@@ -44,31 +44,32 @@ class Storage(Config):
     from the GPU's driver. TensorFlow leaves almost none there unless
     `tf.config.experimental.set_memory_growth` is called before the GPU is used.
 
-    The bounds of the GPU have no effect on a table on a CPU. Bounds apply to all shards of a
-    variable together, divided evenly. A row consists of its weights, its optimizer slots, and 8
-    bytes for each kept statistic.
+    The bounds of the GPU have no effect on a table on a CPU, except that its cache over a `path`
+    has `gpu_bytes` if there are no `host_bytes`. So a storage is for machines with and without a
+    GPU. Bounds apply to all shards of a variable together, divided evenly. A row consists of its
+    weights, its optimizer slots, and 8 bytes for each kept statistic.
 
     A table with `redis` has all rows on a Redis server, which several processes share.
 
     A `TablePolicy` counts the rows of all tiers. The statistics of rows on disk are in memory, 8
     bytes for each, and are not part of `host_bytes`.
 
-    Limits of a table on a GPU with a `path` or `gpu_cache`: it takes no `gpu_total_bytes`, and its
-    policy has no `track_changes`. Either raises tf.errors.InvalidArgumentError. With `gpu_cache`
-    and without a `path` there is no `host_bytes`, because rows that leave the cache have no other
-    place: bound them by the `max_rows` of a `TablePolicy`.
+    Limits of a table with a `path` or `gpu_cache`: it takes no `gpu_total_bytes`, and on a GPU its
+    policy has no `track_changes`. With `gpu_cache` and without a `path` there is no `host_bytes`,
+    because rows that leave the cache have no other place: bound them by the `max_rows` of a
+    `TablePolicy`.
 
     Args:
         gpu_bytes: Bytes of rows in the GPU's memory, an int from 0. 0: all rows are in host memory.
-            With a `path` or `gpu_cache`: the rows in the cache of a table on a GPU, which needs it.
-            Default: None, no bound.
+            With a `path` or `gpu_cache`: the rows in the cache of a table on a GPU. A table with a
+            `path` and no `gpu_bytes` is on the CPU. Default: None, no bound.
         gpu_total_bytes: Bytes of index and rows in the GPU's memory, an int from 1. Default: None,
             all of the GPU's memory.
         host_bytes: Bytes of rows in host memory, an int from 0. With a `path`, from 1: on a CPU the
-            rows in the cache, on a GPU the rows between the cache and the files. A table on a CPU
-            with a `path` needs it, because rows go to disk only when the cache is full;
-            `tf_embed.tbe.TableBatchedEmbeddingBags` can do without. On a GPU without a `path`: the
-            rows that find no room there, 0 for none; None with `gpu_cache`. Default: None, no
+            rows in the cache, on a GPU the rows between the cache and the files. A `path` needs it
+            or `gpu_bytes`, because rows go to disk only when the cache is full; a
+            `tf_embed.tbe.TableBatchedEmbeddingBags` can do without both. On a GPU without a `path`:
+            the rows that find no room there, 0 for none; None with `gpu_cache`. Default: None, no
             bound; with a `path` on a GPU no rows; and a table on a GPU without `gpu_bytes` and
             `gpu_total_bytes` puts no rows there, because its rows would leave no GPU memory for
             the index.
@@ -127,6 +128,9 @@ class Storage(Config):
                 is_left_out = field.name == "redis" or getattr(self, field.name) == field.default
                 wanted = f"{field.default} with `redis`: all rows are on the server"
                 self._check(field.name, wanted, is_left_out)
+        if self.has_tiers_on_gpu:
+            wanted = "None with a `path` or `gpu_cache`: `gpu_bytes` bounds the cache"
+            self._check("gpu_total_bytes", wanted, self.gpu_total_bytes is None)
         has_size = not self.gpu_cache or self.gpu_bytes is not None
         self._check("gpu_cache", "False without `gpu_bytes`, the bytes of the cache", has_size)
         if self.path is None:
@@ -210,6 +214,6 @@ def check_storage_of_table(storage: Any) -> None:
     # Not in `Storage`: a table-batched layer takes this size from FBGEMM's arguments.
     if storage.path is not None and storage.host_bytes is None and storage.gpu_bytes is None:
         raise ValueError(
-            "`host_bytes` of `storage` must be given with a `path`: the bytes of rows in the "
-            f"cache. Received: storage={storage}"
+            "`host_bytes` or `gpu_bytes` of `storage` must be given with a `path`: the bytes of "
+            f"rows in the cache. Received: storage={storage}"
         )

@@ -77,6 +77,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
             eagerly = self._destruction_context  # TensorFlow destroys a resource in it
+            if options.device_reason:  # otherwise it is no table of a user
+                where = options.device, options.device_reason
+                logging.info("%r is on %s: %s.", options.name, *where)
             freed = weakref.finalize(self, new_table_ops.destroy, self.resource_handle, eagerly)
             # Memory is freed with the process, but files in a folder would stay.
             freed.atexit = options.storage is not None and options.storage.path is not None

@@ -35,6 +35,7 @@ class TableOptions:
         initializer: The row of an absent key.
         partition_fn: Assigns keys to shards.
         device: TensorFlow's name of the device that holds the table.
+        device_reason: Why it is on that device.
         policy: The policy of admission and eviction. None admits keys at once and evicts no row.
         wanted_statistics: Statistics of each row in addition to the policy's, names of
             `policies.STATISTICS`.
@@ -50,6 +51,7 @@ class TableOptions:
     initializer: RowInitializer = RowInitializer()
     partition_fn: sharding.PartitionFn = sharding.default_partition_fn
     device: str = "/CPU:0"
+    device_reason: str = ""
     policy: TablePolicy | None = None
     wanted_statistics: tuple[str, ...] = ()
     storage: Storage | None = None

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.optimizers.rules import fused_slots
-from tf_embed.table.devices import CPU
+from tf_embed.table.placement import CPU
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table_options import TableOptions
@@ -30,7 +30,7 @@ class CacheSizes:
     """Sets the cache size in each table's storage if `cache_load_factor` gives it.
 
     It does so for tables of EmbeddingLocation.MANAGED_CACHING: on the CPU, if their storage has a
-    `path` and no `host_bytes`; on a GPU, if they have no storage. Their cache is then in GPU
+    `path` and no size of a cache; on a GPU, if they have no storage. Their cache is then in GPU
     memory, over host memory. FBGEMM has one cache for all tables; here each has its own.
 
     Attributes:
@@ -60,7 +60,7 @@ class CacheSizes:
         """The storage of each table, with the missing cache size set.
 
         Raises:
-            ValueError: If a storage lacks `host_bytes` and no argument gives them.
+            ValueError: If a storage has no size for its cache and no argument gives one.
         """
         rows = [self._rows_of(*each) for each in zip(storages, specs, policies, names, strict=True)]
         total = sum(rows)
@@ -85,16 +85,16 @@ class CacheSizes:
         """Returns the number of rows of a table if its cache needs a size, otherwise 0."""
         if storage is None:
             return rows_of_gpu_cache(spec, policy, storage, self.device)
-        if not lacks_size(storage, self.device):
+        if not lacks_size(storage):
             return 0
         rows = _rows_of_spec(spec, policy)
         if rows is None or spec.location != EmbeddingLocation.MANAGED_CACHING:
+            location = spec.location and f"EmbeddingLocation.{spec.location.name}"
             raise ValueError(
-                f"`host_bytes` of the `storage` of {name!r} must be given with a `path`. Only a "
-                "table of EmbeddingLocation.MANAGED_CACHING with a number of rows takes it from "
-                f"`cache_load_factor` or `cache_sets`. Received: storage={storage}, "
-                f"location=EmbeddingLocation.{spec.location.name}, "
-                f"rows={validation.shown(spec.rows)}"
+                f"`host_bytes` or `gpu_bytes` of the `storage` of {name!r} must be given with a "
+                "`path`. Only a table of EmbeddingLocation.MANAGED_CACHING with a number of rows "
+                f"takes the size from `cache_load_factor` or `cache_sets`. Received: "
+                f"storage={storage}, location={location}, rows={validation.shown(spec.rows)}"
             )
         return rows
 
@@ -120,11 +120,11 @@ class CacheSizes:
         return -(-end // _WORD) * _WORD if is_narrow else end
 
 
-def lacks_size(storage: Storage | None, device: str) -> bool:
-    """Whether a cache over a disk has no size. On a GPU each cache has its `gpu_bytes`."""
-    if storage is None or device != CPU:
+def lacks_size(storage: Storage | None) -> bool:
+    """Whether a cache over a disk has no size."""
+    if storage is None or storage.path is None:
         return False
-    return storage.path is not None and storage.host_bytes is None
+    return storage.host_bytes is None and storage.gpu_bytes is None
 
 
 def rows_of_gpu_cache(

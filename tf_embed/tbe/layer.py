@@ -58,7 +58,7 @@ from tf_embed.tbe.output_layout import OutputLayout
 from tf_embed.tbe.resets import RowResets
 from tf_embed.tbe.saving import TablesSaver
 from tf_embed.tbe.state_views import TableViews
-from tf_embed.tbe.table_specs import Member, Tables, TableSpec, device_of
+from tf_embed.tbe.table_specs import Member, Tables, TableSpec, place_together
 from tf_embed.tbe.tiers import Tiers, check_gathers, check_records
 from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
@@ -143,9 +143,9 @@ class TableBatchedEmbeddingBags(IdsLayer):
     Args:
         embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
             EmbeddingLocation, ComputeDevice). Tables are on the first GPU if none of them has
-            EmbeddingLocation.HOST, which is the default, if a GPU can hold them (see
-            `tf_embed.Variable`), and if no `optimizer_state_dtypes` is narrow. Then the rows of
-            DEVICE tables are in GPU memory, of MANAGED tables in pinned host memory, and of
+            EmbeddingLocation.HOST, if a GPU can hold them (see `tf_embed.Variable`), and if no
+            `optimizer_state_dtypes` is narrow. Then the rows of tables of DEVICE, or without a
+            location, are in GPU memory, of MANAGED tables in pinned host memory, and of
             MANAGED_CACHING tables in host memory under a cache in GPU memory (see
             `tf_embed.Storage`). Otherwise all tables are on the CPU. MTIA is refused. With a
             `storage` that has a `path`, MANAGED_CACHING means a cache in host memory over rows on
@@ -156,7 +156,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             last use; rows have the same values.
         cache_load_factor: The share of a table's rows that its cache has room for, above 0. It
             applies to tables of EmbeddingLocation.MANAGED_CACHING: on a GPU if they have no
-            `storage`, on the CPU if their `storage` has a `path` and no `host_bytes`.
+            `storage`, on the CPU if their `storage` has a `path` and no size of a cache.
             `embedding_specs` gives their number of rows; for a dynamic table, `max_rows` of its
             `policy` does. A cache has whole sets of 32 rows. A row is its weights, its statistics
             and the slots of the layer's own optimizer.
@@ -387,7 +387,9 @@ class TableBatchedEmbeddingBags(IdsLayer):
         feature_dims = [self._specs[table].dim for table in self.feature_table_map]
         self._check_dims(feature_dims)
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
-        self._device = device_of(self._specs, self.weights_precision, narrow, self._storages)
+        self._placement = place_together(
+            self._specs, self.weights_precision, narrow, self._storages, self._policies
+        )
         self._arguments = {**given, **layer_arguments.check_ignored(given)}
         layer_arguments.warn_ignored(
             self._arguments,
@@ -395,7 +397,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
             self._specs,
             self._storages,
             self._policies,
-            self._device,
+            self._placement.devices[0],
         )
         self._features = batches.Features(
             self.name,
@@ -471,13 +473,13 @@ class TableBatchedEmbeddingBags(IdsLayer):
             self.weights_precision,
             self._optimizer,
             self._state_dtypes,
-            self._device,
+            self._placement.devices[0],
         )
         storages = sizes.storages(self._storages, self._specs, self._policies, self.table_names)
         variables = [
             spec.variable(
                 name=self.table_names[i],
-                device=self._device,
+                devices=self._placement,
                 precision=self.weights_precision,
                 initializer=self._initializers[i],
                 policy=self._policies[i],

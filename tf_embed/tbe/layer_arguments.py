@@ -16,8 +16,8 @@ from tf_embed import validation
 from tf_embed.configs import as_bool, as_config, as_enum, as_number
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
-from tf_embed.table.devices import CPU
 from tf_embed.table.initializers import for_rows
+from tf_embed.table.placement import CPU
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table_options import TableOptions
@@ -186,7 +186,7 @@ def warn_ignored(
         is_of_gpu or TableOptions("", storage=storage, device=device).has_tiers
         for is_of_gpu, storage in zip(of_gpu, storages, strict=True)
     ]
-    sizes_caches = any(of_gpu) or any(lacks_size(storage, device) for storage in storages)
+    sizes_caches = any(of_gpu) or any(lacks_size(storage) for storage in storages)
     has_effect = {
         "cache_algorithm": any(has_cache),
         "cache_load_factor": sizes_caches and not given["cache_sets"],
@@ -211,9 +211,9 @@ def warn_ignored(
             "by last use. Rows have the same values."
         )
     for spec, is_cached in zip(specs, has_cache, strict=True):
-        location = f"EmbeddingLocation.{spec.location.name}"
-        if is_cached:
+        if is_cached or spec.location is None:
             continue
+        location = f"EmbeddingLocation.{spec.location.name}"
         if spec.location != EmbeddingLocation.HOST and device == CPU:
             _say_once(
                 f"TableBatchedEmbeddingBags: {location} means host memory here, where rows lie."

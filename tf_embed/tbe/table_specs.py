@@ -12,8 +12,8 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.configs import as_enum
 from tf_embed.sharded.worker_sharding import WorkerSharding
-from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.initializers import for_rows, row_initializer, with_own_seed
+from tf_embed.table.placement import CPU, Placement, place
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.tbe import quantized_rows
@@ -29,13 +29,13 @@ class TableSpec:
     Attributes:
         rows: Number of rows; None for a dynamic table.
         dim: Number of weights in a row.
-        location: The requested place of the rows; see `device_of`.
+        location: The requested place of the rows, see `place_together`; None: where they fit best.
         device: The device that computes on them.
     """
 
     rows: int | None
     dim: int
-    location: EmbeddingLocation = EmbeddingLocation.HOST
+    location: EmbeddingLocation | None = None
     device: ComputeDevice = ComputeDevice.CPU
 
     @classmethod
@@ -57,7 +57,7 @@ class TableSpec:
         location = as_enum(rest[0], argument, EmbeddingLocation) if rest else cls.location
         device = as_enum(rest[1], argument, ComputeDevice) if len(rest) > 1 else cls.device
         for one in (location, device):
-            if one.name == "MTIA":
+            if one is not None and one.name == "MTIA":
                 raise ValueError(
                     f"`{argument}` must not be of MTIA, which TensorFlow does not know. Received: "
                     f"{argument}={validation.shown(tuple(spec))}"
@@ -79,7 +79,7 @@ class TableSpec:
         self,
         *,
         name: str,
-        device: str,
+        devices: Placement,
         precision: SparseType,
         initializer: Any,
         policy: TablePolicy | None,
@@ -109,7 +109,7 @@ class TableSpec:
                 f"{validation.shown(initializer)}"
             )
         options: dict[str, Any] = {
-            "devices": device,
+            "devices": devices,
             "dim": self.dim + (quantized_rows.TAIL if quantized else 0),
             "value_dtype": value_dtype,
             "initializer": initializer,
@@ -119,7 +119,7 @@ class TableSpec:
         }
         if storage is not None:
             options["storage"] = storage
-        elif self.location != EmbeddingLocation.DEVICE:  # on a GPU they are in host memory
+        elif self.location not in (None, EmbeddingLocation.DEVICE):  # in host memory
             options["storage"] = Storage(gpu_bytes=0)
         if self.rows is None:
             return Variable(policy=policy, **options)
@@ -134,16 +134,19 @@ class TableSpec:
 
     def get_config(self) -> list[Any]:
         """The tuple that `of` takes."""
+        if self.location is None:
+            return [self.rows, self.dim]
         return [self.rows, self.dim, self.location.value, self.device.value]
 
 
-def device_of(
+def place_together(
     specs: Sequence[TableSpec],
     precision: SparseType,
     has_narrow_states: bool,
     storages: Sequence[Storage | None],
-) -> str:
-    """Returns the device that all tables of a layer share, because one op looks up in all.
+    policies: Sequence[TablePolicy | None],
+) -> Placement:
+    """Chooses the device that all tables of a layer share, because one op looks up in all.
 
     Args:
         specs: Their descriptions. Tables are on a GPU only if none has EmbeddingLocation.HOST.
@@ -151,19 +154,19 @@ def device_of(
         has_narrow_states: Whether their optimizer has slots of float16 or bfloat16.
         storages: The storage of each table. Tables with rows on disk are on the CPU, unless each
             has `gpu_bytes` for its cache.
+        policies: The policy of each table.
 
     Returns:
         The first GPU if it can hold all the tables, otherwise the CPU.
     """
-    has_disk = any(
-        storage is not None and storage.path is not None and storage.gpu_bytes is None
-        for storage in storages
-    )
-    is_of_host = any(spec.location == EmbeddingLocation.HOST for spec in specs)
-    if has_narrow_states or has_disk or is_of_host:
-        return CPU
+    if any(spec.location == EmbeddingLocation.HOST for spec in specs):
+        return Placement((CPU,), "a table of the layer has EmbeddingLocation.HOST")
     dtype = tf.int8 if precision == SparseType.INT8 else precision.dtype
-    return device_names(None, tf.int64, dtype)[0]
+    places = [
+        place(None, tf.int64, dtype, storage, policy, has_narrow_slots=has_narrow_states)
+        for storage, policy in zip(storages, policies, strict=True)
+    ]
+    return next((one for one in places if one.devices == (CPU,)), places[0])
 
 
 class Tables(tf.Module):

@@ -14,7 +14,7 @@ from typing_extensions import override
 from tf_embed import validation
 from tf_embed.saving.progress import Progress
 from tf_embed.sharded.worker_sharding import WorkerSharding
-from tf_embed.table.devices import device_names
+from tf_embed.table.placement import place
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.slot_variable import SlotVariable
@@ -87,9 +87,8 @@ class Variable(variable.Variable):
         if kv_creator is not None:
             keys = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
             values = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
-            policy = creators.policy_from_creator(
-                kv_creator, policy, len(device_names(devices, keys, values))
-            )
+            num_shards = len(place(devices, keys, values).devices)
+            policy = creators.policy_from_creator(kv_creator, policy, num_shards)
             storage = kv_creator.storage if storage is None else storage
             init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
             if kv_creator.init_size is not None:

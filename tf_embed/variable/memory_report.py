@@ -57,6 +57,8 @@ class MemoryReport:
         index_bytes: Bytes of the index from keys to rows. For a table with a `path` it includes the
             statistics of rows on disk, which are in memory.
         slack_bytes: Other bytes of host memory: places of rows that left, unused room, and buffers.
+        device: The device of the table.
+        device_reason: Why the table is there.
         tiers: A `TierReport` for each tier, fastest first.
     """
 
@@ -69,6 +71,8 @@ class MemoryReport:
     row_bytes: int
     index_bytes: int
     slack_bytes: int
+    device: str
+    device_reason: str
     tiers: tuple[TierReport, ...]
 
     def __str__(self) -> str:
@@ -89,7 +93,7 @@ class MemoryReport:
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
             for line in lines
         ]
-        return "\n".join([heading, *texts])
+        return "\n".join([heading, *texts, f"on {self.device}: {self.device_reason}"])
 
     def __repr__(self) -> str:
         return str(self)
@@ -120,6 +124,8 @@ def memory_report(table: Table) -> MemoryReport:
         row_bytes=row,
         index_bytes=stats["index_bytes"],
         slack_bytes=stats["slack_bytes"],
+        device=table.options.device,
+        device_reason=table.options.device_reason,
         tiers=_tiers(table, stats, row, on_disk),
     )
 
@@ -198,9 +204,9 @@ def _tiers(
 
     payload = stats["payload_bytes"]
     if storage is not None and options.has_tiers:
-        name, bound = "host", storage.host_bytes
-        if options.is_on_gpu:
-            name, bound = "gpu", storage.gpu_bytes
+        name = "gpu" if options.is_on_gpu else "host"
+        by_gpu = options.is_on_gpu or storage.host_bytes is None
+        bound = storage.gpu_bytes if by_gpu else storage.host_bytes
         tiers = [tier(name, bound, stats["cache_rows"], payload)]
         if options.is_on_gpu and (storage.path is None or storage.host_bytes is not None):
             tiers.append(tier("host", storage.host_bytes, stats["host_rows"], stats["host_bytes"]))

@@ -12,8 +12,8 @@ from tf_embed import validation
 from tf_embed.saving.progress import Progress
 from tf_embed.sharded.new_table import check_eager, check_strategy, default_init_size, new_table
 from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
-from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
+from tf_embed.table.placement import place
 from tf_embed.table.policies import MAX_ROWS, TablePolicy, check_policy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.slot_variable import SlotVariable
@@ -80,7 +80,8 @@ class Variable(tf.Module):
             of each. Default: one unbounded memory, the GPU's or the host's.
         devices: The device name of each shard. Names may repeat, so `["/CPU:0"] * 4` makes four
             shards. The shards of a variable on a GPU are all on that GPU. Default: one shard, on
-            the first GPU if this build supports GPUs and the host has a GPU, otherwise on the CPU.
+            the first GPU if there is one and everything that the table is made with works there,
+            otherwise on the CPU.
         partitioner: A function of keys [n] and the number of shards that returns the shard of each
             key [n], int32 or int64. Default: `default_partition_fn`, the remainder.
         distribution: The placement of a variable that is created in the scope of a
@@ -138,13 +139,13 @@ class Variable(tf.Module):
         value_dtype = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
         dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         check_strategy(key_dtype)
-        names = device_names(devices, key_dtype, value_dtype)
         check_storage_of_table(storage)
-        check_policy(policy, len(names))
+        placement = place(devices, key_dtype, value_dtype, storage, policy)
+        num_shards = len(placement.devices)
+        check_policy(policy, num_shards)
         init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)
         init_size = init_size or default_init_size()
         self._variable_name = name
-        self._device_names = names
         self.checkpoint = validation.flag(checkpoint, "checkpoint")
         self.init_size = init_size
         options = TableOptions(
@@ -152,15 +153,20 @@ class Variable(tf.Module):
             key_dtype=key_dtype,
             value_dtype=value_dtype,
             dim=dim,
-            num_shards=len(names),
-            init_size=init_size // len(names),
+            num_shards=num_shards,
+            init_size=init_size // num_shards,
             initializer=row_initializer(initializer, dim=dim, value_dtype=value_dtype, name=name),
             partition_fn=partitioner,
-            device=names[0],
+            device=placement.devices[0],
+            device_reason=placement.reason,
             policy=policy,
             storage=storage,
         )
         self._table = self._new_table(options, as_sharding(distribution))
+        # Rows on parameter servers are not on this process's devices.
+        is_here = self._table.options.device == options.device
+        here = placement.devices if is_here else (self._table.options.device,) * num_shards
+        self._device_names = here
         is_trained = validation.flag(trainable, "trainable") and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
         # No component refers to the variable.

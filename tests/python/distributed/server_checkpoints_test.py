@@ -107,7 +107,7 @@ class ServerCheckpointsTest(tf.test.TestCase, parameterized.TestCase):
         table.upsert([1], [[1.0]])
         checkpoints = self.checkpoints(compiled(1), folder)
         snapshots = mock.patch.object(
-            checkpoints, "_snapshots", lambda: tf_embed.Snapshots(folder, table)
+            ServerCheckpoints, "_snapshots", lambda _: tf_embed.Snapshots(folder, table)
         )
         states = [TrainingState(steps) for steps in (1, 2, 3)]
         names = [f"step_{state.steps:012d}" for state in states]

@@ -200,7 +200,7 @@ class NewTableTest(RefusedTestCase):
     @parameterized.parameters(
         (
             {"path": "/nowhere", "host_bytes": -1},
-            "'raw' is on a CPU with a `path`, and needs `host_bytes`: rows go to disk only when",
+            "'raw' is on a CPU with a `path`, and needs `host_bytes` or `gpu_bytes`: rows go",
         ),
         (
             {**IN_REDIS, "path": "/nowhere"},

@@ -178,7 +178,7 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_gpu_has_no_strings(self):
         self.assertEqual(tf_embed.Variable(key_dtype=tf.string).devices, [CPU])
-        with self.assertRaisesRegex(ValueError, "strings can't be on a GPU"):
+        with self.assertRaisesRegex(ValueError, "a table of strings can't be on a GPU"):
             tf_embed.Variable(key_dtype=tf.string, devices=GPU)
 
 

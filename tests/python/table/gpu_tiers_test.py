@@ -208,15 +208,21 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(one.stats()["promoted"], before)
 
     @parameterized.parameters(
-        ({"host_bytes": 1000}, GPU, "needs `gpu_bytes`.*gpu_bytes=None"),
-        ({"gpu_bytes": 9000, "gpu_total_bytes": 9000}, GPU, "gpu_total_bytes=9000"),
-        ({"gpu_bytes": 3}, GPU, "`gpu_bytes` .*=3"),
-        ({"gpu_bytes": 9000}, CPU, "needs `host_bytes`.*host_bytes=None"),
+        ({"host_bytes": 1000}, "`path` and no `gpu_bytes`"),
+        ({"gpu_bytes": 3}, "`gpu_bytes` .*=3"),
     )
-    def test_bounds_that_do_not_fit_are_named(self, bounds, device, message):
+    def test_bounds_that_do_not_fit_are_named(self, bounds, message):
         storage = tf_embed.Storage(path=self.folder(), **bounds)
         with self.assertRaisesRegex((ValueError, tf.errors.InvalidArgumentError), message):
-            tf_embed.Variable(dim=DIM, devices=device, storage=storage).size()
+            tf_embed.Variable(dim=DIM, devices=GPU, storage=storage).size()
+
+    def test_a_cache_for_a_gpu_is_one_in_host_memory_on_a_cpu(self):
+        storage = tf_embed.Storage(path=self.folder(), gpu_bytes=16 * 4 * DIM)
+        v = tf_embed.Variable(dim=DIM, devices=CPU, storage=storage)
+        v.upsert(np.arange(100), np.zeros([100, DIM], np.float32))
+        host, disk = v.memory_report().tiers
+        self.assertEqual((host.name, host.bound_bytes), ("host", storage.gpu_bytes))
+        self.assertGreaterEqual(disk.rows, 80)
 
     def test_gpu_memory_is_no_cache_over_a_bounded_host(self):
         with self.assertRaisesRegex(ValueError, "`host_bytes` must be None with `gpu_cache`.*=9"):

@@ -67,6 +67,11 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         ({"host_bytes": 1}, ValueError, "`host_bytes` must be used with a `path`, .*=1"),
         ({"gpu_cache": True}, ValueError, "`gpu_cache` must be False without `gpu_bytes`"),
         (
+            {"path": "/tmp", "gpu_bytes": 9, "gpu_total_bytes": 8},
+            ValueError,
+            "`gpu_total_bytes` must be None with a `path` or `gpu_cache`: .*=8",
+        ),
+        (
             {"gpu_cache": True, "gpu_bytes": 9, "host_bytes": 9},
             ValueError,
             "`host_bytes` must be None with `gpu_cache` and without a `path`.*=9",
@@ -154,9 +159,11 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_cache_without_a_size_is_refused(self):
         storage = tf_embed.Storage(path="x")
         for make in (tf_embed.Variable, lambda **given: DynamicEmbedding(2, **given)):
-            with self.assertRaisesRegex(ValueError, "`host_bytes` of `storage` must be given"):
+            with self.assertRaisesRegex(
+                ValueError, "`host_bytes` or `gpu_bytes` of `storage` must"
+            ):
                 make(storage=storage)
-        with self.assertRaisesRegex(ValueError, "`host_bytes` of the `storage` of 'mine' must be"):
+        with self.assertRaisesRegex(ValueError, "`gpu_bytes` of the `storage` of 'mine' must be"):
             tbe.TableBatchedEmbeddingBags([(9, 2)], storage=storage, table_names=["mine"])
 
     def test_a_table_on_the_cpu_makes_nothing_of_bounds_of_a_gpu(self):
@@ -188,7 +195,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_table_batched_layers_take_one_for_all_or_one_for_each(self):
         one = tf_embed.Storage(gpu_bytes=10**6)
-        for given, wanted in ((one, [one, one]), ([one, None], [one, ON_HOST])):
+        for given, wanted in ((one, [one, one]), ([one, None], [one, None])):
             layer = tbe.TableBatchedEmbeddingBags([(5, 2), (None, 2)], storage=given)
             self.assertEqual([table.storage for table in layer.tables], wanted)
             config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
@@ -323,7 +330,7 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
         layer = tbe.TableBatchedEmbeddingBags(
             [(500, 4, location.DEVICE), (500, 4, location.MANAGED), (500, 4, location.MANAGED)]
         )
-        wanted = tbe.TableBatchedEmbeddingBags([(500, 4)] * 3)
+        wanted = tbe.TableBatchedEmbeddingBags([(500, 4, location.HOST)] * 3)
         ids = np.random.default_rng(SEED).integers(0, 500, 90)
         for one in (layer, wanted):
             for number, table in enumerate(one.tables):

@@ -102,7 +102,8 @@ class MemoryReportTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(layer.memory_report().slot_bytes, 32)
 
     def test_it_prints_as_a_table(self):
-        v = tf_embed.Variable(dim=4, name="items")
+        with self.assertLogs("absl", "INFO") as logs:
+            v = tf_embed.Variable(dim=4, name="items")
         v.upsert(np.arange(100), np.zeros([100, 4], np.float32))
         report = v.memory_report()
         lines = str(report).splitlines()
@@ -117,6 +118,8 @@ class MemoryReportTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(lines[2].split(), ["host", "none", "any", "100", "1.6", "KiB"])
         self.assertEqual(lines[3].split()[:2], ["index", "none"])
         self.assertEqual(lines[4].split()[:2], ["slack", "none"])
+        self.assertEqual(lines[5], f"on {v.devices[0]}: {report.device_reason}")
+        self.assertIn(f"INFO:absl:'items' is {lines[5]}.", logs.output)
         self.assertEqual(report.slack_bytes, v.stats()["slack_bytes"])
         self.assertEqual(repr(report), str(report))
 
