@@ -181,7 +181,7 @@ def counts(every: Sequence[pytest.Item], chosen: Sequence[pytest.Item]) -> str:
 
 
 class Writer:
-    """A pytest plugin that writes `slow_cases.txt` at the end of a passed run."""
+    """A pytest plugin that writes `slow_cases.txt` at the end of a run of all cases."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, dict[str, float]] = collections.defaultdict(
@@ -208,6 +208,6 @@ class Writer:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Writes the file."""
-        if exitstatus == pytest.ExitCode.OK:
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             before = SlowCases.read(SLOW_CASES.read_text())
             SLOW_CASES.write_text(str(SlowCases.of(self.functions(), before)))

@@ -197,7 +197,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
         # Gradients are integers, so sums are exact in any order. Rows come by these steps.
         v = tf_embed.tfra.Variable(dim=4, bp_v2=bp_v2)
         optimizers = [
-            tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0), bp_v2=bp_v2)
+            tf_embed.tfra.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0), bp_v2=bp_v2)
             for _ in range(NUM_THREADS)
         ]
         for optimizer in optimizers:

@@ -35,4 +35,5 @@ class WithBlock(abc.ABC):
         except Exception:
             if error is None:
                 raise
+            # The user's own error goes on; this one would hide it.
             logging.exception("%s of %r ends with an error.", type(self).__name__, self.path)
