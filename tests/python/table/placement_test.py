@@ -26,7 +26,7 @@ ON_CPU = (
     ),
     ({"has_narrow_slots": True}, "a table with slots of float16 or bfloat16 can't be on a GPU"),
     (
-        {"storage": tf_embed.Storage(redis=tf_embed.RedisServer("localhost"))},
+        {"storage": tf_embed.Storage(redis=tf_embed.RedisServer(host="localhost"))},
         "a table in Redis can't be on a GPU",
     ),
     (
