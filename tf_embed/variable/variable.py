@@ -571,8 +571,8 @@ class Variable(tf.Module):
             >>> v = tf_embed.Variable(dim=4, name="items")
             >>> v.upsert([1, 2], [[0.0] * 4] * 2)
             >>> report = v.memory_report()
-            >>> report.row_bytes, report.tiers[0].name, report.tiers[0].rows
-            (16, 'host', 2)
+            >>> report.row_bytes, report.tiers[0].rows
+            (16, 2)
             >>> print(report)
             'items': 2 rows. A row takes 16 bytes: weights 16, slots 0, statistics 0.
             ...

@@ -16,6 +16,7 @@ import tf_embed
 from tf_embed import one_embedding, optimizers, sok, tbe, tfra
 from tf_embed.variable.memory_report import size_text
 
+(DEVICE,) = tf_embed.Variable(dim=1).devices  # where a table is by default
 SETTINGS = (
     tf_embed.TablePolicy(),
     tf_embed.TablePolicy(max_rows=1_000_000, eviction="lfu", ttl_seconds=60.0),
@@ -168,7 +169,7 @@ class LayerReprTest(parameterized.TestCase):
         self.assertEqual(
             without_size,
             "<DynamicEmbedding name='items', combiner='sum', dim=4, key_dtype=int64, "
-            "value_dtype=float32, device=/CPU:0, rows=2, memory=?, "
+            f"value_dtype=float32, device={DEVICE}, rows=2, memory=?, "
             "policy=TablePolicy(max_rows=9), optimizer=Adagrad>",
         )
 
@@ -180,7 +181,7 @@ class LayerReprTest(parameterized.TestCase):
         self.assertEqual("not built" in repr(layer), not layer.built and not has_tables)
         layer.build()
         self.assertNotIn("not built", repr(layer))
-        self.assertIn("device=/CPU:0", repr(layer))
+        self.assertIn(f"device={DEVICE}", repr(layer))
         self.assertIn("rows=", repr(layer))
 
     @parameterized.parameters(*LAYERS)
