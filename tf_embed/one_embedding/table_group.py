@@ -97,8 +97,8 @@ class TableGroup(LayerWithTables):
         self.padding_idx = padding_of(padding_idx, tf.as_dtype(self.key_type))
         self.seed = validation.int_in(seed, "seed", least=-(2**63))
         store = StoreOptions.of(store_options)
-        policy = deserialized(policy, "policy")
-        check_policy(policy, num_shards=1)  # `shares_of` has the bound of all shards
+        whole_policy: TablePolicy | None = deserialized(policy, "policy")
+        check_policy(whole_policy, num_shards=1)  # `shares_of` has the bound of all shards
         if devices is not None:
             store.check_device(place(devices, tf.int64, row_type).devices[0])
         self._arguments = _Arguments(
@@ -108,7 +108,7 @@ class TableGroup(LayerWithTables):
             store_options=copy.deepcopy(store_options),
             default_initializer=copy.deepcopy(default_initializer),
             devices=devices if isinstance(devices, (str, type(None))) else list(devices),
-            policy=policy,
+            policy=whole_policy,
         )
         self._dims = tuple(dims)
         self._keys = KeySpace(
