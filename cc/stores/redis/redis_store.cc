@@ -54,7 +54,7 @@ Status RedisStore::ReadSlots(const KnownMeta& meta, int64_t key, std::string_vie
       FillInitialSlots(meta.first_rule, reinterpret_cast<T*>(slots));
     });
   } else if (value.size() == sizeof(header) + layout.weight_bytes + layout.wide_slot_bytes) {
-    std::memcpy(slots, value.data() + sizeof(header) + layout.weight_bytes, layout.wide_slot_bytes);
+    std::copy_n(value.data() + sizeof(header) + layout.weight_bytes, layout.wide_slot_bytes, slots);
   } else {
     return Status::DataLoss("The row of key " + std::to_string(key) + " of table '" +
                             options_.name + "' in Redis at " + rows_->address() + " has " +
