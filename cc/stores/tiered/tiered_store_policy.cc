@@ -145,7 +145,9 @@ Status TieredStore::Plan(
       for (size_t k = 0; k < group.count; ++k) stays_away[group.positions[k]] = true;
       return Status();
     }));
-    if (std::memchr(stays_away.data(), 1, places) == nullptr) return run(unplanned, batch);
+    const bool none_stays_away =
+        places == 0 || std::memchr(stays_away.data(), 1, places) == nullptr;
+    if (none_stays_away) return run(unplanned, batch);
     Keys taken(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(Absent(batch, stays_away.data(), &taken));
     return taken.size == 0 ? Status() : run(unplanned, taken.Batch(batch));
