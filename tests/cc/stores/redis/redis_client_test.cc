@@ -51,7 +51,7 @@ class RedisClient : public testing::Test {
     const auto take = [](void* to, size_t, const TfEmbedRedisReply* reply) {
       const TfEmbedRedisBytes& bytes =
           reply->num_elements > 0 ? reply->elements[0].bytes : reply->bytes;
-      std::memcpy(to, bytes.data, bytes.size);
+      if (bytes.size > 0) std::memcpy(to, bytes.data, bytes.size);
       static_cast<char*>(to)[bytes.size] = '\0';
     };
     news_to_pass = news;
