@@ -106,11 +106,6 @@ class MultiTableEmbedding(TableGroup):
         OneFlow, "oneflow.one_embedding".
     """
 
-    @staticmethod
-    @override
-    def _dims_of(embedding_dim: Any) -> list[int]:
-        return [validation.int_in(embedding_dim, "embedding_dim", most=validation.MAX_DIM)]
-
 
 @keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
 class MultiTableMultiColumnEmbedding(TableGroup):

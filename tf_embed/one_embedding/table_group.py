@@ -128,8 +128,8 @@ class TableGroup(LayerWithTables):
 
     @staticmethod
     def _dims_of(embedding_dim: Any) -> list[int]:
-        """Checks and returns the number of weights of each column of a row."""
-        raise NotImplementedError
+        """Checks and returns the number of weights of each column; here there is one."""
+        return [validation.int_in(embedding_dim, "embedding_dim", most=validation.MAX_DIM)]
 
     def _make_row_tables(
         self,

@@ -23,7 +23,7 @@ class Placement:
     """The device of each shard of a table, and the reason for it."""
 
     devices: tuple[str, ...]
-    reason: str  # ends a sentence "It is on /CPU:0, because ..."
+    reason: str  # as in "'items' is on /CPU:0: TensorFlow sees no GPU."
 
 
 def place(
