@@ -210,7 +210,7 @@ Status Benchmark::NewRocksdbTable(const std::string& name, std::unique_ptr<Store
     *cache = HostStore::Create(of_cache);
     return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
   };
-  tiers.new_store = [path = folder_ + "/" + name, dim = dim_](StatisticSet,
+  tiers.new_lower = [path = folder_ + "/" + name, dim = dim_](StatisticSet,
                                                               std::unique_ptr<LowerTier>* made) {
     return NewRocksdbStore(path, dim, made);
   };
@@ -247,9 +247,9 @@ Subject Benchmark::Make(const std::string& name) {
   } else if (name != "memory") {
     Refuse("there is no table '" + name + "'.");
   }
-  MadeStore store;
-  Check(NewStore(options_, storage, &store));
-  subject.table = std::move(store.table);
+  MadeStore made;
+  Check(NewStore(options_, storage, &made));
+  subject.table = std::move(made.store);
   return subject;
 }
 

@@ -30,7 +30,7 @@ test: test-system configured library $(VENV)/.ready
 # Everything. It also writes tests/slow_cases.txt, which the two above read.
 .PHONY: test-nightly
 test-nightly: test-system proof-system configured library $(VENV)/.ready
-	$(BAZEL) test //tests/cc/...
+	$(BAZEL) test //tests/cc/... //benchmarks/...
 	$(PYTEST) --write-slow-cases
 	$(MAKE) thread-safety test-gpu test-locks sanitize test-tf216
 
