@@ -94,4 +94,28 @@ max_rows: This and all further attributes are settings as graphs of earlier vers
   have no effect beside `settings`.
 )doc");
 
+REGISTER_OP("TfEmbedShareTable")
+    .Input("table: resource")
+    .Output("shared: variant")
+    .SetIsStateful()
+    .SetShapeFn(Ranks({0}, {0}))
+    .Doc(R"doc(
+Gives a table to TfEmbedTableHere.
+
+table: The handle.
+shared: Scalar; the table.
+)doc");
+
+REGISTER_OP("TfEmbedTableHere")
+    .Input("shared: variant")
+    .Output("table: resource")
+    .SetIsStateful()
+    .SetShapeFn(Ranks({0}, {0}))
+    .Doc(R"doc(
+Returns a handle of a table for ops of the CPU, wherever the rows are.
+
+shared: Scalar; the output of TfEmbedShareTable.
+table: The handle. The table lives as long as it.
+)doc");
+
 }  // namespace tf_embed

@@ -84,7 +84,7 @@ absl::Status RunPrefetch(tf::OpKernelContext* context, TableResource* table) {
   return ToTensorFlow(table->Prefetch(ExecContextOf(context), keys.batch()));
 }
 
-const Kernels<TableFunction<RunPrefetch>> prefetch("TfEmbedPrefetch", {"table", "keys", "owners"});
+const Kernels<TableFunction<RunPrefetch>> prefetch("TfEmbedPrefetch");
 
 }  // namespace
 

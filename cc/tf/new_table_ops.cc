@@ -5,6 +5,9 @@
 // that varies by table is an input of NewTable. As attributes, they would leak 42 KB for each table
 // ever made. As an input, `settings` may also have the password of a Redis server, which is never
 // stored in a graph.
+//
+// A handle is for the ops of its device. ShareTable, on that device, and TableHere, on the CPU,
+// give ops on the CPU a handle of a table on a GPU.
 
 #include <atomic>
 #include <cstdint>
@@ -18,8 +21,10 @@
 #include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/settings_text.h"
+#include "cc/tf/shared_variant.h"
 #include "cc/tf/status_op.h"
 #include "cc/tf/storage_settings.h"
+#include "cc/tf/table_op.h"
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -214,6 +219,38 @@ class TableHandleOp : public tf::OpKernel {
 };
 
 const Kernels<TableHandleOp> table_handle("TfEmbedTable", {"table"});
+
+// A reference to a table.
+struct TableReference {
+  static constexpr char kTypeName[] = "tf_embed::Table";
+
+  tf::core::RefCountPtr<TableResource> table;
+};
+
+using SharedTable = SharedVariant<TableReference>;
+const CopiesOnHost<SharedTable> shared_tables;
+
+absl::Status RunShareTable(tf::OpKernelContext* context, TableResource* table) {
+  auto reference = std::make_shared<TableReference>();
+  table->Ref();
+  reference->table.reset(table);
+  return GiveScalar<tf::Variant>(context, 0, SharedTable(std::move(reference)));
+}
+
+absl::Status RunTableHere(tf::OpKernelContext* context) {
+  TableReference* const reference = SharedTable::In(context->input(0));
+  if (reference == nullptr) {
+    return InvalidArgumentError("`shared` must be what TfEmbedShareTable gave.");
+  }
+  TableResource* const table = reference->table.get();
+  table->Ref();  // for the handle
+  return GiveScalar<tf::ResourceHandle>(
+      context, 0,
+      tf::ResourceHandle::MakeRefCountingHandle(table, context->device()->attributes().name()));
+}
+
+const Kernels<TableFunction<RunShareTable>> share_table("TfEmbedShareTable", {"table", "shared"});
+const Kernels<StatusFunction<RunTableHere>> table_here("TfEmbedTableHere");
 
 }  // namespace
 }  // namespace tf_embed

@@ -162,8 +162,9 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
   batch_.size = static_cast<size_t>(tensor.NumElements());
   shape_ = tensor.shape();
   // The same kernel class is registered with keys on the host, for narrow keys and for ops that no
-  // step needs.
-  batch_.on_device = table.is_on_device() && context->input_memory_type(1) == tf::DEVICE_MEMORY;
+  // step needs. On the CPU all memory is the device's.
+  batch_.on_device = context->op_device_context() != nullptr && table.is_on_device() &&
+                     context->input_memory_type(1) == tf::DEVICE_MEMORY;
   // Positions within a batch are 32-bit numbers.
   if (batch_.size > kMaxBatchSize) {
     return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,

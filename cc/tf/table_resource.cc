@@ -194,10 +194,10 @@ absl::Status TableResource::Create(const Signature& signature, const StoreOption
                                    TableResource** resource) {
   const bool has_strings =
       signature.key_dtype == tf::DT_STRING || signature.value_dtype == tf::DT_STRING;
-  if (signature.policy.kept_statistics().Has(Statistic::kChange) && (gpu >= 0 || has_strings)) {
+  if (signature.policy.kept_statistics().Has(Statistic::kChange) && has_strings) {
     return InvalidArgumentError("`track_changes` of table '", options.name,
-                                "' must be False: tables on a GPU, and tables with string keys or "
-                                "values, do not keep track of changes.");
+                                "' must be False: tables with string keys or values do not keep "
+                                "track of changes.");
   }
   const double index_bytes = static_cast<double>(options.init_size) *
                              static_cast<double>(signature.num_shards) * StripedIndex::kBytesPerKey;

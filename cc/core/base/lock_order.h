@@ -43,6 +43,7 @@ enum class LockRank : uint8_t {
   kRows,       // slabs and freed rows of a RowMemory
   kArena,      // memory of an index
   kLog,        // evicted rows
+  kGiving,     // the turn of a store on a device to hand rows to a snapshot
   kBucket,     // a bucket's word
   kChanges,    // rows and keys that a snapshot will have
   kUnordered,  // not checked: the owner of such a lock says why it causes no cycle

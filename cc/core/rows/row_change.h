@@ -9,7 +9,8 @@
 // in its word. The first thread that is about to change or use it, or to write it down, copies it
 // and then puts the number of the snapshot there by an atomic exchange. So the snapshot gets each
 // row once, with its statistics: a thread that finds the number there knows that the copy is
-// complete.
+// complete. A device puts the number there first, and launches no use or change before the copy has
+// arrived.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
 
@@ -30,14 +31,17 @@ struct WantedRows {
 struct RowChange {
   using Word = std::atomic<uint64_t>;
 
-  static TF_EMBED_INLINE uint64_t Of(uint32_t snapshot, uint32_t period) {
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t Of(uint32_t snapshot, uint32_t period) {
     return uint64_t{snapshot} << 32 | period;
   }
-  static TF_EMBED_INLINE uint32_t PeriodOf(uint64_t word) { return static_cast<uint32_t>(word); }
-  static TF_EMBED_INLINE uint32_t SnapshotOf(uint64_t word) {
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint32_t PeriodOf(uint64_t word) {
+    return static_cast<uint32_t>(word);
+  }
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint32_t SnapshotOf(uint64_t word) {
     return static_cast<uint32_t>(word >> 32);
   }
-  static TF_EMBED_INLINE bool IsWanted(uint64_t word, const WantedRows& wanted) {
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE bool IsWanted(uint64_t word,
+                                                            const WantedRows& wanted) {
     return wanted.snapshot != 0 && SnapshotOf(word) != wanted.snapshot &&
            PeriodOf(word) > wanted.since && PeriodOf(word) <= wanted.until;
   }

@@ -2,6 +2,7 @@
 #include "cc/core/store/change_log.h"
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -14,6 +15,11 @@ bool IsOlder(const std::pair<const uint64_t, uint32_t>& one,
   return one.second < other.second;
 }
 
+Status NoMemoryForChanges() {
+  return Status::ResourceExhausted(
+      [] { return "No memory for the rows that changed while a snapshot was written."; });
+}
+
 }  // namespace
 
 bool ChangeLog::AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_statistics,
@@ -23,13 +29,35 @@ bool ChangeLog::AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_stati
     given_.emplace_back(allocator);
     failure_ = given_.back().Resize(kTogether, weight_bytes, slot_bytes, num_statistics);
   } catch (const std::bad_alloc&) {
-    failure_ = Status::ResourceExhausted(
-        [] { return "No memory for the rows that changed while a snapshot was written."; });
+    failure_ = NoMemoryForChanges();
   }
   if (failure_.ok()) return true;
-  given_.clear();
-  snapshot_.store(0, std::memory_order_relaxed);  // it wants nothing any more
+  WantNothing();
   return false;
+}
+
+void ChangeLog::WantNothing() {
+  given_.clear();
+  snapshot_.store(0, std::memory_order_relaxed);
+}
+
+void ChangeLog::Give(WholeRows rows) {
+  const std::lock_guard<OrderedMutex> lock(mutex_);
+  if (rows.size == 0 || !failure_.ok() || until_.load(std::memory_order_relaxed) == 0) return;
+  try {
+    // Before the last, in which single rows are collected.
+    given_.insert(given_.empty() ? given_.end() : std::prev(given_.end()), std::move(rows));
+  } catch (const std::bad_alloc&) {
+    failure_ = NoMemoryForChanges();
+    WantNothing();
+  }
+}
+
+void ChangeLog::Fail(Status failure) {
+  const std::lock_guard<OrderedMutex> lock(mutex_);
+  if (!failure_.ok() || until_.load(std::memory_order_relaxed) == 0) return;
+  failure_ = std::move(failure);
+  WantNothing();
 }
 
 void ChangeLog::NoteLeft(int64_t key) {
@@ -65,8 +93,7 @@ void ChangeLog::Forget(const char* why) {
   if (until_.load(std::memory_order_relaxed) == 0) return;
   failure_ = Status::FailedPrecondition("Table '" + store_ + "' " + why +
                                         " while a snapshot of it was written.");
-  given_.clear();
-  snapshot_.store(0, std::memory_order_relaxed);
+  WantNothing();
 }
 
 Status ChangeLog::Begin(uint64_t since) {

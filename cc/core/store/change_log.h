@@ -56,13 +56,17 @@ class ChangeLog {
   void Give(int64_t key, size_t weight_bytes, size_t slot_bytes, size_t num_statistics,
             Allocator* allocator, const Copy& copy) {
     const std::lock_guard<OrderedMutex> lock(mutex_);
-    if (given_.empty() || given_.back().size == kTogether) {
+    if (given_.empty() || given_.back().size >= given_.back().keys.size()) {
       if (!AddRoom(weight_bytes, slot_bytes, num_statistics, allocator)) return;
     }
     WholeRows& rows = given_.back();
     rows.keys[rows.size] = key;
     if (copy(rows.size, &rows)) ++rows.size;
   }
+  // The same for rows that the caller has claimed for the snapshot (row_change.h).
+  void Give(WholeRows rows);
+  // Fails the snapshot in progress, because it lacks rows.
+  void Fail(Status failure);
   // Records a removed key.
   void NoteLeft(int64_t key);
   // Records that the whole content was replaced. A snapshot in progress fails.
@@ -92,6 +96,8 @@ class ChangeLog {
 
   bool AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_statistics, Allocator* allocator)
       TF_EMBED_REQUIRES(mutex_);
+  // The snapshot in progress has failed.
+  void WantNothing() TF_EMBED_REQUIRES(mutex_);
   void ForgetPeriods() TF_EMBED_REQUIRES(mutex_);
   void AddMark(uint64_t save, uint32_t period) TF_EMBED_REQUIRES(mutex_);
   // Keys removed before the oldest mark are in no future snapshot.

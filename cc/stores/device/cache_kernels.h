@@ -190,19 +190,6 @@ struct CommitAddedKernel {
   }
 };
 
-// For each key: its place, or IndexView::kNoPlace.
-struct FindPlacesKernel {
-  IndexView index;
-  const int64_t* keys;
-  uint64_t* places;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const uint64_t place = index.Find(tile, keys[i], HashKey(keys[i]));
-    if (tile.lane() == 0) places[i] = place;
-  }
-};
-
 // For as many places as a tile has lanes, possibly repeated: erases the rows.
 struct DropKernel {
   StoreView store;

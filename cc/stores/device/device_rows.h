@@ -20,6 +20,7 @@
 
 #include "cc/core/base/exec_context.h"
 #include "cc/core/policy/row_policy.h"
+#include "cc/core/rows/row_change.h"
 #include "cc/core/rows/row_layout.h"
 #include "cc/core/rows/row_mark.h"
 #include "cc/stores/device/device_index.h"
@@ -243,6 +244,7 @@ struct StoreView {
   StoreTallies* tallies = nullptr;
   const char* initial_slots = nullptr;  // [slot_bytes]
   uint8_t tick = 0;                     // of a cache
+  uint32_t period = 0;                  // of changes (row_change.h)
 
   TF_EMBED_DEVICE char* Row(uint32_t row) const { return rows.Row(row, layout.stride); }
   TF_EMBED_DEVICE uint64_t* StatisticsOf(char* row) const {
@@ -317,6 +319,22 @@ struct DeviceStatistics {
     if (epoch != nullptr && Tile::Load(epoch) < now.epoch) Tile::Max(epoch, now.epoch);
   }
   TF_EMBED_DEVICE void SetScore(int64_t score) const { Set(Statistic::kScore, ScoreBitsOf(score)); }
+
+  // Notes a change in a period. REQUIRES: the snapshot in progress has the row if it wants it.
+  TF_EMBED_DEVICE void NoteChange(uint32_t period) const {
+    Set(Statistic::kChange, RowChange::Of(0, period));
+  }
+  TF_EMBED_DEVICE bool IsWanted(const WantedRows& wanted) const {
+    return RowChange::IsWanted(Get(Statistic::kChange), wanted);
+  }
+  // Records that the snapshot has the row from now on. False: the snapshot does not want it, or
+  // another lane has claimed it. The copy may follow, as long as no use or change precedes it.
+  TF_EMBED_DEVICE bool TakeFor(const WantedRows& wanted) const {
+    uint64_t present = Get(Statistic::kChange);
+    return RowChange::IsWanted(present, wanted) &&
+           Tile::CompareExchange(Word(Statistic::kChange), &present,
+                                 RowChange::Of(wanted.snapshot, RowChange::PeriodOf(present)));
+  }
 };
 
 // The rows that have expired at a moment.

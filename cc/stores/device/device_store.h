@@ -68,9 +68,9 @@ class DeviceStore : public Store {
 
   // FindPooled (pooled_find.h) in a single launch for all batches, of this store and other stores
   // on its device. Bags, owners, padding and the structs are on the host and are copied. Keys,
-  // weights, defaults and pooled rows are in device memory. The host does not wait. Sums have the
-  // same order as on the host, so the same bits. For a batch in several shards, the first shard
-  // counts hits and misses.
+  // weights, defaults and pooled rows are in device memory. The host does not wait, except for
+  // a snapshot of changes. Sums have the same order as on the host, so the same bits. For a batch
+  // in several shards, the first shard counts hits and misses.
   virtual Status FindPooled(const ExecContext& context, const PooledFind* finds,
                             size_t count) const = 0;
 
@@ -88,8 +88,8 @@ class DeviceStore : public Store {
 int NumGpus();
 
 // Makes a store on a GPU. kUnavailable if this build has no GPU support, the machine has no GPU, or
-// the GPU's driver has no memory pools. Admission counts and sinks are on the host, so writes of a
-// store with either wait for the device. Writes of other stores do not.
+// the GPU's driver has no memory pools. Admission counts, sinks and change logs are on the host, so
+// writes of a store with any of them wait for the device. Writes of other stores do not.
 Status NewDeviceStore(const StoreOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Store>* store);
 

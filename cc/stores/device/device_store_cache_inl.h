@@ -211,6 +211,7 @@ template <class Device>
 Status DeviceStoreImpl<Device>::NoteUses(const ExecContext& context, const KeyBatch& batch,
                                          Found* found) {
   const Reading reading(this, context);
+  TF_EMBED_RETURN_IF_ERROR(GiveBefore(context, batch.keys, batch.size));
   // A shared lock suffices, because the words are atomics on the device. But copies of them are
   // stale now.
   ForgetStatistics();

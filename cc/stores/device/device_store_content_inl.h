@@ -27,9 +27,12 @@ Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);
   Array<uint64_t> places(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(places.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(places.MakeOnes(batch.size));  // kNoPlace
   device_.Launch(context, batch.size, kFindCost,
                  PlaceKernel{content_->index(), groups.view(), places.data()});
+  if (changes_ != nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(PlannerOf(context).Tell(places.data(), batch.size, nullptr));
+  }
   LaunchLanes(device_, context, batch.size, kPlaceCost,
               EraseKernel{View(), groups.view(), places.data()});
   return Launched(context, batch.size);
@@ -196,6 +199,7 @@ Status DeviceStoreImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
 template <class Device>
 Status DeviceStoreImpl<Device>::Clear(const ExecContext& context) {
   const Writing writing(this, context);
+  if (changes_ != nullptr) changes_->Forget("was cleared");
   content_->Clear(context);
   // A caller that clears a store may be out of memory; then the store grows later.
   if (options_.init_size > 0) (void)content_->MakeRoom(context, options_.init_size);
@@ -275,6 +279,7 @@ Status DeviceStoreImpl<Device>::ChangeRule(const ExecContext& context, const Rul
       case Content::Added::kNoMemory:
         return NoMemory(context);
     }
+    if (changes_ != nullptr) changes_->Forget("got the slots of another optimizer");
   }
   content_->rule = rule;
   return device_.Check(context);
@@ -291,6 +296,7 @@ Status DeviceStoreImpl<Device>::UpdateAllRows(const ExecContext& context, const 
   if (!AllRowsUpdate(rule).IsDue()) return Status();
   const Writing writing(this, context);
   if (!SameRule(content_->rule, rule.slots)) return RuleWasChanged(options_.name);
+  TF_EMBED_RETURN_IF_ERROR(GiveAll(context));
   const RoundingNoise noise(content_->initializer, rule.step, RoundingNoise::Of::kPass);
   return DispatchFloating(options_.value_type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
@@ -331,6 +337,13 @@ Status DeviceStoreImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
                                             WholeRows* rows) const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
+  return Export(context, WantedRows(), max_rows, cursor, rows);
+}
+
+template <class Device>
+Status DeviceStoreImpl<Device>::Export(const ExecContext& context, const WantedRows& wanted,
+                                       size_t max_rows, ExportCursor* cursor,
+                                       WholeRows* rows) const {
   const IndexView& index = content_->index();
   const DeviceRowLayout& layout = content_->layout();
   rows->size = 0;
@@ -348,12 +361,12 @@ Status DeviceStoreImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
   uint64_t first = cursor->next >> unit_bits;
   const double share =
       static_cast<double>(std::min<uint64_t>(max_rows, present)) / static_cast<double>(present);
-  const double wanted = share * static_cast<double>(index.num_buckets());
-  uint64_t buckets = std::min<uint64_t>(std::max<uint64_t>(1, static_cast<uint64_t>(wanted)),
+  const double enough = share * static_cast<double>(index.num_buckets());
+  uint64_t buckets = std::min<uint64_t>(std::max<uint64_t>(1, static_cast<uint64_t>(enough)),
                                         index.num_buckets() - first);
   Array<uint64_t> counter(device_, context);
   TF_EMBED_RETURN_IF_ERROR(counter.MakeZeros(1));
-  ExportKernel kernel{View(), first, {cursor->next, 0}, counter.data(), WholeRowsView()};
+  ExportKernel kernel{View(), first, {cursor->next, 0}, wanted, counter.data(), WholeRowsView()};
   const auto count = [&] {
     kernel.range.end = (first + buckets) << unit_bits;
     uint64_t counted = 0;
@@ -436,6 +449,7 @@ std::unique_ptr<Store> DeviceStoreImpl<Device>::NewEmpty(size_t init_size,
     // The copy must not evict rows, or log them as evicted. But its rows have the same statistics.
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
+    options.changes = nullptr;
     std::unique_ptr<Store> store;
     (void)Create(options, device_options_, device_, &store);  // leaves it null if it fails
     return store;
@@ -448,6 +462,7 @@ template <class Device>
 Status DeviceStoreImpl<Device>::TakeContent(const ExecContext& context, Store* other) {
   auto* const from = static_cast<DeviceStoreImpl*>(other);
   const Writing writing(this, context);
+  if (changes_ != nullptr) changes_->Forget("took other rows over");
   // The content keeps its memory but changes its Order, so work queued under the old Order must
   // finish first.
   from->order_.BeginWrite(context);

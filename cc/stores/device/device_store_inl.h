@@ -17,14 +17,17 @@
 // after each write, without a wait. Only if that is not enough does the host ask and wait, and then
 // perhaps grow the store.
 //
-// Writes do wait in a store with admission or a sink of evicted rows, because both run on the host.
+// Writes do wait in a store with admission, and in a store with a sink of evicted rows or a log of
+// changes if rows may leave, because these are on the host. While a snapshot is written, verbs that
+// change or use rows wait (device_changes.h).
 //
 // If the byte limit allows no more rows, new keys are refused and counted. If the policy bounds
 // rows, they evict others instead (policy_kernels.h). Neither case asks the device. If device
 // memory runs out, the verb fails before it changes a row, although expired rows may have left.
 // Nothing is written beyond the room, because the kernel compares each new row's number with it.
 //
-// Locks: StoreLocks. A verb that changes anything holds both exclusively. The verbs of a cache run
+// Locks: StoreLocks. A verb that changes anything holds both exclusively, except that finds note
+// uses, by atomics. The verbs of a cache run
 // under the locks of the store over it, which admit concurrent writes, and some under further locks
 // of this store. So a cache has a separate lock instead, which verbs take last.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_INL_H_
@@ -46,10 +49,12 @@
 #include "cc/core/base/process_salt.h"
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/policy/write_planner.h"
+#include "cc/core/store/change_log.h"
 #include "cc/core/store/store.h"
 #include "cc/core/store/store_cache.h"
 #include "cc/core/store/store_locks.h"
 #include "cc/stores/device/cache_kernels.h"
+#include "cc/stores/device/device_changes.h"
 #include "cc/stores/device/device_content.h"
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/device_write_planner.h"
@@ -135,6 +140,9 @@ class DeviceStoreImpl final : public DeviceStore,
   using StoreMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
+  ChangeLog* changes() const override { return changes_.get(); }
+  Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
+                        WholeRows* rows) override;
   const StoreLocks& locks() const override { return locks_; }
   std::unique_ptr<Store> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
@@ -168,15 +176,19 @@ class DeviceStoreImpl final : public DeviceStore,
   using Shared = std::shared_lock<FairSharedMutex>;
   using Alone = std::unique_lock<FairSharedMutex>;
 
-  // The scope of a verb that reads.
+  // The scope of a verb that reads. `notes_uses`: it writes statistics, so callers that pause
+  // writers keep it out, and a snapshot begins before or after it.
   class Reading {
    public:
-    Reading(const DeviceStoreImpl* store, const ExecContext& context)
+    Reading(const DeviceStoreImpl* store, const ExecContext& context, bool notes_uses = false)
         : store_(store), context_(context) {
       // A caller that holds the store has the lock already, and a shared lock is not taken twice: a
       // waiting writer in between would stop both. No caller holds the lock of a cache.
       const bool held = context.held == Held::kContent || context.held == Held::kUsing ||
                         context.held == Held::kWriting;
+      if (!held && notes_uses && context.held != Held::kPaused && !store->options_.is_cache) {
+        writers_ = Shared(store->locks_.writers);
+      }
       if (!held || store->options_.is_cache) lock_ = Shared(store->inside());
       store_->order_.BeginRead(context_);
     }
@@ -187,6 +199,7 @@ class DeviceStoreImpl final : public DeviceStore,
    private:
     const DeviceStoreImpl* store_;
     const ExecContext& context_;
+    Shared writers_;
     Shared lock_;
   };
 
@@ -263,6 +276,7 @@ class DeviceStoreImpl final : public DeviceStore,
     StoreView view = content_->View(options_.policy.statistics);
     view.tallies = tallies_;
     view.tick = tick_.load(std::memory_order_relaxed);
+    if (changes_ != nullptr) view.period = changes_->period();
     return view;
   }
   // Adds the ranks that a kernel of cache_kernels.h finds in some launches.
@@ -307,8 +321,20 @@ class DeviceStoreImpl final : public DeviceStore,
   }
   DeviceWritePlanner<Device> PlannerOf(const ExecContext& context) {
     return {context,        device_,  options_.policy, options_.allocator,
-            content_.get(), tallies_, &held_back_};
+            content_.get(), tallies_, &held_back_,     changes_.get()};
   }
+  // Whether a find as a part of training writes statistics of rows.
+  bool NotesUses(const ExecContext& context) const {
+    return context.training && options_.policy.statistics.OfUse().size() > 0;
+  }
+  // Called by verbs before they use or change the rows of some keys: hands the rows to the snapshot
+  // in progress, if it wants them. `keys` are in device memory.
+  Status GiveBefore(const ExecContext& context, const int64_t* keys, size_t count) const;
+  // The same for all rows.
+  Status GiveAll(const ExecContext& context) const;
+  // ExportBatch, of the rows that a snapshot wants; without a snapshot, of all rows.
+  Status Export(const ExecContext& context, const WantedRows& wanted, size_t max_rows,
+                ExportCursor* cursor, WholeRows* rows) const;
   // Runs a verb of row_kernels.h on the distinct keys of a batch. REQUIRES: the locks of a writer.
   template <class Verb>
   Status Write(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
@@ -337,6 +363,9 @@ class DeviceStoreImpl final : public DeviceStore,
   mutable std::atomic<int64_t> known_rows_{kUnknown};  // changed by writers
   mutable std::atomic<uint64_t> versions_{0};          // version of the statistics
   CacheScratch* scratch_ = nullptr;                    // in device memory
+  // If rows have Statistic::kChange.
+  std::shared_ptr<ChangeLog> changes_;
+  mutable OrderedMutex giving_{LockRank::kGiving};
   std::unique_ptr<Planned> planned_;
   mutable std::atomic<uint64_t> keys_looked_up_{0};
   std::atomic<uint64_t> evicted_{0};  // except rows replaced by others
@@ -348,10 +377,6 @@ template <class Device>
 Status DeviceStoreImpl<Device>::Create(const StoreOptions& options,
                                        const DeviceOptions& device_options, const Device& device,
                                        std::unique_ptr<Store>* store) {
-  if (options.is_cache && options.policy.statistics.Has(Statistic::kChange)) {
-    return Status::InvalidArgument("Table '" + options.name +
-                                   "' can't have its cache on a device and keep track of changes.");
-  }
   std::unique_ptr<DeviceStoreImpl> made;
   bool begun = false;
   try {
@@ -375,6 +400,9 @@ DeviceStoreImpl<Device>::DeviceStoreImpl(const StoreOptions& options,
       device_(device),
       initial_row_(options.allocator) {
   options_.policy = options.policy.WithNeeds();
+  if (!options_.policy.statistics.Has(Statistic::kChange)) return;
+  changes_ =
+      options.changes != nullptr ? options.changes : std::make_shared<ChangeLog>(options.name);
 }
 
 template <class Device>
@@ -402,17 +430,18 @@ template <class Device>
 Status DeviceStoreImpl<Device>::Find(const ExecContext& context, const KeyBatch& batch,
                                      const DefaultRows& defaults, void* weights, bool* exists,
                                      const SlotsOut& slots) const {
-  const Reading reading(this, context);
+  const bool uses = NotesUses(context);
+  const Reading reading(this, context, uses);
   if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
     return RuleWasChanged(options_.name);
   }
   keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
-  LaunchFind(device_, context, kFindCost + content_->layout().weight_bytes / 8,
-             FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
-                        exists, static_cast<char*>(slots.slots),
-                        context.training && content_->layout().statistics > 0,
-                        context.training && options_.is_cache, context.now,
-                        context.training ? ExpiryAt(context) : Expiry()});
+  if (uses) TF_EMBED_RETURN_IF_ERROR(GiveBefore(context, batch.keys, batch.size));
+  LaunchFind(
+      device_, context, kFindCost + content_->layout().weight_bytes / 8,
+      FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights), exists,
+                 static_cast<char*>(slots.slots), uses, context.training && options_.is_cache,
+                 context.now, context.training ? ExpiryAt(context) : Expiry()});
   return device_.Check(context);
 }
 
@@ -441,6 +470,7 @@ Status DeviceStoreImpl<Device>::Contains(const ExecContext& context, const KeyBa
 #include "cc/stores/device/device_store_content_inl.h"
 #include "cc/stores/device/device_store_policy_inl.h"
 #include "cc/stores/device/device_store_pooled_inl.h"
+#include "cc/stores/device/device_store_snapshot_inl.h"
 #include "cc/stores/device/device_store_write_inl.h"
 
 #endif  // TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_INL_H_

@@ -23,6 +23,7 @@ Status DeviceStoreImpl<Device>::AssignStatistics(const ExecContext& context, con
   auto groups = device_.NewGroups();
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);
+  TF_EMBED_RETURN_IF_ERROR(GiveBefore(context, batch.keys, batch.size));
   device_.Launch(context, batch.size, kFindCost,
                  AssignStatisticsKernel{View(), BatchView(batch), groups.view(), set, statistics});
   return device_.Check(context);
@@ -43,7 +44,7 @@ Status DeviceStoreImpl<Device>::EvictExpired(const ExecContext& context, size_t*
   if (status.ok()) status = content_->Rows(context, &left);
   // The host has just read the exact number, so the next writes need not wait for it.
   if (status.ok()) content_->row_bound.Set(left);
-  // Also after a failure: with a sink, rows of earlier parts have left.
+  // Also after a failure: if the host is told, rows of earlier parts have left.
   expired_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
   return status;

@@ -58,7 +58,7 @@ PoolView DeviceStoreImpl<Device>::ViewOf(const ExecContext& context, const Poole
   view.type = options_.value_type;
   view.dim = options_.dim;
   view.tallies = tallies_;
-  view.uses = context.training && content_->layout().statistics > 0;
+  view.uses = NotesUses(context);
   view.marks = context.training && options_.is_cache;
   // Each store has its own clock.
   const ExecContext dated = find.Dated(context);
@@ -92,8 +92,21 @@ Status DeviceStoreImpl<Device>::FindPooled(const ExecContext& context, const Poo
     end = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, end);
   }
   HeldStores held(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(held.Take(stores.data(), num_shards, Held::kContent));
+  const bool uses = std::any_of(finds, finds + count, [&](const PooledFind& find) {
+    return shard_of(find, 0)->NotesUses(context);
+  });
+  TF_EMBED_RETURN_IF_ERROR(
+      held.Take(stores.data(), num_shards, uses ? Held::kUsing : Held::kContent));
   const ReadingMany reading(held, context);
+  for (size_t i = 0; uses && i < count; ++i) {
+    const ShardedKeys& keys = finds[i].keys;
+    for (size_t k = 0; k < keys.num_shards; ++k) {
+      const DeviceStoreImpl* const store = shard_of(finds[i], k);
+      if (!store->NotesUses(context)) continue;
+      // With all keys of the batch: a shard does not find those of others.
+      TF_EMBED_RETURN_IF_ERROR(store->GiveBefore(context, keys.keys, finds[i].bags->num_keys()));
+    }
+  }
 
   size_t words =
       Staging::For(count * sizeof(PoolView)) + Staging::For(num_shards * sizeof(ShardView));

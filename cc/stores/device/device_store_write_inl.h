@@ -53,6 +53,7 @@ Status DeviceStoreImpl<Device>::Write(const ExecContext& context, const KeyBatch
                                       const Grouped& grouped, const WriteOptions& write,
                                       size_t key_cost, const Verb& verb) {
   if (batch.size == 0) return Status();
+  TF_EMBED_RETURN_IF_ERROR(GiveBefore(context, batch.keys, batch.size));
   const RowPolicy& policy = options_.policy;
   const bool inserts = batch.absent == nullptr;
   const bool planned = policy.plans_writes() && !context.restoring && inserts;

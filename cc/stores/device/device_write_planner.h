@@ -19,11 +19,12 @@
 #include <utility>
 
 #include "cc/core/policy/write_planner.h"
+#include "cc/core/store/change_log.h"
+#include "cc/stores/device/device_changes.h"
 #include "cc/stores/device/device_content.h"
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/policy_kernels.h"
 #include "cc/stores/device/table_kernels.h"
-#include "cc/stores/device/whole_row_arrays.h"
 
 namespace tf_embed {
 
@@ -32,11 +33,11 @@ class DeviceWritePlanner {
  public:
   using Content = DeviceContent<Device>;
 
-  // `tallies` are in device memory; `held_back` counts keys that were not admitted. All arguments
-  // outlive the planner.
+  // `tallies` are in device memory; `held_back` counts keys that were not admitted; `changes` may
+  // be null. All arguments outlive the planner.
   DeviceWritePlanner(const ExecContext& context, const Device& device, const RowPolicy& policy,
                      Allocator* allocator, Content* content, StoreTallies* tallies,
-                     std::atomic<uint64_t>* held_back)
+                     std::atomic<uint64_t>* held_back, ChangeLog* changes)
       : context_(context),
         device_(device),
         policy_(policy),
@@ -44,6 +45,7 @@ class DeviceWritePlanner {
         content_(*content),
         tallies_(tallies),
         held_back_(held_back),
+        changes_(changes),
         candidates_(allocator) {}
 
   // Looks up the groups, as SurveyKernel does, removes expired rows, asks the admission, and turns
@@ -63,8 +65,12 @@ class DeviceWritePlanner {
   // Tells the admission which keys get rows. Waits for the device.
   Status ForgetAdmitted(const KeyBatch& batch, const NewRows& coming);
 
+  // Tells the sink, which may be null, and the log of changes that the rows at `places` [count], of
+  // which some are kNoPlace, are about to leave. If it fails, they stay. Waits for the device.
+  Status Tell(const uint64_t* places, size_t count, EvictionSink* sink);
+
   // Removes all rows that `kernel` finds in the buckets from kernel.first on, and counts them in
-  // `left`, in device memory. If there is a sink, it gets them first, which waits for the device.
+  // `left`, in device memory. Waits for the device if the host must be told of them.
   template <class Kernel>
   Status EvictFound(Kernel kernel, uint64_t* left);
 
@@ -74,9 +80,8 @@ class DeviceWritePlanner {
 
   // Rough costs in nanoseconds, used to split work over threads.
   static constexpr size_t kFindCost = 80;
-  static constexpr size_t kRowCost = 100;
   static constexpr size_t kPlaceCost = 5;
-  // Buckets searched at a time for rows that a sink must receive.
+  // Buckets searched at a time for rows that the host is told of.
   static constexpr uint64_t kBucketsTogether = uint64_t{1} << 14;
 
   // Keys of a batch on the host, and marks by number of the key.
@@ -101,7 +106,8 @@ class DeviceWritePlanner {
   Status Admit(const KeyBatch& batch, Admits admits, uint32_t* wanted);
   // Removes the rows at `places` [count], of which some are kNoPlace, and counts them in `left`.
   Status Evict(const uint64_t* places, size_t count, uint64_t* left);
-  Status TellSink(const uint64_t* places, size_t count);
+  // Whether the host is told of rows before they leave.
+  bool tells() const { return policy_.sink != nullptr || changes_ != nullptr; }
 
   const ExecContext& context_;
   const Device& device_;
@@ -110,6 +116,7 @@ class DeviceWritePlanner {
   Content& content_;
   StoreTallies* const tallies_;
   std::atomic<uint64_t>* const held_back_;
+  ChangeLog* const changes_;
   AdmissionCandidates candidates_;
 };
 
@@ -197,42 +204,39 @@ Status DeviceWritePlanner<Device>::ForgetAdmitted(const KeyBatch& batch, const N
 
 template <class Device>
 Status DeviceWritePlanner<Device>::Evict(const uint64_t* places, size_t count, uint64_t* left) {
-  if (policy_.sink != nullptr) {
-    TF_EMBED_RETURN_IF_ERROR(TellSink(places, count));
-  }
+  if (tells()) TF_EMBED_RETURN_IF_ERROR(Tell(places, count, policy_.sink));
   LaunchLanes(device_, context_, count, kPlaceCost, EraseRowsKernel{View(), places, count, left});
   return Status();
 }
 
 template <class Device>
-Status DeviceWritePlanner<Device>::TellSink(const uint64_t* places, size_t count) {
-  Array<uint32_t> numbers(device_, context_);
-  WholeRowArrays<Device> arrays(device_, context_);
+Status DeviceWritePlanner<Device>::Tell(const uint64_t* places, size_t count, EvictionSink* sink) {
+  const auto mark = [&](uint32_t* marks) {
+    LaunchLanes(device_, context_, count, kPlaceCost, MarkPlacesKernel{places, count, marks});
+  };
+  StoreView copied = View();
+  if (sink == nullptr) {  // keys are enough
+    copied.layout.weight_bytes = copied.layout.slot_bytes = copied.layout.statistics = 0;
+  }
   WholeRows rows(allocator_);
-  TF_EMBED_RETURN_IF_ERROR(numbers.MakeZeros(count + 1));
-  LaunchLanes(device_, context_, count, kPlaceCost,
-              MarkPlacesKernel{places, count, numbers.data()});
-  TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, numbers.data(), count + 1));
-  uint32_t leaving = 0;
-  device_.CopyOut(context_, numbers.data() + count, sizeof(leaving), &leaving);
-  TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
-  if (leaving == 0) return Status();
-  const DeviceRowLayout& layout = content_.layout();
-  TF_EMBED_RETURN_IF_ERROR(arrays.Make(leaving, layout, &rows));
-  device_.Launch(context_, count, kRowCost,
-                 CopyLeavingKernel{View(), places, numbers.data(), arrays.view()});
-  arrays.CopyOut(leaving, layout, &rows);
-  TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));
-  rows.size = leaving;
-  // Before the rows are erased. If the sink has no memory, they stay and the verb fails.
-  return policy_.sink->Evict(rows, content_.rule);
+  TF_EMBED_RETURN_IF_ERROR(CopyRowsAt(device_, context_, copied, places, count, mark, &rows));
+  if (rows.size == 0) return Status();
+  if (changes_ != nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(
+        GiveWanted(device_, context_, View(), places, count, allocator_, changes_));
+  }
+  // If the sink has no memory, the rows stay and the verb fails.
+  if (sink != nullptr) TF_EMBED_RETURN_IF_ERROR(sink->Evict(rows, content_.rule));
+  // From here on nothing fails, so these keys leave.
+  for (size_t i = 0; changes_ != nullptr && i < rows.size; ++i) changes_->NoteLeft(rows.keys[i]);
+  return Status();
 }
 
 template <class Device>
 template <class Kernel>
 Status DeviceWritePlanner<Device>::EvictFound(Kernel kernel, uint64_t* left) {
   const uint64_t end = kernel.end;
-  if (policy_.sink == nullptr) {
+  if (!tells()) {
     kernel.left = left;
     device_.Launch(context_, end, kPlaceCost * DeviceBucket::kLanes, kernel);
     return Status();
@@ -299,7 +303,7 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
                           to, size, NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
                           context_.now.step, victims.data(), coming});
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, coming, size + 1));
-  // Except the sink, nothing can fail any more.
+  // Only what tells the host can fail now.
   return Evict(victims.data(), size, &tallies_->evicted);
 }
 

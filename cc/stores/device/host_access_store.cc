@@ -292,6 +292,11 @@ class HostAccessStore final : public Store,
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override {
     return store_->maintenance()->ExportBatch(max_rows, cursor, rows);
   }
+  ChangeLog* changes() const override { return store_->maintenance()->changes(); }
+  Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
+                        WholeRows* rows) override {
+    return store_->maintenance()->ExportSnapshot(context, max_rows, cursor, rows);
+  }
   const StoreLocks& locks() const override { return store_->locks(); }
   void DropOutgrown() const override { store_->DropOutgrown(); }
   std::unique_ptr<Store> NewEmpty(size_t init_size,

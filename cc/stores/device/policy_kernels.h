@@ -83,34 +83,7 @@ struct EraseRowsKernel {
   }
 };
 
-// For as many places as a tile has lanes, some of them kNoPlace: marks whether a row leaves.
-struct MarkPlacesKernel {
-  const uint64_t* places;
-  uint64_t size;
-  uint32_t* marks;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const uint64_t number = i * Tile::kLanes + tile.lane();
-    if (number < size && places[number] != IndexView::kNoPlace) marks[number] = 1;
-  }
-};
-
-// For each place: copies the whole row to its index in the running sum of the marks.
-struct CopyLeavingKernel {
-  StoreView store;
-  const uint64_t* places;
-  const uint32_t* numbers;
-  WholeRowsView rows;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (places[i] == IndexView::kNoPlace) return;
-    rows.Put(tile, store, store.index.EntryAt(places[i]), numbers[i]);
-  }
-};
-
-// For each bucket of [first, end): removes rows, or finds their places if a sink must receive them
+// For each bucket of [first, end): removes rows, or finds their places if the host is told of them
 // first.
 struct Finder {
   uint64_t first = 0;
@@ -130,7 +103,7 @@ struct Finder {
       if (places == nullptr) {
         EraseAndCount(tile, store, found ? place : IndexView::kNoPlace, left);
       } else if (found) {
-        // Nothing is erased yet: the sink gets a copy of these rows first.
+        // Nothing is erased yet: the host gets a copy of these rows first.
         places[i * DeviceBucket::kLanes + lane] = place;
       }
     }

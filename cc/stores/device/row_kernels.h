@@ -133,6 +133,7 @@ struct WriteKernel {
     const DeviceStatistics<Tile> statistics = store.StatisticsAt<Tile>(added);
     statistics.Begin(now);
     SetScore(statistics, group);
+    statistics.NoteChange(store.period);
     if (store.layout.has_marks) store.template MarkOf<Tile>(store.Row(added)).Change(store.tick);
     store.index.template Insert<Tile>(group.key, HashKey(group.key), added);
   }
@@ -148,7 +149,9 @@ struct WriteKernel {
     }
     const DeviceStatistics<Tile> statistics = store.StatisticsAt<Tile>(row);
     if (uses) statistics.Use(now);
-    if (Verb::kWritesPresent) SetScore(statistics, group);
+    if (!Verb::kWritesPresent) return;
+    SetScore(statistics, group);
+    statistics.NoteChange(store.period);
   }
 
  private:

@@ -429,6 +429,7 @@ struct PassKernel {
     if (!store.index.template Holds<Tile>(place)) return;
     const DeviceBucket::Entry& entry = store.index.EntryAt(place);
     char* const row = store.Row(entry.row);
+    if (tile.lane() == 0) store.StatisticsIn<Tile>(row).NoteChange(store.period);
     const size_t dim = store.layout.dim;
     T* const weights = reinterpret_cast<T*>(row);
     const uint64_t noise = rounding.noise.OfRow(entry.key);

@@ -47,7 +47,7 @@ struct ChangeLayoutKernel {
 };
 
 // For each place: copies key and row to an empty store of the same layout with enough room. Readers
-// of the old store may run concurrently and note their uses.
+// of the old store may run concurrently, but note no uses.
 struct CopyStoreKernel {
   StoreView from;
   StoreView to;
@@ -64,11 +64,8 @@ struct CopyStoreKernel {
     CopyBytes(tile, old_row, from.layout.weight_bytes, row);
     const size_t slots = from.layout.slot_offset;
     CopyBytes(tile, old_row + slots, from.layout.slot_bytes, row + slots);
-    ForEachLane(tile, from.layout.words, [&](size_t i) {
-      // Word by word with atomic loads, because finds may note a use meanwhile. Weights and slots
-      // are copied plainly, because writers wait.
-      to.StatisticsOf(row)[i] = Tile::Load(&from.StatisticsOf(old_row)[i]);
-    });
+    ForEachLane(tile, from.layout.words,
+                [&](size_t i) { to.StatisticsOf(row)[i] = from.StatisticsOf(old_row)[i]; });
     if (tile.lane() == 0) to.index.Insert<Tile>(entry.key, HashKey(entry.key), number);
   }
 };
@@ -110,12 +107,27 @@ struct WholeRowsView {
   }
 };
 
+// For each key: its place, or IndexView::kNoPlace.
+struct FindPlacesKernel {
+  IndexView index;
+  const int64_t* keys;
+  uint64_t* places;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint64_t place = index.Find(tile, keys[i], HashKey(keys[i]));
+    if (tile.lane() == 0) places[i] = place;
+  }
+};
+
 // For each bucket from `first` on: exports the keys whose home it is and whose hashes are in the
-// range. `rows` has room for all of them.
+// range. `rows` has room for all of them. For a snapshot, exports the rows that it wants, and
+// claims them.
 struct ExportKernel {
   StoreView store;
   uint64_t first;
   HashRange range;
+  WantedRows wanted;  // without a snapshot: all rows
   uint64_t* count;
   WholeRowsView rows;  // null arrays: rows are only counted
 
@@ -126,7 +138,7 @@ struct ExportKernel {
     // By home and not by place: an overflowed key is exported with its home bucket. So only its
     // hash determines the part of the export that a key is in.
     uint64_t bucket = home;
-    for (uint64_t searched = 0; searched <= index.num_buckets(); ++searched) {
+    for (uint64_t searched = 0; searched < index.num_buckets(); ++searched) {
       const uint64_t header = Tile::Load(&index.buckets[bucket].header);
       for (size_t lane = 0; lane < DeviceBucket::kLanes; ++lane) {
         if (DeviceBucket::Digest(header, lane) == 0) continue;
@@ -142,11 +154,15 @@ struct ExportKernel {
  private:
   template <class Tile>
   TF_EMBED_DEVICE void Export(const Tile& tile, const DeviceBucket::Entry& entry) const {
+    const DeviceStatistics<Tile> statistics = store.StatisticsAt<Tile>(entry.row);
+    if (wanted.snapshot != 0 && !statistics.IsWanted(wanted)) return;
     uint64_t place = 0;
     if (tile.lane() == 0) place = Tile::Add(count, 1);
     // The first launch only counts, to size the arrays.
     if (rows.keys == nullptr) return;
     rows.Put(tile, store, entry, tile.From(place, 0));
+    // All lanes have asked by now, because From waits for them.
+    if (wanted.snapshot != 0 && tile.lane() == 0) statistics.TakeFor(wanted);
   }
 };
 
@@ -189,10 +205,12 @@ struct AssignStatisticsKernel {
     store.index.EntryAt(place).hint = DeviceBucket::kNoHint;
     const DeviceStatistics<Tile> present{store.statistics, store.StatisticsOf(store.Row(row))};
     const uint64_t* const words = statistics + batch.Last(group) * set.size();
-    for (size_t i = 0; i < StatisticSet::kMax; ++i) {
+    for (size_t i = 0; i + 1 < StatisticSet::kMax; ++i) {  // all but the last, kChange
       const Statistic statistic = static_cast<Statistic>(1u << i);
       if (set.Has(statistic)) present.Set(statistic, words[set.IndexOf(statistic)]);
     }
+    // Scores are the user's, so a snapshot of changes has them.
+    if (set.Has(Statistic::kScore)) present.NoteChange(store.period);
   }
 };
 

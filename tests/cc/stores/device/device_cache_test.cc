@@ -126,15 +126,6 @@ TEST_P(DeviceCache, OtherStoresAreNone) {
   EXPECT_EQ(nullptr, NewDevice(options)->cache());
 }
 
-TEST_P(DeviceCache, ChangesAreNotTracked) {
-  StoreOptions options = CacheOptions();
-  options.policy.statistics = options.policy.statistics.With(Statistic::kChange);
-  std::unique_ptr<Store> none;
-  const Status status = GetParam().new_store(options, DeviceOptions(), &none);
-  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
-  EXPECT_NE(std::string::npos, status.message().find("'items'")) << status.message();
-}
-
 // Random verbs in random order, compared with a cache on the host.
 TEST_P(DeviceCache, VerbsDoWhatTheyDoOnTheHost) {
   for (const uint64_t seed : Seeds(3)) {

@@ -33,7 +33,8 @@ class DeviceWritePlannerTest : public testing::Test {
     rows_.assign(keys.size(), 0);
     wanted_.assign(keys.size() + 1, 0);
     planner_ = std::make_unique<DeviceWritePlanner<EmulatedDevice>>(
-        context_, device_, policy_, HostAllocator(), content_.get(), &tallies_, &held_back_);
+        context_, device_, policy_, HostAllocator(), content_.get(), &tallies_, &held_back_,
+        nullptr);
     EXPECT_TRUE(
         planner_->Survey(batch_, groups_->view(), exists, admits, rows_.data(), wanted_.data())
             .ok());
