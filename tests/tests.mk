@@ -42,7 +42,7 @@ test-gpu: configured library $(VENV)/.ready
 	$(EMULATED_GPU) $(PYTEST) \
 	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_tiers_test.py table/storage_test.py \
 	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
-	        variable/variable_test.py variable/pooled_lookups_test.py) \
+	        variable/variable_test.py variable/pooled_lookups_test.py snapshots) \
 	    tests/tbe/table_batched_gpu_caches_test.py tests/one_embedding/multi_table_gpu_stores_test.py
 
 # Tests that start workers, servers and Redis: after a change of the code that these run.

@@ -42,7 +42,8 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
 
     def model(self, storage: Any, **options: Any) -> tuple[keras.Model, DynamicEmbedding]:
         keras.utils.set_random_seed(SEED)
-        layer = DynamicEmbedding(DIM, name="items", optimizer="adam", storage=storage, **options)
+        options = {"optimizer": "adam", "storage": storage, "devices": "/CPU:0"} | options
+        layer = DynamicEmbedding(DIM, name="items", **options)
         model = keras.Sequential(
             [
                 keras.Input([2], dtype="int64"),
@@ -201,9 +202,10 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
         rng = np.random.default_rng(SEED)
         batches = [rng.integers(0, VOCABULARY, 2 * BATCH) for _ in range(STEPS)]
         offsets = tf.range(0, 2 * BATCH + 1, 2)
+        host = tbe.EmbeddingLocation.HOST, tbe.ComputeDevice.CPU
         for on_disk in (False, True):
             layer = tbe.TableBatchedEmbeddingBags(
-                [(None, DIM), (VOCABULARY, DIM)],
+                [(None, DIM, *host), (VOCABULARY, DIM, *host)],
                 optimizer="ADAM",
                 table_names=["a", "b"],
                 initializer=1.0,

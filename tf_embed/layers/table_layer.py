@@ -101,7 +101,7 @@ class TableLayer(LayerWithTables):
         check_storage_of_table(self.storage)
         types = tf.as_dtype(self.key_dtype), tf.as_dtype(self.value_dtype)
         self.policy = deserialized(policy, "policy")
-        placement = place(devices, *types, self.storage, self.policy)
+        placement = place(devices, *types, self.storage)
         check_policy(self.policy, len(placement.devices))
         self.distribution = deserialized(distribution, "distribution")
         as_sharding(self.distribution)
@@ -257,10 +257,7 @@ class TableLayer(LayerWithTables):
             elif isinstance(some, tf.RaggedTensor):
                 some = some.flat_values
             some = validation.as_tensor(some, "ids", self.name)
-            keys = cast_ids(some, table.options.key_dtype, self.name)
-            # A tf.data function can't run on a GPU.
-            if not table.options.is_on_gpu:
-                ops.append(table.prefetch(keys))
+            ops.append(table.prefetch(cast_ids(some, table.options.key_dtype, self.name)))
         return ops
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:

@@ -144,7 +144,7 @@ class TableGroup(LayerWithTables):
         self._num_members = len(groups) * len(store.paths)
         devices = devices_of(self._arguments.devices, store.paths)
         storages = [store.storage(path, self._num_members) for path in store.paths]
-        first = place(devices[0], tf.int64, row_type, storages[0], self._arguments.policy)
+        first = place(devices[0], tf.int64, row_type, storages[0])
         policies = shares_of(
             self._arguments.policy, store.capacity, self._num_members, len(first.devices)
         )

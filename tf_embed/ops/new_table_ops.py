@@ -71,6 +71,13 @@ def create_table(
     )
 
 
+def handle_on_host(handle: tf.Tensor) -> tf.Tensor:
+    """A handle of a table on a GPU for ops of the CPU."""
+    shared = _raw.tf_embed_share_table(handle)
+    with tf.device("/CPU:0"):
+        return _raw.tf_embed_table_here(shared)
+
+
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Settings of a table, as the ops that create tables take them.
 

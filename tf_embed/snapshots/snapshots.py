@@ -306,7 +306,7 @@ class Snapshots:
             if table.options.tracks_changes and has_all:
                 for part in table.parts:
                     with tf.device(part.options.device):
-                        snapshot_ops.note_snapshot(part.resource_handle, saved.save)
+                        snapshot_ops.note_snapshot(part.handle_on_host, saved.save)
         if row_calls[0] is not None:
             row_calls[0].end()
 

@@ -88,7 +88,7 @@ class Writer:
             if self._base is not None:
                 bases = [_signed(table.save) for table in self._base.tables]
             for rank, tables in self._written.items():
-                handles = [table.resource_handle for table in tables]
+                handles = [table.handle_on_host for table in tables]
                 with tf.device(tables[0].options.device):
                     self._begun[rank] = snapshot_ops.begin_snapshot(handles, bases)
         kinds = [table.options.kind for table in self._tables]
@@ -260,7 +260,7 @@ def drop_moments(
                 continue
             for part in table.parts:
                 with tf.device(part.options.device):
-                    snapshot_ops.drop_snapshot(part.resource_handle, saved.save)
+                    snapshot_ops.drop_snapshot(part.handle_on_host, saved.save)
 
 
 def _drop_frames(error: BaseException | None) -> None:

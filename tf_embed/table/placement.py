@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.ops import process_ops
-from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 
 CPU = "/CPU:0"
@@ -31,7 +30,6 @@ def place(
     key_dtype: tf.DType,
     value_dtype: tf.DType,
     storage: Storage | None = None,
-    policy: TablePolicy | None = None,
     *,
     has_narrow_slots: bool = False,
 ) -> Placement:
@@ -41,7 +39,6 @@ def place(
         devices: The user's argument. None: the first GPU if it supports such a table, otherwise
             the CPU. A `Placement` is returned as it is.
         storage: The table's storage.
-        policy: Its policy, which need not be checked yet.
         has_narrow_slots: Whether its optimizer has slots of float16 or bfloat16.
 
     Raises:
@@ -50,7 +47,7 @@ def place(
     """
     if isinstance(devices, Placement):
         return devices
-    why_not = _why_not_on_gpu(key_dtype, value_dtype, storage, policy, has_narrow_slots)
+    why_not = _why_not_on_gpu(key_dtype, value_dtype, storage, has_narrow_slots)
     if devices is None:
         # In this order, so that a table that needs no GPU does not start TensorFlow's devices.
         if reason := why_not or _why_no_gpu():
@@ -79,14 +76,11 @@ def _why_not_on_gpu(
     key_dtype: tf.DType,
     value_dtype: tf.DType,
     storage: Storage | None,
-    policy: TablePolicy | None,
     has_narrow_slots: bool,
 ) -> str | None:
     """The reason that a table can't be on a GPU."""
     if tf.string in (key_dtype, value_dtype):
         return "a table of strings can't be on a GPU"
-    if isinstance(policy, TablePolicy) and policy.track_changes:
-        return "a table that tracks changes can't be on a GPU"
     if has_narrow_slots:
         return "a table with slots of float16 or bfloat16 can't be on a GPU"
     if storage is None:

@@ -183,8 +183,7 @@ class TablePolicy(KerasConfig):
             wins. A new row is refused if its score is lower than the score of every row that could
             be evicted for it. Default: a new row has the score 0, and is never refused for it.
         track_changes: Whether the table tracks the rows that changed and the keys that left since a
-            snapshot, see `Snapshots`. Takes 8 bytes for each row. Not for tables on a GPU, nor for
-            string keys or values.
+            snapshot, see `Snapshots`. Takes 8 bytes for each row. Not for string keys or values.
 
     Raises:
         TypeError: If an argument has the wrong type.

@@ -54,10 +54,9 @@ class Storage(Config):
     A `TablePolicy` counts the rows of all tiers. The statistics of rows on disk are in memory, 8
     bytes for each, and are not part of `host_bytes`.
 
-    Limits of a table with a `path` or `gpu_cache`: it takes no `gpu_total_bytes`, and on a GPU its
-    policy has no `track_changes`. With `gpu_cache` and without a `path` there is no `host_bytes`,
-    because rows that leave the cache have no other place: bound them by the `max_rows` of a
-    `TablePolicy`.
+    Limits of a table with a `path` or `gpu_cache`: it takes no `gpu_total_bytes`. With `gpu_cache`
+    and without a `path` there is no `host_bytes`, because rows that leave the cache have no other
+    place: bound them by the `max_rows` of a `TablePolicy`.
 
     Args:
         gpu_bytes: Bytes of rows in the GPU's memory, an int from 0. 0: all rows are in host memory.

@@ -77,9 +77,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
             eagerly = self._destruction_context  # TensorFlow destroys a resource in it
-            if options.device_reason:  # otherwise it is no table of a user
-                where = options.device, options.device_reason
-                logging.info("%r is on %s: %s.", options.name, *where)
+            if reason := options.device_reason:  # otherwise it is no table of a user
+                logging.info("%r is on %s: %s.", options.name, options.device, reason)
             freed = weakref.finalize(self, new_table_ops.destroy, self.resource_handle, eagerly)
             # Memory is freed with the process, but files in a folder would stay.
             freed.atexit = options.storage is not None and options.storage.path is not None
@@ -137,6 +136,14 @@ class Table(tf.saved_model.experimental.TrackableResource):
             f"The table of {self.options.name!r} can't be pickled: save it with "
             "tf.train.Checkpoint, or keep the keys and rows that `export` gives."
         )
+
+    @property
+    def handle_on_host(self) -> tf.Tensor:
+        """A handle for ops that run on the CPU, also of a table on a GPU."""
+        if not self.options.is_on_gpu:
+            return self.resource_handle
+        with tf.device(self.options.device):
+            return new_table_ops.handle_on_host(self.resource_handle)
 
     @property
     def parts(self) -> tuple[Table, ...]:
@@ -387,7 +394,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
         """Promotes rows from lower tiers to the first tier. Absent keys are skipped."""
-        return _raw.tf_embed_prefetch(**self._inputs(keys))
+        # A function of tf.data has no GPU, so the handle comes from outside of it.
+        with tf.init_scope():
+            handle = self.handle_on_host
+        return _raw.tf_embed_prefetch(**self._inputs(keys) | {"table": handle})
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys, and gradients that wait for them. Absent keys are ignored."""
@@ -412,7 +422,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """A consistent snapshot of the whole table; see `whole_table_ops.export`."""
         options = self.options
         return whole_table_ops.export(
-            self.resource_handle,
+            self.handle_on_host,
             key_dtype=options.key_dtype,
             value_dtype=options.value_dtype,
             slot_dtype=options.slot_dtype,

@@ -388,7 +388,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
         self._check_dims(feature_dims)
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
         self._placement = place_together(
-            self._specs, self.weights_precision, narrow, self._storages, self._policies
+            self._specs, self.weights_precision, narrow, self._storages
         )
         self._arguments = {**given, **layer_arguments.check_ignored(given)}
         layer_arguments.warn_ignored(

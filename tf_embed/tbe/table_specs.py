@@ -144,7 +144,6 @@ def place_together(
     precision: SparseType,
     has_narrow_states: bool,
     storages: Sequence[Storage | None],
-    policies: Sequence[TablePolicy | None],
 ) -> Placement:
     """Chooses the device that all tables of a layer share, because one op looks up in all.
 
@@ -154,7 +153,6 @@ def place_together(
         has_narrow_states: Whether their optimizer has slots of float16 or bfloat16.
         storages: The storage of each table. Tables with rows on disk are on the CPU, unless each
             has `gpu_bytes` for its cache.
-        policies: The policy of each table.
 
     Returns:
         The first GPU if it can hold all the tables, otherwise the CPU.
@@ -163,8 +161,8 @@ def place_together(
         return Placement((CPU,), "a table of the layer has EmbeddingLocation.HOST")
     dtype = tf.int8 if precision == SparseType.INT8 else precision.dtype
     places = [
-        place(None, tf.int64, dtype, storage, policy, has_narrow_slots=has_narrow_states)
-        for storage, policy in zip(storages, policies, strict=True)
+        place(None, tf.int64, dtype, storage, has_narrow_slots=has_narrow_states)
+        for storage in storages
     ]
     return next((one for one in places if one.devices == (CPU,)), places[0])
 

@@ -140,7 +140,7 @@ class Variable(tf.Module):
         dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         check_strategy(key_dtype)
         check_storage_of_table(storage)
-        placement = place(devices, key_dtype, value_dtype, storage, policy)
+        placement = place(devices, key_dtype, value_dtype, storage)
         num_shards = len(placement.devices)
         check_policy(policy, num_shards)
         init_size = validation.int_in(init_size, "init_size", least=0, most=MAX_ROWS)

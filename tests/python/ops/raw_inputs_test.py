@@ -167,6 +167,12 @@ class ScalarsTest(RefusedTestCase):
                 ("table", "rows"),
             ),
             "clear": (RAW.tf_embed_clear, {"table": table.handle}, ("table",)),
+            "share_table": (RAW.tf_embed_share_table, {"table": table.handle}, ("table",)),
+            "table_here": (
+                RAW.tf_embed_table_here,
+                {"shared": RAW.tf_embed_share_table(table=table.handle)},
+                ("shared",),
+            ),
             "rows_saved": (RAW.tf_embed_rows_saved, {"table": table.handle}, ("table",)),
             "origin": (RAW.tf_embed_origin, {"table": table.handle}, ("table",)),
             "stats": (RAW.tf_embed_stats, {"table": table.handle}, ("table",)),

@@ -215,7 +215,7 @@ class NewTableTest(RefusedTestCase):
     def test_strings_are_in_one_process(self, **options):
         with self.refused("is in Redis, and can't have string keys or values: their dictionary"):
             self.new(IN_REDIS, **options)
-        with self.refused("`track_changes` of table 'raw' must be False: tables on a GPU, and"):
+        with self.refused("`track_changes` of table 'raw' must be False: tables with string"):
             self.new({"statistics": 32}, **options)
 
     @parameterized.parameters(

@@ -45,7 +45,7 @@ class PartsTest(parameterized.TestCase):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def write(self, v: tf_embed.Variable, rank: int, save: int = SAVE, count: int = PROCESSES):
-        handle, part = v.table.resource_handle, Part(save, rank, count)
+        handle, part = v.table.handle_on_host, Part(save, rank, count)
         if v.table.options.tracks_changes:
             begun = snapshot_ops.begin_snapshot([handle], [0])
             snapshot_ops.write_snapshot(begun, 0, self.folder, "rows", "", part)
@@ -98,7 +98,7 @@ class PartsTest(parameterized.TestCase):
         self.write(other, 1, save=SAVE + (what == "save"), count=2)
         if what == "since":
             path = pathlib.Path(self.folder, "rows.rank1of2.manifest")
-            earlier = snapshot_ops.begin_snapshot([other.table.resource_handle], [SAVE])
+            earlier = snapshot_ops.begin_snapshot([other.table.handle_on_host], [SAVE])
             part = Part(SAVE, 1, 2)
             snapshot_ops.write_snapshot(earlier, 0, self.folder, "rows", "base", part)
             self.assertIn("since", path.read_text())

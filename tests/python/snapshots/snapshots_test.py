@@ -308,7 +308,7 @@ class ChangesTest(SnapshotsTestCase):
         return [save - 2**64 if save >= 2**63 else save for save in saves]
 
     def assert_known(self, layer, save):
-        snapshot_ops.begin_snapshot([layer.variable.table.resource_handle], [save])
+        snapshot_ops.begin_snapshot([layer.variable.table.handle_on_host], [save])
 
     def assert_forgotten(self, layer, save):
         with self.assertRaisesRegex(
@@ -420,7 +420,7 @@ class BackgroundTest(SnapshotsTestCase):
         layer = layer_of()
         train(layer, range(20))
         snapshots = Snapshots(self.path, layer)
-        begun = snapshot_ops.begin_snapshot([layer.variable.table.resource_handle], [0])
+        begun = snapshot_ops.begin_snapshot([layer.variable.table.handle_on_host], [0])
         layer.variable.clear()
         with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "was cleared"):
             snapshot_ops.write_snapshot(begun, 0, self.path + "/one", "rows", "")
@@ -446,7 +446,7 @@ class BackgroundTest(SnapshotsTestCase):
     def test_one_that_is_dropped_makes_way(self):
         layer = layer_of()
         train(layer, range(20))
-        handles = [layer.variable.table.resource_handle]
+        handles = [layer.variable.table.handle_on_host]
         begun = snapshot_ops.begin_snapshot(handles, [0])
         with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "is under way"):
             snapshot_ops.begin_snapshot(handles, [0])

@@ -187,6 +187,33 @@ def last_digit(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
     return tf.cast(tf.abs(keys) % 10 % (shard_num - 1), tf.int32)
 
 
+class SnapshotTest(tf.test.TestCase):
+    def test_changes_of_tables_on_both_devices_are_of_one_moment(self):
+        policy = tf_embed.TablePolicy(track_changes=True)
+        folder = tempfile.mkdtemp()
+
+        def tables(*devices: str) -> list[tf_embed.Variable]:
+            named = zip(("a", "b"), devices, strict=True)
+            return [tf_embed.Variable(dim=DIM, name=n, devices=d, policy=policy) for n, d in named]
+
+        saved, loaded = tables(GPU, CPU), tables(CPU, GPU)
+        snapshots = tf_embed.Snapshots(folder, saved)
+        for table in saved:
+            table.upsert(np.arange(100), np.ones([100, DIM], np.float32))
+        snapshots.save("one")
+        for table in saved:
+            table.remove([5, 6])
+            table.upsert([7, 200], np.full([2, DIM], 3.0, np.float32))
+        expected = [rows_of(table) for table in saved]
+        snapshots.save("two", since="one", wait=False)
+        for table in saved:
+            table.upsert(np.arange(300), np.zeros([300, DIM], np.float32))
+        snapshots.wait()
+        tf_embed.Snapshots(folder, loaded).load("two")
+        for table, rows in zip(loaded, expected, strict=True):
+            self.assertEqual(rows_of(table), rows)
+
+
 class ShardsTest(tf.test.TestCase, parameterized.TestCase):
     def variables(self, **options: object) -> list[tf_embed.Variable]:
         """Variables with three shards on the GPU, three on the CPU, and one shard on the GPU."""

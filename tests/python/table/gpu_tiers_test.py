@@ -205,7 +205,15 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         one.upsert(np.arange(900), np.zeros([900, DIM], np.float32))
         before = one.stats()["promoted"]
         one.prefetch(np.arange(20))
-        self.assertGreater(one.stats()["promoted"], before)
+        after = one.stats()["promoted"]
+        self.assertGreater(after, before)
+
+        def brought_up(keys: tf.Tensor) -> tf.Tensor:
+            one.prefetch(keys)
+            return keys
+
+        self.assertLen(list(tf.data.Dataset.from_tensors(np.arange(20, 40)).map(brought_up)), 1)
+        self.assertGreater(one.stats()["promoted"], after)
 
     @parameterized.parameters(
         ({"host_bytes": 1000}, "`path` and no `gpu_bytes`"),

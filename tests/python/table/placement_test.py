@@ -20,10 +20,6 @@ def place(devices, *, keys=tf.int64, values=tf.float32, **options):
 ON_CPU = (
     ({"keys": tf.string}, "a table of strings can't be on a GPU"),
     ({"values": tf.string}, "a table of strings can't be on a GPU"),
-    (
-        {"policy": tf_embed.TablePolicy(track_changes=True)},
-        "a table that tracks changes can't be on a GPU",
-    ),
     ({"has_narrow_slots": True}, "a table with slots of float16 or bfloat16 can't be on a GPU"),
     (
         {"storage": tf_embed.Storage(redis=tf_embed.RedisServer(host="localhost"))},
