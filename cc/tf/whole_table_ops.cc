@@ -220,7 +220,8 @@ absl::Status RunImport(tf::OpKernelContext* context, TableResource* table) {
 const Kernels<TableFunction<RunClear>> clear("TfEmbedClear", {"table"});
 const Kernels<TableFunction<RunShrink>> shrink("TfEmbedShrink", {"table"});
 const Kernels<TableFunction<RunSize>> size("TfEmbedSize", {"table", "shard", "size"});
-const Kernels<ExportOp> export_rows("TfEmbedExport");
+const Kernels<ExportOp> export_rows("TfEmbedExport", {"table", "keys", "values", "slots", "meta",
+                                                      "statistics", "policy"});
 const Kernels<TableFunction<RunImport>> import_rows("TfEmbedImport",
                                                     {"table", "keys", "owners", "values", "slots",
                                                      "meta", "statistics", "policy"});

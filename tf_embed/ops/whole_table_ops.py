@@ -50,22 +50,19 @@ def export(
     """Copies the whole table.
 
     Args:
-        handle: A handle for the CPU, `Table.handle_on_host`. TensorFlow would copy the outputs of
-            an op on a GPU to the GPU, which may have no room for all rows once more.
         with_slots: Whether to copy slots; otherwise their width is 0.
         with_policy: Whether to copy statistics, clock and admission counts; otherwise the width of
             the statistics is 0.
     """
-    with tf.device("/CPU:0"):
-        exported = _raw.tf_embed_export(
-            table=handle,
-            key_dtype=key_dtype,
-            value_dtype=value_dtype,
-            slot_dtype=slot_dtype,
-            dim=dim,
-            with_slots=with_slots,
-            with_policy=with_policy,
-        )
+    exported = _raw.tf_embed_export(
+        table=handle,
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        slot_dtype=slot_dtype,
+        dim=dim,
+        with_slots=with_slots,
+        with_policy=with_policy,
+    )
     return Exported(*exported)
 
 

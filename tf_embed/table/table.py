@@ -139,8 +139,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     @property
     def handle_on_host(self) -> tf.Tensor:
-        """A handle for ops that run on the CPU, also of a table on a GPU."""
-        if not self.options.is_on_gpu:
+        """The handle for ops that run on the CPU; in a graph the table's own, which orders ops."""
+        if not (self.options.is_on_gpu and tf.executing_eagerly()):
             return self.resource_handle
         with tf.device(self.options.device):
             return new_table_ops.handle_on_host(self.resource_handle)
@@ -422,7 +422,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """A consistent snapshot of the whole table; see `whole_table_ops.export`."""
         options = self.options
         return whole_table_ops.export(
-            self.handle_on_host,
+            self.handle_on_host,  # an op on the GPU would need room there for all rows once more
             key_dtype=options.key_dtype,
             value_dtype=options.value_dtype,
             slot_dtype=options.slot_dtype,
