@@ -6,7 +6,10 @@ Random tests draw from SEED, which is the same in every run unless TF_EMBED_TEST
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+from collections.abc import Generator, Iterator
 
 import keras
 import numpy as np
@@ -83,6 +86,39 @@ def clean_keras() -> None:
     keras.config.set_dtype_policy("float32")
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(SEED)
+
+
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Obeys the marks `cpu` and `of_cpu`."""
+    of_cpu = request.node.get_closest_marker("of_cpu")
+    if of_cpu and tf.config.list_physical_devices("GPU"):
+        pytest.skip(f"of the CPU: {of_cpu.args[0]}")
+    on_cpu = request.node.get_closest_marker("cpu")
+    with tf.device("/CPU:0") if on_cpu else contextlib.nullcontext():
+        yield
+
+
+# What TensorFlow lacks on the emulated GPU (tests/cc/gpu), and a real GPU has.
+_NOT_EMULATED = (
+    "compiler for platform TF_EMBED_HOST",  # XLA
+    "xla/known_issues#tfvariable_on_a_different_device",
+    "'CudnnRNNV3'",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skips a test that needs what the emulated GPU lacks."""
+    report = yield
+    if report.failed and os.environ.get("TF_EMBED_EMULATE_GPU") == "1":
+        missing = [text for text in _NOT_EMULATED if text in str(call.excinfo.value)]
+        if missing:
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, f"Skipped: not emulated: {missing[0]}")
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,14 @@ test: test-system configured library $(VENV)/.ready
 test-nightly: test-system proof-system configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/... //benchmarks/...
 	$(PYTEST) --write-slow-cases
-	$(MAKE) thread-safety test-gpu test-locks sanitize test-tf216
+	$(MAKE) thread-safety test-gpu test-emulated test-locks sanitize test-tf216
+
+# The tests of one process, with what TensorFlow takes for a GPU and is the host as the default device.
+.PHONY: test-emulated
+test-emulated: configured library $(VENV)/.ready
+	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
+	$(EMULATED_GPU) $(PYTEST) --tier=default \
+	    $(addprefix tests/,docs integration one_embedding python sok tbe tfra)
 
 # Tables on what TensorFlow takes for a GPU and is the host. The files after those of GPUs know nothing
 # of them.

@@ -20,6 +20,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -399,6 +400,7 @@ print(sorted(os.listdir({str(folder)!r})))
         self.assertEqual(os.listdir(folder), ["v-0"])  # `other` lived until the process ended
         self.check_filled(v)
 
+    @pytest.mark.of_cpu("a forked child has no threads for copies to a GPU")
     def test_a_forked_child_is_refused_and_removes_nothing(self):
         folder = self.folder()
         v = filled(self.storage(folder))

@@ -212,7 +212,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_save_of_another_name_is_named(self):
         folder = self.folder()
         sok.dump(folder, [table("all to all"), table("users")])
-        words = "no whole save of 'all2'.* has saves of 'all to all', 'users'"
+        words = "(?s)no whole save of 'all2'.* has saves of 'all to all', 'users'"
         with self.assertRaisesRegex(tf.errors.NotFoundError, words):
             sok.Saver().restore_from_file(table("all2"), folder)
 

@@ -554,6 +554,7 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(other.get_config(), layer.get_config())
         self.assertIs(type(other.optimizer), type(layer.optimizer))
 
+    @pytest.mark.of_cpu("there, these locations have an effect")
     def test_the_log_names_locations(self):
         for location in (
             tbe.EmbeddingLocation.DEVICE,

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -189,6 +190,7 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(RuntimeError, "cache statistics of .* in eager execution"):
             tf.function(layer.get_uvm_cache_stats)()
 
+    @pytest.mark.of_cpu("there, these arguments have an effect")
     def test_the_log_names_what_has_no_effect_and_nothing_else(self):
         options = {"cache_load_factor": 0.5, "prefetch_pipeline": True}
         for storage, specs, said in (
@@ -232,6 +234,7 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
         ("multipass_prefetch_config", tbe.MultiPassPrefetchConfig(), "`prefetch` makes one pass"),
         ("uvm_host_mapped", True, "rows of EmbeddingLocation.MANAGED are in pinned"),
     )
+    @pytest.mark.of_cpu("there, these arguments have an effect")
     def test_a_setting_without_effect_is_told_its_own_reason(self, name, value, reason):
         layer_arguments._say_once.cache_clear()
         with self.assertLogs(level="WARNING") as logs:

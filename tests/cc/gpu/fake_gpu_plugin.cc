@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int64_t kMemory = int64_t{4} << 30;
+constexpr int64_t kMemory = int64_t{16} << 30;
 constexpr size_t kAlignment = 256;
 
 void SayOk(TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }

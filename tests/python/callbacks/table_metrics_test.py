@@ -93,6 +93,7 @@ class TableMetricsTest(tf.test.TestCase, parameterized.TestCase):
         (2, [2, 4, 6, 6, 8, 10, 12, 12]),
         (4, [4, 6, 6, 10, 12, 12]),  # the second call of an epoch has 2 batches
     )
+    @pytest.mark.of_cpu("rows are in host memory")
     def test_it_writes_every_so_many_batches_and_at_the_end_of_an_epoch(self, per_execution, steps):
         folder = self.folder()
         model = model_of(steps_per_execution=per_execution)

@@ -26,6 +26,8 @@ from support.oracles.reference import EXTREME_KEYS, SEED
 from tf_embed.ops import slot_ops, whole_table_ops
 from tf_embed.ops.new_table_ops import settings_text
 
+pytestmark = pytest.mark.cpu
+
 
 class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(key_dtype=KEY_DTYPES, value_dtype=VALUE_DTYPES)

@@ -11,12 +11,15 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from support.cases.raw_tables import NO_OWNERS, RawTable
 from support.cases.refused_ops import BATCH, RAW, RefusedTestCase, int64
 from tf_embed.snapshots import manifest
+
+pytestmark = pytest.mark.cpu
 
 NOT_SCALARS: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (0, 3), (1, 1))
 MAX_AXES = 254

@@ -10,11 +10,14 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from support.cases.raw_tables import NO_OWNERS, RawTable
 from support.cases.refused_ops import RAW, RefusedTestCase, int64
+
+pytestmark = pytest.mark.cpu
 
 
 def nothing() -> tf.Tensor:

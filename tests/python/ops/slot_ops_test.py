@@ -21,6 +21,8 @@ from tf_embed.table.table import Table
 from tf_embed.table.table_meta import TableMeta
 from tf_embed.table.table_options import TableOptions
 
+pytestmark = pytest.mark.cpu
+
 RULE = ExternalRule(id=-77, widths=(2, 1), initial_values=(0.5, -1.0))
 
 

@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from support.cases.raw_tables import NO_OWNERS, RawTable
 from support.cases.refused_ops import BATCH, RAW, RefusedTestCase, int64
+
+pytestmark = pytest.mark.cpu
 
 
 def rows(*shape: int) -> tf.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -201,6 +202,7 @@ class PolicyTest(DiskTestCase):
 
 
 class PlacementTest(DiskTestCase):
+    @pytest.mark.of_cpu("its lookups are on the CPU")
     def test_each_shard_has_a_folder_and_its_ops_are_on_the_cpu(self):
         v = self.variable(TablePolicy(300), name="items")
         upsert(v, range(90))

@@ -10,6 +10,7 @@ import socket
 import struct
 from typing import Any
 
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -18,6 +19,8 @@ from support.cases.raw_tables import NO_LISTS, RAW
 from support.faults.false_redis import FalseRedis, Raw
 from tf_embed.ops import new_table_ops
 from tf_embed.ops.new_table_ops import settings_text
+
+pytestmark = pytest.mark.cpu
 
 NO_OWNERS = tf.zeros([0], tf.int32)
 SGD = tf.constant([0.5, 0.0], tf.float64)

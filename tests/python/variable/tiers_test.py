@@ -70,6 +70,7 @@ class MemoryReportTest(tf.test.TestCase, parameterized.TestCase):
         (tf.float64, "adam", (24, 48)),
         (tf.float32, "nadam", (12, 24)),  # outside of the table
     )
+    @pytest.mark.of_cpu("rows are in host memory")
     def test_a_row_is_the_same_before_and_after_training(self, dtype, optimizer, parts):
         layer = DynamicEmbedding(3, value_dtype=dtype, optimizer=optimizer, name="items")
         before = layer.memory_report()
