@@ -12,6 +12,7 @@ PYTEST = $(VENV)/bin/pytest $(PYTEST_WORKERS) $(PYTEST_ARGS)
 # With these, TensorFlow takes the host for a GPU: tests/cc/gpu/fake_gpu_plugin.cc.
 EMULATED_GPU = CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
     TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/fake_gpu_plugin.so"
+TWO_EMULATED_GPUS = TF_EMBED_EMULATED_GPUS=2 $(EMULATED_GPU)
 
 .PHONY: test-quick
 test-quick: library $(VENV)/.ready
@@ -26,6 +27,7 @@ test: test-system configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
 	$(EMULATED_GPU) $(PYTEST) --tier=default tests/python/table/gpu_tables_test.py \
 	    tests/tbe/table_batched_gpu_caches_test.py
+	$(TWO_EMULATED_GPUS) $(PYTEST) --tier=default tests/python/table/several_gpus_test.py
 
 # Everything. It also writes tests/slow_cases.txt, which the two above read.
 .PHONY: test-nightly
@@ -51,6 +53,7 @@ test-gpu: configured library $(VENV)/.ready
 	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
 	        variable/variable_test.py variable/pooled_lookups_test.py snapshots) \
 	    tests/tbe/table_batched_gpu_caches_test.py tests/one_embedding/multi_table_gpu_stores_test.py
+	$(TWO_EMULATED_GPUS) $(PYTEST) tests/python/table/several_gpus_test.py
 
 # Tests that start workers, servers and Redis: after a change of the code that these run.
 .PHONY: test-processes

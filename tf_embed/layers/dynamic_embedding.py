@@ -83,7 +83,7 @@ class DynamicEmbedding(TableLayer):
         padding_id: The id of padding, a str if keys are strings. Its row is zeros, it is never
             stored or trained, and pooling does not count it. Without a combiner, the layer computes
             a mask from it.
-        devices: The device of each shard; see `tf_embed.Variable`.
+        devices: The device of each shard, CPUs or one or several GPUs; see `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
         init_size: Number of rows to reserve; see `tf_embed.Variable`.
         unknown_value: None; or the output, a number or an array [dim], for ids without a row when

@@ -78,9 +78,9 @@ class MultiTableEmbedding(TableGroup):
             `capacity` is the bound. New rows then evict others. Rows without room are refused and
             counted in `stats()` of `row_tables`. A bound must be at least a row for each shard of
             `row_tables`. Default: None, the table grows.
-        devices: The device of each shard; see `tf_embed.Variable`. Default: None, one shard for
-            each folder of `persistent_path`, on the first GPU, or on the CPU if there is none, or
-            if rows on disk have no budget for a cache there.
+        devices: The device of each shard, CPUs or one GPU; see `tf_embed.Variable`. Default: None,
+            one shard for each folder of `persistent_path`, on the first GPU, or on the CPU if there
+            is none, or if rows on disk have no budget for a cache there.
         **kwargs: `trainable` of keras.layers.Layer.
 
     Raises:

@@ -40,7 +40,7 @@ from tf_embed.saving.progress import Progress
 from tf_embed.sharded.new_table import check_one_process
 from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.snapshots.files import folder_name
-from tf_embed.table.placement import place
+from tf_embed.table.placement import check_one_gpu, place
 from tf_embed.table.policies import TablePolicy, check_policy
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import MemoryReport
@@ -100,7 +100,9 @@ class TableGroup(LayerWithTables):
         whole_policy: TablePolicy | None = deserialized(policy, "policy")
         check_policy(whole_policy, num_shards=1)  # `shares_of` has the bound of all shards
         if devices is not None:
-            store.check_device(place(devices, tf.int64, row_type).devices[0])
+            placement = place(devices, tf.int64, row_type)
+            check_one_gpu(placement, type(self).__name__)
+            store.check_device(placement.devices[0])
         self._arguments = _Arguments(
             embedding_dim=dims if isinstance(embedding_dim, (list, tuple)) else dims[0],
             # Copies, because the user may change the originals.

@@ -456,7 +456,10 @@ class TableTrainer(StepTrainer):
             slot = len(optimizer.slots) - 1
             # After the op, so that the counters include this step.
             with tf.control_dependencies([] if applied is None else [applied]):
-                largest = largest_slot(table.resource_handle, rule=rule, slot=slot)
+                of_parts = [
+                    largest_slot(part.resource_handle, rule=rule, slot=slot) for part in table.parts
+                ]
+            largest = tf.reduce_max(tf.stack(of_parts))
             self.state[0].assign(tf.cast(1.0 + largest, self.state[0].dtype))
 
         run_if(tf.equal((step + 1) % optimizer.max_counter_every, 0), look)
@@ -545,6 +548,7 @@ def _accumulator(options: TableOptions) -> Table:
         dataclasses.replace(
             options,
             name=f"{options.name}/gradient_accumulator",
+            shard_devices=(),  # all of it is on the first device
             storage=storage,
             value_dtype=dtype,
             init_size=0,

@@ -467,6 +467,11 @@ def _check_tables(tables: Sequence[Table]) -> None:
                 "`model` must have tables of this process alone: make it without a strategy. "
                 f"Received: {table.options.name!r}, which is {table.spread.where}"
             )
+        if len(table.parts) > 1:
+            raise ValueError(
+                "`model` must have tables on one device each: name one in `devices`. Received: "
+                f"{table.options.name!r}, which is {table.spread.where}"
+            )
 
 
 def _are_alike(names: Sequence[str], theirs: Sequence[str]) -> bool:

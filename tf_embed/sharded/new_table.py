@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.sharded.device_table import DeviceTable
 from tf_embed.sharded.server_table import ServerTable
 from tf_embed.sharded.servers import is_of_servers, servers_of_scope
 from tf_embed.sharded.worker_sharding import WorkerSharding
@@ -98,6 +99,8 @@ def default_init_size() -> int:
 def new_table(options: TableOptions, sharding: WorkerSharding | None) -> Table:
     """Creates a table, sharded over the workers or the parameter servers of the strategy's scope.
 
+    Otherwise it is in this process, on one device or on several GPUs.
+
     Args:
         sharding: The sharding. None: each worker has its own table.
 
@@ -120,7 +123,7 @@ def new_table(options: TableOptions, sharding: WorkerSharding | None) -> Table:
         return ServerTable(options, servers, sharding)
     workers = None if sharding is None else workers_of_scope(sharding)
     if workers is None or sharding is None:
-        return Table(options)
+        return DeviceTable(options) if options.shard_devices else Table(options)
     local = 'distribution="local" gives each worker a table of its own. '
     _check_supported(options, sharding, "sharded over workers", local)
     return WorkerTable(options, workers, sharding)
@@ -168,6 +171,8 @@ def _check_supported(
         refused = "value_dtype=string"
     elif options.key_dtype == tf.string and sharding.owner == "remainder":
         refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
+    elif options.shard_devices:
+        refused = f"shards on several GPUs, devices={list(options.shard_devices)}"
     else:
         return
     raise ValueError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RoutedTable`: the base of tables whose rows are sharded over processes."""
+"""`RoutedTable`: the base of tables whose rows are sharded over processes or devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tf_embed.table.table_options import TableOptions
 
 
 class RoutedTable(Table):
-    """A table whose operations group keys by the process that owns them."""
+    """A table whose operations group keys by the process, or the device, that owns them."""
 
     _advice = ""  # an alternative, for messages about unsupported options
 
@@ -115,11 +115,12 @@ class RoutedTable(Table):
         if not admission_counts.knows_keys(self.options):
             raise self._refused(
                 "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
-                "`admission` of strings, whose counts are those of one process: use `save_rows`"
+                f"`admission` of strings, whose counts are those of one {self.spread.part}: use "
+                "`save_rows`"
             )
 
     def _owned(self, saved: Exported, owns: Callable[[tf.Tensor], tf.Tensor]) -> Exported:
-        """The part of an export that a process owns: `owns` maps keys [n] to bool [n]."""
+        """The rows of an export that a part owns: `owns` maps keys [n] to bool [n]."""
         mine = owns(saved.keys)
 
         def rows(all_rows: tf.Tensor) -> tf.Tensor:

@@ -50,11 +50,11 @@ class Routed:
         Args:
             rows: [size of the batch, ...].
         """
-        places = tf.reshape(self.places, [-1])
-        size = tf.shape(self.keys)[0]
-        return tf.gather(
-            rows, tf.math.unsorted_segment_max(tf.range(tf.size(places)), places, size)
-        )
+        with tf.device("/CPU:0"):  # as the places
+            places = tf.reshape(self.places, [-1])
+            size = tf.shape(self.keys)[0]
+            last = tf.math.unsorted_segment_max(tf.range(tf.size(places)), places, size)
+        return tf.gather(rows, last)
 
     def sums(self, rows: tf.Tensor) -> tf.Tensor:
         """Sums the rows of equal keys, in the order of the batch, for each distinct key."""
@@ -67,22 +67,36 @@ class Routed:
         Returns:
             Positions in the batch [n], and counts, int32 [workers].
         """
-        places = tf.reshape(self.places, [-1])
-        # `keys` are worker by worker, so the position of a key tells its owner.
-        owners = tf.searchsorted(tf.cumsum(self.counts), places, side="right")
-        counts = tf.math.bincount(owners, minlength=self.counts.shape[0], dtype=tf.int32)
-        # Stable, so that the differences of a key stay in the order of the batch.
-        return tf.argsort(owners, stable=True), tf.ensure_shape(counts, self.counts.shape)
+        with tf.device("/CPU:0"):  # as the places
+            places = tf.reshape(self.places, [-1])
+            # `keys` are worker by worker, so the position of a key tells its owner.
+            owners = tf.searchsorted(tf.cumsum(self.counts), places, side="right")
+            # In the order of the batch, in which equal keys take effect.
+            parts = tf.dynamic_partition(tf.range(tf.size(places)), owners, self.counts.shape[0])
+            return tf.concat(parts, 0), tf.stack([tf.size(one) for one in parts])
 
 
 def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str) -> Routed:
     """Groups the keys of a batch, of any shape, by owner."""
-    # The op has a kernel for the CPU only.
     with tf.device("/CPU:0"):
-        (routed,), (places,), counts = routing_ops.route_keys(
-            [keys], **_owners([keys], num_workers, [(sharding, name)])
-        )
-        return Routed(routed, places, tf.reshape(counts, [num_workers]))
+        return _route(keys, **_owners([keys], num_workers, [(sharding, name)]))
+
+
+def route_to(keys: tf.Tensor, num_owners: int, owners: tf.Tensor | None) -> Routed:
+    """Groups the keys of a batch, of any shape, by given owners.
+
+    Args:
+        owners: The owner of each key, flattened, int32. None: the remainder.
+    """
+    with tf.device("/CPU:0"):
+        chosen = tf.zeros([0], tf.int32) if owners is None else owners
+        return _route(keys, owners=[chosen], num_workers=num_owners, owner_rules=["remainder"])
+
+
+def _route(keys: tf.Tensor, **owners: Any) -> Routed:
+    # The op has a kernel for the CPU only.
+    (routed,), (places,), counts = routing_ops.route_keys([keys], **owners)
+    return Routed(routed, places, tf.reshape(counts, [owners["num_workers"]]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spreads of tables whose rows are in several processes."""
+"""The spreads of tables whose rows are in several processes, or on several devices."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tf_embed.ops import exchange_ops
 from tf_embed.ops.exchange_ops import Part, PartType, Sent
 from tf_embed.sharded import routing
 from tf_embed.sharded.all_workers import AllWorkers
+from tf_embed.sharded.device_shards import DeviceShards
 from tf_embed.sharded.servers import Servers
 from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.sharded.workers import Channel, Workers
@@ -19,7 +20,65 @@ from tf_embed.table.collective_calls import CollectiveCalls
 from tf_embed.table.spread import Spread
 
 
-class _Sharded(Spread):
+class Sharded(Spread):
+    """Rows are sharded over several processes or devices."""
+
+    def route(self, keys: tf.Tensor) -> routing.Routed:
+        """Groups keys by owner."""
+        raise NotImplementedError
+
+    def owners_of(self, keys: tf.Tensor) -> tf.Tensor:
+        """The number of the process or device that owns each key, flattened, int32."""
+        raise NotImplementedError
+
+    def _owns(self, keys: tf.Tensor) -> tf.Tensor:
+        return tf.equal(self.owners_of(keys), self.rank)
+
+
+class AcrossDevices(Sharded):
+    """Rows are sharded over several GPUs of this process.
+
+    Args:
+        shards: The shards of the table, and their devices.
+    """
+
+    part = "device"
+
+    def __init__(self, shards: DeviceShards) -> None:
+        self.count = len(shards.devices)
+        self.where = f"on {' and '.join(shards.devices)}"
+        self._shards = shards
+
+    @override
+    def route(self, keys: tf.Tensor) -> routing.Routed:
+        with tf.device("/CPU:0"):
+            owners = None if self._shards.are_remainders else self.owners_of(keys)
+        return routing.route_to(keys, self.count, owners)
+
+    @override
+    def owners_of(self, keys: tf.Tensor) -> tf.Tensor:
+        return self._shards.devices_of_keys(tf.reshape(keys, [-1]))
+
+    @override
+    def check_export(self, what: str, table: str) -> None:
+        raise ValueError(
+            f"The table of {table!r} is {self.where}, and {what} is of one device: save the "
+            "weights, load them in a model whose `devices` name one, and export there."
+        )
+
+
+class OnDevice(AcrossDevices):
+    """The part of the device `rank`."""
+
+    owns: Callable[[tf.Tensor], tf.Tensor]
+
+    def __init__(self, shards: DeviceShards, rank: int) -> None:
+        super().__init__(shards)
+        self.rank = rank
+        self.owns = self._owns
+
+
+class AcrossProcesses(Sharded):
     """Rows are sharded over several processes.
 
     Args:
@@ -34,16 +93,16 @@ class _Sharded(Spread):
         self.sharding = sharding
         self._table = table
 
+    @override
     def route(self, keys: tf.Tensor) -> routing.Routed:
-        """Groups keys by owner."""
         return routing.route(keys, self.count, self.sharding, self._table)
 
-    def _owns(self, keys: tf.Tensor) -> tf.Tensor:
-        owners = routing.owners_of(keys, self.count, self.sharding, self._table)
-        return tf.equal(owners, self.rank)
+    @override
+    def owners_of(self, keys: tf.Tensor) -> tf.Tensor:
+        return routing.owners_of(keys, self.count, self.sharding, self._table)
 
 
-class AcrossServers(_Sharded):
+class AcrossServers(AcrossProcesses):
     """Rows are sharded over parameter servers."""
 
     steps_may_repeat = True  # the coordinator repeats a step whose end it has not seen
@@ -65,7 +124,7 @@ class OnServer(AcrossServers):
         self.owns = self._owns
 
 
-class AcrossWorkers(_Sharded):
+class AcrossWorkers(AcrossProcesses):
     """Rows are sharded over the workers of a strategy, and this process is a worker.
 
     Attributes:

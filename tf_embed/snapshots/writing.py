@@ -2,11 +2,12 @@
 """`Writer`: writes a snapshot. `drop_moments` lets tables forget the moments of snapshots.
 
 If tables are sharded over workers, each worker writes its rows. If tables are on parameter servers,
-a single process makes each server write its rows.
+a single process makes each server write its rows. A table on several GPUs writes those of each.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import secrets
 import time
@@ -25,6 +26,28 @@ from tf_embed.table.collective_calls import CollectiveCalls
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import size_text
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A part of a table that this process writes.
+
+    Attributes:
+        place: The number of the table.
+        rank: The number of the part among the parts of its table.
+        count: Number of parts of the table.
+        table: The part.
+    """
+
+    place: int
+    rank: int
+    count: int
+    table: Table
+
+    @property
+    def process(self) -> int:
+        """The number of the process that has it."""
+        return 0 if self.table.spread.group is None else self.rank
 
 
 class Writer:
@@ -62,18 +85,21 @@ class Writer:
         self._calls = calls
         self._with_slots = with_slots
         self._row_calls = row_calls
-        # Maps a process number to the tables whose rows the process writes.
         if calls.count == 1:
-            parts = [table.parts for table in tables]
-            self._written = dict(enumerate(zip(*parts, strict=True)))
-            self._count = len(self._written)
+            self._parts = [
+                _Part(place, rank, len(table.parts), part)
+                for place, table in enumerate(tables)
+                for rank, part in enumerate(table.parts)
+            ]
         else:
-            self._written = {calls.rank: tuple(tables)}
-            self._count = calls.count
+            self._parts = [
+                _Part(place, calls.rank, calls.count, table) for place, table in enumerate(tables)
+            ]
         self._time = time.time() if moment is None else moment
         self._start = time.monotonic()
         self._number = secrets.token_hex(8)
-        self._begun: dict[int, tf.Tensor] = {}
+        # The moment of each part, and the part's number in it.
+        self._begun: dict[_Part, tuple[tf.Tensor, int]] = {}
 
     def begin(self, tracked: bool) -> list[Any]:
         """Fixes the moment that the snapshot shows, if tables track changes.
@@ -87,10 +113,14 @@ class Writer:
             bases = [0] * len(self._tables)
             if self._base is not None:
                 bases = [_signed(table.save) for table in self._base.tables]
-            for rank, tables in self._written.items():
-                handles = [table.handle_on_host for table in tables]
-                with tf.device(tables[0].options.device):
-                    self._begun[rank] = snapshot_ops.begin_snapshot(handles, bases)
+            for process in sorted({part.process for part in self._parts}):
+                parts = [part for part in self._parts if part.process == process]
+                handles = [part.table.handle_on_host for part in parts]
+                with tf.device(parts[0].table.options.device):
+                    begun = snapshot_ops.begin_snapshot(
+                        handles, [bases[one.place] for one in parts]
+                    )
+                self._begun.update({one: (begun, number) for number, one in enumerate(parts)})
         kinds = [table.options.kind for table in self._tables]
         digest = hashlib.blake2b(repr((kinds, self._base)).encode(), digest_size=8).hexdigest()
         since = None if self._base is None else self._base.name
@@ -162,21 +192,19 @@ class Writer:
         return self._number[:8]
 
     def _write_rows(self) -> None:
-        written = [table for tables in self._written.values() for table in tables]
-        with watched(self._row_calls, written):
-            for rank, tables in self._written.items():
-                for place, table in enumerate(tables):
-                    with tf.device(table.options.device), table.save_turn:
-                        self._write_table(rank, place, table)
+        with watched(self._row_calls, [part.table for part in self._parts]):
+            for part in self._parts:
+                with tf.device(part.table.options.device), part.table.save_turn:
+                    self._write_part(part)
 
-    def _write_table(self, rank: int, place: int, table: Table) -> None:
-        since = "" if self._base is None else self._base.name
-        file_name = files.name_of(place, self._file_number)
-        part = self._part(rank, place)
-        begun = self._begun.get(rank)
-        if begun is not None:
+    def _write_part(self, written: _Part) -> None:
+        table, since = written.table, "" if self._base is None else self._base.name
+        file_name = files.name_of(written.place, self._file_number)
+        part = self._part_of_save(written)
+        if written in self._begun:
+            begun, number = self._begun[written]
             snapshot_ops.write_snapshot(
-                begun, place, self._folder, file_name, since, part, with_slots=self._with_slots
+                begun, number, self._folder, file_name, since, part, with_slots=self._with_slots
             )
         elif part is not None:
             row_file_ops.save_part(
@@ -201,14 +229,14 @@ class Writer:
             with_slots=self._with_slots,
         )
 
-    def _part(self, rank: int, place: int) -> row_file_ops.Part | None:
-        if self._count == 1:
+    def _part_of_save(self, part: _Part) -> row_file_ops.Part | None:
+        if part.count == 1:
             return None
         # All processes compute the same number from the number that they agreed on.
-        digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{self._number}/{part.place}".encode(), digest_size=8).digest()
         # 0 means no save.
         save = int.from_bytes(digest, "little", signed=True) or 1
-        return row_file_ops.Part(save, rank, self._count)
+        return row_file_ops.Part(save, part.rank, part.count)
 
     def _commit(self) -> None:
         """Joins the files of all workers and writes the manifest, on the first worker only."""
@@ -217,16 +245,18 @@ class Writer:
         written = []
         for place, table in enumerate(self._tables):
             file_name = files.name_of(place, self._file_number)
-            if self._count > 1:
-                self._join(file_name)
+            # Parts of a table have the same count, also on other workers.
+            count = next(part.count for part in self._parts if part.place == place)
+            if count > 1:
+                self._join(file_name, count)
             written.append(manifest.files_of(self._folder, file_name, table.options.name))
         since = None if self._base is None else self._base.name
         info = SnapshotInfo(self._name, since, self._time, tuple(written), self._keys)
         files.commit(self._folder, info)
 
-    def _join(self, file_name: str) -> None:
+    def _join(self, file_name: str, count: int) -> None:
         try:
-            snapshot_ops.join_rows(self._folder, file_name, self._count)
+            snapshot_ops.join_rows(self._folder, file_name, count)
         except tf.errors.NotFoundError as error:
             raise tf.errors.NotFoundError(
                 None,

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a table is: on the first GPU if everything it is made with works there, else on the CPU."""
+"""Where a table is.
+
+By default it is on the first GPU if everything it is made with works there, else on the CPU. Its
+shards may be on several GPUs.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,13 @@ class Placement:
 
     devices: tuple[str, ...]
     reason: str  # as in "'items' is on /CPU:0: TensorFlow sees no GPU."
+
+    @property
+    def several_gpus(self) -> tuple[str, ...]:
+        """The GPU of each shard, if shards are on several GPUs; otherwise none."""
+        places = [_place(name) for name in self.devices]
+        has_several = places[0][0] == "GPU" and len(set(places)) > 1
+        return tuple(f"/{kind}:{number}" for kind, number in places) if has_several else ()
 
 
 def place(
@@ -63,13 +74,29 @@ def place(
     if "GPU" in kinds:
         if reason := _why_no_gpu() or why_not:
             raise ValueError(f"`devices` names a GPU, but {reason}. {received}")
-        if len({_place(name) for name in names}) > 1:
+        if "CPU" in kinds:
             raise ValueError(
-                "The shards of a variable on a GPU are all on that one: `devices` must name it for "
-                f'each of them, like ["{GPU}"] * 2. {received}'
+                "The shards of a variable must all be on GPUs or all on CPUs: `devices` must be "
+                f'like ["{GPU}", "/GPU:1"] or ["{CPU}"] * 2. {received}'
             )
     _check_present(names, "GPU" if "GPU" in kinds else "CPU")
     return Placement(names, "`devices` says so")
+
+
+def check_one_gpu(placement: Placement, what: str) -> None:
+    """Refuses shards on several GPUs.
+
+    Args:
+        what: The refusing class, for the message.
+
+    Raises:
+        ValueError: If they are.
+    """
+    if placement.several_gpus:
+        raise ValueError(
+            f"{what} has all shards on one GPU: `devices` must name it for each of them, like "
+            f'["{GPU}"] * 2. Received: devices={list(placement.devices)}'
+        )
 
 
 def _why_not_on_gpu(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Spread`: the processes that have the rows of a table.
+"""`Spread`: the processes and devices that have the rows of a table.
 
 Each table has a spread. Code that depends on the location of rows asks the spread, and so needs no
-case for each class of table. The spreads over several processes are in `sharded/spreads.py`.
+case for each class of table. The spreads over several processes or GPUs are in
+`sharded/spreads.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ class Spread:
     Attributes:
         group: The processes, an object that tables of the same processes share. None: the rows are
             in this process.
-        count: Number of processes.
-        rank: The number of the process that has the rows of this object's table.
+        count: Number of processes; of a table on several devices of this process, of devices. Each
+            writes its own row files.
+        rank: The number of the process or device that has the rows of this object's table.
+        part: What has a part of the rows, for messages: "process" or "device".
         where: The location of the rows, for messages: "on 2 servers".
         owns: A function of keys [n] that returns bool [n]: the keys whose rows are in this object's
             table. None: all keys.
@@ -34,6 +37,7 @@ class Spread:
     group: Any = None
     count: int = 1
     rank: int = 0
+    part: str = "process"
     where: str = ""
     owns: Callable[[tf.Tensor], tf.Tensor] | None = None
     reads: Any = None

@@ -188,6 +188,30 @@ class Storage(Config):
         }
 
 
+def share_of_storage(storage: Storage, shards: int, count: int, folder: str) -> Storage:
+    """The storage of some shards of a table: their share of the bounds.
+
+    Args:
+        storage: The storage of all shards.
+        shards: Number of these shards.
+        count: Number of all shards.
+        folder: The name of their folder in the `path`.
+    """
+
+    def share(number: int | None) -> int | None:
+        # 0 has another meaning than a small bound.
+        return number and max(number // count * shards, 1)
+
+    return dataclasses.replace(
+        storage,
+        gpu_bytes=share(storage.gpu_bytes),
+        gpu_total_bytes=share(storage.gpu_total_bytes),
+        host_bytes=share(storage.host_bytes),
+        disk_bytes=share(storage.disk_bytes),
+        path=None if storage.path is None else os.path.join(storage.path, folder),
+    )
+
+
 def check_storage(storage: Any) -> None:
     """Checks that an argument is a `Storage`.
 

@@ -78,7 +78,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 self._no_rows = tf.zeros([0], options.value_dtype)
             eagerly = self._destruction_context  # TensorFlow destroys a resource in it
             if reason := options.device_reason:  # otherwise it is no table of a user
-                logging.info("%r is on %s: %s.", options.name, options.device, reason)
+                logging.info("%r is on %s: %s.", options.name, options.device_text, reason)
             freed = weakref.finalize(self, new_table_ops.destroy, self.resource_handle, eagerly)
             # Memory is freed with the process, but files in a folder would stay.
             freed.atexit = options.storage is not None and options.storage.path is not None
@@ -120,7 +120,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """A separate table with the same rows, slots and seed."""
         redis_restore.check_copy(self.options)
         # In `memo` before the rest is copied, because `on_update` may refer to this table.
-        copied = memo[id(self)] = Table(self.options)
+        copied = memo[id(self)] = type(self)(self.options)
         copied._rule = self._rule
         copied.on_update = copy.deepcopy(self.on_update, memo)
         copied.check_functions = copy.deepcopy(self.check_functions, memo)
@@ -147,7 +147,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     @property
     def parts(self) -> tuple[Table, ...]:
-        """The tables that hold the rows, each with a resource: itself, unless it is on servers."""
+        """The tables that hold the rows, each with a resource: itself, unless it has parts."""
         return (self,)
 
     # Reads and writes.

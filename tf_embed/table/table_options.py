@@ -36,6 +36,7 @@ class TableOptions:
         partition_fn: Assigns keys to shards.
         device: TensorFlow's name of the device that holds the table.
         device_reason: Why it is on that device.
+        shard_devices: The device of each shard, if shards are on several. `device` is the first.
         policy: The policy of admission and eviction. None admits keys at once and evicts no row.
         wanted_statistics: Statistics of each row in addition to the policy's, names of
             `policies.STATISTICS`.
@@ -52,6 +53,7 @@ class TableOptions:
     partition_fn: sharding.PartitionFn = sharding.default_partition_fn
     device: str = "/CPU:0"
     device_reason: str = ""
+    shard_devices: tuple[str, ...] = ()
     policy: TablePolicy | None = None
     wanted_statistics: tuple[str, ...] = ()
     storage: Storage | None = None
@@ -91,6 +93,11 @@ class TableOptions:
     def is_on_gpu(self) -> bool:
         """Whether the table is on a GPU."""
         return "GPU" in self.device.upper()
+
+    @property
+    def device_text(self) -> str:
+        """The device, or the devices, for messages."""
+        return " and ".join(dict.fromkeys(self.shard_devices)) or self.device
 
     @property
     def has_tiers(self) -> bool:

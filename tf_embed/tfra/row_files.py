@@ -34,11 +34,11 @@ def place_of(
     Raises:
         TypeError: If an argument has the wrong type.
         ValueError: If an argument is out of range, or it is the number of a process and the table,
-            which is sharded over processes, has another number.
+            which is sharded over processes or devices, has another number.
     """
     proc_size, proc_rank = processes
     size, rank = table.spread.count, table.spread.rank
-    if table.spread.group is not None:
+    if table.spread.group is not None or size > 1:
         known = {"proc_size": (proc_size, size), "proc_rank": (proc_rank, rank)}
         for argument, (value, own) in known.items():
             if value is not None and validation.int_in(value, argument, least=0) != own:

@@ -57,7 +57,7 @@ class MemoryReport:
         index_bytes: Bytes of the index from keys to rows. For a table with a `path` it includes the
             statistics of rows on disk, which are in memory.
         slack_bytes: Other bytes of host memory: places of rows that left, unused room, and buffers.
-        device: The device of the table.
+        device: The device of the table; of a table on several, "/GPU:0 and /GPU:1".
         device_reason: Why the table is there.
         tiers: A `TierReport` for each tier, fastest first.
     """
@@ -124,7 +124,7 @@ def memory_report(table: Table) -> MemoryReport:
         row_bytes=row,
         index_bytes=stats["index_bytes"],
         slack_bytes=stats["slack_bytes"],
-        device=table.options.device,
+        device=table.options.device_text,
         device_reason=table.options.device_reason,
         tiers=_tiers(table, stats, row, on_disk),
     )

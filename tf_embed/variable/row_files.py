@@ -39,7 +39,8 @@ class RowFiles:
     def place(self, path: Any, file_name: str | None = None) -> Place:
         """The place of the table's files in a folder.
 
-        A table on servers saves all parts from here, so its rank is that of the first part.
+        A table on servers or on several GPUs saves all parts from here, so its rank is the rank of
+        the first part.
 
         Args:
             path: The folder, a str, a path or a scalar string tensor.
@@ -79,7 +80,7 @@ class RowFiles:
         saved = []
         with watched(calls, self._table.parts):
             for number, part in enumerate(self._table.parts):
-                # Only a table on servers has several parts. Each part writes like a separate
+                # A table on servers or on several GPUs has parts. Each writes like a separate
                 # process.
                 part_place = dataclasses.replace(place, rank=place.rank + number)
                 with part.save_turn:

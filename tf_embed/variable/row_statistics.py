@@ -95,7 +95,7 @@ class RowStatistics:
 
 def stats_of(table: Table) -> dict[str, Any]:
     """The counts of a table, with the ratios that `Variable.stats` documents."""
-    # Each server of a table has its own counts. Any other table has a single part.
+    # Each part of a table on servers or on several GPUs has its own counts.
     vector = tf.add_n([whole_table_ops.stats(part.resource_handle) for part in table.parts])
     eager = tf.executing_eagerly()
     numbers = vector.numpy().tolist() if eager else tf.unstack(vector)

@@ -21,7 +21,7 @@ def kind_text(table: Table) -> list[str]:
         f"dim={options.dim}",
         f"key_dtype={options.key_dtype.name}",
         f"value_dtype={options.value_dtype.name}",
-        f"device={options.device}",
+        f"device={options.device_text}",
     ]
     if options.num_shards > 1:
         texts.append(f"shards={options.num_shards}")
@@ -66,6 +66,6 @@ def size_texts(tables: Iterable[Table]) -> list[str]:
                 disk += tier.bytes
             else:
                 memory += tier.bytes
-        is_part |= table.spread.count > 1
+        is_part |= table.spread.is_collective and table.spread.count > 1
     texts = [f"rows={rows:,}{' on this worker' if is_part else ''}", f"memory={size_text(memory)}"]
     return [*texts, f"disk={size_text(disk)}"] if disk else texts

@@ -78,12 +78,13 @@ class Variable(tf.Module):
             first training step, and keeps it.
         storage: A `Storage`: the memories and the folder on disk that hold the rows, and the bytes
             of each. Default: one unbounded memory, the GPU's or the host's.
-        devices: The device name of each shard. Names may repeat, so `["/CPU:0"] * 4` makes four
-            shards. The shards of a variable on a GPU are all on that GPU. Default: one shard, on
-            the first GPU if there is one and everything that the table is made with works there,
-            otherwise on the CPU.
+        devices: The device name of each shard, CPUs or GPUs. Names may repeat, so `["/CPU:0"] * 4`
+            makes four shards. `["/GPU:0", "/GPU:1"]` puts half of the keys on each of two GPUs.
+            Default: one shard, on the first GPU if there is one and everything that the table is
+            made with works there, otherwise on the CPU.
         partitioner: A function of keys [n] and the number of shards that returns the shard of each
-            key [n], int32 or int64. Default: `default_partition_fn`, the remainder.
+            key [n], int32 or int64. With several GPUs it decides the GPU too. Default:
+            `default_partition_fn`, the remainder.
         distribution: The placement of a variable that is created in the scope of a
             tf.distribute.MultiWorkerMirroredStrategy. "sharded" keeps the row of a key on one
             worker, and a `tf_embed.distributed.WorkerSharding` does the same with settings. "local"
@@ -159,6 +160,7 @@ class Variable(tf.Module):
             partition_fn=partitioner,
             device=placement.devices[0],
             device_reason=placement.reason,
+            shard_devices=placement.several_gpus,
             policy=policy,
             storage=storage,
         )
@@ -717,8 +719,8 @@ class Variable(tf.Module):
 
         The files hold a consistent snapshot. Writers of the variable wait until it is written;
         lookups do not wait. No copy of the table is made, only a buffer of `buffer_bytes` or of a
-        256th of a shard, whichever is larger. The workers or servers of a sharded variable write a
-        part each.
+        256th of a shard, whichever is larger. The workers, servers or GPUs of a sharded variable
+        write a part each, and each part is a snapshot.
 
         A save atomically replaces an earlier save of that name in the folder. After a failure, or
         after the death of a process, the folder holds the old save or the new one, never a mixture.

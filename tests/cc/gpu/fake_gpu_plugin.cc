@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device plugin of TensorFlow that calls itself a GPU but is the host. TensorFlow loads it if
 // TF_PLUGGABLE_DEVICE_LIBRARY_PATH names it. With the plugin and TF_EMBED_EMULATE_GPU=1, tables are
-// on "/GPU:0" on any machine. Tensors, ops and their arrays are placed, copied and owned as with a
-// GPU. Calls finish their work before they return, so streams and events do nothing.
+// on "/GPU:0" on any machine. TF_EMBED_EMULATED_GPUS=2 makes two such devices; the default is one.
+// Tensors, ops and their arrays are placed, copied and owned as with a GPU. Calls finish their work
+// before they return, so streams and events do nothing.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -151,7 +152,8 @@ void SetCopyFunctions(SP_StreamExecutor* executor) {
 void SetPlatformFunctions(SP_PlatformFns* platform) {
   platform->struct_size = SP_PLATFORM_FNS_STRUCT_SIZE;
   platform->get_device_count = [](const SP_Platform*, int* count, TF_Status* status) {
-    *count = 1;
+    const char* const text = std::getenv("TF_EMBED_EMULATED_GPUS");
+    *count = text != nullptr ? std::atoi(text) : 1;
     SayOk(status);
   };
   platform->create_device = [](const SP_Platform*, SE_CreateDeviceParams* params,

@@ -304,10 +304,13 @@ class ShardsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r"\[0, 2\).*5 for key 5"):
             v.lookup([0, 1, 5])
 
-    def test_all_shards_are_on_one_gpu(self):
+    def test_shards_are_on_gpus_of_this_process(self):
         self.assertEqual(len(tf_embed.Variable(devices=["GPU:0", "/gpu:0"]).devices), 2)
-        for devices in ([GPU, "/GPU:1"], [GPU, CPU]):
-            with self.assertRaisesRegex(ValueError, "are all on that one"):
+        for devices, error in (
+            ([GPU, "/GPU:99"], "devices that this process has"),
+            ([GPU, CPU], "must all be on GPUs or all on CPUs"),
+        ):
+            with self.assertRaisesRegex(ValueError, error):
                 tf_embed.Variable(devices=devices)
 
 

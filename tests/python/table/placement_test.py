@@ -100,12 +100,24 @@ class PlacementTest(parameterized.TestCase):
                 place("/GPU:0")
             self.found["GPU"] = []
 
-    @parameterized.parameters([["/GPU:0", "/GPU:1"]], [["/CPU:0", "/GPU:0"]], [["GPU", "gpu:1"]])
-    def test_shards_are_not_on_a_gpu_and_elsewhere(self, *names):
-        with self.assertRaisesRegex(ValueError, "shards of a variable on a GPU are all on that"):
-            place(*names)
-        same = ["GPU", "/GPU:0", "gpu:0"]  # three names of the same device
-        self.assertEqual(place(same).devices, tuple(same))
+    def test_shards_are_on_gpus_or_on_cpus(self):
+        with self.assertRaisesRegex(ValueError, "must all be on GPUs or all on CPUs"):
+            place(["/GPU:0", "/CPU:0"])
+        self.found["CPU"].append("/CPU:1")
+        for names in (["/CPU:0", "/CPU:1"], ["GPU", "/GPU:0", "gpu:0"]):
+            found = place(names)
+            self.assertEqual((found.devices, found.several_gpus), (tuple(names), ()))
+            placement.check_one_gpu(found, "A layer")
+
+    def test_shards_on_several_gpus(self):
+        names = ["/GPU:1", "gpu", "/device:GPU:1"]
+        found = place(names)
+        self.assertEqual(found.devices, tuple(names))
+        self.assertEqual(found.several_gpus, ("/GPU:1", "/GPU:0", "/GPU:1"))
+        with self.assertRaisesRegex(ValueError, "A layer has all shards on one GPU"):
+            placement.check_one_gpu(found, "A layer")
+        with self.assertRaisesRegex(ValueError, "names a GPU, but a table of strings"):
+            place(names, keys=tf.string)
 
 
 if __name__ == "__main__":

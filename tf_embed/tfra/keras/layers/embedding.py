@@ -48,7 +48,7 @@ class Embedding(TableLayer):
             keras.saving.register_keras_serializable. The output of an empty bag is 0.
         initializer: The initial row of an id; see `tf_embed.Variable`. Default:
             keras.initializers.RandomNormal(), with a different row for each id.
-        devices: The device of each shard; see `tf_embed.Variable`.
+        devices: The device of each shard, CPUs or one or several GPUs; see `tf_embed.Variable`.
         name: Name of the layer; the table is named `<name>-parameter`. Default: chosen by Keras.
         with_unique: Stored, without effect. The table deduplicates ids itself if that is faster.
         short_file_name: Stored, without effect.
