@@ -63,6 +63,8 @@ class DeviceShards:
             device_reason="",  # the whole table says it
             policy=policy,
             storage=storage,
+            # A function is called for the whole batch, as in a table on one device.
+            initializer=dataclasses.replace(options.initializer, draw=None, by_key=None),
         )
 
     def devices_of_keys(self, keys: tf.Tensor) -> tf.Tensor:

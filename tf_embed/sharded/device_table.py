@@ -21,6 +21,7 @@ from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.sharded.device_shards import DeviceShards
 from tf_embed.sharded.parted_table import PartedTable
 from tf_embed.sharded.spreads import AcrossDevices, OnDevice
+from tf_embed.table import callable_rows
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 
@@ -107,6 +108,8 @@ class DeviceTable(PartedTable):
             rows, exists = routed.of_batch(rows), routed.of_batch(exists)
             if defaults is not None:
                 rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
+            elif self.options.initializer.is_of_python:
+                rows = callable_rows.put_in(self.options, keys, rows, exists)
             if token is not None:
                 rows, _ = self._front.find(keys, rows, token)
         return self._with_shape(rows, keys), exists
@@ -160,6 +163,18 @@ class DeviceTable(PartedTable):
         rows = tf.scatter_nd(places, rows, [tf.size(flat, tf.int64), dim])
         return self._with_shape(tf.reshape(rows, tf.concat([tf.shape(keys), [dim]], 0)), keys)
 
+    @override
+    def find_or_insert(
+        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        options = self.options
+        if defaults is None and options.initializer.is_of_python:
+            # A row that has expired is absent to the op, and present here.
+            may_expire = options.policy is not None and options.policy.ttl_seconds is not None
+            skipped = None if may_expire else self.row_statistics(keys)[1]
+            defaults = callable_rows.drawn(options, keys, skipped)
+        return super().find_or_insert(keys, defaults, training=training)
+
     # Training.
 
     @override
@@ -175,8 +190,10 @@ class DeviceTable(PartedTable):
         stochastic_rounding: bool = False,
         unless_frozen: tf.Tensor | None = None,
     ) -> tf.Operation | None:
+        if self.options.initializer.is_of_python:
+            self.find_or_insert(keys, training=True)  # as in `Table`
         routed, order, counts = self._each(keys)
-        rows = tf.gather(tf.reshape(gradients, [-1, self.options.dim]), order)
+        rows = tf.gather(self._rows_of(keys, gradients), order)
 
         def apply(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
             return part.apply(
@@ -201,6 +218,8 @@ class DeviceTable(PartedTable):
             lambda part, some: part.find_slots(some, rule), routed.counts, [routed.keys]
         )
         rows, slots, exists = map(routed.of_batch, found)
+        if self.options.initializer.is_of_python:
+            rows = callable_rows.put_in(self.options, keys, rows, exists)
         return self._with_shape(rows, keys), slots, exists
 
     @override

@@ -71,7 +71,7 @@ class PartedTable(RoutedTable):
         self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
     ) -> tf.Operation | None:
         routed = self.spread.route(keys)
-        rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
+        rows = routed.last(self._rows_of(keys, values))
 
         def assign(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
             # Routing has made the keys distinct.
@@ -84,9 +84,9 @@ class PartedTable(RoutedTable):
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
         routed, order, counts = self._each(keys)  # each difference is added
-        dim, sent = self.options.dim, [routed]
-        sent += [tf.gather(tf.reshape(one, [-1, dim]), order) for one in (old_values, new_values)]
-        sent.append(tf.gather(tf.reshape(exists, [-1]), order))
+        sent = [routed]
+        sent += [tf.gather(self._rows_of(keys, one), order) for one in (old_values, new_values)]
+        sent.append(tf.gather(tf.reshape(exists, [tf.size(keys)]), order))
         return self._done(lambda part, *some: part.accum(*some), counts, sent)
 
     @override
@@ -112,7 +112,7 @@ class PartedTable(RoutedTable):
     @override
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
         routed = self.spread.route(keys)
-        sent = [routed.keys, routed.last(tf.reshape(scores, [-1]))]
+        sent = [routed.keys, routed.last(tf.reshape(scores, [tf.size(keys)]))]
         return self._done(lambda part, *some: part.set_scores(*some), routed.counts, sent)
 
     @override
@@ -212,20 +212,15 @@ class PartedTable(RoutedTable):
 
     @tf.autograph.experimental.do_not_convert
     @override
-    def bind_rule(self, rule: str | ExternalRule) -> None:
-        if self.check_rule is not None:
-            self.check_rule(rule)
-        self._rule = rule
-        for part in self._parts:
-            part.bind_rule(rule)
-
-    @tf.autograph.experimental.do_not_convert
-    @override
     def drop_slots(self) -> None:
         for part in self._parts:
             part.drop_slots()
 
     # Parts of these.
+
+    def _rows_of(self, keys: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """The rows of a batch [n, dim]. The op fails if there is not a row for each key."""
+        return tf.reshape(rows, tf.stack([tf.size(keys), self.options.dim]))
 
     def _each(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The keys of a batch part by part, duplicates included.

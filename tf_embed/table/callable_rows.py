@@ -47,7 +47,7 @@ def defaults(
     if padding is not None:
         is_padding = tf.equal(keys, tf.constant(padding, keys.dtype))
         skipped = is_padding if skipped is None else tf.logical_or(skipped, is_padding)
-    rows = _drawn(options, keys, skipped)
+    rows = drawn(options, keys, skipped)
     return empty if rows is None else rows
 
 
@@ -62,15 +62,16 @@ def put_in(options: TableOptions, keys: tf.Tensor, rows: tf.Tensor, exists: tf.T
     Returns:
         The rows. Their gradient goes to `rows`, also for absent keys.
     """
-    drawn = _drawn(options, keys, exists)
-    if drawn is None:
+    new = drawn(options, keys, exists)
+    if new is None:
         return rows
     if options.value_dtype.is_floating:
         # The sum passes the gradients of absent keys to the lookup, unlike tf.where.
-        return rows + tf.stop_gradient(drawn)
-    return tf.where(exists[..., tf.newaxis], rows, drawn)
+        return rows + tf.stop_gradient(new)
+    return tf.where(exists[..., tf.newaxis], rows, new)
 
 
-def _drawn(options: TableOptions, keys: tf.Tensor, skipped: tf.Tensor | None) -> tf.Tensor | None:
+def drawn(options: TableOptions, keys: tf.Tensor, skipped: tf.Tensor | None) -> tf.Tensor | None:
+    """The rows that Python draws for keys; see `initializers.drawn_rows`."""
     kind = {"dim": options.dim, "value_dtype": options.value_dtype, "name": options.name}
     return drawn_rows(options.initializer, keys, skipped, **kind)

@@ -505,9 +505,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """
         if self.check_rule is not None:
             self.check_rule(rule)
-        self._rule = rule
+        self._rule, rows = rule, 0
         with tf.init_scope():
-            rows = int(slot_ops.rows_of_other_rule(self.resource_handle, rule=rule))
+            for part in self.parts:
+                part._rule = rule
+                rows += int(slot_ops.rows_of_other_rule(part.resource_handle, rule=rule))
         if rows:
             # Another optimizer has no use for the slots. The weights, which matter, are kept.
             logging.warning(

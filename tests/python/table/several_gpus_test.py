@@ -8,8 +8,10 @@ tests/cc/gpu/fake_gpu_plugin.cc.
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import tempfile
+from typing import Any
 
 import keras
 import numpy as np
@@ -74,14 +76,13 @@ def slots_of(v: tf_embed.Variable) -> dict[int, list[float]]:
 
 
 class VerbsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.product(
-        dtype=("int64", "uint32"),
-        partitioner=(tf_embed.default_partition_fn, last_digit),
-        devices=(TWO, [GPU, OTHER, GPU]),
+    @parameterized.parameters(
+        ("int64", tf_embed.default_partition_fn, TWO),
+        ("int64", tf_embed.default_partition_fn, [GPU, OTHER, GPU]),
+        ("int64", last_digit, [GPU, OTHER, GPU]),
+        ("uint32", tf_embed.default_partition_fn, TWO),
     )
     def test_verbs_do_what_they_do_on_one_gpu(self, dtype, partitioner, devices):
-        if dtype == "uint32" and partitioner is last_digit:
-            self.skipTest("tf.abs takes no unsigned numbers")
         keys = KEYS.astype(dtype)
         rows = np.random.default_rng(SEED).normal(size=[len(keys), DIM]).astype("f")
         outputs = []
@@ -130,6 +131,35 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         v.clear()
         self.assertGreater(int(copied.size()), 0)
 
+    def test_rows_that_a_function_draws_are_drawn_as_on_one_gpu(self):
+        def outputs(devices: object) -> list[tf.Tensor]:
+            counter = itertools.count()
+
+            def draw(shape: Any, dtype: Any) -> tf.Tensor:
+                return tf.fill(shape, tf.constant(next(counter), dtype))
+
+            v = variable(devices, initializer=draw)
+            found = [v.lookup([1, 2]), v.lookup([[2, 3]])]
+            found.append(v.table.find_or_insert(tf.constant([4, 5, 4], tf.int64))[0])
+            train(v, keras.optimizers.Nadam(0.1), steps=1)
+            return [*found, v.lookup([5, 60]), v.lookup(np.arange(-9, 9))]
+
+        for ours, wanted in zip(outputs(TWO), outputs(GPU), strict=True):
+            self.assertAllEqual(ours, wanted)
+
+    def test_a_wrong_shape_unknown_until_it_runs_is_refused(self):
+        v = variable(TWO, dim=2)
+
+        @tf.function(
+            input_signature=[tf.TensorSpec(None, tf.int64), tf.TensorSpec(None, tf.float32)]
+        )
+        def upsert(keys: tf.Tensor, values: tf.Tensor) -> None:
+            v.upsert(keys, values)
+
+        with self.assertRaises(tf.errors.InvalidArgumentError):
+            upsert(tf.constant([1, 2], tf.int64), tf.ones([3, 2]))
+        self.assertEqual(int(v.size()), 0)
+
     @parameterized.parameters("sum", "mean", "sqrtn")
     def test_pooled_lookups_have_the_bits_of_one_gpu(self, combiner):
         ids = tf.sparse.from_dense(np.random.default_rng(SEED).integers(-4, 5, [6, 9]))
@@ -155,7 +185,6 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         ("Nadam", {}),  # on gathered rows
         ("Adam", {"use_ema": True, "ema_overwrite_frequency": 2}),
         ("Adam", {"gradient_accumulation_steps": 2}),
-        ("SGD", {"clipnorm": 0.1}),
     )
     def test_steps_have_the_bits_of_one_gpu(self, name, options):
         outputs = []
@@ -169,11 +198,11 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         outputs = []
         for devices in (TWO, GPU):
             v = variable(devices)
-            optimizers = keras.optimizers
-            losses = [train(v, one(0.05)) for one in (optimizers.Adam, optimizers.Nadam)]
+            train(v, keras.optimizers.Adam(0.05), steps=1)
+            with self.assertLogs("absl", "WARNING") as logged:
+                losses = train(v, keras.optimizers.Nadam(0.05), steps=1)
             v.table.drop_slots()
-            losses.append(train(v, optimizers.Adagrad(0.05)))
-            outputs.append((losses, rows_of(v), slots_of(v)))
+            outputs.append((losses, rows_of(v), slots_of(v), logged.output))
         self.assertEqual(*outputs)
 
     def test_a_bound_evicts_what_it_evicts_on_one_gpu(self):
@@ -238,7 +267,7 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
 
-    @parameterized.parameters([GPU], [[GPU, OTHER, GPU]], [CPU])
+    @parameterized.parameters([GPU], [[GPU, OTHER, GPU]])
     def test_models_go_into_any_number_of_shards(self, devices):
         saved = model_of(TWO)
         fit(saved)
@@ -254,8 +283,7 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
         tf.train.Checkpoint(m=loaded, o=loaded.optimizer).read(path).assert_consumed()
         tables[1] = loaded.layers[0].variable
         self.assertEqual(*map(slots_of, tables))
-        if devices != CPU:
-            self.assertEqual(fit(saved), fit(loaded))
+        self.assertEqual(fit(saved), fit(loaded))
 
     def test_row_files_and_snapshots_go_into_any_number_of_shards(self):
         policy = tf_embed.TablePolicy(eviction="lru", track_changes=True)
