@@ -27,7 +27,7 @@ test: test-system configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
 	$(EMULATED_GPU) $(PYTEST) --tier=default tests/python/table/gpu_tables_test.py \
 	    tests/tbe/table_batched_gpu_caches_test.py
-	$(TWO_EMULATED_GPUS) $(PYTEST) --tier=default tests/python/table/several_gpus_test.py
+	$(TWO_EMULATED_GPUS) $(PYTEST) -m smoke tests/python/table/several_gpus_test.py
 
 # Everything. It also writes tests/slow_cases.txt, which the two above read.
 .PHONY: test-nightly

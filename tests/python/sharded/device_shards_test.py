@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from tf_embed.sharded import new_table
 from tf_embed.sharded.device_shards import DeviceShards
 from tf_embed.sharded.spreads import OnDevice
+from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table import sharding
 from tf_embed.table.table_options import TableOptions
 
@@ -69,6 +73,15 @@ class DeviceShardsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([one.path for one in found], ["/rows/device_0", "/rows/device_1"])
         made = shards("a", "b", storage=tf_embed.Storage(gpu_bytes=0))
         self.assertEqual(made.options_of(1).storage, tf_embed.Storage(gpu_bytes=0))
+
+    @parameterized.parameters("servers_of_scope", "workers_of_scope")
+    def test_a_table_over_processes_has_no_shards_on_several_devices(self, scope):
+        options = shards("/GPU:0", "/GPU:1").options
+        with (
+            mock.patch.object(new_table, scope, lambda *_: object()),
+            self.assertRaisesRegex(ValueError, "can't have this.*shards on several GPUs, devices="),
+        ):
+            new_table.new_table(options, WorkerSharding())
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         ("int64", last_digit, [GPU, OTHER, GPU]),
         ("uint32", tf_embed.default_partition_fn, TWO),
     )
+    @pytest.mark.smoke
     def test_verbs_do_what_they_do_on_one_gpu(self, dtype, partitioner, devices):
         keys = KEYS.astype(dtype)
         rows = np.random.default_rng(SEED).normal(size=[len(keys), DIM]).astype("f")
@@ -108,6 +109,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         for ours, wanted in zip(*outputs, strict=True):
             self.assertAllEqual(ours, wanted)
 
+    @pytest.mark.smoke
     def test_rows_are_on_their_gpus(self):
         v = variable(TWO)
         v.upsert(np.arange(10), np.ones([10, DIM]))
@@ -180,13 +182,18 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters("Adam", "Nadam")  # a rule in the table, and on gathered rows
+    @pytest.mark.smoke
+    def test_steps_have_the_bits_of_one_gpu(self, name):
+        self.check_steps(name)
+
     @parameterized.parameters(
-        ("Adam", {}),  # its rule runs in the table
-        ("Nadam", {}),  # on gathered rows
-        ("Adam", {"use_ema": True, "ema_overwrite_frequency": 2}),
-        ("Adam", {"gradient_accumulation_steps": 2}),
+        {"use_ema": True, "ema_overwrite_frequency": 2}, {"gradient_accumulation_steps": 2}
     )
-    def test_steps_have_the_bits_of_one_gpu(self, name, options):
+    def test_averages_and_waiting_gradients_have_them_too(self, **options):
+        self.check_steps("Adam", **options)
+
+    def check_steps(self, name: str, **options: Any) -> None:
         outputs = []
         for devices in (TWO, GPU):
             v = variable(devices)
@@ -205,6 +212,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             outputs.append((losses, rows_of(v), slots_of(v), logged.output))
         self.assertEqual(*outputs)
 
+    @pytest.mark.smoke
     def test_a_bound_evicts_what_it_evicts_on_one_gpu(self):
         outputs = []
         policy = tf_embed.TablePolicy(
@@ -221,6 +229,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(*outputs)
         self.assertGreater(counts[2], 0)
 
+    @pytest.mark.smoke
     def test_a_model_fits_as_on_one_gpu(self):
         outputs = []
         for devices in (TWO, GPU):
@@ -229,6 +238,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             outputs.append((history, rows_of(model.layers[0].variable)))
         self.assertEqual(*outputs)
 
+    @pytest.mark.smoke
     def test_replicas_on_both_gpus_train_one_table(self):
         strategy = tf.distribute.MirroredStrategy(
             TWO, cross_device_ops=tf.distribute.ReductionToOneDevice()
@@ -285,6 +295,7 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(*map(slots_of, tables))
         self.assertEqual(fit(saved), fit(loaded))
 
+    @pytest.mark.smoke
     def test_row_files_and_snapshots_go_into_any_number_of_shards(self):
         policy = tf_embed.TablePolicy(eviction="lru", track_changes=True)
         three = [GPU, OTHER, GPU]
@@ -320,6 +331,7 @@ class LimitsTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "on /GPU:0 and /GPU:1, and .* one device"):
                 save(os.path.join(folder, "e"))
 
+    @pytest.mark.smoke
     def test_refusals(self):
         v = variable(TWO, policy=tf_embed.TablePolicy(admission=tf_embed.BloomAdmission(2, 0.01)))
         store = one_embedding.make_device_mem_store_options(persistent_path="no", capacity=9)
@@ -336,6 +348,7 @@ class LimitsTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 call()
 
+    @pytest.mark.smoke
     def test_a_wrong_shard_is_named(self):
         v = variable(TWO, partitioner=lambda keys, n: tf.cast(keys, tf.int32))
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r"'mine' must .*\[0, 2\)"):
