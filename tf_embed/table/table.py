@@ -394,8 +394,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
         """Promotes rows from lower tiers to the first tier. Absent keys are skipped."""
-        # A function of tf.data has no GPU, so the handle comes from outside of it.
-        with tf.init_scope():
+        with tf.init_scope():  # a function of tf.data has no GPU
             handle = self.handle_on_host
         return _raw.tf_embed_prefetch(**self._inputs(keys) | {"table": handle})
 
@@ -511,7 +510,6 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 part._rule = rule
                 rows += int(slot_ops.rows_of_other_rule(part.resource_handle, rule=rule))
         if rows:
-            # Another optimizer has no use for the slots. The weights, which matter, are kept.
             logging.warning(
                 "%r is now trained by the rule %r: the optimizer slots of its %d rows, of another "
                 "rule, start anew; their weights are kept.",
