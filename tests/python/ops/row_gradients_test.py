@@ -56,7 +56,7 @@ class RowGradientsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(unpack(both), [1, 2, 3, 1, 2, 3])
         self.assertEqual(unpack(again), [1, 2, 3, 5])
 
-    @pytest.mark.of_cpu("on the emulated GPU, eager ops of several threads mix values on the host")
+    @pytest.mark.of_cpu("on a GPU, TensorFlow mixes outputs of eager ops of several threads")
     def test_threads_that_add_to_one_value_do_not_see_each_other(self):
         common, sums = pack(-1), {}
 
