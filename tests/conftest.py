@@ -113,7 +113,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Skips a test that needs what the emulated GPU lacks."""
     report = yield
-    if report.failed and os.environ.get("TF_EMBED_EMULATE_GPU") == "1":
+    if report.failed and call.excinfo and os.environ.get("TF_EMBED_EMULATE_GPU") == "1":
         missing = [text for text in _NOT_EMULATED if text in str(call.excinfo.value)]
         if missing:
             report.outcome = "skipped"

@@ -115,7 +115,7 @@ REGISTER_OP("TfEmbedTableHere")
 Returns a handle of a table for ops of the CPU, wherever the rows are.
 
 shared: Scalar; the output of TfEmbedShareTable.
-table: The handle. The table lives as long as it.
+table: The handle, which does not keep the table alive.
 )doc");
 
 }  // namespace tf_embed

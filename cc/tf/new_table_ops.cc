@@ -242,11 +242,14 @@ absl::Status RunTableHere(tf::OpKernelContext* context) {
   if (reference == nullptr) {
     return InvalidArgumentError("`shared` must be what TfEmbedShareTable gave.");
   }
+  // By name, so that the handle, which a function may capture, does not keep the table alive.
   TableResource* const table = reference->table.get();
-  table->Ref();  // for the handle
-  return GiveScalar<tf::ResourceHandle>(
-      context, 0,
-      tf::ResourceHandle::MakeRefCountingHandle(table, context->device()->attributes().name()));
+  tf::ResourceMgr* const manager = context->resource_manager();
+  const std::string name = absl::StrCat("tf_embed_here/", table->number());
+  const absl::Status made = manager->CreateUnowned(manager->default_container(), name, table);
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  return tf::MakeResourceHandleToOutput(context, 0, manager->default_container(), name,
+                                        tf::TypeIndex::Make<TableResource>());
 }
 
 const Kernels<TableFunction<RunShareTable>> share_table("TfEmbedShareTable", {"table", "shared"});

@@ -186,7 +186,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             is_new = int(tf.convert_to_tensor(step_variable(rule_optimizer))) == 0
         for trainer in trainers:
             # Rows on a server have slots that other processes trained with this rule.
-            is_kept = trainer.table.outlives_process and not trainer.table.is_bound
+            is_kept = trainer.table.outlives_process and trainer.table.rule is None
             trainer.bind()
             if is_new and not is_kept and not self.share_slots:  # like dense variables
                 trainer.table.drop_slots()
@@ -406,7 +406,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             self._tables.check([anchor], [trainer])
             # If no optimizer has trained the table in this process, its slots are from a
             # checkpoint.
-            is_new = trainer.table.is_bound and not trainer.has_trained_before
+            is_new = trainer.table.rule is not None and not trainer.has_trained_before
             trainer.bind()
             if is_new and not self.share_slots:
                 trainer.table.drop_slots()

@@ -373,11 +373,13 @@ class TableTrainer(StepTrainer):
         rule = self._external_rule(rows)
         no_keys = tf.zeros([0], table.options.key_dtype)
         table.find_slots(no_keys, rule)  # binds this rule, even if no step was made yet
-        before = table.export()
-        # Averages are the last group of slots.
-        averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
-        values = tf.where(tf.math.is_nan(averages), before.values, averages)
-        table.import_(before._replace(values=values))
+        table.wait_until_written()
+        for part in table.parts:
+            before = part.export()
+            # Averages are the last group of slots.
+            averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
+            values = tf.where(tf.math.is_nan(averages), before.values, averages)
+            part.import_(before._replace(values=values))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
         """Returns the state to be saved beside the table, for `keras_files.write`."""

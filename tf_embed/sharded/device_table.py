@@ -9,7 +9,7 @@ those of a key in the order of the batch, as a table on one GPU does. So both ha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -53,7 +53,6 @@ class DeviceTable(PartedTable):
     def __init__(self, options: TableOptions) -> None:
         self._shards = DeviceShards(options)
         self.spread = AcrossDevices(self._shards)
-        self._on_update: Callable[[tf.Tensor], Any] | None = None
         parts = [
             DevicePart(self._shards.options_of(number), OnDevice(self._shards, number))
             for number in range(self.spread.count)
@@ -74,17 +73,6 @@ class DeviceTable(PartedTable):
 
     # The copy of a table of one process.
     __deepcopy__ = Table.__deepcopy__
-
-    @property
-    def on_update(self) -> Callable[[tf.Tensor], Any] | None:
-        """As in `Table`. Each part calls it with the keys that it has."""
-        return self._on_update
-
-    @on_update.setter
-    def on_update(self, told: Callable[[tf.Tensor], Any] | None) -> None:
-        self._on_update = told
-        for part in self._parts:
-            part.on_update = told
 
     # Lookups.
 
@@ -207,7 +195,19 @@ class DeviceTable(PartedTable):
                 unless_frozen=unless_frozen,
             )
 
-        return self._done(apply, counts, [routed, rows])
+        return self._updated(keys, self._done(apply, counts, [routed, rows]))
+
+    @override
+    def insert_or_assign(
+        self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
+    ) -> tf.Operation | None:
+        return self._updated(keys, super().insert_or_assign(keys, values, distinct))
+
+    @override
+    def accum(
+        self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
+    ) -> tf.Operation | None:
+        return self._updated(keys, super().accum(keys, old_values, new_values, exists))
 
     @override
     def find_slots(
@@ -241,7 +241,7 @@ class DeviceTable(PartedTable):
         def assign(part: Table, some: tf.Tensor, rows: tf.Tensor, slots: tf.Tensor) -> Any:
             return part.assign_slots(some, rows, slots, rule, initial_value)
 
-        return self._done(assign, counts, sent)
+        return self._updated(keys, self._done(assign, counts, sent))
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -251,7 +251,7 @@ class DeviceTable(PartedTable):
                 turns.enter_context(part.turn())
             yield
 
-    # Keys that leave take gradients that wait for them along.
+    # Waiting gradients of removed keys are dropped.
 
     @override
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:

@@ -27,7 +27,7 @@ from tf_embed.table.table_options import TableOptions
 class PartedTable(RoutedTable):
     """A table of several parts.
 
-    A subclass has `find` and `apply`, whose rows and gradients are the most bytes.
+    Subclasses implement `find` and `apply`, which move most of the bytes.
 
     Args:
         options: The options of the whole table.
@@ -58,7 +58,7 @@ class PartedTable(RoutedTable):
         sent = [routed.keys]
         if defaults is not None:
             shape = tf.concat([tf.shape(keys), [dim]], 0)
-            sent.append(routed.last(tf.reshape(tf.broadcast_to(defaults, shape), [-1, dim])))
+            sent.append(routed.first(tf.reshape(tf.broadcast_to(defaults, shape), [-1, dim])))
 
         def find(part: Table, some: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return part.find_or_insert(some, *rows, training=training)
@@ -210,13 +210,7 @@ class PartedTable(RoutedTable):
         keys, scores = zip(*both, strict=True)
         return tf.concat(keys, 0), tf.concat(scores, 0)
 
-    @tf.autograph.experimental.do_not_convert
-    @override
-    def drop_slots(self) -> None:
-        for part in self._parts:
-            part.drop_slots()
-
-    # Parts of these.
+    # Helpers.
 
     def _rows_of(self, keys: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """The rows of a batch [n, dim]. The op fails if there is not a row for each key."""

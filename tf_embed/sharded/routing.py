@@ -56,6 +56,14 @@ class Routed:
             last = tf.math.unsorted_segment_max(tf.range(tf.size(places)), places, size)
         return tf.gather(rows, last)
 
+    def first(self, rows: tf.Tensor) -> tf.Tensor:
+        """The same for the first position."""
+        places = tf.reshape(self.places, [-1])
+        size = tf.shape(self.keys)[0]
+        return tf.gather(
+            rows, tf.math.unsorted_segment_min(tf.range(tf.size(places)), places, size)
+        )
+
     def sums(self, rows: tf.Tensor) -> tf.Tensor:
         """Sums the rows of equal keys, in the order of the batch, for each distinct key."""
         places = tf.reshape(self.places, [-1])

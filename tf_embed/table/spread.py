@@ -23,8 +23,8 @@ class Spread:
     Attributes:
         group: The processes, an object that tables of the same processes share. None: the rows are
             in this process.
-        count: Number of processes; of a table on several devices of this process, of devices. Each
-            writes its own row files.
+        count: Number of processes, or of devices if the rows are on several devices of this
+            process. Each writes its own row files.
         rank: The number of the process or device that has the rows of this object's table.
         part: What has a part of the rows, for messages: "process" or "device".
         where: The location of the rows, for messages: "on 2 servers".

@@ -124,7 +124,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         copied._rule = self._rule
         copied.on_update = copy.deepcopy(self.on_update, memo)
         copied.check_functions = copy.deepcopy(self.check_functions, memo)
-        copied.import_(self.export())
+        for mine, theirs in zip(self.parts, copied.parts, strict=True):
+            theirs.import_(mine.export())
         return copied
 
     def __repr__(self) -> str:
@@ -396,7 +397,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """Promotes rows from lower tiers to the first tier. Absent keys are skipped."""
         with tf.init_scope():  # a function of tf.data has no GPU
             handle = self.handle_on_host
-        return _raw.tf_embed_prefetch(**self._inputs(keys) | {"table": handle})
+        with tf.device("/CPU:0"):
+            return _raw.tf_embed_prefetch(**self._inputs(keys) | {"table": handle})
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys, and gradients that wait for them. Absent keys are ignored."""
@@ -490,11 +492,6 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """Whether the rows are on a server, and so outlive this process and may be shared."""
         return self.options.redis is not None
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether a rule was bound in this process."""
-        return self._rule is not None
-
     @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
     def bind_rule(self, rule: str | ExternalRule) -> None:
         """Sets the optimizer rule that the table will be trained with.
@@ -522,13 +519,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def drop_slots(self) -> None:
         """Removes the optimizer slots of all rows. The next step initializes them again."""
         with tf.init_scope():
+            handles = [part.resource_handle for part in self.parts]
             # The rule of SGD has no slots.
-            if int(slot_ops.rows_of_other_rule(self.resource_handle, rule="sgd")):
-                logging.info("%r has a new optimizer: its slots start anew.", self.options.name)
-                # Binding a rule without slots removes them, and other threads may use the rows.
-                no_keys = tf.zeros([0], self.options.key_dtype)
-                with self.turn():
-                    self.find_slots(no_keys, ExternalRule(id=0, widths=(), initial_values=()))
+            if not any(int(slot_ops.rows_of_other_rule(one, rule="sgd")) for one in handles):
+                return
+            logging.info("%r has a new optimizer: its slots start anew.", self.options.name)
+            no_keys = tf.zeros([0], self.options.key_dtype)
+            # Binding a rule without slots removes them, and other threads may use the rows.
+            for part in self.parts:
+                with part.turn():
+                    part.find_slots(no_keys, ExternalRule(id=0, widths=(), initial_values=()))
 
     # Saving. Called on this object, and on copies of it with another handle.
 

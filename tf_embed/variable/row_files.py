@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import row_file_ops
+from tf_embed.ops import row_file_ops, whole_table_ops
 from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving.progress import Progress, RowCalls, calls_of, watched
 from tf_embed.table import expiry, sharding
@@ -31,10 +31,15 @@ _MOST_NAMES = 10  # in a message
 
 
 class RowFiles:
-    """Saves the rows of a table to files, and loads them."""
+    """Saves the rows of a table to files, and loads them.
 
-    def __init__(self, table: Table) -> None:
+    Args:
+        whole: The table that `table` is a part of, if it is one.
+    """
+
+    def __init__(self, table: Table, whole: Table | None = None) -> None:
         self._table = table
+        self._whole = whole or table
 
     def place(self, path: Any, file_name: str | None = None) -> Place:
         """The place of the table's files in a folder.
@@ -106,14 +111,17 @@ class RowFiles:
             progress: As in `Variable.load_rows`.
         """
         calls = calls_of(progress, prints=place.rank == 0, tables=len(self._table.parts))
-        loaded = []
+        loaded, ready = [], []
+        if len(self._table.parts) > 1 and not tf.executing_eagerly():
+            # A part reads the files of all, so it waits for what all parts did, such as a save.
+            ready = [whole_table_ops.size(part.resource_handle, -1) for part in self._table.parts]
         for part in self._table.parts:
             has = part.spread.owns
-            with tf.device(part.options.device):
+            with tf.device(part.options.device), tf.control_dependencies(ready):
                 # Any number of processes may have saved. A process that owns some of the keys reads
                 # all files and keeps its rows.
                 loaded.append(
-                    RowFiles(part)._load(
+                    RowFiles(part, self._table)._load(
                         place, whole=whole or has is not None, has=has, calls=calls
                     )
                 )
@@ -171,7 +179,8 @@ class RowFiles:
         def load_block(block: Any) -> tf.Operation | None:
             keys = owners = None
             # Keys are read in Python only if they are needed; otherwise one op loads the block.
-            if chooses or table.on_update is not None:
+            on_update = self._whole.on_update
+            if chooses or on_update is not None:
                 keys = row_file_ops.saved_keys(
                     table.resource_handle, saved.rows, block, key_dtype=key_dtype
                 )
@@ -184,12 +193,12 @@ class RowFiles:
                 # Without owners the table chooses the shards itself.
                 tf.zeros([0], tf.int32) if owners is None else owners,
             )
-            if table.on_update is not None:
+            if on_update is not None:
                 # The policy may read the rows, so they must be loaded first.
                 with tf.control_dependencies([] if done is None else [done]):
                     if owners is not None:
                         keys = tf.boolean_mask(keys, tf.not_equal(owners, LEFT_OUT))
-                    table.on_update(keys)
+                    on_update(keys)
             return done
 
         forgotten = None

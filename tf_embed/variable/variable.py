@@ -724,7 +724,7 @@ class Variable(tf.Module):
 
         A save atomically replaces an earlier save of that name in the folder. After a failure, or
         after the death of a process, the folder holds the old save or the new one, never a mixture.
-        If several processes save, this holds for the part of each process. Use a new folder for
+        If several processes or GPUs write parts, this holds for each part. Use a new folder for
         each save if a process may die between two parts. When all parts are there, saves by another
         number of processes are removed. Only one save at a time may write the files of a name.
 

@@ -140,6 +140,8 @@ class Table {
   Store* store(size_t number) const { return shards_[number].store.get(); }
   // The device of the rows; -1: the host.
   int device() const { return shards_.front().device; }
+  // Unique in the process.
+  uint64_t number() const { return number_; }
   bool is_on_device() const { return device() >= 0; }
   // The stores [num_shards()] for arrays in the memory of the device, or on the host.
   const Store* const* stores(bool on_device = false) const {

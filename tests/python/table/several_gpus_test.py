@@ -52,7 +52,7 @@ def last_digit(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
 
 
 def train(v: tf_embed.Variable, optimizer: keras.Optimizer, steps: int = 4, last: int = 9) -> list:
-    """Trains a variable by plain and pooled lookups in a tf.function; returns the losses."""
+    """Trains a variable by lookups, also in a loop, in a tf.function; returns the losses."""
     trainer = tf_embed.DynamicEmbeddingOptimizer(optimizer)
 
     @tf.function
@@ -123,6 +123,25 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(v.stats()["rows"], 10)
         v.clear()
         self.assertEqual(int(v.size()), 0)
+
+    def test_a_write_tells_its_distinct_keys_once(self):
+        v, told = variable(TWO), []
+        v.table.on_update = lambda keys: told.append(sorted(keys.numpy().tolist()))
+        v.upsert([1, 2, 3, 1], np.zeros([4, DIM]))
+        folder = tempfile.mkdtemp()
+        v.save_rows(folder)
+        v.load_rows(folder)
+        self.assertEqual([keys for keys in told if keys], [[1, 2, 3], [2], [1, 3]])
+
+    def test_a_table_whose_counts_can_not_be_split_is_copied_and_averaged(self):
+        policy = tf_embed.TablePolicy(admission=tf_embed.BloomAdmission(1, 0.01))
+        v = variable(TWO, policy=policy)
+        trainer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1, use_ema=True))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf_embed.embedding_lookup(v, KEYS) ** 2)
+        trainer.apply(tape.gradient(loss, [v.anchor]), [v.anchor])
+        trainer.finalize_variable_values([v.anchor])
+        self.assertEqual(rows_of(copy.deepcopy(v)), rows_of(v))
 
     def test_a_copy_has_its_own_rows(self):
         v = variable(TWO)
