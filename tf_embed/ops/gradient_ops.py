@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
 import tensorflow as tf
 
 from tf_embed import _library
@@ -33,16 +37,23 @@ def row_gradients(keys: tf.Tensor, values: tf.Tensor, packed: bool = False) -> t
         packed: Whether `keys` are a packed batch, and `values` the gradients [m, 1] of its pooled
             values.
     """
-    return _raw.tf_embed_row_gradients(keys=keys, values=values, packed=packed)
+    with _on_host():
+        return _raw.tf_embed_row_gradients(keys=keys, values=values, packed=packed)
 
 
 def unpack_row_gradients(
     gradients: tf.Tensor, *, key_dtype: tf.DType, value_dtype: tf.DType, dim: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The keys [n] and the gradients [n, dim] in such a variant."""
-    return _raw.tf_embed_unpack_row_gradients(
-        gradients=gradients, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
-    )
+    with _on_host():
+        return _raw.tf_embed_unpack_row_gradients(
+            gradients=gradients, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
+        )
+
+
+def _on_host() -> AbstractContextManager[Any]:
+    """Where eager ops with arrays on the host run, see `Table.handle_on_host`."""
+    return tf.device("/CPU:0") if tf.executing_eagerly() else contextlib.nullcontext()
 
 
 def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType, owner: str) -> tf.Tensor:

@@ -72,7 +72,11 @@ def create_table(
 
 
 def handle_on_host(handle: tf.Tensor) -> tf.Tensor:
-    """A handle of a table on a GPU for ops of the CPU."""
+    """A handle of a table on a GPU for ops of the CPU.
+
+    If several threads call an op on a GPU eagerly, TensorFlow gives one the outputs of another that
+    are in host memory, and it copies such outputs to the GPU and back.
+    """
     shared = _raw.tf_embed_share_table(handle)
     with tf.device("/CPU:0"):
         return _raw.tf_embed_table_here(shared)

@@ -76,6 +76,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
             with tf.device(options.device):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
+            self._host_handle = self.resource_handle
+            if options.is_on_gpu:
+                self._host_handle = new_table_ops.handle_on_host(self.resource_handle)
             eagerly = self._destruction_context  # TensorFlow destroys a resource in it
             if reason := options.device_reason:  # otherwise it is no table of a user
                 logging.info("%r is on %s: %s.", options.name, options.device_text, reason)
@@ -140,11 +143,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     @property
     def handle_on_host(self) -> tf.Tensor:
-        """The handle for ops that run on the CPU; in a graph the table's own, which orders ops."""
-        if not (self.options.is_on_gpu and tf.executing_eagerly()):
-            return self.resource_handle
-        with tf.device(self.options.device):
-            return new_table_ops.handle_on_host(self.resource_handle)
+        """The handle for ops with arrays on the host; in eager execution they run on the CPU."""
+        return self._host_handle if tf.executing_eagerly() else self.resource_handle
 
     @property
     def parts(self) -> tuple[Table, ...]:
@@ -227,11 +227,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         if stand_in is not None:
             return stand_in.find_pooled(keys, bags, weights, combiner, padding, defaults)
         options = self.options
-        owners = self._owners(keys)
+        handle, keys, owners = self._inputs(keys).values()
         if defaults is None:
             defaults = self._initial_rows(keys, owners, padding)
         return pooled_gradient.find_pooled(
-            self.resource_handle,
+            handle,
             keys,
             owners,
             defaults,
@@ -333,9 +333,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
             group; and whether each key is present, keys.shape. Absent keys have their initial rows
             and slots.
         """
-        owners = self._owners(keys)
+        handle, keys, owners = self._inputs(keys).values()
         return slot_ops.find_slots(
-            self.resource_handle,
+            handle,
             keys,
             owners,
             self._initial_rows(keys, owners),
@@ -357,10 +357,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         Keys that admission holds back, and keys without room, are not written. Slots of a fused
         rule have the layout of `read_slots`, with the same `initial_value`.
         """
+        handle, keys, owners = self._inputs(keys).values()
         done = slot_ops.assign_slots(
-            self.resource_handle,
+            handle,
             keys,
-            self._owners(keys),
+            owners,
             values,
             slots,
             dim=self.options.dim,
@@ -385,7 +386,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         The slots are initial for absent keys, or if the table has another rule.
         """
         return slot_ops.read_slots(
-            self.resource_handle,
+            self.handle_on_host,
             keys,
             self._owners(keys),
             slot_dtype=self.options.slot_dtype,
@@ -395,10 +396,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
         """Promotes rows from lower tiers to the first tier. Absent keys are skipped."""
-        with tf.init_scope():  # a function of tf.data has no GPU
-            handle = self.handle_on_host
-        with tf.device("/CPU:0"):
-            return _raw.tf_embed_prefetch(**self._inputs(keys) | {"table": handle})
+        with tf.device("/CPU:0"):  # also in a function of tf.data, which has no GPU
+            return _raw.tf_embed_prefetch(**self._inputs(keys) | {"table": self._host_handle})
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys, and gradients that wait for them. Absent keys are ignored."""
@@ -417,7 +416,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def size(self, shard: int = -1) -> tf.Tensor:
         """Number of keys in a shard, or in all shards if `shard` is -1; int64 scalar."""
-        return whole_table_ops.size(self.resource_handle, shard)
+        return whole_table_ops.size(self.handle_on_host, shard)
 
     def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
         """A consistent snapshot of the whole table; see `whole_table_ops.export`."""
@@ -462,7 +461,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """
 
         def restricted() -> tf.Tensor:
-            return policy_ops.restrict(self.resource_handle, num_reserved, order=order)
+            return policy_ops.restrict(self.handle_on_host, num_reserved, order=order)
 
         if trigger is None:
             return restricted()
@@ -470,16 +469,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The usage statistics of rows; see `policy_ops.row_statistics`."""
-        return policy_ops.row_statistics(self.resource_handle, keys, self._owners(keys))
+        return policy_ops.row_statistics(self.handle_on_host, keys, self._owners(keys))
 
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
         """Sets the scores of the rows that are present, int64, keys.shape."""
-        return policy_ops.set_scores(self.resource_handle, keys, self._owners(keys), scores)
+        return policy_ops.set_scores(self.handle_on_host, keys, self._owners(keys), scores)
 
     def export_scores(self, order: str, split_size: int) -> tuple[tf.Tensor, tf.Tensor]:
         """All keys and their scores in an order; see `policy_ops.export_scores`."""
         return policy_ops.export_scores(
-            self.resource_handle, split_size, key_dtype=self.options.key_dtype, order=order
+            self.handle_on_host, split_size, key_dtype=self.options.key_dtype, order=order
         )
 
     @property
@@ -566,8 +565,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return [] if policy is None else policy.scores(keys, self.options.name)
 
     def _inputs(self, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The inputs that all ops on keys share."""
-        return {"table": self.resource_handle, "keys": keys, "owners": self._owners(keys)}
+        """The inputs that all ops on keys share. Narrow keys and their rows are on the host."""
+        handle = self.handle_on_host if self.options.key_dtype.size == 4 else self.resource_handle
+        return {"table": handle, "keys": keys, "owners": self._owners(keys)}
 
     def _inputs_of_write(self, keys: tf.Tensor) -> dict[str, Any]:
         """The arguments that all ops that write rows of keys share."""

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -57,10 +55,6 @@ class RowGradientsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(unpack(both), [1, 2, 3, 1, 2, 3])
         self.assertEqual(unpack(again), [1, 2, 3, 5])
 
-    @pytest.mark.skipif(
-        os.environ.get("TF_EMBED_EMULATE_GPU") == "1",
-        reason="on the emulated GPU, TensorFlow mixes outputs of eager ops of several threads",
-    )
     def test_threads_that_add_to_one_value_do_not_see_each_other(self):
         common, sums = pack(-1), {}
 
