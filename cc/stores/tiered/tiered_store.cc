@@ -274,7 +274,7 @@ Status TieredStore::RunUnplanned(const ExecContext& context, bool bounded, const
   KeyBatch present = *todo;
   present.absent = left.data();
   TF_EMBED_RETURN_IF_ERROR(write.verb(inner, present));
-  if (std::memchr(left.data(), 1, places) == nullptr) return Status();
+  if (places == 0 || std::memchr(left.data(), 1, places) == nullptr) return Status();
 
   // The remaining positions.
   for (size_t i = 0; i < places; ++i) left[i] = !left[i];
