@@ -77,9 +77,9 @@ def handle_on_host(handle: tf.Tensor) -> tf.Tensor:
     If several threads call an op on a GPU eagerly, TensorFlow gives one the outputs of another that
     are in host memory, and it copies such outputs to the GPU and back.
     """
-    shared = _raw.tf_embed_share_table(handle)
+    shared = _raw.tf_embed_share_table(table=handle)
     with tf.device("/CPU:0"):
-        return _raw.tf_embed_table_here(shared)
+        return _raw.tf_embed_table_here(shared=shared)
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
