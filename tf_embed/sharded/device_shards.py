@@ -56,9 +56,7 @@ class DeviceShards:
             options,
             num_shards=len(mine),
             shard_devices=(),
-            partition_fn=(
-                sharding.default_partition_fn if len(mine) == 1 else self._shards_on_device
-            ),
+            partition_fn=self._shards_on_device,
             device=self.devices[number],
             device_reason="",  # the whole table says it
             policy=policy,

@@ -26,21 +26,6 @@ from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 
 
-class DevicePart(Table):
-    """The shards of a table on a device.
-
-    Args:
-        options: The options of this part.
-        spread: The devices, and the device of this part.
-    """
-
-    spread: OnDevice
-
-    def __init__(self, options: TableOptions, spread: OnDevice) -> None:
-        self.spread = spread
-        super().__init__(options)
-
-
 class DeviceTable(PartedTable):
     """A table whose shards are on several GPUs.
 
@@ -53,10 +38,9 @@ class DeviceTable(PartedTable):
     def __init__(self, options: TableOptions) -> None:
         self._shards = DeviceShards(options)
         self.spread = AcrossDevices(self._shards)
-        parts = [
-            DevicePart(self._shards.options_of(number), OnDevice(self._shards, number))
-            for number in range(self.spread.count)
-        ]
+        parts = [Table(self._shards.options_of(number)) for number in range(self.spread.count)]
+        for number, part in enumerate(parts):
+            part.spread = OnDevice(self._shards, number)
         # It never has a row, so a lookup in it gives the rows of `defaults`. Their gradients, and
         # their sums in bags, are then those of any table on a GPU.
         self._front = Table(

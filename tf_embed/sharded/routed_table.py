@@ -115,7 +115,7 @@ class RoutedTable(Table):
         if not admission_counts.knows_keys(self.options):
             raise self._refused(
                 "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
-                f"`admission` of strings, whose counts are those of one {self.spread.part}: use "
+                "`admission` of strings, whose counts are those of one part: use "
                 "`save_rows`"
             )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -20,16 +21,16 @@ from tf_embed.table.collective_calls import CollectiveCalls
 from tf_embed.table.spread import Spread
 
 
-class Sharded(Spread):
+class Sharded(Spread, abc.ABC):
     """Rows are sharded over several processes or devices."""
 
+    @abc.abstractmethod
     def route(self, keys: tf.Tensor) -> routing.Routed:
         """Groups keys by owner."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def owners_of(self, keys: tf.Tensor) -> tf.Tensor:
         """The number of the process or device that owns each key, flattened, int32."""
-        raise NotImplementedError
 
     def _owns(self, keys: tf.Tensor) -> tf.Tensor:
         return tf.equal(self.owners_of(keys), self.rank)
@@ -41,8 +42,6 @@ class AcrossDevices(Sharded):
     Args:
         shards: The shards of the table, and their devices.
     """
-
-    part = "device"
 
     def __init__(self, shards: DeviceShards) -> None:
         self.count = len(shards.devices)

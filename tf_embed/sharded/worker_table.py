@@ -205,7 +205,7 @@ class WorkerTable(RoutedTable):
         if defaults is not None:
             shape = tf.concat([tf.shape(keys), [options.dim]], 0)
             rows = tf.reshape(tf.broadcast_to(defaults, shape), [-1, options.dim])
-            sent.append(Part(0, routed.last(rows)))
+            sent.append(Part(0, routed.first(rows)))
         types = [PartType(0, options.value_dtype, options.dim), PartType(0, tf.bool)]
         got = routing.to_owners(self.spread.writes, [routed.counts], sent, types)
         rows, exists = super().find_or_insert(*got.parts, training=training)

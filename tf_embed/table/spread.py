@@ -26,7 +26,6 @@ class Spread:
         count: Number of processes, or of devices if the rows are on several devices of this
             process. Each writes its own row files.
         rank: The number of the process or device that has the rows of this object's table.
-        part: What has a part of the rows, for messages: "process" or "device".
         where: The location of the rows, for messages: "on 2 servers".
         owns: A function of keys [n] that returns bool [n]: the keys whose rows are in this object's
             table. None: all keys.
@@ -37,7 +36,6 @@ class Spread:
     group: Any = None
     count: int = 1
     rank: int = 0
-    part: str = "process"
     where: str = ""
     owns: Callable[[tf.Tensor], tf.Tensor] | None = None
     reads: Any = None

@@ -165,10 +165,11 @@ Status TieredStore::BringUp(const ExecContext& inner, const Keys& keys) const {
     status = cache_->cache()->AddUnchanged(serial, rows);
     moves_.fetch_add(1, std::memory_order_release);
     // The lower tier's words are unclaimed. If rows stay there, the snapshot would get them twice.
-    if (status.ok())
+    if (status.ok()) {
       GiveWanted(rows, wanted);
-    else if (wanted.size > 0)
+    } else if (wanted.size > 0) {
       changes_->Fail(status);
+    }
   }
   if (status.ok()) {
     counters_.promoted.fetch_add(rows.size, std::memory_order_relaxed);

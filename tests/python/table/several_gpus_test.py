@@ -102,6 +102,8 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
             sizes = [v.table.size(shard) for shard in range(len(places))]
             inserted = v.table.find_or_insert(tf.constant(keys))
             last = v.lookup(keys)
+            again = tf.constant(np.array([50, 51, 50], dtype))  # the first default counts
+            inserted += v.table.find_or_insert(again, tf.constant(rows[:3]))
             sizes += [v.size(), v.restrict(2)]
             outputs.append([first, absent, second, exists, last, *inserted, *statistics, *sizes])
             self.assertEqual(int(v.size()), 2)
@@ -358,7 +360,7 @@ class LimitsTest(tf.test.TestCase):
         refused = {
             "must all be on GPUs or all on CPUs": lambda: variable([GPU, CPU, OTHER]),
             "a table of strings": lambda: variable(TWO, key_dtype=tf.string),
-            "of one device: use `save_rows`": lambda: tf.train.Checkpoint(v=v).write("nowhere"),
+            "of one part: use `save_rows`": lambda: tf.train.Checkpoint(v=v).write("nowhere"),
             "all shards on one GPU": lambda: one_embedding.MultiTableEmbedding(
                 "many", 2, "float32", "int64", tables, store, devices=TWO
             ),
