@@ -296,7 +296,7 @@ TEST_P(StoreContract, TakeContentReplacesEverythingAtOnce) {
   ASSERT_TRUE(fresh->maintenance()->SetRule(FusedSlots(RuleKind::kMomentum, 2, 0.5)).ok());
   const float row[] = {3, 3};
   ASSERT_TRUE(fresh->InsertOrAssign(serial, Batch{3}, row, {}).ok());
-  store->maintenance()->TakeContent(fresh.get());
+  ASSERT_TRUE(store->maintenance()->TakeContent(fresh.get()).ok());
   EXPECT_EQ(1u, store->size());
   EXPECT_FALSE(Has(1));
   EXPECT_EQ((std::vector<float>{3, 3}), Row(3));
