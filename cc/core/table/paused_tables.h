@@ -36,8 +36,9 @@ class PausedTables {
 };
 
 // Keeps pauses out of tables, possibly repeated, while it lives: for a caller that writes by verbs
-// of their stores. Verbs of a table keep pauses out themselves. REQUIRES: the thread calls no verb
-// of these tables meanwhile, because a lock that a pause waits for can't be shared twice.
+// of their stores. Verbs of a table keep pauses out themselves, unless it is held (HeldTables).
+// REQUIRES: the thread calls no such verb of these tables meanwhile, because a lock that a pause
+// waits for can't be shared twice.
 class WritingTables {
  public:
   explicit WritingTables(std::vector<const Table*> tables);

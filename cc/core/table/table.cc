@@ -172,18 +172,21 @@ bool Table::HasRule(const RuleSlots& rule) const {
                      [&](const Shard& shard) { return SameRule(shard.store->rule(), rule); });
 }
 
-Status Table::SetRule(const RuleSlots& rule) {
-  const auto has_it = [&](const Shard& shard) {
+bool Table::HasRuleAndInitialValues(const RuleSlots& rule) const {
+  return std::all_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
     return SameRuleAndInitialValues(shard.store->rule(), rule);
-  };
+  });
+}
+
+Status Table::SetRule(const RuleSlots& rule) {
   TF_EMBED_RETURN_IF_ERROR(CheckMaintenance());
   // Check first, because setting a rule waits for all readers and writers.
-  if (std::all_of(shards_.begin(), shards_.end(), has_it)) return Status();
+  if (HasRuleAndInitialValues(rule)) return Status();
   HeldStores paused(allocator());
   TF_EMBED_RETURN_IF_ERROR(paused.Take(stores(), num_shards(), Held::kPaused));
   const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
   for (const Shard& shard : shards_) {
-    if (has_it(shard)) continue;
+    if (SameRuleAndInitialValues(shard.store->rule(), rule)) continue;
     TF_EMBED_RETURN_IF_ERROR(shard.store->maintenance()->SetRule(exec, rule));
   }
   return Status();

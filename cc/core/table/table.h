@@ -6,7 +6,7 @@
 // runs the same verb of each store (store.h) until one fails. A verb that writes keeps pauses out
 // until it has written to all shards (paused_tables.h). InsertOrAssign, Accum and Apply end a step
 // of the clock. The caller gives threads, a stream and `training` in the context; the table sets
-// the moment.
+// the moment. Find and Apply also run in a table that their caller holds (held_tables.h).
 //
 // Invariant: the key of every row has a string in the dictionary. So an operation on a table of
 // strings first has a StringScope, and keeps it until it no longer needs the strings of its keys.
@@ -127,6 +127,8 @@ class Table {
   bool has_string_values() const { return stored_value_type() == StoredType::kString; }
   // The statistics that rows keep.
   StatisticSet statistics() const { return options().policy.statistics; }
+  // Whether a find that is a part of training writes statistics.
+  bool notes_uses() const { return statistics().OfUse().size() > 0; }
   // Whether a write may evict rows other than its own.
   bool evicts() const {
     const RowPolicy& policy = options().policy;
@@ -143,6 +145,12 @@ class Table {
   // Unique in the process.
   uint64_t number() const { return number_; }
   bool is_on_device() const { return device() >= 0; }
+  // Whether HeldTables takes the table. Strings have a lock of their own, tiers move rows under
+  // locks that a holder would keep, and a device or a server runs one verb after the other anyway.
+  bool can_be_held() const {
+    return !has_string_keys() && !has_string_values() && !is_on_device() && !is_shared() &&
+           store(0)->tiers() == nullptr;
+  }
   // The stores [num_shards()] for arrays in the memory of the device, or on the host.
   const Store* const* stores(bool on_device = false) const {
     return on_device ? on_device_.data() : on_host_.data();
@@ -169,7 +177,7 @@ class Table {
                         const SlotsIn& slots = {}, bool sets_rule = false);
   Status Accum(const ExecContext& context, const TableKeys& keys, const void* old_rows,
                const void* new_rows, const bool* exists);
-  // One step of a rule, with its change of all rows.
+  // One step of a rule, with its change of all rows. Fails in a held table of another rule.
   Status Apply(const ExecContext& context, const TableKeys& keys, const Gradients& gradients,
                const Rule& rule);
   Status Erase(const ExecContext& context, const TableKeys& keys);
@@ -206,6 +214,7 @@ class Table {
 
   // Whether all shards have the rule, regardless of initial values.
   bool HasRule(const RuleSlots& rule) const;
+  bool HasRuleAndInitialValues(const RuleSlots& rule) const;
   // Sets the rule of all shards atomically, if any shard has another rule or other initial slots.
   Status SetRule(const RuleSlots& rule);
   // The number of rows whose slots SetRule would replace.

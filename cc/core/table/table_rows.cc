@@ -101,7 +101,7 @@ Status Table::Import(const ExecContext& context, TableContent* content) {
 }
 
 Status Table::LoadRows(const ExecContext& context, const SavedBatch& saved) {
-  const bool has_statistics = statistics().OfUse().size() > 0;
+  const bool has_statistics = notes_uses();
   if (has_statistics) TF_EMBED_RETURN_IF_ERROR(CheckEviction());
   ExecContext exec = Now(context);
   // Admission and the bound do not apply: these rows had their place when they were saved.

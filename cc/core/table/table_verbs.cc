@@ -61,7 +61,7 @@ Status Table::FindIn(const SplitKeys& split, const ExecContext& context,
                      const SlotsOut& slots) const {
   std::shared_lock<FairSharedMutex> writing;
   // A use of rows writes their statistics.
-  if (context.training && statistics().OfUse().size() > 0) {
+  if (context.held == Held::kNothing && context.training && notes_uses()) {
     writing = std::shared_lock<FairSharedMutex>(shards_mutex_);
   }
   const ExecContext now = Now(context);
@@ -135,11 +135,15 @@ Status Table::Apply(const ExecContext& context, const TableKeys& keys, const Gra
                     const Rule& rule) {
   SplitKeys split(*this);
   TF_EMBED_RETURN_IF_ERROR(split.Build(context, keys));
+  const bool is_held = context.held != Held::kNothing;
   // A single shard sets the rule itself.
-  const auto set_rule = [&] { return num_shards() == 1 ? Status() : SetRule(rule.slots); };
+  const auto set_rule = [&] {
+    return is_held || num_shards() == 1 ? Status() : SetRule(rule.slots);
+  };
   // Sets all shards together, so that an export does not find shards of two rules (PausedTables).
   TF_EMBED_RETURN_IF_ERROR(set_rule());
-  std::shared_lock<FairSharedMutex> writing(shards_mutex_);
+  std::shared_lock<FairSharedMutex> writing;
+  if (!is_held) writing = std::shared_lock<FairSharedMutex>(shards_mutex_);
   const ExecContext step = BeginStep(context);
   TF_EMBED_RETURN_IF_ERROR(split.ForEach([&](Store* store, const KeyBatch& batch) {
     return store->Apply(step, batch, gradients, rule);

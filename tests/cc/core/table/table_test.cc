@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "cc/core/table/held_tables.h"
 #include "cc/core/table/paused_tables.h"
 #include "cc/stores/host/host_store.h"
 #include "tests/cc/support/test_stores.h"
@@ -65,13 +66,17 @@ struct Found {
   }
 };
 
-Found FindIn(const Table& table, const Batch& batch) {
+Found FindIn(const Table& table, const Batch& batch,
+             const ExecContext& exec = ExecContext::Serial()) {
   Found found;
-  EXPECT_TRUE(table
-                  .Find(ExecContext::Serial(), batch.table_keys(), DefaultRows(), found.rows.data(),
-                        found.exists)
-                  .ok());
+  EXPECT_TRUE(
+      table.Find(exec, batch.table_keys(), DefaultRows(), found.rows.data(), found.exists).ok());
   return found;
+}
+
+Status Train(const ExecContext& exec, RuleKind kind, const Batch& batch, Table* table) {
+  const Gradients gradients{batch.rows.data(), DataType::kFloat, nullptr, nullptr};
+  return table->Apply(exec, batch.table_keys(), gradients, MakeRule(kind, kDim));
 }
 
 // One random verb. The same generator gives the same verb of each table.
@@ -89,11 +94,8 @@ Status RunVerb(std::mt19937_64* random, Table* table) {
     case 2:
       found = FindIn(*table, batch);
       return table->Accum(exec, keys, found.rows.data(), batch.rows.data(), found.exists);
-    case 3: {
-      Rule rule = MakeRule((*random)() % 2 == 0 ? RuleKind::kAdam : RuleKind::kAdagrad, kDim);
-      return table->Apply(exec, keys, {batch.rows.data(), DataType::kFloat, nullptr, nullptr},
-                          rule);
-    }
+    case 3:
+      return Train(exec, (*random)() % 2 == 0 ? RuleKind::kAdam : RuleKind::kAdagrad, batch, table);
     default:
       return table->Erase(exec, keys);
   }
@@ -292,6 +294,46 @@ TEST(Table, NoWriterIsPausedBetweenTwoShards) {
   }
   stop = true;
   writer.join();
+}
+
+// A build that checks locks ends here if work in the threads of a pool waits for a table's.
+TEST(Table, AHeldTableDoesInAPoolWhatAnotherDoes) {
+  TableOptions options = Options(3);
+  options.policy.max_rows = 24;
+  options.policy.eviction = "lfu";
+  const auto table = NewTable(options);
+  const auto held = NewTable(options);
+  const auto other = NewTable(Options(1));
+  const ExecContext exec = ExecContext::Serial();
+  const ExecContext writing = exec.InSerial().Holding(Held::kWriting);
+  ExecContext training = exec;
+  training.training = true;
+  std::mt19937_64 random(5);
+  const Batch first(&random);
+  ASSERT_TRUE(Train(exec, RuleKind::kAdam, first, held.get()).ok());
+  ASSERT_TRUE(Train(exec, RuleKind::kAdam, first, table.get()).ok());
+  const auto in_pool = [&](Held what, const ExecContext::Work& work) {
+    HeldTables holding(HostAllocator());
+    ASSERT_TRUE(holding.Take({held.get(), other.get(), held.get()}, what).ok());
+    exec.parallel_for(1, 1, std::cref(work));
+  };
+  for (int step = 0; step < 20; ++step) {
+    const Batch batch(&random);
+    const Found found = FindIn(*table, batch, training);
+    in_pool(Held::kUsing, [&](size_t, size_t) {
+      EXPECT_TRUE(found == FindIn(*held, batch, training.InSerial().Holding(Held::kUsing)));
+    });
+    ASSERT_TRUE(Train(exec, RuleKind::kAdam, batch, table.get()).ok());
+    in_pool(Held::kWriting, [&](size_t, size_t) {
+      EXPECT_TRUE(Train(writing, RuleKind::kAdam, batch, held.get()).ok());
+    });
+    EXPECT_TRUE(FindIn(*table, batch) == FindIn(*held, batch));
+    EXPECT_EQ(table->size(), held->size());
+  }
+  in_pool(Held::kWriting, [&](size_t, size_t) {
+    EXPECT_EQ(StatusCode::kFailedPrecondition,
+              Train(writing, RuleKind::kAdagrad, first, held.get()).code());
+  });
 }
 
 }  // namespace
